@@ -22,6 +22,9 @@ import agentrl_core as arl
 
 RECORD = Path(__file__).parent / "record"
 
+# Instructions on which peers, or we, choose their code at run time.
+VECTORS = {"sse4_2", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vbmi2", "avx512_bf16"}
+
 
 def best(call: Callable[[], object], runs: int, enough: float = float("inf")) -> float:
     """Milliseconds of the fastest of some runs, after one that is not counted. As in timeit, garbage waits.
@@ -105,15 +108,16 @@ class Bench:
 
 def circumstances() -> dict[str, Any]:
     """What the figures depend on besides the code: command, machine, how busy it was, and versions."""
-    processors = Path("/proc/cpuinfo")
-    lines = processors.read_text(encoding="utf-8").splitlines() if processors.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    cores = processor()
     packages = ("agentrl-core", "numpy", "polars", "torch", "verl")
     installed = {distribution.metadata["Name"]: distribution.version for distribution in distributions()}
     # The whole path of a file would tell more about the machine than about the figures.
     return {
         "command": " ".join(Path(word).name for word in ["python", *sys.argv]),
-        "processor": models[0] if models else platform.machine(),
+        "processor": cores.get("model name", platform.machine()),
+        # A hypervisor may not give the model's full name; with family and number it is known all the same.
+        "family_and_model": [cores.get("cpu family"), cores.get("model")],
+        "vectors": [flag for flag in cores.get("flags", "").split() if flag in VECTORS],
         "cores": os.cpu_count(),
         "threads": arl.num_threads(),
         "load": [round(average, 2) for average in os.getloadavg()],
@@ -122,6 +126,14 @@ def circumstances() -> dict[str, Any]:
             **{name: installed[name] for name in packages if name in installed},
         },
     }
+
+
+def processor() -> dict[str, str]:
+    """What the system says of the first core."""
+    path = Path("/proc/cpuinfo")
+    first = path.read_text(encoding="utf-8").partition("\n\n")[0] if path.exists() else ""
+    words = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): text.strip() for name, _, text in words}
 
 
 def load(path: str, name: str) -> ModuleType:

@@ -51,9 +51,10 @@ pub(crate) fn finite_piece<T: Float>(
     valid: Option<&[bool]>,
     piece: Range<usize>,
 ) -> Result<()> {
-    // Without an early end, several values are looked at at once.
-    let fine = values[piece.clone()].iter().fold(true, |fine, value| fine & value.to_f64().is_finite());
-    for row in piece.filter(|&row| !fine && valid.is_none_or(|valid| valid[row])) {
+    if T::all_finite(&values[piece.clone()]) {
+        return Ok(());
+    }
+    for row in piece.filter(|&row| valid.is_none_or(|valid| valid[row])) {
         finite(name, row, values[row].to_f64())?;
     }
     Ok(())

@@ -1,5 +1,9 @@
 //! The two float types that columns may have. Arithmetic is always f64.
+//!
+//! What takes long reads a column block by block, works on f64 alone, and writes it back: such work is compiled once, here,
+//! whatever the column's type is and however the crate that calls it is compiled.
 
+use crate::simd::wide;
 use crate::{Error, Result};
 
 mod sealed {
@@ -19,6 +23,18 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
     /// The nearest number of this type; infinite where it is too large.
     fn from_f64(value: f64) -> Self;
 
+    /// Whether all are finite.
+    fn all_finite(values: &[Self]) -> bool;
+
+    /// Writes numbers as f64.
+    fn read(values: &[Self], numbers: &mut [f64]);
+
+    /// Writes the nearest numbers of this type.
+    fn write(numbers: &[f64], values: &mut [Self]);
+
+    /// Numbers as f64: as they stand, or read into a buffer.
+    fn doubles<'a>(values: &'a [Self], buffer: &'a mut Vec<f64>) -> &'a [f64];
+
     /// A row's result in this type; an error where it is too large for it.
     fn result(row: usize, value: f64) -> Result<Self> {
         let rounded = Self::from_f64(value);
@@ -32,27 +48,71 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
     }
 }
 
+/// What is the same for both types, compiled for each of them.
+macro_rules! in_vectors {
+    () => {
+        fn all_finite(values: &[Self]) -> bool {
+            wide(
+                #[inline(always)]
+                || values.iter().fold(true, |finite, value| finite & value.is_finite()),
+            )
+        }
+
+        fn read(values: &[Self], numbers: &mut [f64]) {
+            wide(
+                #[inline(always)]
+                || numbers.iter_mut().zip(values).for_each(|(number, value)| *number = value.to_f64()),
+            );
+        }
+
+        fn write(numbers: &[f64], values: &mut [Self]) {
+            wide(
+                #[inline(always)]
+                || values.iter_mut().zip(numbers).for_each(|(value, &number)| *value = Self::from_f64(number)),
+            );
+        }
+    };
+}
+
 impl Float for f32 {
     const NAME: &'static str = "f32";
 
+    in_vectors!();
+
+    #[inline(always)]
     fn to_f64(self) -> f64 {
         f64::from(self)
     }
 
+    #[inline(always)]
     fn from_f64(value: f64) -> Self {
         value as f32
+    }
+
+    fn doubles<'a>(values: &'a [Self], buffer: &'a mut Vec<f64>) -> &'a [f64] {
+        buffer.resize(values.len(), 0.0);
+        Self::read(values, buffer);
+        buffer
     }
 }
 
 impl Float for f64 {
     const NAME: &'static str = "f64";
 
+    in_vectors!();
+
+    #[inline(always)]
     fn to_f64(self) -> f64 {
         self
     }
 
+    #[inline(always)]
     fn from_f64(value: f64) -> Self {
         value
+    }
+
+    fn doubles<'a>(values: &'a [Self], _: &'a mut Vec<f64>) -> &'a [f64] {
+        values
     }
 }
 

@@ -40,6 +40,7 @@ pub mod rng;
 pub mod rollout;
 pub mod search;
 pub mod select;
+mod simd;
 pub mod tree;
 pub mod weight;
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use crate::{Error, Float, Result};
+use crate::{Error, Result};
 
 /// Rows of one piece. Starting a thread costs about 40 µs, a row of most kernels 1 to 5 ns: fewer rows are not worth one.
 pub(crate) const PIECE: usize = 1 << 15;
@@ -105,21 +105,6 @@ pub(crate) fn fill<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) -> Res
     each(items, |(start, piece)| work(start, piece)).map(drop)
 }
 
-/// Makes a column row by row; a result that its type cannot hold is an error.
-pub(crate) fn map<T: Float>(out: &mut [T], make: impl Fn(usize) -> f64 + Sync) -> Result<()> {
-    fill(out, |start, piece| {
-        let mut sound = true;
-        for (row, value) in (start..).zip(piece.iter_mut()) {
-            *value = T::from_f64(make(row));
-            sound &= value.to_f64().is_finite();
-        }
-        if sound {
-            return Ok(());
-        }
-        (start..start + piece.len()).try_for_each(|row| T::result(row, make(row)).map(drop))
-    })
-}
-
 /// Neighbouring rows of different length, together at least a piece: row `i` is `offset(i)..offset(i + 1)`.
 pub(crate) fn together(rows: usize, offset: impl Fn(usize) -> usize) -> Vec<Range<usize>> {
     let (mut found, mut first) = (Vec::new(), 0);
@@ -205,16 +190,5 @@ mod tests {
                 .all(|(row, pair)| { rows_of[pair[0] as usize..pair[1] as usize].iter().all(|&found| found == row) })
         );
         fill_rows(&[0], &mut [0_u8; 0], |_, _| Err(Error::invalid("there is no row")))
-    }
-
-    #[test]
-    fn a_result_that_does_not_fit_names_its_row() -> Result<()> {
-        let mut column = vec![0.0_f32; 2 * PIECE];
-        map(&mut column, |row| row as f64)?;
-        assert!(column.iter().enumerate().all(|(row, value)| value.to_bits() == (row as f32).to_bits()));
-        let message = map(&mut column, |row| if row == PIECE + 3 { 1e39 } else { 0.0 });
-        let expected = format!("the result of row {} is 1e39, too large for f32; scale the input", PIECE + 3);
-        assert_eq!(message.map_err(|error| error.to_string()), Err(expected));
-        Ok(())
     }
 }

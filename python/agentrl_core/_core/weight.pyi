@@ -32,7 +32,7 @@ def mean_of_means(shares: _F64, units: Sequence[_U32]) -> _F64: ...
 def constant(shares: _F64, units: _U32, constant: float) -> _F64: ...
 def top(
     scores: NDArray[_Float],
-    groups: _U32,
+    groups: _U32 | None,
     *,
     count: int | None,
     fraction: float | None,

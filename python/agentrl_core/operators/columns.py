@@ -14,6 +14,7 @@ from agentrl_core.exceptions import InvalidInputError
 
 _STATE_BYTES = 16
 _LARGEST = np.iinfo(np.int64).max
+_FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 def numbers(
@@ -31,11 +32,12 @@ def numbers(
         InvalidInputError: of another number of dimensions, not numbers, or of another length.
     """
     array = column(values, name, dimensions=dimensions)
-    if array.dtype.kind not in "fiub":
-        text = array.dtype.kind in "US"
-        advice = "turn the texts into numbers first" if text else "give numbers, with NaN in place of None"
-        raise InvalidInputError(f"{name} has dtype {array.dtype}; {advice}")
-    array = array.astype(array.dtype if array.dtype in (np.float32, np.float64) else np.float64, copy=False)
+    if array.dtype not in _FLOATS:
+        if array.dtype.kind not in "fiub":
+            text = array.dtype.kind in "US"
+            advice = "turn the texts into numbers first" if text else "give numbers, with NaN in place of None"
+            raise InvalidInputError(f"{name} has dtype {array.dtype}; {advice}")
+        array = array.astype(np.float64)
     return _flat(_checked(array, name, length))
 
 
@@ -148,7 +150,7 @@ def keys(
     """
     if isinstance(values, (list, tuple)):
         dense, _ = _core.keys.dense(list(values), name)
-    elif is_arrow(values):
+    elif not isinstance(values, np.ndarray) and is_arrow(values):
         try:
             dense, _ = _core.keys.dense(values, name)  # strings and binary, without a copy
         except InvalidInputError:
@@ -221,6 +223,13 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
     Raises:
         InvalidInputError: no array can be made of it, or one of another number of dimensions.
     """
+    if (
+        type(values) is np.ndarray
+        and values.dtype.kind in "fiub"
+        and values.dtype.isnative
+        and values.ndim in dimensions
+    ):
+        return values
     if hasattr(values, "detach"):  # a torch tensor, without importing torch
         tensor: Any = values.detach()
         # NumPy has no bfloat16; each is a float32.
@@ -375,7 +384,8 @@ def is_arrow(values: object) -> bool:
 
 def _flat(array: NDArray[Any]) -> NDArray[Any]:
     """Memory that the core may look at: without strides, and aligned."""
-    return np.require(array, requirements=("C", "A"))
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=("C", "A"))
 
 
 def _checked(array: NDArray[Any], name: str, length: int | None, first: str = "the first column") -> NDArray[Any]:

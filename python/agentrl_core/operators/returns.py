@@ -18,6 +18,7 @@ What may cut a sequence, and what may be missing in it, is the same for all func
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -56,8 +57,8 @@ class _Rows:
         *others: object,
     ) -> _Rows:
         table = columns.numbers(rewards, name, dimensions=(1, 2))
-        dtypes = [columns.numbers(column, name, dimensions=(1, 2)).dtype for column in others]
-        dtype = np.result_type(table.dtype, *dtypes)
+        dtypes = {columns.numbers(column, name, dimensions=(1, 2)).dtype for column in others} | {table.dtype}
+        dtype = np.result_type(*dtypes) if len(dtypes) > 1 else table.dtype
         order: NDArray[np.int64] | None = None
         if sequence_ids is not None:
             if offsets is not None or table.ndim == 2:
@@ -72,7 +73,9 @@ class _Rows:
             starts = np.arange(len(table) + 1) * table.shape[1]
         else:
             raise InvalidInputError(f"{name} has no sequences; give sequence_ids, offsets, or a table [B, T]")
-        shell = cls(table.shape, dtype, starts.astype(np.int64), order, None, None, np.empty(0, dtype))
+        shell = cls(table.shape, dtype, starts.astype(np.int64, copy=False), order, None, None, np.empty(0, dtype))
+        if mask is None and ends is None and bootstrap is None:
+            return shell
         return cls(
             table.shape,
             dtype,
@@ -110,7 +113,7 @@ class _Rows:
         """Where a kernel writes: what the caller gave, or new memory."""
         shape = self.shape if parts == 1 else (parts, *self.shape)
         if out is None:
-            return np.empty(parts * int(np.prod(self.shape)), self.dtype)
+            return np.empty(parts * math.prod(self.shape), self.dtype)
         columns.output(out, shape, self.dtype)
         if not out.flags.c_contiguous:
             raise InvalidInputError("out is not contiguous; give an array that is")

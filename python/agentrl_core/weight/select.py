@@ -55,7 +55,9 @@ def top(
         >>> weight.top([1.0, 3.0, 2.0, 9.0], ["a", "a", "a", "b"], count=1).tolist()
         [False, True, False, True]
     """
-    numbers, groups, mask = columns.scored(scores, group_ids, valid)
+    numbers = columns.numbers(scores, "scores")
+    # One group needs no ids: a long column is then searched for its best scores at once.
+    groups = None if group_ids is None else columns.keys(group_ids, "group_ids", length=len(numbers))
     return _core.weight.top(
         numbers,
         groups,
@@ -65,7 +67,7 @@ def top(
         at_least=at_least,
         largest=largest,
         ties=ties,
-        valid=mask,
+        valid=columns.mask(valid, "valid", length=len(numbers)),
     )
 
 

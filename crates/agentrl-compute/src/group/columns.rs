@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::check::{finite_piece, mask_length, same_length};
 use crate::keys::pair;
+use crate::simd::ascend;
 use crate::{Error, Float, Result, par};
 
 /// Values by group, and how each row votes in the statistics of its group.
@@ -47,7 +48,7 @@ impl<'a, T: Float> Columns<'a, T> {
         let found = par::each(par::pieces(rows), |piece| {
             // With the id before, so that pieces hang together.
             let ids = &self.groups[piece.start.saturating_sub(1)..piece.end];
-            let sorted = ids.is_sorted();
+            let sorted = ascend(ids);
             let largest = if sorted { ids[ids.len() - 1] } else { ids.iter().fold(0, |largest, &id| largest.max(id)) };
             if largest as usize >= rows {
                 let row = piece.clone().find(|&row| self.groups[row] as usize >= rows).unwrap_or(piece.start);

@@ -185,19 +185,15 @@ impl<T: Float> Grouped<'_, T> {
     /// The statistics of some groups.
     #[inline(never)]
     fn statistics(&self, groups: &Range<usize>, ddof: u32, buffer: &mut Buffer) {
-        // One group after another with nothing between: the processor works on several of them at once.
         if let Some(starts) = self.as_they_stand() {
-            let values = |ends: &[u32]| &self.columns.values[ends[0] as usize..ends[1] as usize];
-            let starts = starts[groups.start..=groups.end].windows(2);
-            buffer.found.extend(starts.map(|ends| Statistics::of(values(ends), &[], ddof)));
-            return;
+            let starts = &starts[groups.start..=groups.end];
+            let (first, last) = (starts[0] as usize, starts[starts.len() - 1] as usize);
+            let values = T::doubles(&self.columns.values[first..last], &mut buffer.values);
+            return of_groups(starts, values, &[], ddof, &mut buffer.found);
         }
         self.read(groups, Read::Values, buffer);
         let Buffer { starts, values, weights, found, .. } = buffer;
-        found.extend(starts.windows(2).map(|ends| {
-            let votes = ends[0] as usize..ends[1] as usize;
-            Statistics::of(&values[votes.clone()], weights.get(votes).unwrap_or(&[]), ddof)
-        }));
+        of_groups(starts, values, weights, ddof, found);
     }
 
     /// Reads the votes of neighbouring groups that start at some rows.
@@ -232,6 +228,16 @@ impl<T: Float> Grouped<'_, T> {
             buffer.weights.extend(buffer.rows.iter().map(|&row| weights[row as usize]));
         }
     }
+}
+
+/// The statistics of groups that start at some places, the first of which is that of the first value.
+fn of_groups(starts: &[u32], values: &[f64], weights: &[f64], ddof: u32, found: &mut Vec<Statistics>) {
+    let first = starts[0];
+    // One group after another with nothing between: the processor works on several of them at once.
+    found.extend(starts.windows(2).map(|ends| {
+        let votes = (ends[0] - first) as usize..(ends[1] - first) as usize;
+        Statistics::of(&values[votes.clone()], weights.get(votes).unwrap_or(&[]), ddof)
+    }));
 }
 
 /// One group.

@@ -4,8 +4,10 @@
 //! the rows and any split over threads or ranks gives the same bits. Values are taken relative to the middle of their range
 //! where that is far from zero, so a large offset costs no digits.
 
-use super::accumulator::{Accumulator, binary_order, power_of_two, times_power_of_two};
+use super::accumulator::{Accumulator, binary_order, times_power_of_two};
+use super::grid::{Grid, SMALL, headroom};
 use crate::Float;
+use crate::simd::{BLOCK, Lanes, Sum, keep};
 
 /// How many values there are, between which bounds, and the largest weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,23 +53,17 @@ impl Extent {
 
     /// Of those of some values that are valid.
     pub(crate) fn of_valid<T: Float>(values: &[T], valid: Option<&[bool]>) -> Self {
-        let Some(valid) = valid else { return Self::of(values, &[]) };
-        let (mut count, mut least, mut most) = ([0_u64; LANES], [f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
-        for (values, valid) in values.chunks(LANES).zip(valid.chunks(LANES)) {
-            for (lane, (value, &valid)) in values.iter().zip(valid).enumerate() {
-                let value = value.to_f64();
-                count[lane] += u64::from(valid);
-                least[lane] = lesser(if valid { value } else { f64::INFINITY }, least[lane]);
-                most[lane] = greater(if valid { value } else { f64::NEG_INFINITY }, most[lane]);
+        let (mut numbers, mut lanes) = ([0.0; BLOCK], Lanes::NONE);
+        for (place, values) in values.chunks(BLOCK).enumerate() {
+            let numbers = &mut numbers[..values.len()];
+            T::read(values, numbers);
+            if let Some(valid) = valid {
+                keep(numbers, &valid[place * BLOCK..][..values.len()]);
             }
+            lanes.add(numbers);
         }
-        let (count, heaviest) = (count.iter().sum(), f64::from(valid.contains(&true)));
-        Self {
-            count,
-            least: least.into_iter().fold(f64::INFINITY, lesser),
-            most: most.into_iter().fold(f64::NEG_INFINITY, greater),
-            heaviest,
-        }
+        let Sum { count, least, most, .. } = lanes.sum();
+        Self { count, least, most, heaviest: f64::from(count > 0) }
     }
 
     /// Of the values of both.
@@ -83,7 +79,7 @@ impl Extent {
 
     /// What values are taken relative to: 0, or the middle of a range that is far from it.
     #[inline]
-    fn origin(self) -> f64 {
+    pub(super) fn origin(self) -> f64 {
         let range = self.most - self.least;
         if 2.0 * range >= self.most.abs().max(self.least.abs()) { 0.0 } else { self.least + 0.5 * range }
     }
@@ -101,71 +97,8 @@ fn greater(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-/// Binary digits that a sum of this many numbers can grow by.
-#[inline]
-fn headroom(count: u64) -> i32 {
-    (u64::BITS - count.saturating_sub(1).leading_zeros()).cast_signed()
-}
-
 /// Values whose range is found at once.
 const LANES: usize = 4;
-
-/// Digits of a value on its grid. With so many, adding a float rounds to it: see [`Grid::round`].
-const DIGITS: i32 = 51;
-
-/// Of groups of up to two to the power of this, the number of values times the sum of their squares fits 128 bits too:
-/// that saves a division of integers, which would cost as much as all the rest.
-const SMALL: i32 = 12;
-
-/// A float from which on all are whole, in the middle of those of its binary order.
-const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
-
-/// Where values are rounded to integers: multiples of a power of two, relative to an origin.
-#[derive(Clone, Copy, Debug)]
-struct Grid {
-    origin: f64,
-    /// A value's distance from the origin, times this power of two, is an integer; in two factors, for it can exceed a float.
-    scale: [f64; 2],
-    exponent: i32,
-}
-
-impl Grid {
-    /// The finest grid on which sums of squares of these values fit an `i128`.
-    #[inline]
-    fn of(extent: Extent) -> Self {
-        let origin = extent.origin();
-        let furthest = (extent.most - origin).abs().max((extent.least - origin).abs());
-        let headroom = headroom(extent.count);
-        let digits = DIGITS.min((126 - headroom) / 2);
-        let exponent = digits - 1 - binary_order(furthest);
-        let first = exponent.min(1000);
-        Self { origin, scale: [power_of_two(first), power_of_two(exponent - first)], exponent }
-    }
-
-    /// The nearest integer: the difference of two floats of one binary order is that of their bits.
-    #[inline]
-    fn round(&self, value: f64) -> i64 {
-        let scaled = (value - self.origin) * self.scale[0] * self.scale[1];
-        (scaled + WHOLE).to_bits().cast_signed() - WHOLE.to_bits().cast_signed()
-    }
-
-    /// Sums of some of the values of the grid.
-    #[inline]
-    fn moments<T: Float>(&self, values: &[T]) -> Moments {
-        let (mut first, mut second) = (0, 0);
-        // Sums of few values fit 64 bits, as the values of all grids do.
-        for few in values.chunks(1 << SMALL) {
-            let mut sum = 0;
-            for value in few {
-                let value = self.round(value.to_f64());
-                sum += value;
-                second += i128::from(value) * i128::from(value);
-            }
-            first += i128::from(sum);
-        }
-        Moments { weight: 0, first, second }
-    }
-}
 
 /// Sums of weights, values and squares on the grid of an [`Extent`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -202,22 +135,20 @@ impl Moments {
 
     /// Of those of some values that are valid.
     pub(crate) fn of_valid<T: Float>(extent: Extent, values: &[T], valid: Option<&[bool]>) -> Self {
-        let Some(valid) = valid else { return Self::of(extent, values, &[]) };
-        if extent.least >= extent.most {
+        if extent.count == 0 || extent.least >= extent.most {
             return Self::default();
         }
         let grid = Grid::of(extent);
-        let (mut first, mut second) = (0, 0);
-        for (few, valid) in values.chunks(1 << SMALL).zip(valid.chunks(1 << SMALL)) {
-            let mut sum = 0;
-            for (value, &valid) in few.iter().zip(valid) {
-                let value = if valid { grid.round(value.to_f64()) } else { 0 };
-                sum += value;
-                second += i128::from(value) * i128::from(value);
+        let (mut numbers, mut found) = ([0.0; BLOCK], Self::default());
+        for (place, values) in values.chunks(BLOCK).enumerate() {
+            let numbers = &mut numbers[..values.len()];
+            T::read(values, numbers);
+            if let Some(valid) = valid {
+                keep(numbers, &valid[place * BLOCK..][..values.len()]);
             }
-            first += i128::from(sum);
+            found = found.merge(grid.moments(numbers));
         }
-        Self { weight: 0, first, second }
+        found
     }
 
     /// Of the values of both.

@@ -4,6 +4,7 @@ use super::columns::{Columns, Units};
 use super::options::{Center, Options, Scale};
 use super::rule::{Line, Rule, rule_maker, rules};
 use crate::check::{finite, same_length};
+use crate::simd::{BLOCK, wide};
 use crate::{Error, Float, Result, par};
 
 /// What a centre or a scale may need besides the columns.
@@ -107,18 +108,12 @@ impl<T: Float> Rows<'_, T> {
             && matches!(self.options.center, Center::None | Center::Mean | Center::Median)
     }
 
-    /// The result within its bounds; adding zero turns a negative zero into zero.
-    #[inline]
-    fn cut(value: f64, bound: f64) -> f64 {
-        value.clamp(-bound, bound) + 0.0
-    }
-
     /// Fills the results of neighbouring rows, by the rules of their groups, of which the first is known.
     fn fill<O: Float>(&self, start: usize, out: &mut [O], rules: &[Rule], first: usize) -> Result<()> {
         let bound = self.options.at_most.unwrap_or(f64::INFINITY);
         for (row, place) in (start..).zip(out) {
             let rule = rules[self.columns.groups[row] as usize - first];
-            let result = if self.columns.counts(row) { Self::cut(self.result(row, rule), bound) } else { 0.0 };
+            let result = if self.columns.counts(row) { cut(self.result(row, rule), bound) } else { 0.0 };
             *place = O::result(row, result)?;
         }
         Ok(())
@@ -129,22 +124,23 @@ impl<T: Float> Rows<'_, T> {
         let Columns { values, groups, valid, .. } = *self.columns;
         let bound = self.options.at_most.unwrap_or(f64::INFINITY);
         let rows = start..start + out.len();
-        let result = |value: T, group: u32| {
-            let line = lines[group as usize - first];
-            Self::cut((value.to_f64() - line.centre) / line.divisor, bound)
-        };
-        for (place, (&value, &group)) in out.iter_mut().zip(values[rows.clone()].iter().zip(&groups[rows.clone()])) {
-            *place = O::from_f64(result(value, group));
+        let line = |group: u32| lines[group as usize - first];
+        let result = |value: T, Line { centre, divisor }: Line| cut((value.to_f64() - centre) / divisor, bound);
+        let (mut numbers, mut of_rows) = ([0.0; BLOCK], [Line { centre: 0.0, divisor: 1.0 }; BLOCK]);
+        let mut finite = true;
+        for (start, out) in rows.clone().step_by(BLOCK).zip(out.chunks_mut(BLOCK)) {
+            let (rows, numbers) = (start..start + out.len(), &mut numbers[..out.len()]);
+            T::read(&values[rows.clone()], numbers);
+            gather(lines, first, &groups[rows.clone()], &mut of_rows);
+            compare(numbers, &of_rows, valid.map(|valid| &valid[rows]), bound);
+            O::write(numbers, out);
+            finite &= O::all_finite(out);
         }
-        if let Some(valid) = valid {
-            let invalid = out.iter_mut().zip(&valid[rows.clone()]);
-            invalid.for_each(|(place, &valid)| *place = if valid { *place } else { O::from_f64(0.0) });
-        }
-        if out.iter().fold(true, |sound, place| sound & (place.to_f64().abs() < f64::INFINITY)) {
+        if finite {
             return Ok(());
         }
         let mut valid = rows.filter(|&row| self.columns.counts(row));
-        valid.try_for_each(|row| O::result(row, result(values[row], groups[row])).map(drop))
+        valid.try_for_each(|row| O::result(row, result(values[row], line(groups[row]))).map(drop))
     }
 
     /// The result of a valid row.
@@ -175,6 +171,32 @@ impl<T: Float> Rows<'_, T> {
         };
         centred / scale
     }
+}
+
+/// The lines of the groups of some rows.
+fn gather(lines: &[Line], first: usize, groups: &[u32], of_rows: &mut [Line]) {
+    of_rows.iter_mut().zip(groups).for_each(|(place, &group)| *place = lines[group as usize - first]);
+}
+
+/// The results of rows, by the lines of their groups; 0 where they are not valid.
+fn compare(numbers: &mut [f64], lines: &[Line], valid: Option<&[bool]>, bound: f64) {
+    wide(
+        #[inline(always)]
+        || {
+            for (number, line) in numbers.iter_mut().zip(lines) {
+                *number = cut((*number - line.centre) / line.divisor, bound);
+            }
+            if let Some(valid) = valid {
+                numbers.iter_mut().zip(valid).for_each(|(number, &valid)| *number = if valid { *number } else { 0.0 });
+            }
+        },
+    );
+}
+
+/// A result within its bounds; adding zero turns a negative zero into zero.
+#[inline(always)]
+fn cut(value: f64, bound: f64) -> f64 {
+    value.clamp(-bound, bound) + 0.0
 }
 
 /// A column that an option needs, checked; `None` where it needs none.

@@ -68,11 +68,29 @@ pub(super) fn rule_maker<'a, T: Float>(
     };
     let fewest = options.fewest();
     let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
+    let of_group = OfGroup { name, options, shape, fewest };
     Ok(move |group: &mut Group<'_, '_, T>| {
-        let (middle, distance) =
-            if needs_median { median(&group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
+        let middle = if needs_median { median(&group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
         let index = group.index();
-        let found = group.statistics(options.ddof)?;
+        of_group.rule(index, group.statistics(options.ddof)?, middle)
+    })
+}
+
+/// What the rule of a group follows from, besides its votes.
+#[derive(Clone, Copy, Debug)]
+struct OfGroup<'a> {
+    name: &'a str,
+    options: &'a Options,
+    /// Of the Beta distribution.
+    shape: (f64, f64),
+    /// The fewest votes that are enough.
+    fewest: u64,
+}
+
+impl OfGroup<'_> {
+    /// The rule of a group with these statistics, and with this median and distance from it if they are needed.
+    fn rule(&self, index: usize, found: &Statistics, (middle, distance): (f64, f64)) -> Result<Rule> {
+        let &Self { name, options, shape, fewest } = self;
         check_distance(name, index, found)?;
         let centre = match options.center {
             Center::None | Center::Baseline => 0.0,
@@ -94,7 +112,7 @@ pub(super) fn rule_maker<'a, T: Float>(
             return Ok(Rule { line: Line { centre: 0.0, divisor }, weight: found.weight, small: true });
         }
         Ok(Rule { line: Line { centre, divisor }, weight: found.weight, small: false })
-    })
+    }
 }
 
 /// The Beta shape of the means of all groups that have votes.

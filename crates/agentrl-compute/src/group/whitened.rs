@@ -3,6 +3,7 @@
 use super::moments::{Extent, Moments, Statistics};
 use super::options::Options;
 use super::statistics::check_distance;
+use crate::simd::{BLOCK, wide};
 use crate::{Float, Result, par};
 
 /// Shifts and scales the valid values of a column to mean 0 and unbiased variance 1; the others become 0.
@@ -27,19 +28,28 @@ pub(crate) fn whitened<T: Float>(
     let alone = found.count < options.fewest();
     let (centre, divisor) = if alone { (0.0, f64::INFINITY) } else { (found.mean, options.divisor(found.std)) };
     par::fill(values, |start, piece| {
-        // Adding zero turns a negative zero into zero.
-        for value in piece.iter_mut() {
-            *value = T::from_f64((value.to_f64() - centre) / divisor + 0.0);
-        }
-        if let Some(valid) = valid {
-            let zero = T::from_f64(0.0);
-            piece
-                .iter_mut()
-                .zip(&valid[start..])
-                .for_each(|(value, &valid)| *value = if valid { *value } else { zero });
+        let mut numbers = [0.0; BLOCK];
+        for (row, values) in (start..).step_by(BLOCK).zip(piece.chunks_mut(BLOCK)) {
+            let numbers = &mut numbers[..values.len()];
+            T::read(values, numbers);
+            shift(numbers, centre, divisor, valid.map(|valid| &valid[row..]));
+            T::write(numbers, values);
         }
         Ok(())
     })
+}
+
+fn shift(numbers: &mut [f64], centre: f64, divisor: f64, valid: Option<&[bool]>) {
+    wide(
+        #[inline(always)]
+        || {
+            // Adding zero turns a negative zero into zero.
+            numbers.iter_mut().for_each(|number| *number = (*number - centre) / divisor + 0.0);
+            if let Some(valid) = valid {
+                numbers.iter_mut().zip(valid).for_each(|(number, &valid)| *number = if valid { *number } else { 0.0 });
+            }
+        },
+    );
 }
 
 #[cfg(test)]

@@ -1,66 +1,11 @@
-//! Importance ratios between the policy that is trained and the one that acted: weights, masks, and how far they are apart.
+//! Importance ratios between the policy that is trained and the one that acted, as weights.
 
 use std::ops::Range;
 
-use crate::check::{column, same_length};
-use crate::group::total;
-use crate::ragged::Ragged;
+use super::ratios::{Ratios, cover, kept};
+use crate::check::same_length;
+use crate::simd::{BLOCK, exp, wide};
 use crate::{Error, Float, Result, names, par};
-
-/// Log-ratios are kept within ± this before they are exponentiated, as verl does.
-const MOST_LOG_RATIO: f64 = 20.0;
-
-/// `log π(token) - log μ(token)` of ragged rows.
-#[derive(Clone, Copy, Debug)]
-pub struct Ratios<'a, T> {
-    /// One for each token.
-    pub log_ratios: &'a [T],
-    /// Where the rows (sequences) begin and end; they cover all tokens.
-    pub offsets: &'a [i64],
-    /// Which tokens were acted; the others (tool output, prompts) take no part and get 0. `None` means all.
-    pub mask: Option<&'a [bool]>,
-}
-
-impl<T: Float> Ratios<'_, T> {
-    fn check(&self) -> Result<()> {
-        if let Some(mask) = self.mask {
-            same_length("mask", mask.len(), "log_ratios", self.log_ratios.len())?;
-        }
-        column("log_ratios", self.log_ratios, "log_ratios", self.log_ratios.len(), self.mask)?;
-        cover("offsets", self.offsets, self.log_ratios.len())
-    }
-
-    fn acted(&self, token: usize) -> bool {
-        self.mask.is_none_or(|mask| mask[token])
-    }
-
-    fn row(&self, row: usize) -> Range<usize> {
-        self.offsets[row] as usize..self.offsets[row + 1] as usize
-    }
-
-    /// Those of a range that take part.
-    fn of(&self, tokens: Range<usize>) -> impl Iterator<Item = f64> + Clone {
-        tokens.filter(|&token| self.acted(token)).map(|token| self.log_ratios[token].to_f64())
-    }
-
-    /// The sum of a range, and how many of it take part.
-    fn sum(&self, tokens: Range<usize>) -> (f64, usize) {
-        self.of(tokens).fold((0.0, 0), |(sum, count), log_ratio| (sum + log_ratio, count + 1))
-    }
-}
-
-/// Offsets must go from the first to the last of some tokens.
-fn cover(name: &str, offsets: &[i64], count: usize) -> Result<()> {
-    Ragged::new(&vec![(); count], offsets)?;
-    if offsets[0] != 0 || offsets[offsets.len() - 1] as usize != count {
-        return Err(Error::invalid(format!(
-            "{name} go from {} to {}, but there are {count} tokens; cover them all",
-            offsets[0],
-            offsets[offsets.len() - 1]
-        )));
-    }
-    Ok(())
-}
 
 names! {
     /// What shares one importance weight.
@@ -144,66 +89,120 @@ pub fn importance_weights<T: Float>(
         return Err(Error::invalid(format!("at_least is {least} and at_most {most}; give 0 < at_least <= at_most")));
     }
     check_steps(ratios, options)?;
-    let outside = |weight: f64| weight < least || weight > most;
-    let bounded = |weight: f64| match options.action {
-        Action::Truncate => weight.clamp(least, most),
-        Action::Mask | Action::Filter if outside(weight) => 0.0,
-        Action::Filter => 1.0,
-        Action::Mask | Action::Veto => weight,
-    };
+    let bounds = Bounds { least, most, action: options.action };
     par::fill_rows(ratios.offsets, out, |rows, out| {
         let from = ratios.row(rows.start).start;
         for row in rows {
             let tokens = ratios.row(row);
             let weights = &mut out[tokens.start - from..tokens.end - from];
-            let mut vetoed = false;
+            let mut outside = false;
             for unit in units(&tokens, options.steps).windows(2) {
-                unit_weights(ratios, unit[0] as usize..unit[1] as usize, options.level, |token, weight| {
-                    vetoed |= outside(weight);
-                    weights[token - tokens.start] = T::from_f64(bounded(weight));
-                });
+                let unit = unit[0] as usize..unit[1] as usize;
+                let weights = &mut weights[unit.start - tokens.start..unit.end - tokens.start];
+                outside |= fill_unit(ratios, unit, options.level, &bounds, weights);
             }
-            for (token, weight) in tokens.zip(weights) {
-                if !ratios.acted(token) || vetoed && options.action == Action::Veto {
-                    *weight = T::from_f64(0.0);
-                }
+            if outside && options.action == Action::Veto {
+                weights.fill(T::from_f64(0.0));
             }
         }
         Ok(())
     })
 }
 
-/// Gives the weights of the tokens of a unit that take part, before any bound.
-fn unit_weights<T: Float>(ratios: &Ratios<'_, T>, unit: Range<usize>, level: Level, mut give: impl FnMut(usize, f64)) {
-    let exp = |log_ratio: f64| log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO).exp();
-    let acted =
-        unit.clone().filter(|&token| ratios.acted(token)).map(|token| (token, ratios.log_ratios[token].to_f64()));
-    match level {
-        Level::Token => acted.for_each(|(token, own)| give(token, exp(own))),
-        Level::Step | Level::Sequence => {
-            let weight = exp(ratios.sum(unit).0);
-            acted.for_each(|(token, _)| give(token, weight));
-        }
-        Level::StepGeometric | Level::Geometric => {
-            let (sum, count) = ratios.sum(unit);
-            let weight = exp(sum / count.max(1) as f64);
-            acted.for_each(|(token, _)| give(token, weight));
-        }
-        Level::Prefix => {
-            let mut so_far = 0.0;
-            acted.for_each(|(token, own)| {
-                so_far += own;
-                give(token, exp(so_far));
-            });
-        }
-        Level::PrefixMin => {
-            let mut least = None;
-            acted.for_each(|(token, own)| {
-                give(token, exp(own + least.unwrap_or(0.0)));
-                least = Some(least.map_or(own, |least: f64| least.min(own)));
-            });
-        }
+/// What becomes of weights beyond their bounds.
+#[derive(Debug)]
+struct Bounds {
+    least: f64,
+    most: f64,
+    action: Action,
+}
+
+impl Bounds {
+    /// Brings weights within the bounds; those of tokens that take no part become 0. Whether one of the others was outside.
+    fn apply(&self, weights: &mut [f64], mask: Option<&[bool]>) -> bool {
+        let &Self { least, most, action } = self;
+        let (below, above) = if action == Action::Truncate { (least, most) } else { (0.0, 0.0) };
+        let filter = action == Action::Filter;
+        wide(
+            #[inline(always)]
+            || {
+                if let Some(mask) = mask {
+                    // What is NaN is not outside.
+                    let tokens = weights.iter_mut().zip(mask);
+                    tokens.for_each(|(weight, &acted)| *weight = if acted { *weight } else { f64::NAN });
+                }
+                let mut outside = false;
+                for weight in weights {
+                    let (low, high) = (*weight < least, *weight > most);
+                    outside |= low | high;
+                    let kept = if filter { 1.0 } else { *weight };
+                    let kept = if high { above } else { kept };
+                    let kept = if low { below } else { kept };
+                    *weight = if weight.is_nan() { 0.0 } else { kept };
+                }
+                outside
+            },
+        )
     }
+}
+
+/// Writes the weights of a unit's tokens; whether one that takes part was outside the bounds.
+fn fill_unit<T: Float>(
+    ratios: &Ratios<'_, T>,
+    unit: Range<usize>,
+    level: Level,
+    bounds: &Bounds,
+    out: &mut [T],
+) -> bool {
+    // The weight that all tokens of the unit share.
+    let shared = match level {
+        Level::Step | Level::Sequence => Some(ratios.sum(unit.clone()).sum),
+        Level::StepGeometric | Level::Geometric => {
+            let found = ratios.sum(unit.clone());
+            Some(found.sum / found.count.max(1) as f64)
+        }
+        Level::Token | Level::Prefix | Level::PrefixMin => None,
+    };
+    let mut numbers = [0.0; BLOCK];
+    let shared = shared.map(|mut log_weight| {
+        exp_of_log_ratios(std::slice::from_mut(&mut log_weight));
+        log_weight
+    });
+    let (mut so_far, mut least) = (0.0, None);
+    let mut outside = false;
+    for (start, out) in unit.step_by(BLOCK).zip(out.chunks_mut(BLOCK)) {
+        let (tokens, numbers) = (start..start + out.len(), &mut numbers[..out.len()]);
+        if let Some(weight) = shared {
+            numbers.fill(weight);
+        } else {
+            ratios.read(tokens.clone(), numbers);
+            match level {
+                Level::Prefix => numbers.iter_mut().filter(|number| !number.is_nan()).for_each(|number| {
+                    so_far += *number;
+                    *number = so_far;
+                }),
+                Level::PrefixMin => numbers.iter_mut().filter(|number| !number.is_nan()).for_each(|number| {
+                    let own = *number;
+                    *number += least.unwrap_or(0.0);
+                    least = Some(least.map_or(own, |least: f64| least.min(own)));
+                }),
+                _ => {}
+            }
+            exp_of_log_ratios(numbers);
+        }
+        outside |= bounds.apply(numbers, ratios.mask.map(|mask| &mask[tokens]));
+        T::write(numbers, out);
+    }
+    outside
+}
+
+/// The ratios of logarithms within ± 20.
+fn exp_of_log_ratios(numbers: &mut [f64]) {
+    wide(
+        #[inline(always)]
+        || numbers.iter_mut().for_each(|number| *number = kept(*number)),
+    );
+    exp(numbers);
 }
 
 /// The bounds of what shares weights within a row: its steps, or the row itself.
@@ -232,180 +231,4 @@ fn check_steps<T: Float>(ratios: &Ratios<'_, T>, options: &ImportanceOptions<'_>
             }
         }
     }
-}
-
-names! {
-    /// An estimate of the divergence of two policies at a token, of its log-ratio `d = log π - log μ`.
-    "kind" Divergence {
-        /// `-d`: unbiased for KL(μ ‖ π), of either sign.
-        K1 = "k1",
-        /// `d² / 2`.
-        K2 = "k2",
-        /// `exp(d) - 1 - d`: unbiased and never negative.
-        K3 = "k3",
-    }
-}
-
-impl Divergence {
-    fn of(self, log_ratio: f64) -> f64 {
-        let d = log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO);
-        match self {
-            Self::K1 => -d,
-            Self::K2 => 0.5 * d * d,
-            Self::K3 => d.exp_m1() - d,
-        }
-    }
-}
-
-names! {
-    /// Over what a divergence is compared with its bounds.
-    "aggregate" Aggregate {
-        /// Each token by itself.
-        Token = "token",
-        /// The sum over a row.
-        Sum = "sum",
-        /// The mean over a row.
-        Mean = "mean",
-        /// The largest of a row.
-        Max = "max",
-    }
-}
-
-/// What a token or row must not exceed to be trained.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TrustRegion {
-    /// What is measured.
-    pub divergence: Divergence,
-    /// Over what.
-    pub aggregate: Aggregate,
-    /// The least divergence that is kept; `None`: any.
-    pub at_least: Option<f64>,
-    /// The largest divergence that is kept.
-    pub at_most: f64,
-}
-
-/// Which tokens are kept: those that take part and lie, alone or with their row, within the bounds. verl's `rollout_rs` modes
-/// are `token_k1` … `seq_max_k3`; its bounds of `k1` are ratios, here their logarithms.
-///
-/// ```
-/// use agentrl_compute::weight::{Aggregate, Divergence, Ratios, TrustRegion, trust_region};
-///
-/// let ratios = Ratios { log_ratios: &[0.0, 2.0, 0.1], offsets: &[0, 2, 3], mask: None };
-/// let region = TrustRegion { divergence: Divergence::K2, aggregate: Aggregate::Max, at_least: None, at_most: 0.5 };
-/// let mut keep = [true; 3];
-/// trust_region(&ratios, &region, &mut keep)?;
-/// assert_eq!(keep, [false, false, true]);
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, or
-/// `at_least` is above `at_most`.
-pub fn trust_region<T: Float>(ratios: &Ratios<'_, T>, region: &TrustRegion, out: &mut [bool]) -> Result<()> {
-    let (least, most) = (region.at_least.unwrap_or(f64::NEG_INFINITY), region.at_most);
-    if least > most || least.is_nan() || most.is_nan() {
-        return Err(Error::invalid(format!("at_least is {least} and at_most {most}; give at_least <= at_most")));
-    }
-    ratios.check()?;
-    same_length("out", out.len(), "log_ratios", ratios.log_ratios.len())?;
-    let inside = |value: f64| least <= value && value <= most;
-    par::fill_rows(ratios.offsets, out, |rows, out| {
-        let from = ratios.row(rows.start).start;
-        for row in rows {
-            let tokens = ratios.row(row);
-            let values = ratios.of(tokens.clone()).map(|log_ratio| region.divergence.of(log_ratio));
-            let whole = match region.aggregate {
-                Aggregate::Token => true,
-                Aggregate::Sum => inside(values.sum()),
-                Aggregate::Mean => inside(values.clone().sum::<f64>() / values.count().max(1) as f64),
-                Aggregate::Max => inside(values.fold(f64::NEG_INFINITY, f64::max)),
-            };
-            for token in tokens {
-                let alone = || inside(region.divergence.of(ratios.log_ratios[token].to_f64()));
-                let own = region.aggregate != Aggregate::Token || alone();
-                out[token - from] = ratios.acted(token) && whole && own;
-            }
-        }
-        Ok(())
-    })
-}
-
-/// How far two policies are apart on the tokens that were drawn from one of them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Diagnostics {
-    /// `(Σ w)² / Σ w²` over rows, `w = Π ρ`: how many rows of the trained policy they are worth.
-    pub effective_sample_size: f64,
-    /// The same as a part of the rows that have tokens.
-    pub effective_fraction: f64,
-    /// Means of the estimates over tokens.
-    pub k1: f64,
-    /// See `k1`.
-    pub k2: f64,
-    /// See `k1`.
-    pub k3: f64,
-    /// `mean(ρ²) - 1` over tokens.
-    pub chi_squared_token: f64,
-    /// `mean((Π ρ)²) - 1` over rows.
-    pub chi_squared_sequence: f64,
-    /// The largest `ρ` of a token.
-    pub ratio_max: f64,
-    /// The smallest `ρ` of a token.
-    pub ratio_min: f64,
-    /// Rows with a token that takes part.
-    pub rows: u64,
-    /// Tokens that take part.
-    pub tokens: u64,
-}
-
-/// Measures how far off-policy some rows are.
-///
-/// ```
-/// use agentrl_compute::weight::{Ratios, importance_diagnostics};
-///
-/// let on_policy = Ratios { log_ratios: &[0.0; 4], offsets: &[0, 1, 4], mask: None };
-/// let found = importance_diagnostics(&on_policy)?;
-/// assert_eq!((found.effective_sample_size, found.k3, found.chi_squared_sequence), (2.0, 0.0, 0.0));
-/// # Ok::<(), agentrl_compute::Error>(())
-/// ```
-///
-/// # Errors
-/// `InvalidInput` if lengths differ, offsets do not cover the tokens, a log-ratio is not finite where it takes part, or no
-/// token takes part.
-pub fn importance_diagnostics<T: Float>(ratios: &Ratios<'_, T>) -> Result<Diagnostics> {
-    ratios.check()?;
-    let rows = (1..ratios.offsets.len()).map(|row| ratios.sum(ratios.row(row - 1)));
-    let (sums, counts): (Vec<f64>, Vec<usize>) = rows.filter(|&(_, count)| count > 0).unzip();
-    if sums.is_empty() {
-        return Err(Error::invalid("mask has no token that takes part; give at least one"));
-    }
-    let kept = |log_ratio: f64| log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO);
-    let count = counts.iter().sum::<usize>();
-    let mut terms = vec![0.0; ratios.log_ratios.len()];
-    let mut mean_of_tokens = |of: &(dyn Fn(f64) -> f64 + Sync)| {
-        // What takes no part adds nothing.
-        par::map(&mut terms, |token| if ratios.acted(token) { of(ratios.log_ratios[token].to_f64()) } else { 0.0 })?;
-        total(terms.len(), |token| terms[token]).map(|sum| sum / count as f64)
-    };
-    let sum_of_rows = |of: &(dyn Fn(f64) -> f64 + Sync)| total(sums.len(), |row| of(sums[row]));
-    // Relative to the largest weight, so that no product leaves the range of a float.
-    let most = sums.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let effective = sum_of_rows(&|sum| (sum - most).exp())?.powi(2) / sum_of_rows(&|sum| (2.0 * (sum - most)).exp())?;
-    let found = sums.len() as f64;
-    let ends =
-        ratios.of(0..ratios.log_ratios.len()).fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), log_ratio| {
-            (least.min(log_ratio), most.max(log_ratio))
-        });
-    Ok(Diagnostics {
-        effective_sample_size: effective,
-        effective_fraction: effective / found,
-        k1: mean_of_tokens(&|log_ratio| Divergence::K1.of(log_ratio))?,
-        k2: mean_of_tokens(&|log_ratio| Divergence::K2.of(log_ratio))?,
-        k3: mean_of_tokens(&|log_ratio| Divergence::K3.of(log_ratio))?,
-        chi_squared_token: mean_of_tokens(&|log_ratio| (2.0 * kept(log_ratio)).exp_m1())?,
-        chi_squared_sequence: sum_of_rows(&|sum| (2.0 * kept(sum)).exp_m1())? / found,
-        ratio_max: kept(ends.1).exp(),
-        ratio_min: kept(ends.0).exp(),
-        rows: sums.len() as u64,
-        tokens: count as u64,
-    })
 }

@@ -1,10 +1,8 @@
-//! Tests of [`importance`](super::importance): against products and minima by definition.
+//! Tests of importance weights and divergences: against products and minima by definition.
 
 use proptest::prelude::*;
 
-use super::importance::{
-    Action, Aggregate, Divergence, ImportanceOptions, Level, Ratios, TrustRegion, importance_diagnostics,
-};
+use super::{Action, Aggregate, Divergence, ImportanceOptions, Level, Ratios, TrustRegion, importance_diagnostics};
 use crate::{Result, par};
 
 const PLAIN: ImportanceOptions<'_> =
@@ -12,13 +10,13 @@ const PLAIN: ImportanceOptions<'_> =
 
 fn importance_weights(ratios: &Ratios<'_, f64>, options: &ImportanceOptions<'_>) -> Result<Vec<f64>> {
     let mut out = vec![f64::NAN; ratios.log_ratios.len()];
-    super::importance::importance_weights(ratios, options, &mut out)?;
+    super::importance_weights(ratios, options, &mut out)?;
     Ok(out)
 }
 
 fn trust_region(ratios: &Ratios<'_, f64>, region: &TrustRegion) -> Result<Vec<bool>> {
     let mut out = vec![false; ratios.log_ratios.len()];
-    super::importance::trust_region(ratios, region, &mut out)?;
+    super::trust_region(ratios, region, &mut out)?;
     Ok(out)
 }
 
@@ -81,7 +79,7 @@ fn any_number_of_threads_gives_the_same_bits() -> Result<()> {
     for threads in [1, 2, 4] {
         par::set_threads(threads)?;
         let mut weights = vec![0.0; log_ratios.len()];
-        super::importance::importance_weights(&ratios, &options, &mut weights)?;
+        super::importance_weights(&ratios, &options, &mut weights)?;
         let found = (weights, trust_region(&wide, &region)?, importance_diagnostics(&wide)?);
         let rounded = importance_weights(&wide, &options)?.into_iter().map(|weight| (weight as f32).to_bits());
         assert!(rounded.eq(found.0.iter().map(|weight| weight.to_bits())));

@@ -4,19 +4,22 @@
 //! The loss is a plain sum over tokens of `weight · something`, so every denominator is here. Draws that are not valid
 //! count nowhere: not in a share, not in a denominator.
 
+mod best;
 mod conflict;
 mod denominator;
+mod divergence;
 mod importance;
 #[cfg(test)]
 mod importance_tests;
+mod ratios;
 mod select;
 mod shares;
 
+pub use best::best;
 pub use conflict::{Conflicts, conflict_tokens};
 pub use denominator::{Denominator, TokenUnits, mean_of_means, token_weights};
-pub use importance::{
-    Action, Aggregate, Diagnostics, Divergence, ImportanceOptions, Level, Ratios, TrustRegion, importance_diagnostics,
-    importance_weights, trust_region,
-};
+pub use divergence::{Aggregate, Diagnostics, Divergence, TrustRegion, importance_diagnostics, trust_region};
+pub use importance::{Action, ImportanceOptions, Level, importance_weights};
+pub use ratios::Ratios;
 pub use select::{AboveQuantile, Amount, Quota, Rounding, Ties, Top, above_quantile, max_variance_subset, quota, top};
 pub use shares::{Shared, shares};

@@ -1,5 +1,6 @@
 //! From scores to masks: which rows or tokens of each group are chosen.
 
+use super::best::best_of_checked;
 use crate::check::{column, mask_length, same_length, within};
 use crate::group::{Columns, group_count, quantile};
 use crate::members::Members;
@@ -51,7 +52,7 @@ impl Amount {
         }
     }
 
-    fn of(self, rows: usize) -> usize {
+    pub(super) fn of(self, rows: usize) -> usize {
         match self {
             Self::Count(count) => count.min(rows),
             Self::Fraction { fraction, rounding, at_least } => {
@@ -106,6 +107,9 @@ pub fn top<T: Float>(columns: &Columns<'_, T>, options: &Top) -> Result<Vec<bool
     let columns = Columns { weights: None, units: None, ..*columns };
     let sign = if options.largest { -1.0 } else { 1.0 };
     let (count, sorted) = columns.check()?;
+    if count == 1 {
+        return best_of_checked(columns.values, columns.valid, options);
+    }
     // Of each group the last score that is chosen, and how many rows with just that score are.
     let mut bounds = columns.grouped(count, sorted)?.each(|group| {
         let values = group.votes().values;

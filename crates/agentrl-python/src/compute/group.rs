@@ -8,9 +8,9 @@ use agentrl_compute::{Error, Float, Result};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
+use super::columns::run;
 use super::{Floats, flags, kernel, optional};
 use crate::arrays::{Whole, slice};
-use crate::enter::released;
 use crate::error::to_python;
 
 /// Statistics of groups and what is made of them.
@@ -90,11 +90,11 @@ fn with_columns<'py, R: Send>(
     match values {
         Floats::Single(values) => {
             let values = slice("values", values)?;
-            released(py, || work.run(&Columns { valid, ..Columns::new("values", values, groups) }))
+            run(py, groups.len(), || work.run(&Columns { valid, ..Columns::new("values", values, groups) }))
         }
         Floats::Double(values) => {
             let values = slice("values", values)?;
-            released(py, || work.run(&Columns { valid, ..Columns::new("values", values, groups) }))
+            run(py, groups.len(), || work.run(&Columns { valid, ..Columns::new("values", values, groups) }))
         }
     }
 }

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use pyo3_arrow::input::AnyArray;
 
+use super::columns::run;
 use crate::arrays::{Text, Whole, slice};
 use crate::columns;
 use crate::enter::{held, released};
@@ -28,7 +29,8 @@ macro_rules! integers {
         integers!(@each $array, $name, $values, $work, i64, u32, i32, u64, i16, u16, i8, u8)
     };
     (@each $array:ident, $name:ident, $values:ident, $work:block, $($type:ty),+) => {
-        $(if let Ok(array) = $array.extract::<PyReadonlyArray1<'_, $type>>() {
+        $(if let Ok(array) = $array.cast::<PyArray1<$type>>() {
+            let array = array.readonly();
             let $values = slice($name, &array)?;
             $work
         })+
@@ -39,7 +41,7 @@ macro_rules! integers {
 #[pyo3(signature = (values, name="values"))]
 fn dense<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<(Bound<'py, PyArray1<u32>>, u32)> {
     integers!(values, name, |values| {
-        let made = released(py, || keys::dense_integers(values))?;
+        let made = run(py, values.len(), || keys::dense_integers(values))?;
         return Ok((PyArray1::from_vec(py, made.ids), made.count));
     });
     let made = if let Ok(array) = values.extract::<AnyArray>() {
@@ -64,12 +66,12 @@ fn label<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResu
     if let Ok(array) = values.cast::<PyArray1<u32>>() {
         let ids = array.readonly();
         let ids = slice(name, &ids)?;
-        if released(py, || keys::are_labels(ids))? {
+        if run(py, ids.len(), || keys::are_labels(ids))? {
             return Ok(array.clone());
         }
     }
     integers!(values, name, |values| {
-        return Ok(PyArray1::from_vec(py, released(py, || keys::label_integers(values))?));
+        return Ok(PyArray1::from_vec(py, run(py, values.len(), || keys::label_integers(values))?));
     });
     Err(not_keys(name, values))
 }
@@ -151,7 +153,7 @@ fn pair<'py>(
     second: PyReadonlyArray1<'py, u32>,
 ) -> PyResult<(Bound<'py, PyArray1<u32>>, u32)> {
     let (first, second) = (slice("first", &first)?, slice("second", &second)?);
-    let made = released(py, || keys::pair(first, second))?;
+    let made = run(py, first.len(), || keys::pair(first, second))?;
     Ok((PyArray1::from_vec(py, made.ids), made.count))
 }
 
@@ -168,7 +170,7 @@ fn history<'py>(
 ) -> PyResult<Levels<'py>> {
     let (states, levels) = (slice("states", &states)?, levels.named("levels")?);
     let (trajectories, groups) = (slice("trajectories", &trajectories)?, slice("groups", &groups)?);
-    let made = released(py, || keys::history(states, trajectories, groups, levels))?;
+    let made = run(py, states.len(), || keys::history(states, trajectories, groups, levels))?;
     let level = |level: keys::History| (PyArray1::from_vec(py, level.keys.ids), PyArray1::from_vec(py, level.valid));
     Ok(made.into_iter().map(level).collect())
 }

@@ -15,18 +15,35 @@ pub(crate) mod tree;
 pub(crate) mod weight;
 
 use agentrl_compute::Result;
-use numpy::{Element, PyArray1, PyArrayMethods as _, PyReadonlyArray1, PyUntypedArrayMethods as _};
+use numpy::{
+    Element, PyArray1, PyArrayDescrMethods as _, PyArrayMethods as _, PyReadonlyArray1, PyUntypedArrayMethods as _,
+};
+use pyo3::Borrowed;
 use pyo3::prelude::*;
 
 use crate::arrays::slice;
 use crate::error::{invalid, to_python};
 
 /// A column of either float type; the result has the same.
-#[derive(FromPyObject)]
 pub(crate) enum Floats<'py> {
     Single(PyReadonlyArray1<'py, f32>),
     Double(PyReadonlyArray1<'py, f64>),
 }
+
+/// By a look at the type: to try one and then the other would cost several microseconds, for the error of the first.
+impl<'py> FromPyObject<'_, 'py> for Floats<'py> {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match value.cast::<PyArray1<f32>>() {
+            Ok(array) => Ok(Self::Single(array.readonly())),
+            Err(_) => Ok(Self::Double(value.extract()?)),
+        }
+    }
+}
+
+/// Bytes of a new column from which clearing them costs more than a call of Python.
+const LARGE: usize = 1 << 16;
 
 /// A column that a function fills: the one that was given, or a new one.
 pub(crate) fn output<'py, T: Element>(
@@ -34,7 +51,14 @@ pub(crate) fn output<'py, T: Element>(
     out: Option<&Bound<'py, PyAny>>,
     rows: usize,
 ) -> PyResult<Bound<'py, PyArray1<T>>> {
-    let Some(out) = out else { return Ok(PyArray1::zeros(py, rows, false)) };
+    let Some(out) = out else {
+        let (dtype, large) = (numpy::dtype::<T>(py), rows * size_of::<T>() >= LARGE);
+        // Floats may hold anything before they are written. Memory that was used before is then used as it is.
+        if large && dtype.kind() == b'f' {
+            return Ok(py.import("numpy")?.call_method1("empty", (rows, dtype))?.cast_into()?);
+        }
+        return Ok(PyArray1::zeros(py, rows, false));
+    };
     let wanted = || invalid(format!("out is no contiguous array of {rows} values of the type of the input; give one"));
     let array = out.cast::<PyArray1<T>>().map_err(|_| wanted())?;
     if array.len() == rows && array.is_contiguous() { Ok(array.clone()) } else { Err(wanted()) }

@@ -71,7 +71,7 @@ fn constant<'py>(
 fn top<'py>(
     py: Python<'py>,
     scores: Floats<'py>,
-    groups: Column<'py, u32>,
+    groups: Option<Column<'py, u32>>,
     count: Option<Whole<usize>>,
     fraction: Option<f64>,
     rounding: &str,
@@ -80,12 +80,18 @@ fn top<'py>(
     ties: &str,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
-    let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
+    let (groups, valid) = (optional("groups", groups.as_ref())?, optional("valid", valid.as_ref())?);
     let amount = amount(count, fraction, rounding, at_least)?;
     let ties = Ties::from_name(ties).map_err(to_python)?;
     let options = Top { amount, largest, ties };
-    let chosen =
-        reduced!(py, [scores], weight::top(&Columns { valid, ..Columns::new("scores", scores, groups) }, &options))?;
+    let chosen = reduced!(
+        py,
+        [scores],
+        match groups {
+            None => weight::best("scores", scores, valid, &options),
+            Some(groups) => weight::top(&Columns { valid, ..Columns::new("scores", scores, groups) }, &options),
+        }
+    )?;
     Ok(PyArray1::from_vec(py, chosen))
 }
 

@@ -1,0 +1,242 @@
+//! The widest vectors that the processor has, chosen at run time.
+//!
+//! A wheel is compiled for the oldest processor of its kind. What is given to [`wide`] is compiled for later ones too, and
+//! the one at hand decides. Only the width differs: nothing is fused and no addition moves, so all give the same bits.
+
+use multiversion::multiversion;
+
+/// Numbers that are worked on between two steps of a kernel: few enough for a core's nearest memory.
+pub(crate) const BLOCK: usize = 256;
+
+/// Does some work with the widest vectors. The closure is marked `#[inline(always)]`, or it is compiled for the oldest
+/// processor after all.
+#[multiversion(targets(
+    "x86_64+avx512f+avx512bw+avx512cd+avx512dq+avx512vl+avx2+bmi1+bmi2+lzcnt+popcnt",
+    "x86_64+avx2+bmi1+bmi2+lzcnt+popcnt"
+))]
+pub(crate) fn wide<R, F: FnOnce() -> R>(work: F) -> R {
+    work()
+}
+
+/// What is not marked becomes NaN.
+pub(crate) fn keep(numbers: &mut [f64], mask: &[bool]) {
+    wide(
+        #[inline(always)]
+        || {
+            let marked = numbers.iter_mut().zip(mask);
+            marked.for_each(|(number, &kept)| *number = if kept { *number } else { f64::NAN });
+        },
+    );
+}
+
+const LANES: usize = 16;
+
+/// Sums of every so manieth number.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    sums: [f64; LANES],
+    counts: [u64; LANES],
+    least: [f64; LANES],
+    most: [f64; LANES],
+}
+
+impl Lanes {
+    pub(crate) const NONE: Self = Self {
+        sums: [0.0; LANES],
+        counts: [0; LANES],
+        least: [f64::INFINITY; LANES],
+        most: [f64::NEG_INFINITY; LANES],
+    };
+
+    /// Adds numbers; those that are NaN are none.
+    pub(crate) fn add(&mut self, numbers: &[f64]) {
+        wide(
+            #[inline(always)]
+            || {
+                let (chunks, rest) = numbers.as_chunks::<LANES>();
+                let mut last = [f64::NAN; LANES];
+                last[..rest.len()].copy_from_slice(rest);
+                for numbers in chunks.iter().chain([&last]) {
+                    for lane in 0..LANES {
+                        let number = numbers[lane];
+                        self.counts[lane] += u64::from(!number.is_nan());
+                        self.sums[lane] += if number.is_nan() { 0.0 } else { number };
+                        self.least[lane] = if number < self.least[lane] { number } else { self.least[lane] };
+                        self.most[lane] = if number > self.most[lane] { number } else { self.most[lane] };
+                    }
+                }
+            },
+        );
+    }
+
+    /// All lanes together.
+    pub(crate) fn sum(&self) -> Sum {
+        Sum {
+            sum: self.sums.iter().sum(),
+            count: self.counts.iter().sum(),
+            least: self.least.iter().copied().fold(f64::INFINITY, f64::min),
+            most: self.most.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+}
+
+/// What is known of some numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sum {
+    pub(crate) sum: f64,
+    pub(crate) count: u64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+/// Whether keys never decrease.
+pub(crate) fn ascend(keys: &[u32]) -> bool {
+    // Each block with the key after it, so that blocks hang together.
+    (0..keys.len()).step_by(4 * BLOCK).all(|start| {
+        let block = &keys[start..keys.len().min(start + 4 * BLOCK + 1)];
+        wide(
+            #[inline(always)]
+            || block.iter().zip(&block[1..]).fold(true, |ascending, (a, b)| ascending & (a <= b)),
+        )
+    })
+}
+
+/// `e^x` of each number, to within one unit in the last place; over the whole range, infinities and NaN included.
+#[inline(never)]
+pub(crate) fn exp(numbers: &mut [f64]) {
+    wide(
+        #[inline(always)]
+        || {
+            for number in numbers {
+                // Beyond these it is infinite or 0 anyway.
+                let (order, power) = reduced(number.clamp(-746.0, 710.0));
+                // Two to the power of the order can exceed a float; that of its halves cannot.
+                let half = order * 0.5 + WHOLE - WHOLE;
+                *number = (1.0 + power) * power_of_two(half) * power_of_two(order - half);
+            }
+        },
+    );
+}
+
+/// `e^x - 1` of each number, to within three units in the last place; of numbers beyond ± 700 it is that of ± 700.
+#[inline(never)]
+pub(crate) fn exp_m1(numbers: &mut [f64]) {
+    wide(
+        #[inline(always)]
+        || {
+            for number in numbers {
+                let (order, power) = reduced(number.clamp(-700.0, 700.0));
+                let scale = power_of_two(order);
+                *number = power * scale + (scale - 1.0);
+            }
+        },
+    );
+}
+
+/// A float from which on all are whole, in the middle of those of its binary order.
+const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
+
+/// `ln 2`, in two parts: the first has so few digits that its products with the orders are exact.
+const LN_2: [f64; 2] = [6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10];
+
+/// `x = order · ln 2 + rest`: the whole order, and `e^rest - 1` by Taylor's series up to the power 13.
+#[inline(always)]
+fn reduced(x: f64) -> (f64, f64) {
+    let order = x * std::f64::consts::LOG2_E + WHOLE - WHOLE;
+    let rest = x - order * LN_2[0] - order * LN_2[1];
+    let mut series = 1.0 / 6_227_020_800.0;
+    for coefficient in [
+        1.0 / 479_001_600.0,
+        1.0 / 39_916_800.0,
+        1.0 / 3_628_800.0,
+        1.0 / 362_880.0,
+        1.0 / 40_320.0,
+        1.0 / 5_040.0,
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+    ] {
+        series = series * rest + coefficient;
+    }
+    (order, rest * rest * series + rest)
+}
+
+/// Two to the power of a whole number that a normal float can have: its bits stand at the end of those of the sum.
+#[inline(always)]
+fn power_of_two(order: f64) -> f64 {
+    f64::from_bits(((order + WHOLE).to_bits() << 52).wrapping_add(1.0_f64.to_bits()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// How many floats one is away from another.
+    fn steps(a: f64, b: f64) -> u64 {
+        let place = |x: f64| if x.is_sign_negative() { -(x.abs().to_bits() as i64) } else { x.to_bits() as i64 };
+        place(a).abs_diff(place(b))
+    }
+
+    #[test]
+    fn keys_ascend_unless_one_is_below_the_one_before() {
+        let mut keys: Vec<u32> = (0..10 * BLOCK as u32).map(|key| key / 3).collect();
+        assert!(ascend(&keys) && ascend(&keys[..1]) && ascend(&[]));
+        for place in (0..keys.len()).step_by(61) {
+            let key = std::mem::replace(&mut keys[place], u32::MAX);
+            assert_eq!(ascend(&keys), place + 1 == 10 * BLOCK, "{place}");
+            keys[place] = key;
+        }
+    }
+
+    #[test]
+    fn what_is_special_stays_special() {
+        let mut found = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, 1e300, -1e300, 709.79, -745.2, f64::NAN];
+        exp(&mut found);
+        assert_eq!(found[..8], [1.0, 1.0, f64::INFINITY, 0.0, f64::INFINITY, 0.0, f64::INFINITY, 0.0]);
+        assert!(found[8].is_nan());
+        let mut found = [0.0, f64::NAN, 1e-300, -1e-17];
+        exp_m1(&mut found);
+        assert!(found[0] == 0.0 && found[1].is_nan() && found[2..] == [1e-300, -1e-17]);
+    }
+
+    /// The ends of the range, where results are the largest and subnormal.
+    #[test]
+    fn the_whole_range_is_as_in_the_standard_library() {
+        let xs: Vec<f64> = (-149_200..=141_950).map(|step| f64::from(step) * 0.005 + 1e-4).collect();
+        let mut found = xs.clone();
+        exp(&mut found);
+        let far = xs.iter().zip(&found).map(|(x, &found)| steps(found, x.exp())).max();
+        assert!(far <= Some(1), "{far:?}");
+        let xs: Vec<f64> = (-140_000..140_000).map(|step| f64::from(step) * 0.005 + 1e-4).collect();
+        let mut found = xs.clone();
+        exp_m1(&mut found);
+        let far = xs.iter().zip(&found).map(|(x, &found)| steps(found, x.exp_m1())).max();
+        assert!(far <= Some(3), "{far:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn as_in_the_standard_library(xs in prop::collection::vec(prop_oneof![-1.0_f64..1.0, -40.0..40.0, -750.0..715.0], 1..80)) {
+            let mut found = xs.clone();
+            exp(&mut found);
+            for (x, found) in xs.iter().zip(&found) {
+                prop_assert!(steps(*found, x.exp()) <= 1, "exp({x}) = {found}");
+            }
+            // A number has the same result wherever it stands, in a whole vector or in what is left behind the last.
+            for (x, found) in xs.iter().zip(&found) {
+                let mut alone = [*x];
+                exp(&mut alone);
+                prop_assert_eq!(alone[0].to_bits(), found.to_bits());
+            }
+            let xs: Vec<f64> = xs.into_iter().filter(|x| x.abs() <= 700.0).collect();
+            let mut found = xs.clone();
+            exp_m1(&mut found);
+            for (x, found) in xs.iter().zip(found) {
+                prop_assert!(steps(found, x.exp_m1()) <= 3, "exp_m1({x}) = {found}");
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The best scores of one long column, found without bringing it in order.
+
+use std::ops::Range;
+
+use super::select::{Ties, Top};
+use crate::check::{column, mask_length};
+use crate::simd::{BLOCK, wide};
+use crate::{Float, Result, par};
+
+/// Scores by which it is guessed between which two the last chosen one lies.
+const SAMPLE: usize = 1 << 14;
+
+/// What [`top`](super::top) chooses of rows that are all in one group.
+///
+/// ```
+/// use agentrl_compute::weight::{Amount, Ties, Top, best};
+///
+/// let options = Top { amount: Amount::Count(2), largest: true, ties: Ties::First };
+/// assert_eq!(best("scores", &[1.0, 3.0, 2.0, 9.0], None, &options)?, [false, true, false, true]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ or a valid score is not finite.
+pub fn best<T: Float>(name: &str, scores: &[T], valid: Option<&[bool]>, options: &Top) -> Result<Vec<bool>> {
+    mask_length(valid, name, scores.len())?;
+    column(name, scores, name, scores.len(), valid)?;
+    best_of_checked(scores, valid, options)
+}
+
+/// The same of a column that is known to be fine.
+pub(super) fn best_of_checked<T: Float>(scores: &[T], valid: Option<&[bool]>, options: &Top) -> Result<Vec<bool>> {
+    let rows = Rows { scores, valid, sign: if options.largest { -1.0 } else { 1.0 } };
+    let votes = valid.map_or(scores.len(), |valid| valid.iter().filter(|&&valid| valid).count());
+    let mut chosen = vec![false; scores.len()];
+    let Some(place) = options.amount.of(votes).checked_sub(1) else { return Ok(chosen) };
+    let last = rows.at(place, votes)?;
+    par::fill(&mut chosen, |start, piece| {
+        let mut numbers = [0.0; BLOCK];
+        for (block, chosen) in (start..).step_by(BLOCK).zip(piece.chunks_mut(BLOCK)) {
+            let numbers = &mut numbers[..chosen.len()];
+            rows.read(block..block + chosen.len(), numbers);
+            at_most(numbers, last.score, chosen);
+        }
+        Ok(())
+    })?;
+    if options.ties == Ties::First && last.chosen < last.equal {
+        let mut equal = chosen
+            .iter_mut()
+            .zip(scores)
+            .filter(|(chosen, score)| **chosen && rows.sign * score.to_f64() - last.score == 0.0);
+        equal.by_ref().take(last.chosen).for_each(drop);
+        equal.for_each(|(chosen, _)| *chosen = false);
+    }
+    Ok(chosen)
+}
+
+/// The scores, the best of which are the smallest once they have the sign.
+#[derive(Clone, Copy, Debug)]
+struct Rows<'a, T> {
+    scores: &'a [T],
+    valid: Option<&'a [bool]>,
+    sign: f64,
+}
+
+/// The last score that is chosen.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    score: f64,
+    /// How many rows have it,
+    equal: usize,
+    /// and how many of them are chosen.
+    chosen: usize,
+}
+
+impl<T: Float> Rows<'_, T> {
+    fn counts(&self, row: usize) -> bool {
+        self.valid.is_none_or(|valid| valid[row])
+    }
+
+    /// Reads some scores with their sign; NaN for those that are not valid.
+    fn read(&self, rows: Range<usize>, numbers: &mut [f64]) {
+        T::read(&self.scores[rows.clone()], numbers);
+        let valid = self.valid.map(|valid| &valid[rows]);
+        with_sign(numbers, self.sign, valid);
+    }
+
+    /// The score at a place, if the valid ones stood in order.
+    fn at(&self, place: usize, votes: usize) -> Result<Last> {
+        let (low, high) = self.around(place, votes);
+        let (mut below, mut near) = self.between(low, high)?;
+        if !(below..below + near.len()).contains(&place) {
+            (below, near) = self.between(f64::NEG_INFINITY, f64::INFINITY)?;
+        }
+        let (before, &mut score, _) = near.select_nth_unstable_by(place - below, f64::total_cmp);
+        let less = below + before.iter().filter(|&&other| other < score).count();
+        let equal = near.iter().filter(|&&other| other - score == 0.0).count();
+        Ok(Last { score, equal, chosen: place + 1 - less })
+    }
+
+    /// Two scores between which the one at a place very likely lies, with few others.
+    fn around(&self, place: usize, votes: usize) -> (f64, f64) {
+        let step = self.scores.len() / SAMPLE;
+        if step < 8 {
+            return (f64::NEG_INFINITY, f64::INFINITY);
+        }
+        let rows = (0..self.scores.len()).step_by(step).filter(|&row| self.counts(row));
+        let mut sample: Vec<f64> = rows.map(|row| self.sign * self.scores[row].to_f64()).collect();
+        let middle = (place as f64 * sample.len() as f64 / votes as f64) as usize;
+        // Four standard deviations of a place in a sample, which is the largest in the middle: half a root.
+        let margin = 2 * sample.len().isqrt();
+        let (low, high) = (middle.checked_sub(margin), Some(middle + margin).filter(|&high| high < sample.len()));
+        let mut at = |place: usize| *sample.select_nth_unstable_by(place, f64::total_cmp).1;
+        (low.map_or(f64::NEG_INFINITY, &mut at), high.map_or(f64::INFINITY, at))
+    }
+
+    /// How many scores are below the first of two, and those from there to the second.
+    fn between(&self, low: f64, high: f64) -> Result<(usize, Vec<f64>)> {
+        let parts = par::each(par::pieces(self.scores.len()), |piece| {
+            let (mut numbers, mut near, mut below) = ([0.0; BLOCK], Vec::new(), 0);
+            for start in piece.clone().step_by(BLOCK) {
+                let rows = start..piece.end.min(start + BLOCK);
+                let numbers = &mut numbers[..rows.len()];
+                self.read(rows, numbers);
+                below += sort_out(numbers, low, high, &mut near);
+            }
+            Ok((below, near))
+        })?;
+        let below = parts.iter().map(|(below, _)| below).sum();
+        Ok((below, parts.into_iter().flat_map(|(_, near)| near).collect()))
+    }
+}
+
+/// Gives numbers a sign; what is not valid becomes NaN.
+fn with_sign(numbers: &mut [f64], sign: f64, valid: Option<&[bool]>) {
+    wide(
+        #[inline(always)]
+        || {
+            numbers.iter_mut().for_each(|number| *number *= sign);
+            if let Some(valid) = valid {
+                let rows = numbers.iter_mut().zip(valid);
+                rows.for_each(|(number, &valid)| *number = if valid { *number } else { f64::NAN });
+            }
+        },
+    );
+}
+
+/// How many of a block of numbers are below the first of two; those from there to the second are added to `near`.
+fn sort_out(numbers: &[f64], low: f64, high: f64, near: &mut Vec<f64>) -> usize {
+    let (below, within) = wide(
+        #[inline(always)]
+        || {
+            numbers.iter().fold((0_u64, false), |(below, within), &number| {
+                (below + u64::from(number < low), within | (low <= number) & (number <= high))
+            })
+        },
+    );
+    if within {
+        // Every number is written, and the next one over it if it is not near: there is no branch to mistake.
+        let (mut kept, mut found) = ([0.0; BLOCK + 1], 0);
+        for &number in numbers {
+            kept[found] = number;
+            found += usize::from((low <= number) & (number <= high));
+        }
+        near.extend_from_slice(&kept[..found]);
+    }
+    below as usize
+}
+
+/// Whether numbers are no larger than a bound.
+fn at_most(numbers: &[f64], bound: f64, out: &mut [bool]) {
+    wide(
+        #[inline(always)]
+        || out.iter_mut().zip(numbers).for_each(|(out, &number)| *out = number <= bound),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weight::Amount;
+
+    /// By sorting: the rows with the best scores, of equal ones the earlier.
+    fn sorted(scores: &[f32], valid: &[bool], count: usize, largest: bool) -> Vec<bool> {
+        let mut order: Vec<usize> = (0..scores.len()).filter(|&row| valid[row]).collect();
+        let by = |a: &usize, b: &usize| scores[*a].total_cmp(&scores[*b]);
+        order.sort_by(|a, b| if largest { by(b, a) } else { by(a, b) });
+        let mut chosen = vec![false; scores.len()];
+        order.iter().take(count).for_each(|&row| chosen[row] = true);
+        chosen
+    }
+
+    /// So many rows that a sample is drawn: at random, in order, with many ties, and such that the sample misleads.
+    #[test]
+    fn as_by_sorting() -> Result<()> {
+        let rows = 9 * SAMPLE + 7;
+        let random = |row: usize| crate::rng::uniform(3, row as u64) as f32;
+        let columns: [&dyn Fn(usize) -> f32; 4] =
+            [&|row| random(row) - 0.5, &|row| row as f32, &|row| (random(row) * 4.0).floor(), &|row| {
+                if row % 9 == 0 { -1.0 } else { random(row) }
+            }];
+        for column in columns {
+            let scores: Vec<f32> = (0..rows).map(column).collect();
+            for (part, largest) in [(0.0, true), (0.2, true), (0.5, false), (1.0, false)] {
+                let valid: Vec<bool> = (0..rows).map(|row| random(row + rows) < 0.8).collect();
+                let votes = valid.iter().filter(|&&valid| valid).count();
+                let count = (votes as f64 * part) as usize;
+                let options = Top { amount: Amount::Count(count), largest, ties: Ties::First };
+                assert_eq!(best("scores", &scores, Some(&valid), &options)?, sorted(&scores, &valid, count, largest));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! Log-ratios of the policy that is trained and the one that acted, in ragged rows.
+
+use std::ops::Range;
+
+use crate::check::{column, same_length};
+use crate::ragged::Ragged;
+use crate::simd::{BLOCK, Lanes, Sum, keep};
+use crate::{Error, Float, Result};
+
+/// Log-ratios are kept within ± this before they are exponentiated, as verl does.
+const MOST_LOG_RATIO: f64 = 20.0;
+
+/// `log π(token) - log μ(token)` of ragged rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Ratios<'a, T> {
+    /// One for each token.
+    pub log_ratios: &'a [T],
+    /// Where the rows (sequences) begin and end; they cover all tokens.
+    pub offsets: &'a [i64],
+    /// Which tokens were acted; the others (tool output, prompts) take no part and get 0. `None` means all.
+    pub mask: Option<&'a [bool]>,
+}
+
+impl<T: Float> Ratios<'_, T> {
+    pub(super) fn check(&self) -> Result<()> {
+        if let Some(mask) = self.mask {
+            same_length("mask", mask.len(), "log_ratios", self.log_ratios.len())?;
+        }
+        column("log_ratios", self.log_ratios, "log_ratios", self.log_ratios.len(), self.mask)?;
+        cover("offsets", self.offsets, self.log_ratios.len())
+    }
+
+    pub(super) fn acted(&self, token: usize) -> bool {
+        self.mask.is_none_or(|mask| mask[token])
+    }
+
+    pub(super) fn row(&self, row: usize) -> Range<usize> {
+        self.offsets[row] as usize..self.offsets[row + 1] as usize
+    }
+
+    /// Those of a range that take part.
+    pub(super) fn of(&self, tokens: Range<usize>) -> impl Iterator<Item = f64> + Clone {
+        tokens.filter(|&token| self.acted(token)).map(|token| self.log_ratios[token].to_f64())
+    }
+
+    /// Reads the log-ratios of some tokens; NaN for those that take no part.
+    pub(super) fn read(&self, tokens: Range<usize>, numbers: &mut [f64]) {
+        T::read(&self.log_ratios[tokens.clone()], numbers);
+        if let Some(mask) = self.mask {
+            keep(numbers, &mask[tokens]);
+        }
+    }
+
+    /// What the log-ratios of a range sum up to.
+    pub(super) fn sum(&self, tokens: Range<usize>) -> Sum {
+        let mut numbers = [0.0; BLOCK];
+        let mut lanes = Lanes::NONE;
+        for start in tokens.clone().step_by(BLOCK) {
+            let tokens = start..tokens.end.min(start + BLOCK);
+            let numbers = &mut numbers[..tokens.len()];
+            self.read(tokens, numbers);
+            lanes.add(numbers);
+        }
+        lanes.sum()
+    }
+}
+
+/// Offsets must go from the first to the last of some tokens.
+pub(super) fn cover(name: &str, offsets: &[i64], count: usize) -> Result<()> {
+    Ragged::new(&vec![(); count], offsets)?;
+    if offsets[0] != 0 || offsets[offsets.len() - 1] as usize != count {
+        return Err(Error::invalid(format!(
+            "{name} go from {} to {}, but there are {count} tokens; cover them all",
+            offsets[0],
+            offsets[offsets.len() - 1]
+        )));
+    }
+    Ok(())
+}
+
+/// A log-ratio as far as it is kept.
+#[inline(always)]
+pub(super) fn kept(log_ratio: f64) -> f64 {
+    log_ratio.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+}
