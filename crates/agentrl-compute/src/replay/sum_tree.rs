@@ -16,7 +16,7 @@ struct Family([f64; WIDTH]);
 const MANY: usize = 1 << 13;
 
 /// Nodes a draw that ascending targets walk along, rather than go down to each of them from above.
-const STRIDE: usize = 4;
+const STRIDE: usize = 2;
 
 /// Priorities of rows, and their sums.
 ///
