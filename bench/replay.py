@@ -1,6 +1,10 @@
-"""Prioritised sampling with importance weights, and updates of priorities, beside cpprb.
+"""Prioritised sampling with importance weights, updates of priorities, and both with what was sampled, beside peers.
 
-python bench/replay.py [--items 10000 100000 1000000 10000000] [--cpprb PATH of site-packages that has it]
+python bench/replay.py [--items 10000 100000 1000000 10000000] [--peers PATH of site-packages that has them]
+
+Peers: cpprb (11.0.0) and torchrl, whose sum trees are a library that loads with the torch that it was built for alone:
+no release from 0.11 to 0.14.1 loads with torch 2.13, so it wants its own torch at PATH. The rows of what is gathered
+have 1 to 16 tokens; ours lie one after the other, the peers' are padded, as they keep them.
 """
 
 from __future__ import annotations
@@ -8,15 +12,27 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from common import Bench
 
 from agentrl_core.replay import SumTree
 
-ALPHA, BETA = 0.6, 0.4
+ALPHA, BETA, LONGEST = 0.6, 0.4, 16
 BATCHES = (256, 4_096, 65_536)
+GATHERED = 1_000_000
+"""With more items the padded rows of the peers would not fit beside ours."""
+
+
+class Peer(NamedTuple):
+    """A peer's buffer: what it draws, with weights and rows, and how priorities change."""
+
+    name: str
+    sample: Callable[[int], Any]
+    indices: Callable[[Any], np.ndarray]
+    update: Callable[[np.ndarray, np.ndarray], object]
 
 
 def same_distribution(drawn: np.ndarray, priorities: np.ndarray) -> None:
@@ -28,72 +44,143 @@ def same_distribution(drawn: np.ndarray, priorities: np.ndarray) -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 60.0, counts
 
 
+def cpprb(priorities: np.ndarray, rows: np.ndarray) -> Peer:
+    """Its buffer with these priorities."""
+    library: Any = importlib.import_module("cpprb")
+    width = rows.shape[1]
+    fields = {"row": {"dtype": np.int32, "shape": width}}
+    buffer = library.PrioritizedReplayBuffer(len(priorities), fields, alpha=ALPHA, eps=0.0)
+    buffer.add(row=rows, priorities=priorities)
+    return Peer(
+        "cpprb",
+        lambda batch: buffer.sample(batch, beta=BETA),
+        lambda found: np.asarray(found["indexes"]),
+        buffer.update_priorities,
+    )
+
+
+def torchrl(priorities: np.ndarray, rows: np.ndarray) -> Peer:
+    """Its buffer with these priorities."""
+    torch: Any = importlib.import_module("torch")
+    data: Any = importlib.import_module("torchrl.data")
+    sampler = data.replay_buffers.samplers.PrioritizedSampler(len(priorities), alpha=ALPHA, beta=BETA, eps=0.0)
+    storage = data.replay_buffers.storages.LazyTensorStorage(len(priorities))
+    buffer = data.ReplayBuffer(storage=storage, sampler=sampler, batch_size=BATCHES[0])
+    buffer.extend(torch.from_numpy(rows))
+    buffer.update_priority(torch.arange(len(priorities)), torch.from_numpy(priorities))
+
+    def update(changed: np.ndarray, other: np.ndarray) -> None:
+        buffer.update_priority(torch.from_numpy(changed), torch.from_numpy(other))
+
+    def indices(found: Any) -> np.ndarray:
+        return np.asarray(found[1]["index"]).reshape(-1)
+
+    return Peer("torchrl", lambda batch: buffer.sample(batch, return_info=True), indices, update)
+
+
+def loaded(bench: Bench) -> list[Callable[[np.ndarray, np.ndarray], Peer]]:
+    """The peers that are here."""
+    found = []
+    for make, needed in ((cpprb, "cpprb"), (torchrl, "torchrl._torchrl")):
+        try:
+            importlib.import_module(needed)
+        except ImportError as error:
+            reason = f"{error}".rsplit("/", 1)[-1][:80]  # the path of a library tells nothing about the figures
+            bench.skipped(make.__name__, f"pip install {make.__name__}: {reason}")
+        else:
+            found.append(make)
+    return found
+
+
+class Ours:
+    """A sum tree, and rows of different length one after the other."""
+
+    def __init__(self, priorities: np.ndarray, rng: np.random.Generator) -> None:
+        self.tree = SumTree(priorities, exponent=ALPHA)
+        self.lengths = rng.integers(1, LONGEST + 1, len(priorities))
+        self.offsets = np.concatenate([[0], np.cumsum(self.lengths)])
+        self.tokens = np.zeros(int(self.offsets[-1]), np.int32)
+        self.keys = iter(range(1 << 40))
+
+    def sample(self, batch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and their weights."""
+        rows = self.tree.sample(batch, next(self.keys))
+        return rows, self.tree.weights(rows, beta=BETA, normalise="all")
+
+    def gathered(self, batch: int) -> tuple[np.ndarray, ...]:
+        """With the tokens of the rows, one after the other, and where each begins."""
+        rows, weights = self.sample(batch)
+        lengths = self.lengths[rows]
+        ends = np.cumsum(lengths)
+        places = np.arange(ends[-1]) + np.repeat(self.offsets[rows] - (ends - lengths), lengths)
+        return rows, weights, self.tokens[places], ends
+
+
 def main() -> None:
     """Run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, nargs="+", default=[10_000, 100_000, 1_000_000, 10_000_000])
-    parser.add_argument("--cpprb", metavar="PATH", help="site-packages with cpprb, where this environment lacks it")
+    parser.add_argument(
+        "--peers", metavar="PATH", help="site-packages with the peers, where this environment lacks them"
+    )
     options = parser.parse_args()
-    if options.cpprb:
-        sys.path.append(options.cpprb)
-    try:
-        peer = importlib.import_module("cpprb")
-    except ImportError:
-        peer = None
+    if options.peers:
+        sys.path.insert(0, options.peers)
     bench = Bench("replay")
+    peers = loaded(bench)
     for items in options.items:
-        rng = np.random.default_rng(0)
-        priorities = rng.random(items) + 1e-3
-        tree = SumTree(priorities, exponent=ALPHA)
-        buffer = None if peer is None else filled(peer, priorities)
-        for batch in BATCHES:
-            work = f"of {items} items {batch}"
-            if buffer is None:
-                bench.skipped(f"sample and weigh {work}", "pip install cpprb")
-                continue
-            changed, other = rng.integers(0, items, batch), rng.random(batch) + 1e-3
-            key = iter(range(1 << 40))
-
-            def ours(batch: int = batch, tree: SumTree = tree, key: Any = key) -> np.ndarray:
-                rows = tree.sample(batch, next(key))
-                tree.weights(rows, beta=BETA, normalise="all")
-                return rows
-
-            def theirs(batch: int = batch, buffer: Any = buffer) -> np.ndarray:
-                return buffer.sample(batch, beta=BETA)["indexes"]
-
-            for rows in (ours(), theirs()):
-                same_distribution(np.asarray(rows), priorities)
-            runs = 200 if batch < 65_536 else 20
-            bench.against(f"sample and weigh {work}", "cpprb", ours, theirs, runs=runs, goal=5.0, read=compared)
-
-            def update(tree: SumTree = tree, changed: np.ndarray = changed, other: np.ndarray = other) -> None:
-                tree.update(changed, other)
-
-            def update_theirs(buffer: Any = buffer, changed: np.ndarray = changed, other: np.ndarray = other) -> None:
-                buffer.update_priorities(changed, other)
-
-            bench.against(f"update {work}", "cpprb", update, update_theirs, runs=runs, goal=1.0, read=compared)
-
-            # What a step does: cpprb makes sums again when it samples next.
-            def step(ours: Any = ours, update: Any = update) -> None:
-                update()
-                ours()
-
-            def step_theirs(theirs: Any = theirs, update_theirs: Any = update_theirs) -> None:
-                update_theirs()
-                theirs()
-
-            bench.against(f"both {work}", "cpprb", step, step_theirs, runs=runs, goal=3.0, read=compared)
-            priorities[changed] = other
-    bench.write(alpha=ALPHA, beta=BETA)
+        for make in peers:
+            beside(bench, make, items)
+    bench.write(alpha=ALPHA, beta=BETA, longest=LONGEST)
 
 
-def filled(peer: Any, priorities: np.ndarray) -> Any:
-    """The peer's buffer with these priorities, and nothing else in it."""
-    buffer = peer.PrioritizedReplayBuffer(len(priorities), {"row": {"dtype": np.int8}}, alpha=ALPHA, eps=0.0)
-    buffer.add(row=np.zeros(len(priorities), np.int8), priorities=priorities)
-    return buffer
+def beside(bench: Bench, make: Callable[[np.ndarray, np.ndarray], Peer], items: int) -> None:
+    """All work on so many items beside one peer, whose rows are small where only indices and weights are asked."""
+    rng = np.random.default_rng(0)
+    priorities = rng.random(items) + 1e-3
+    ours = Ours(priorities, rng)
+    peer = make(priorities, np.zeros((items, 1), np.int32))
+    for batch in BATCHES:
+        work, runs = f"of {items} items {batch}", 200 if batch < 65_536 else 15
+        changed, other = rng.integers(0, items, batch), rng.random(batch) + 1e-3
+        for rows in (ours.sample(batch)[0], peer.indices(peer.sample(batch))):
+            same_distribution(rows, priorities)
+
+        def update(changed: np.ndarray = changed, other: np.ndarray = other) -> None:
+            ours.tree.update(changed, other)
+
+        def update_theirs(changed: np.ndarray = changed, other: np.ndarray = other) -> None:
+            peer.update(changed, other)
+
+        # What a step does: a peer makes sums again when it samples next, and so do we.
+        def step(batch: int = batch, update: Any = update) -> None:
+            update()
+            ours.sample(batch)
+
+        def step_theirs(batch: int = batch, update_theirs: Any = update_theirs) -> None:
+            update_theirs()
+            peer.sample(batch)
+
+        for title, goal, mine, theirs in (
+            ("sample and weigh", 5.0, lambda batch=batch: ours.sample(batch), lambda batch=batch: peer.sample(batch)),
+            ("update", 1.0, update, update_theirs),
+            ("both", 3.0, step, step_theirs),
+        ):
+            bench.against(f"{title} {work}", peer.name, mine, theirs, runs=runs, goal=goal, read=compared)
+        priorities[changed] = other
+    if items > GATHERED:
+        return
+    peer = make(priorities, np.zeros((items, LONGEST), np.int32))
+    for batch in BATCHES:
+        bench.against(
+            f"sample, weigh, gather of {items} items {batch}",
+            peer.name,
+            lambda batch=batch: ours.gathered(batch),
+            lambda batch=batch: peer.sample(batch),
+            runs=100 if batch < 65_536 else 10,
+            goal=1.0,
+            read=compared,
+        )
 
 
 def compared(_drawn: object) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_world import SmallWorld
 
-from agentrl_core import Collector, select
+from agentrl_core import Collector, Store, select
 from agentrl_core.env import Task
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 from agentrl_core.recipes import GRPO
@@ -91,6 +92,27 @@ def test_only_tasks_that_are_chosen_are_made(score: select.Score | None) -> None
         collect.update(batch, {})
     assert world.made is not None
     assert 6 <= len(set(world.made.asked)) <= 7  # those that were chosen, and the first, which is looked at
+
+
+def test_an_iteration_touches_the_task_rows_of_its_batch_alone(tmp_path: Path) -> None:
+    """Rows that are written are those of the tasks that were rolled out, however many were known before."""
+    world = Large()
+    recipe = GRPO.replace(name="large", select=Tasks(score=select.Information(), sample=select.Top(among=4)))
+    with Store.open(tmp_path, sync="never") as store:
+        collect = Collector(world, world, recipe, store=store, seed=1, task_pool=10**7)
+        known: set[str] = set()
+        for iteration in range(12):
+            before = len(store.tasks)
+            collect.update(recipe.credit(collect(tasks=3, group_size=2)), {})
+            rolled_out = set(store.batch(iteration).trajectories.column("task_id"))
+            assert len(rolled_out) == 3
+            written = store.tasks.column("task_id")[before:]
+            assert sorted(written) == sorted(rolled_out), "one row a task, and none of those before"
+            known |= rolled_out
+            state = collect._now().components["select[0].Tasks"]
+            assert len(state["rows"]) == len(known), "nothing is kept of a task that nobody tried"
+            assert all(len(column) == len(known) for column in state["track"].values() if np.ndim(column))
+        assert len(known) > 30
 
 
 def test_facts_come_from_the_task_table() -> None:

@@ -28,8 +28,24 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
 from agentrl_core.recipes.recap import BalancedSum
 from agentrl_core.replay import Failed, Inject, Memory, Mix, bring
-from agentrl_core.schedule import BangBang, Proportional
-from agentrl_core.select import Band, DynamicSampling, Pool, Selection, Selector, Wanted
+from agentrl_core.schedule import PID, BangBang, Proportional
+from agentrl_core.select import (
+    Arms,
+    Band,
+    Beta,
+    DynamicSampling,
+    Information,
+    Kept,
+    Pool,
+    Quota,
+    Selection,
+    Selector,
+    Survey,
+    Tasks,
+    Top,
+    Wanted,
+)
+from agentrl_core.select import Failed as Unsolved
 
 ITERATIONS = 12
 BROUGHT = {"score": 0.3}
@@ -94,6 +110,37 @@ RECIPES: dict[str, Recipe] = {
         ),
         advantage=TrackedBaseline(kind="ema", decay=BangBang("score", threshold=0.3, below=0.5, above=0.9)),
         admit=DynamicSampling(Band(at_least=Proportional("score", target=0.3, start=0.2, at_most=0.3, gain=0.5))),
+    ),
+    "parts": GRPO.replace(
+        # Every part of a selector that remembers, priorities that are renewed, and groups to which members are added.
+        name="parts",
+        select=Tasks(
+            pool=Kept(below=1.0, attempts=12),
+            quota=Quota(),
+            track=Beta(decay=0.9, idle_decay=0.95),
+            score=Information(),
+            sample=Top(posterior=True),
+            variant=Arms(2, halve_every=6, least=1),
+            survey=Survey(tasks=1, rollouts=2, every=3),
+            queue=Unsolved(every=2, share=0.5),
+        ),
+        replay=(
+            Mix(
+                Memory(
+                    capacity=24,
+                    where=Where(origin="generated", column="score", at_least=0.0),
+                    max_age=6,
+                    order="proportional",
+                    priority="advantage",
+                ),
+                count=2,
+            ),
+            Mix(Memory(where=Where(origin="expert", column="score", above=0.0)), count=1, old_logprob="none"),
+        ),
+        advantage=TrackedBaseline(kind="ema", decay=PID("score", target=0.3, start=0.7, at_least=0.5, at_most=0.9)),
+        admit=DynamicSampling(
+            Band(at_least=Proportional("score", target=0.3, start=0.2, at_most=0.3, gain=0.5)), rejected="extend"
+        ),
     ),
 }
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core.collect.again import Again, group_ids, matching
 from agentrl_core.collect.cut import Cut
 from agentrl_core.collect.flight import Flight
 from agentrl_core.collect.iteration import BROKEN, COLUMNS, SAID, Made, draw_columns
@@ -29,6 +30,7 @@ from agentrl_core.replay.replay import Replay
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.select import Pool, Selection, Wanted
 from agentrl_core.select.selection import SURVEY, TRAIN
+from agentrl_core.select.visits import entries_of
 
 _INJECT, _MIX = 1, 2
 """Keys of the two moments at which replay draws."""
@@ -93,7 +95,7 @@ class Gathered:
         self._parts: list[Batch] = []
         self._places: dict[str, int] = {}
         self._domains: dict[str, str] = {}
-        self._drawn = self._known = self._seen = 0
+        self._drawn = self._known = self._seen = self._judged = 0
         self._rewarded = False
         self._broken = {"failed": 0, "abandoned": 0}
         self.admitted = 0
@@ -110,17 +112,38 @@ class Gathered:
         """Keep groups that nobody draws."""
         self._parts.append(fresh.select_draws(np.zeros(0, np.int64)))
 
-    def admit(self, fresh: Batch) -> None:
-        """Let the recipe admit groups."""
-        batch = _injected(self._begin, self._score(fresh), self._score, self._seen)
+    def admit(self, fresh: Batch, selection: Selection, again: Again) -> Again:
+        """Let the recipe admit groups; the rejected ones whose tasks are tried again.
+
+        Args:
+            fresh: what was rolled out.
+            selection: what for.
+            again: what its first rows tried again.
+        """
+        admission, held = self._begin.recipe.admit, 0
+        entries = np.full(fresh.num_groups, -1)
+        if admission.becomes(0) != "replace":
+            first = np.unique(fresh.keys("group_id", "draw"), return_index=True)[1]
+            tasks = fresh.texts("task_id", "draw")
+            entries = entries_of([tasks[row] for row in first], selection, self._begin.pool)
+        if again.extends and fresh.num_draws:
+            before = self._parts.pop(self._judged)
+            held = before.num_groups
+            fresh, entries = again.joined(before, fresh, entries)
+        batch = _injected(self._begin, self._score(fresh), self._score, self._seen, held)
         groups, scores = batch.keys("group_id", "draw"), batch.column("score", "draw")
         self._drawn, self._known = self._drawn + len(scores), self._known + int(np.isfinite(scores).sum())
         self._rewarded = self._rewarded or bool(np.isfinite(batch.column("reward", "draw")).any())
         # Groups stand in the order of their keys, whichever ended first.
-        accepted = self._begin.recipe.admit(scores, groups)
-        self._seen += len(accepted)
+        accepted = admission(scores, groups) | (np.arange(batch.num_groups) < held)
+        self._seen += len(accepted) - held
+        self._judged = len(self._parts)
         self._parts.append(batch if accepted.all() else batch.select_draws(np.flatnonzero(accepted[groups])))
-        self.admitted += int(accepted.sum())
+        self.admitted += int(accepted.sum()) - held
+        if admission.becomes(0) == "replace":
+            return again
+        rejected = ~np.isin(matching(fresh, batch), group_ids(batch)[accepted])
+        return Again.of(fresh, rejected, entries, selection, again, admission)
 
     def ran(self, progress: Progress) -> None:
         """Note what broke down meanwhile."""
@@ -161,14 +184,17 @@ def make_batch(
         tasks: how many groups are wanted.
         group_size: trajectories of a group, where the selector does not say.
     """
-    gathered = Gathered(begin, reward)
-    taken = np.zeros(0, np.int64)
+    gathered, again = Gathered(begin, reward), Again.nothing()
+    taken, first = np.zeros(0, np.int64), 0
     for number in range(begin.recipe.admit.rounds):
-        wanted = Wanted(tasks - gathered.admitted, group_size, number, taken, begin.iteration)
-        selection = _selected(begin, journal, wanted)
+        selection, missing = again.selection, tasks - gathered.admitted - len(again)
+        if missing > 0:
+            wanted = Wanted(missing, group_size, number, taken, begin.iteration)
+            others = _selected(begin, journal, wanted)
+            taken = np.concatenate([taken, others.rows])
+            selection = Selection.concat([selection, others]) if len(again) else others
         if not len(selection):
             break
-        first, taken = len(taken), np.concatenate([taken, selection.rows])
         gathered.selections.append(selection)
         gathered.chose(selection.rows)
         for purpose in (TRAIN, SURVEY):
@@ -185,7 +211,7 @@ def make_batch(
             if purpose == SURVEY:
                 gathered.survey(fresh)
             else:
-                gathered.admit(fresh)
+                again = gathered.admit(fresh, selection.take(rows), again)
         if gathered.admitted >= tasks:
             break
     gathered.ran(runner.progress)
@@ -210,9 +236,15 @@ def cut_batch(
         group_size: trajectories of a group, where the selector does not say.
 
     Raises:
-        RecipeError: the recipe surveys tasks.
+        RecipeError: the recipe surveys tasks, or tries rejected ones again.
     """
-    gathered, cut, account = Gathered(begin, reward), flying.cut, Account()
+    cut = flying.cut
+    if begin.recipe.admit.becomes(0) != "replace":
+        raise RecipeError(
+            f"recipe {begin.recipe.name!r}: {begin.recipe.admit.title()} tries rejected tasks again, and with {cut} "
+            "groups are taken one by one; leave cut out, or replace them"
+        )
+    gathered, account = Gathered(begin, reward), Account()
     gathered.account = account
     flight = Flight.carried(journal)
     before, taken, first = flight.undrawn, flight.selection.rows, 0
@@ -251,7 +283,8 @@ def cut_batch(
                 account.consume([said.behind(flight.drawn[place])], begin.iteration)
         flight = flight.behind(landed, runner.said)
         if landed.stay:
-            gathered.admit(fresh if cut.window is None else _with_success(fresh))
+            fresh = fresh if cut.window is None else _with_success(fresh)
+            gathered.admit(fresh, flight.selection, Again.nothing())
         if gathered.admitted >= tasks or cut.window is not None:
             break
     flight = flight.weighed(journal)
@@ -299,14 +332,22 @@ def _selected(begin: Begin, journal: Journal, wanted: Wanted) -> Selection:
     return Selection.from_dict(recorded)
 
 
-def _injected(begin: Begin, batch: Batch, score: Callable[[Batch], Batch], before: int) -> Batch:
-    """The batch with what replay injects into each of its groups, in the order of their keys, scored again."""
+def _injected(begin: Begin, batch: Batch, score: Callable[[Batch], Batch], before: int, held: int) -> Batch:
+    """The batch with what replay injects into its groups but the first ones, in the order of their keys, scored again.
+
+    Args:
+        begin: what the iteration began with.
+        batch: the round.
+        score: phase reward.
+        before: how many groups were judged in the rounds before.
+        held: how many groups of the batch were judged before, which stay as they are.
+    """
     for place, replay in enumerate(cast("tuple[Replay, ...]", begin.recipe.chain("replay"))):
         state, groups = begin.state("replay", place, replay), batch.keys("group_id", "draw")
         found: list[Draws] = []
-        for group in range(len(np.unique(groups))):
+        for group in range(held, len(np.unique(groups))):
             rows = np.flatnonzero(groups == group)
-            key = _core.rng.structural_seed(begin.seed, begin.iteration, _INJECT, place, before + group)
+            key = _core.rng.structural_seed(begin.seed, begin.iteration, _INJECT, place, before + group - held)
             draws = replay.inject(state, batch.select_draws(rows), key)
             if draws is not None and len(draws.trajectory_ids):
                 found.append(_moved(draws, rows, sum(_new_groups(each) for each in found)))

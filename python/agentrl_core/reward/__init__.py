@@ -2,6 +2,7 @@
 
 from agentrl_core.reward.compared import MaxAtK, TeamScore, WinRate, max_at_k, rank_agreement, top_gap, win_rates
 from agentrl_core.reward.distance import SuccessDistance, success_distance
+from agentrl_core.reward.edits import edit_distances
 from agentrl_core.reward.outcome import DropSurplus, Outcome, Unscored
 from agentrl_core.reward.process import (
     Checklist,
@@ -51,6 +52,7 @@ __all__ = [
     "checklist",
     "cluster_votes",
     "dither",
+    "edit_distances",
     "excess_penalty",
     "implicit_rewards",
     "information_gain",

@@ -113,7 +113,7 @@ def _outcomes(closed: Closed) -> tuple[NDArray[np.int64], NDArray[np.float64], N
     here = np.flatnonzero(codes["iteration"] == closed.iteration)
     _, first, inverse = np.unique(codes["group_id"][here], return_index=True, return_inverse=True)
     tasks = table.column("task_id")
-    of_groups = _entries([tasks[row] for row in here[first].tolist()], closed.selection, closed.pool)
+    of_groups = entries_of([tasks[row] for row in here[first].tolist()], closed.selection, closed.pool)
     entries = of_groups[inverse]
     counted = entries >= 0
     for name, values in (("status", ("finished", "truncated")), ("role", ("member",)), ("origin", ("generated",))):
@@ -122,7 +122,7 @@ def _outcomes(closed: Closed) -> tuple[NDArray[np.int64], NDArray[np.float64], N
     return entries[counted], rewards, solved
 
 
-def _entries(tasks: list[str], selection: Selection | None, pool: Pool | None) -> NDArray[np.int64]:
+def entries_of(tasks: list[str], selection: Selection | None, pool: Pool | None) -> NDArray[np.int64]:
     """The entry of the selection that each group came of, by its task; of several of one task, in their order.
 
     Groups that were derived from others have none (-1).

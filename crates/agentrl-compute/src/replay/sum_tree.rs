@@ -13,7 +13,10 @@ const WIDTH: usize = 8;
 struct Family([f64; WIDTH]);
 
 /// Draws that are worth a thread of their own.
-const MANY: usize = 1 << 11;
+const MANY: usize = 1 << 13;
+
+/// Nodes a draw that ascending targets walk along, rather than go down to each of them from above.
+const STRIDE: usize = 2;
 
 /// Priorities of rows, and their sums.
 ///
@@ -136,10 +139,10 @@ impl SumTree {
     /// `InvalidInput` for a row that there is not, or a priority that [`SumTree::new`] would refuse.
     pub fn update(&mut self, rows: &[i64], priorities: &[f64]) -> Result<()> {
         same_length("priorities", priorities.len(), "rows", rows.len())?;
-        let raise = |(place, (&row, &priority)): (usize, (&i64, &f64))| {
-            Ok((self.check_row("rows", place, row)?, raised(place, priority, self.exponent, self.rows)?))
-        };
-        let leaves = rows.iter().zip(priorities).enumerate().map(raise).collect::<Result<Vec<_>>>()?;
+        let mut leaves = Vec::with_capacity(rows.len());
+        for (place, (&row, &priority)) in rows.iter().zip(priorities).enumerate() {
+            leaves.push((self.check_row("rows", place, row)?, raised(place, priority, self.exponent, self.rows)?));
+        }
         self.set(&leaves);
         Ok(())
     }
@@ -174,7 +177,12 @@ impl SumTree {
         let mut rows = vec![0; count];
         let pieces: Vec<_> = rows.chunks_mut(MANY).enumerate().collect();
         par::each(pieces, |(place, piece)| {
-            self.find(piece, |offset| target(place * MANY + offset));
+            let target = |offset| target(place * MANY + offset);
+            if stratified {
+                self.walk(piece, count, target)
+            } else {
+                self.find(piece, target)
+            }
             Ok(())
         })?;
         Ok(rows)
@@ -200,14 +208,42 @@ impl SumTree {
 
     /// The row that each target falls on.
     fn find(&self, rows: &mut [i64], target: impl Fn(usize) -> f64) {
+        self.down(rows, self.levels.len(), |draw| (target(draw), 0));
+    }
+
+    /// The same of some of `count` targets that ascend over the whole sum: each begins where the one before it fell.
+    fn walk(&self, rows: &mut [i64], count: usize, target: impl Fn(usize) -> f64) {
+        let few = |level: &usize| self.levels[*level].sums.len() * WIDTH <= STRIDE * count;
+        let Some(level) = (0..self.levels.len()).find(few) else { return self.find(rows, target) };
+        let nodes = &self.levels[level].sums;
+        let sum = |node: usize| nodes[node / WIDTH].0[node % WIDTH];
+        let last = (0..nodes.len() * WIDTH).rev().find(|&node| sum(node) > 0.0).unwrap_or(0);
+        let (mut node, mut left) = (0, target(0));
+        for above in self.levels[level..].iter().rev() {
+            let (child, before) = child_at(&above.sums[node], left);
+            (node, left) = (node * WIDTH + child, left - before);
+        }
+        let mut before = target(0) - left;
+        self.down(rows, level, |draw| {
+            let target = target(draw);
+            while node < last && target >= before + sum(node) {
+                before += sum(node);
+                node += 1;
+            }
+            ((target - before).max(0.0), node)
+        });
+    }
+
+    /// The rows under nodes of a level, by what is left of each target there.
+    fn down(&self, rows: &mut [i64], level: usize, mut start: impl FnMut(usize) -> (f64, usize)) {
         // Several draws go down side by side, so that one does not wait for the memory of another.
         const TOGETHER: usize = 16;
         for (first, rows) in rows.chunks_mut(TOGETHER).enumerate() {
             let (mut left, mut node) = ([0.0; TOGETHER], [0_usize; TOGETHER]);
-            for (place, left) in left.iter_mut().enumerate().take(rows.len()) {
-                *left = target(first * TOGETHER + place);
+            for (place, (left, node)) in left.iter_mut().zip(&mut node).enumerate().take(rows.len()) {
+                (*left, *node) = start(first * TOGETHER + place);
             }
-            let levels = self.levels.iter().rev().map(|level| &level.sums);
+            let levels = self.levels[..level].iter().rev().map(|level| &level.sums);
             for families in levels.chain([&self.leaves]) {
                 for (left, node) in left.iter_mut().zip(&mut node).take(rows.len()) {
                     let (child, before) = child_at(&families[*node], *left);

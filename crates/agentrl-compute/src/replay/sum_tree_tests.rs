@@ -90,6 +90,31 @@ fn targets_fall_on_the_row_that_a_walk_along_all_rows_finds() -> Result<()> {
     Ok(())
 }
 
+/// Whole numbers add up exactly in any order: a walk along some level ends where going down from the top does.
+#[test]
+fn ascending_targets_fall_where_each_of_them_does() -> Result<()> {
+    for rows in [1, 7, 9, 65, 700, 5_000] {
+        let (mut tree, _) = churn(rows, 3, 50, true)?;
+        tree.remove(&(0..rows as i64).filter(|row| row % 3 == 1 || *row > 600).collect::<Vec<_>>())?;
+        let total = tree.total();
+        for count in [1, 5, 16, 40, 400, 6_000] {
+            let target = |draw: usize| (draw as f64 / count as f64 * total).floor();
+            let mut walked = vec![0; count];
+            let mut found = walked.clone();
+            // As two threads share them.
+            let (first, second) = walked.split_at_mut(count / 3);
+            if !first.is_empty() {
+                tree.walk(first, count, target);
+            }
+            tree.walk(second, count, |draw| target(draw + count / 3));
+            tree.find(&mut found, target);
+            assert_eq!(walked, found, "{rows} rows, {count} draws");
+            assert!(found.is_sorted() && found.iter().all(|&row| tree.leaf(row as usize) > 0.0));
+        }
+    }
+    Ok(())
+}
+
 /// What rounding leaves over must fall on a row that has a priority.
 #[test]
 fn a_target_at_the_very_end_falls_on_a_row_that_can_be_drawn() -> Result<()> {

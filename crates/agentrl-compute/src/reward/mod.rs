@@ -3,6 +3,7 @@
 mod agreement;
 mod checklist;
 mod clusters;
+mod edits;
 mod process;
 mod progress;
 mod ranked;
@@ -14,6 +15,7 @@ mod wins;
 pub use agreement::rank_agreement;
 pub use checklist::{Checklist, ChecklistRewards, checklist};
 pub use clusters::{Votes, cluster_votes};
+pub use edits::edit_distances;
 pub use process::{Gain, implicit_rewards, information_gain};
 pub use progress::{ProgressOptions, success_distance};
 pub use ranked::{MaxAtK, max_at_k, top_gap};

@@ -14,8 +14,8 @@ use crate::arrays::{Whole, slice};
 pub(crate) mod exports {
     #[pymodule_export]
     use super::{
-        checklist, cluster_votes, dither, excess_penalty, implicit, information_gain, max_at_k, rank_agreement,
-        success_distance, tail_risk, top_gap, tracked_quantiles, win_rates, window_means,
+        checklist, cluster_votes, dither, edit_distances, excess_penalty, implicit, information_gain, max_at_k,
+        rank_agreement, success_distance, tail_risk, top_gap, tracked_quantiles, win_rates, window_means,
     };
 }
 
@@ -175,6 +175,21 @@ fn information_gain<'py>(
     let before = slice("before", &before)?;
     made(py, logprobs.len(), || {
         reward::information_gain(Ragged::new(logprobs, offsets)?, before, Gain::from_name(kind)?)
+    })
+}
+
+#[pyfunction]
+fn edit_distances<'py>(
+    py: Python<'py>,
+    first: Column<'py, u32>,
+    first_offsets: Column<'py, i64>,
+    second: Column<'py, u32>,
+    second_offsets: Column<'py, i64>,
+) -> PyResult<Made<'py, i64>> {
+    let (first, first_offsets) = (slice("first", &first)?, slice("first_offsets", &first_offsets)?);
+    let (second, second_offsets) = (slice("second", &second)?, slice("second_offsets", &second_offsets)?);
+    made(py, first.len(), || {
+        reward::edit_distances(Ragged::new(first, first_offsets)?, Ragged::new(second, second_offsets)?)
     })
 }
 

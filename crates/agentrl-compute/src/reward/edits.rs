@@ -1,0 +1,85 @@
+//! How many insertions, deletions and substitutions lie between sequences.
+
+use crate::check::same_length;
+use crate::ragged::Ragged;
+use crate::{Result, par};
+
+/// Pairs of one piece of work.
+const PAIRS: usize = 64;
+
+/// The Levenshtein distance of each pair of rows: the fewest elements that are inserted, deleted or replaced to make
+/// the first of the second. O(n · m) each, in O(m) memory.
+///
+/// ```
+/// use agentrl_compute::ragged::Ragged;
+/// use agentrl_compute::reward::edit_distances;
+///
+/// let first = Ragged::new(&[1, 2, 3, 4], &[0, 3, 4])?;
+/// let second = Ragged::new(&[1, 3, 4, 4], &[0, 3, 4])?;
+/// assert_eq!(edit_distances(first, second)?, [2, 0]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` where there are not as many rows of one as of the other.
+pub fn edit_distances(first: Ragged<'_, u32>, second: Ragged<'_, u32>) -> Result<Vec<i64>> {
+    same_length("second", second.len(), "first", first.len())?;
+    let pairs: Vec<_> = first.iter().zip(second.iter()).collect();
+    let pieces = par::each(pairs.chunks(PAIRS).collect(), |piece| {
+        let mut row = Vec::new();
+        Ok(piece.iter().map(|(one, other)| distance(one, other, &mut row)).collect::<Vec<_>>())
+    })?;
+    Ok(pieces.concat())
+}
+
+/// The distance of two sequences; `row` is memory.
+fn distance(first: &[u32], second: &[u32], row: &mut Vec<i64>) -> i64 {
+    row.clear();
+    row.extend(0..=second.len() as i64);
+    for (number, element) in (1..).zip(first) {
+        // What stood to the upper left of a place, and to its left.
+        let (mut corner, mut left) = (row[0], number);
+        row[0] = number;
+        for (place, other) in row[1..].iter_mut().zip(second) {
+            let replaced = corner + i64::from(element != other);
+            corner = *place;
+            left = replaced.min(corner + 1).min(left + 1);
+            *place = left;
+        }
+    }
+    row[second.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::uniform;
+
+    /// The formula as it is told: by the last elements of both.
+    fn naive(first: &[u32], second: &[u32]) -> i64 {
+        match (first, second) {
+            ([], rest) | (rest, []) => rest.len() as i64,
+            ([begin @ .., one], [start @ .., other]) => {
+                let replaced = naive(begin, start) + i64::from(one != other);
+                replaced.min(naive(begin, second) + 1).min(naive(first, start) + 1)
+            }
+        }
+    }
+
+    #[test]
+    fn distances_are_those_of_the_recursion() -> Result<()> {
+        let number = |counter: u64, below: f64| (uniform(5, counter) * below) as u32;
+        let (mut values, mut offsets) = (Vec::new(), vec![0]);
+        for row in 0..300 {
+            values.extend((0..number(1_000 * row, 7.0)).map(|place| number(1_000 * row + 1 + u64::from(place), 3.0)));
+            offsets.push(values.len() as i64);
+        }
+        let first = Ragged::new(&values, &offsets[..201])?;
+        let second = Ragged::new(&values, &offsets[100..])?;
+        let expected: Vec<_> = first.iter().zip(second.iter()).map(|(one, other)| naive(one, other)).collect();
+        assert_eq!(edit_distances(first, second)?, expected);
+        assert!(expected.iter().any(|&distance| distance > 3) && expected.contains(&0));
+        assert!(edit_distances(first, Ragged::new(&values, &offsets)?).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+"""Rejected groups whose tasks are tried again in the next round: anew, or with more members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.data.batch import Batch
+from agentrl_core.select import Admission, Selection
+
+
+@dataclass(frozen=True, eq=False)
+class Again:
+    """What a round of an iteration tries again, one row a group; its selection begins with these rows.
+
+    Attributes:
+        selection: what was chosen for each group when it was rolled out at first.
+        tried: how often the task of each was tried again before.
+        members: those that each has, where more join them: their places among the trajectories that the iteration has
+            rolled out, the first before the others; none: it is rolled out anew.
+    """
+
+    selection: Selection
+    tried: NDArray[np.int64]
+    members: list[NDArray[np.int64]]
+
+    @classmethod
+    def nothing(cls) -> Again:
+        """No group is tried again."""
+        none = np.zeros(0, np.int64)
+        return cls(Selection.of(none, 1), none, [])
+
+    @classmethod
+    def of(
+        cls,
+        batch: Batch,
+        rejected: NDArray[np.bool_],
+        entries: NDArray[np.int64],
+        selection: Selection,
+        before: Again,
+        admission: Admission,
+    ) -> Again:
+        """The rejected groups of a round whose tasks are tried again.
+
+        Args:
+            batch: the round, as it was rolled out.
+            rejected: which groups were.
+            entries: the row of the selection that each group is of; -1: none.
+            selection: of the round.
+            before: what its first rows tried again.
+            admission: says what rejected groups become.
+        """
+        tried = np.concatenate([before.tried, np.zeros(len(selection) - len(before), np.int64)])
+        retried = [
+            (group, int(entry), rule)
+            for group, entry in enumerate(entries.tolist())
+            if rejected[group] and entry >= 0 and (rule := admission.becomes(int(tried[entry]))) != "replace"
+        ]
+        rows = np.array([entry for _, entry, _ in retried], np.int64)
+        keys = batch.keys("group_id", "draw")
+        places = np.searchsorted(_rolled_out(batch), np.asarray(batch.column("trajectory_id", "draw")))
+        members = [places[keys == group] if rule == "extend" else places[:0] for group, _, rule in retried]
+        return cls(selection.take(rows), tried[rows] + 1, members)
+
+    def __len__(self) -> int:
+        """How many groups."""
+        return len(self.selection)
+
+    @property
+    def extends(self) -> bool:
+        """Whether members join a group that stands."""
+        return any(len(members) for members in self.members)
+
+    def joined(self, before: Batch, fresh: Batch, entries: NDArray[np.int64]) -> tuple[Batch, NDArray[np.int64]]:
+        """The groups of the round before that were admitted, and behind them all that are to be judged.
+
+        Args:
+            before: the round before, whose draws are those that were admitted.
+            fresh: what was rolled out since.
+            entries: the row of the selection that each group of it is of; -1: none.
+
+        Returns:
+            The batch, and the rows of the selection that its groups are of: -1 for those that were admitted.
+        """
+        whole, admitted = Batch.concat([before, fresh]), before.num_draws
+        known, of_trajectory = _rolled_out(whole), _groups_of(whole)
+        standing = [(entry, known[places]) for entry, places in enumerate(self.members) if len(places)]
+        ids = np.asarray(whole.column("trajectory_id", "draw"), np.int64)[admitted:]
+        groups = np.asarray(whole.column("group_id", "draw"), np.int64)[admitted:].copy()
+        rows = entries[fresh.keys("group_id", "draw")]
+        for entry, members in standing:
+            groups[rows == entry] = of_trajectory[int(members[0])]
+        # Those who were there come first.
+        ids = np.concatenate([*(members for _, members in standing), ids])
+        rows = np.concatenate([*(np.full(len(members), entry) for entry, members in standing), rows])
+        joined = [np.full(len(members), of_trajectory[int(members[0])]) for _, members in standing]
+        groups = np.concatenate([*joined, groups])
+        _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+        order = np.argsort(first[inverse], kind="stable")  # members of a group stand together
+        iteration = int(np.asarray(fresh.trajectories.column("iteration"))[0])
+        kept = whole.select_draws(np.arange(admitted))
+        batch = kept.draw(ids[order], group_ids=groups[order], source="fresh", iteration=iteration)
+        return batch, np.concatenate([np.full(before.num_groups, -1), rows[np.sort(first)]])
+
+
+def matching(raw: Batch, batch: Batch) -> NDArray[np.int64]:
+    """The ids in a batch of the groups that it had before replay joined it, in the order that they had then."""
+    keys, ids = raw.keys("group_id", "draw"), np.asarray(raw.column("trajectory_id", "draw"))
+    places = np.searchsorted(_rolled_out(raw), ids[np.unique(keys, return_index=True)[1]])
+    of_trajectory = _groups_of(batch)
+    return np.array([of_trajectory[int(each)] for each in _rolled_out(batch)[places]], np.int64)
+
+
+def group_ids(batch: Batch) -> NDArray[np.int64]:
+    """The groups of a batch in the order in which they are judged."""
+    ids = np.asarray(batch.column("group_id", "draw"), np.int64)
+    return ids[np.sort(np.unique(ids, return_index=True)[1])]
+
+
+def _rolled_out(batch: Batch) -> NDArray[np.int64]:
+    """The trajectories of a batch that its iteration has rolled out, whatever replay joined to them, in their order."""
+    table = batch.trajectories
+    iterations = np.asarray(table.column("iteration"))
+    return np.sort(np.asarray(table.column("trajectory_id"), np.int64)[iterations == iterations.max(initial=0)])
+
+
+def _groups_of(batch: Batch) -> dict[int, int]:
+    """The group that each trajectory was rolled out in."""
+    table = batch.trajectories
+    ids, groups = (np.asarray(table.column(name)).tolist() for name in ("trajectory_id", "group_id"))
+    return dict(zip(ids, groups, strict=True))

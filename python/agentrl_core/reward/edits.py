@@ -1,0 +1,52 @@
+"""How far what was said is from what should have been said, in edits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import keys
+
+Elements = Sequence[str | int]
+"""What is edited: the characters of a text, or words or tokens."""
+
+
+def edit_distances(first: Sequence[Elements], second: Sequence[Elements]) -> NDArray[np.int64]:
+    """The fewest insertions, deletions and replacements that make each sequence of another one (Levenshtein).
+
+    Of texts characters are edited; of lists, their elements. A word error rate is the distance of the two texts' words
+    divided by the words of the reference.
+
+    Args:
+        first: n texts, or n lists of words or of token ids.
+        second: as many, of the same kind.
+
+    Returns:
+        `int64[n]`.
+
+    Raises:
+        InvalidInputError: there are not as many of one as of the other, or words stand beside token ids.
+
+    Example:
+        >>> from agentrl_core import reward
+        >>> reward.edit_distances(["kitten", ""], ["sitting", "ab"]).tolist()
+        [3, 2]
+        >>> reward.edit_distances(["the cat sat".split()], ["the cat".split()]).tolist()
+        [1]
+    """
+    if len(first) != len(second):
+        raise InvalidInputError(
+            f"first has {len(first)} sequences and second has {len(second)}; give a pair of each of them"
+        )
+    elements = list(chain(chain.from_iterable(first), chain.from_iterable(second)))
+    if len({isinstance(element, str) for element in elements}) > 1:
+        raise InvalidInputError("first and second have texts beside numbers; give words, or token ids, in both")
+    ids = keys.dense(elements) if elements else np.zeros(0, np.uint32)
+    offsets = [np.cumsum([0, *map(len, some)]).astype(np.int64) for some in (first, second)]
+    border = int(offsets[0][-1])
+    return _core.reward.edit_distances(ids[:border], offsets[0], ids[border:], offsets[1])

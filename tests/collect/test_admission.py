@@ -1,0 +1,137 @@
+"""What becomes of rejected groups: another task, the same one anew, or more members; against a plain loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_world import SmallWorld
+
+from agentrl_core import Batch, Collector, Store, recipes, replay
+from agentrl_core.collect import Cut
+from agentrl_core.component import Where
+from agentrl_core.env import Outcome, Task
+from agentrl_core.exceptions import RecipeError
+from agentrl_core.select import Band, DynamicSampling, Survey, Tasks
+
+TASKS, SIZE, POOL = 5, 2, 24
+
+
+def seldom(task: Task, seed: int, actions: list[str]) -> Outcome:
+    """Solved once in three times, so that two of five groups of two differ; every seventh task never is."""
+    del actions
+    success = seed % 3 == 0 and int(task.task_id.split()[1]) % 7 > 0
+    return Outcome(reward=float(success), terminated=True, success=success)
+
+
+def collector(admit: DynamicSampling, store: Store | None = None, seed: int = 0, **options: Any) -> Collector:
+    world = SmallWorld(seldom)
+    recipe = recipes.GRPO.replace(admit=admit, **options)
+    return Collector(world, world, recipe, store=store, seed=seed, task_pool=POOL)
+
+
+def rolled_out(batch: Batch) -> list[tuple[int, list[float]]]:
+    """Of each group that was rolled out, in order: its task, and the rewards of its members."""
+    table = batch.trajectories
+    groups = np.asarray(table.column("group_id"))
+    tasks, rewards = table.column("task_id"), np.asarray(table.column("reward"))
+    rows = [np.flatnonzero(groups == group) for group in dict.fromkeys(groups.tolist())]
+    return [(int(tasks[own[0]].split()[1]), rewards[own].tolist()) for own in rows]
+
+
+def drawn(batch: Batch) -> list[tuple[int, list[float]]]:
+    """Of each group that is drawn, in order: its task, and the rewards of its members."""
+    groups, rewards = batch.keys("group_id", "draw"), np.asarray(batch.column("reward", "draw"))
+    tasks = batch.texts("task_id", "draw")
+    rows = [np.flatnonzero(groups == group) for group in range(batch.num_groups)]
+    return [(int(tasks[own[0]].split()[1]), rewards[own].tolist()) for own in rows]
+
+
+def plain(groups: list[tuple[int, list[float]]], admit: DynamicSampling) -> tuple[list[tuple[int, list[float]]], int]:
+    """What is admitted of groups as they were rolled out, one after the other, and how many were tried again."""
+    left, admitted = list(groups), []
+    waiting: list[tuple[int, int, list[float]]] = []
+    again = 0
+    seen: set[int] = set()
+    for _ in range(admit.max_rounds):
+        fresh = max(TASKS - len(admitted) - len(waiting), 0)
+        round_ = [left.pop(0) for _ in range(len(waiting) + fresh)]
+        assert [task for task, _, _ in waiting] == [task for task, _ in round_[: len(waiting)]]
+        again += len(waiting)
+        others = {task for task, _ in round_[len(waiting) :]}
+        assert len(others) == fresh
+        assert not others & seen, "other tasks take the places"
+        seen |= others
+        old = [(tried, before) for _, tried, before in waiting] + [(0, [])] * fresh
+        waiting = []
+        for (task, rewards), (tried, before) in zip(round_, old, strict=True):
+            members = before + rewards
+            if len(set(members)) > 1:
+                admitted.append((task, members))
+            elif admit.rejected != "replace" and tried < admit.tries:
+                waiting.append((task, tried + 1, members if admit.rejected == "extend" else []))
+        if len(admitted) >= TASKS:
+            break
+    assert not left
+    return admitted, again
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("tries", [1, 3])
+@pytest.mark.parametrize("rejected", ["replace", "regenerate", "extend"])
+def test_rejected_groups_become_what_a_plain_loop_makes_of_them(rejected: Any, tries: int, seed: int) -> None:
+    admit = DynamicSampling(Band(), max_rounds=4, rejected=rejected, tries=tries)
+    batch = collector(admit, seed=seed)(tasks=TASKS, group_size=SIZE)
+    expected, again = plain(rolled_out(batch), admit)
+    assert drawn(batch) == expected
+    assert expected
+    assert (again > 0) == (rejected != "replace")
+    assert any(len(members) > SIZE for _, members in expected) == (rejected == "extend")
+    advantage = np.asarray(recipes.GRPO.credit(batch).column("advantage", "draw"))
+    for group in range(batch.num_groups):
+        rows = batch.keys("group_id", "draw") == group
+        np.testing.assert_allclose(advantage[rows].sum(), 0.0, atol=1e-5)  # all members vote together
+        assert advantage[rows].any()
+
+
+@pytest.mark.parametrize("rejected", ["regenerate", "extend"])
+def test_a_run_goes_on_with_the_groups_that_it_had(tmp_path: Path, rejected: Any) -> None:
+    admit = DynamicSampling(Band(), rejected=rejected, tries=2)
+    memory = replay.Memory(per_task=2, where=Where(column="score", above=0.5))
+    options = {
+        "select": Tasks(survey=Survey(tasks=1, every=1)),
+        "replay": replay.Inject(memory, replay.Failed(), replaces="none"),
+    }
+    found = []
+    for name, restarts in (("whole", False), ("cut", True)):
+        batches, store = [], Store.open(tmp_path / name)
+        collect = collector(admit, store, **options)
+        for _ in range(6):
+            batch = collect(tasks=TASKS, group_size=SIZE)
+            if restarts:
+                store.close()
+                store = Store.open(tmp_path / name)
+                collect = collector(admit, store, **options)
+                batch = collect(tasks=TASKS, group_size=SIZE)
+            collect.update(collect.recipe.credit(batch), {})
+            batches.append(
+                (drawn(batch), batch.column("score", "draw").tolist(), batch.column("source", "draw").tolist())
+            )
+        counted = dict(zip(store.tasks.column("task_id"), store.tasks.column("attempts"), strict=True))
+        total = sum(len(members) for k in range(6) for _, members in rolled_out(store.batch(k)) if members)
+        assert store.verify() == []
+        store.close()
+        found.append((batches, counted))
+        assert total > 6 * TASKS * SIZE
+    assert found[0] == found[1]
+    assert any(1 in sources for _, _, sources in found[0][0]), "stored draws were injected"
+
+
+def test_what_is_cut_one_by_one_is_not_tried_again() -> None:
+    world = SmallWorld(seldom)
+    recipe = recipes.GRPO.replace(admit=DynamicSampling(rejected="extend"))
+    collect = Collector(world, world, recipe, task_pool=POOL, cut=Cut(begun=2.0))
+    with pytest.raises(RecipeError, match=r"tries rejected tasks again, and with Cut.*leave cut out, or replace them"):
+        collect(tasks=2, group_size=2)
