@@ -316,11 +316,8 @@ def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(sav
     both.update_weights(policy, 51)
     both._homes["of the lost"] = lost
     assert complete(both, [request])[0].policy_version == lost.version == 51
-    slow = engine.VllmServer(
-        server.url,
-        tokenizer,
-    )
-    slow._clients[0].timeout = 0.05
+    slow = engine.VllmServer(server.url, tokenizer)
+    slow._servers[0]._connections._timeout = 0.05
     with pytest.raises(EngineError, match=r"does not answer .ReadTimeout"):
         complete(slow, [Request(request.tokens, seed, Sampling(max_tokens=120)) for seed in range(30)])
     slow.close()
