@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.request
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -317,7 +318,7 @@ def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(sav
     both._homes["of the lost"] = lost
     assert complete(both, [request])[0].policy_version == lost.version == 51
     slow = engine.VllmServer(server.url, tokenizer)
-    slow._servers[0]._connections._timeout = 0.05
+    slow._servers[0]._connections._timeout = httpx.Timeout(60.0, read=0.05)
     with pytest.raises(EngineError, match=r"does not answer .ReadTimeout"):
         complete(slow, [Request(request.tokens, seed, Sampling(max_tokens=120)) for seed in range(30)])
     slow.close()
