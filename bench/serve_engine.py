@@ -5,17 +5,21 @@
 The servers are real processes of vLLM's CPU build with a random Qwen3 of four layers, on this machine, with
 log-probabilities of the ten likeliest tokens. Both clients send all requests at once, with the same seeds; with two
 servers the openai client, which knows one, is given every other group. The tokens and log-probabilities of both are
-compared before they are timed.
+compared before they are timed. Beside the time stand the seconds of a processor that client and servers took, which
+other work on the machine changes less: a server takes longer to write an answer of the door for tokens, which names
+every log-probability of it, than one of `/v1/completions`, and a client longer to read the latter.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +87,23 @@ def numbers(answers: Sequence[Any]) -> np.ndarray:
     return np.stack(rows)
 
 
+def of_groups(groups: Sequence[int]) -> float:
+    """Seconds that the processes of some groups have had of a processor."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
+            ticks += (int(fields[11]) + int(fields[12])) * (int(fields[2]) in groups)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def spent(call: Callable[[], object], groups: Sequence[int]) -> tuple[float, float]:
+    """Seconds of a processor that a call takes in this process, and in those of some groups."""
+    own, others = time.process_time(), of_groups(groups)
+    call()
+    return round(time.process_time() - own, 3), round(of_groups(groups) - others, 3)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=16)
@@ -101,8 +122,11 @@ def main() -> None:
         model.save_pretrained(path / "model")
         arguments = (*ARGUMENTS, "--served-model-name", "policy")
         urls: list[str] = []
+        groups: list[int] = []
         for count in (1, 2):
-            urls.append(stack.enter_context(serving(path / "model", path / f"log {count}", *arguments)).url)
+            running = stack.enter_context(serving(path / "model", path / f"log {count}", *arguments))
+            urls.append(running.url)
+            groups.append(running.process.pid)
             generate = engine.VllmServer(urls, tokenizer)
             bench.against(
                 f"{len(requests)} requests, {tokens:,} tokens, {count} server{'s' if count > 1 else ''}",
@@ -114,6 +138,9 @@ def main() -> None:
                 read=numbers,
             )
             line = bench.lines[-1]
+            line["ours_processor"] = spent(lambda generate=generate: engine.complete(generate, requests), groups)  # type: ignore[misc]
+            line["peer_processor"] = spent(lambda urls=tuple(urls): by_openai(urls, requests), groups)  # type: ignore[misc]
+            print(f"  seconds of client and servers: {line['ours_processor']}, {line['peer_processor']}")
             line["ours_tokens_per_second"] = 1e3 * tokens / line["ours_ms"]
             line["peer_tokens_per_second"] = 1e3 * tokens / line["peer_ms"]
             print(f"  tokens a second: {line['ours_tokens_per_second']:,.0f}, {line['peer_tokens_per_second']:,.0f}")

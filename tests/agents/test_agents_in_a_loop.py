@@ -14,10 +14,10 @@ import httpx
 import openai
 import polars as pl
 import pytest
-from loop_agents import TASKS, TOKENIZER, Client, collector, said, tool_user, user
+from loop_agents import TASKS, TOKENIZER, Client, Heard, collected, collector, said, tool_user, user
 from matrix import shows
 
-from agentrl_core import Store, engine, env, recipes
+from agentrl_core import Store, env, recipes
 from agentrl_core.advantage import Discounted
 from agentrl_core.exceptions import InvalidInputError
 
@@ -25,31 +25,8 @@ SUPPORT = Path(__file__).parents[1] / "support"
 STATUS = ("finished", "truncated", "aborted", "pruned", "failed", "partial")
 
 
-def collected(run, *, tasks=1, group_size=2, **options):
-    """A batch of a program's episodes."""
-    collect, world = collector(run, **options)
-    try:
-        return collect(tasks=tasks, group_size=group_size)
-    finally:
-        collect.close()
-        world.close()
-
-
 def statuses(batch):
     return [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]]
-
-
-class Heard(engine.Scripted):
-    """Keeps what it was asked and what it said."""
-
-    def __init__(self, says):
-        super().__init__(TOKENIZER, says)
-        self.heard = []
-
-    async def generate(self, request):
-        segment = await super().generate(request)
-        self.heard.append((TOKENIZER.decode(request.tokens, skip_special_tokens=False), segment))
-        return segment
 
 
 def right_or_wrong(request):
@@ -328,11 +305,13 @@ def test_a_request_that_is_sent_again_is_answered_once() -> None:
 @pytest.mark.parametrize(
     ("request_body", "headers", "status"),
     [
-        ({"messages": [{"role": "user", "content": "a"}], "n": 2}, {}, 400),
+        ({"messages": [{"role": "user", "content": "a"}], "n": 0}, {}, 400),
+        ({"messages": [{"role": "user", "content": "a"}], "max_tokens": "x"}, {}, 400),
+        ({"messages": [{"role": "user", "content": "a"}], "stop": [3]}, {}, 400),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, {}, 400),
         ({"messages": [{"role": "user", "content": "a"}]}, {"Authorization": "Bearer other"}, 401),
     ],
-    ids=["several answers", "an image", "another key"],
+    ids=["no answer", "no number", "no text", "an image", "another key"],
 )
 def test_what_a_loop_does_not_answer_is_said(request_body, headers, status) -> None:
     found = []
@@ -386,13 +365,16 @@ def test_bad_arguments_are_refused() -> None:
 
 
 def test_a_kill_in_the_middle_loses_and_doubles_nothing(tmp_path) -> None:
-    def ran(folder, answers):
-        command = [sys.executable, str(SUPPORT / "loop_agents.py"), str(folder), str(answers)]
+    def ran(folder, answers, *order):
+        command = [sys.executable, str(SUPPORT / "loop_agents.py"), str(folder), str(answers), *order]
         return subprocess.run(command, cwd=SUPPORT, check=False).returncode
 
-    assert ran(tmp_path / "killed", 13) == 9
-    assert ran(tmp_path / "killed", 32 - 13 + 1) == 0, "what was answered before is not sampled again"
-    assert ran(tmp_path / "whole", 1000) == 0
+    # Eight episodes say two things, and eight with helpers six, of which some are asked at the same time.
+    said = 8 * 2 + 8 * 6
+    assert ran(tmp_path / "killed", 29, "ann", "ben") == 9
+    left = said - 29
+    assert ran(tmp_path / "killed", left + 1, "ben", "ann") == 0, "what was answered before is not sampled again"
+    assert ran(tmp_path / "whole", 1000, "ann", "ben") == 0
     tables = []
     for name in ("killed", "whole"):
         with Store.open(tmp_path / name) as store:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 
+import httpx
 import pytest
 from tool_agents import client, endpoint, told
 
 from agentrl_core import Store
+from agentrl_core.agents.loopback import Call, Loopback
 from agentrl_core.cli import serve
 from agentrl_core.exceptions import InvalidInputError
 
@@ -60,3 +63,45 @@ def test_hostile_text_stays_text(tmp_path) -> None:
     with Store.open(tmp_path) as store:
         again = endpoint([], store=store)
         assert again._recorder.sessions["t"].task.startswith("</script>")
+
+
+def test_keys_are_compared_in_constant_time(monkeypatch) -> None:
+    compared, compare = [], hmac.compare_digest
+
+    def watched(one, other):
+        compared.append({one, other})
+        return compare(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", watched)
+    served = endpoint(["never"], api_key="secret")
+
+    async def status(key):
+        async with client(served, Authorization=f"Bearer {key}") as agent:
+            return (await agent.post("/sessions", json={})).status_code
+
+    assert asyncio.run(status("guess")) == 401
+    assert asyncio.run(status("secret")) == 200
+    assert compared == [{b"guess", b"secret"}, {b"secret"}]
+
+
+def test_inside_a_loop_bodies_and_keys_are_looked_at_too(monkeypatch) -> None:
+    compared, compare = [], hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda *keys: compared.append(keys) or compare(*keys))
+    loopback = Loopback(None, max_bytes=1000)
+    offered: list[Call] = []
+    name, url, key, _ = loopback.open(offered.append)
+    assert url.startswith("http://127.0.0.1:"), "no other machine reaches it"
+    right = {"Authorization": f"Bearer {key}"}
+    found = [
+        httpx.post(f"{url}/chat/completions", content=b"x" * 2000, headers=right),
+        httpx.post(f"{url}/chat/completions", json=ASK | {"n": 1000}, headers=right),
+        httpx.post(f"{url}/chat/completions", json=ASK, headers={"Authorization": "Bearer guess"}),
+        httpx.post(f"{url.replace(name, 'other')}/chat/completions", json=ASK, headers=right),
+    ]
+    loopback.shut(name)
+    found.append(httpx.post(f"{url}/chat/completions", json=ASK, headers=right))
+    loopback.close()
+    assert [reply.status_code for reply in found] == [413, 400, 401, 404, 404]
+    assert "n is 1000; give a whole number from 1 to 128" in found[1].json()["error"]["message"]
+    assert {compare(*keys) for keys in compared} == {True, False}
+    assert not offered

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+import anthropic
 import httpx
 import numpy as np
 import openai
@@ -142,6 +143,59 @@ def test_calls_of_tools_are_parsed_by_the_server(served, opened) -> None:
     assert second.origin == 0
     assert second.shared == len(recorded.path(0)), "what it sampled, not what the template makes of the call"
     assert "42" in tokenizer(QWEN).decode(second.added)
+
+
+def by_anthropic(base, opened):
+    """Two turns by the client of Anthropic."""
+    client = opened(anthropic.Anthropic(base_url=base, api_key="none"))
+    warm = {"temperature": TEMPERATURE}
+    messages = [{"role": "user", "content": "hello"}]
+    for _ in range(2):
+        said = client.messages.create(model="m", messages=messages, max_tokens=12, extra_body=warm)
+        messages += [{"role": "assistant", "content": said.content}, {"role": "user", "content": "go on"}]
+
+
+def by_langgraph(base, opened):
+    """Two turns of a graph."""
+    from langchain_openai import ChatOpenAI
+    from langgraph.graph import START, MessagesState, StateGraph
+
+    del opened
+    options = {"temperature": TEMPERATURE, "max_tokens": 12}
+    model = ChatOpenAI(model="m", base_url=f"{base}/v1", api_key="none", **options)
+    graph = StateGraph(MessagesState)
+    graph.add_node("agent", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_edge(START, "agent")
+    first = graph.compile().invoke({"messages": [("user", "hello")]})
+    graph.compile().invoke({"messages": [*first["messages"], ("user", "go on")]})
+
+
+def by_openai_agents(base, opened):
+    """Two turns of an agent."""
+    from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, set_tracing_disabled
+
+    del opened
+    set_tracing_disabled(disabled=True)
+
+    async def run() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{base}/v1", api_key="none") as client:
+            settings = ModelSettings(temperature=TEMPERATURE, max_tokens=12)
+            agent = Agent(name="a", model=OpenAIChatCompletionsModel("m", client), model_settings=settings)
+            first = await Runner.run(agent, "hello")
+            await Runner.run(agent, [*first.to_input_list(), {"role": "user", "content": "go on"}])
+
+    asyncio.run(run())
+
+
+@shows("anthropic SDK", "vLLM")
+@shows("LangGraph", "vLLM")
+@shows("OpenAI Agents SDK", "vLLM")
+@pytest.mark.filterwarnings("ignore")  # of the frameworks
+@pytest.mark.parametrize("talk", [by_anthropic, by_langgraph, by_openai_agents])
+def test_other_clients_go_on_from_the_very_tokens_too(talk, served, opened, policy) -> None:
+    endpoint, url = served
+    talk(f"{url}/s/{talk.__name__}", opened)
+    check_recorded(endpoint, policy, talk.__name__, 2)
 
 
 def test_the_server_is_looked_at_and_its_refusals_are_told(served, opened) -> None:

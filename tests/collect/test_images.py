@@ -238,8 +238,8 @@ def test_the_journal_gives_images_back_as_they_were() -> None:
     observation: Any = [{"role": "user", "content": ["Two:", picture(0), picture(1)]}, {"role": "tool", "content": "4"}]
     answer = Answer(Outcome(observation, reward=0.5), b"x")
     assert read_answer(write_answer(answer)) == answer
-    assert read_begin(write_begin((observation, "s", None))) == (observation, "s", None)
-    joint = (Joint({"one": observation, "two": "text"}, ("one",)), b"s", None)
+    assert read_begin(write_begin((observation, "s", None, ()))) == (observation, "s", None, ())
+    joint = (Joint({"one": observation, "two": "text"}, ("one",)), b"s", None, ())
     assert read_begin(write_begin(joint)) == joint
 
 

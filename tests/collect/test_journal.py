@@ -21,7 +21,7 @@ from agentrl_core.collect.journal import (
     write_segment,
 )
 from agentrl_core.engine import Request, Sampling, Segment, Top
-from agentrl_core.env import Outcome
+from agentrl_core.env import Context, Outcome
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.runtime import Answer
 
@@ -85,7 +85,8 @@ def test_numbers_of_numpy_are_plain() -> None:
 
 
 def test_beginnings() -> None:
-    begin = ([{"role": "user", "content": "?"}], b"state", [{"type": "function"}])
+    beside = Context(1, whole=True, max_tokens=8, observation="and?", state_key=b"other")
+    begin = ([{"role": "user", "content": "?"}], b"state", [{"type": "function"}], (Context(), beside))
     assert read_begin(write_begin(begin)) == begin
 
 

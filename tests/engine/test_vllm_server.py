@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.request
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -305,22 +306,19 @@ def test_a_server_that_dies_is_left_and_one_that_comes_back_wrong_is_refused(sav
     both = engine.VllmServer([server.url, server.url], tokenizer, folder=saved.parent / "both")
     lost, other = both._servers
     both._homes["of the lost"] = lost
-    lost._client.base_url = "http://127.0.0.1:9"  # where nobody answers
+    lost._connections.url = "http://127.0.0.1:9"  # where nobody answers
     assert len(complete(both, [request])[0].tokens) == 4
     assert both._homes["of the lost"] is other
     with pytest.warns(RuntimeWarning, match="left out until the next update"):
         both.update_weights(policy, 50)
     assert (lost.version, other.version) == (-1, 50)
     assert [segment.policy_version for segment in complete(both, [request] * 3)] == [50] * 3
-    lost._client.base_url = server.url
+    lost._connections.url = server.url
     both.update_weights(policy, 51)
     both._homes["of the lost"] = lost
     assert complete(both, [request])[0].policy_version == lost.version == 51
-    slow = engine.VllmServer(
-        server.url,
-        tokenizer,
-    )
-    slow._clients[0].timeout = 0.05
+    slow = engine.VllmServer(server.url, tokenizer)
+    slow._servers[0]._connections._timeout = httpx.Timeout(60.0, read=0.05)
     with pytest.raises(EngineError, match=r"does not answer .ReadTimeout"):
         complete(slow, [Request(request.tokens, seed, Sampling(max_tokens=120)) for seed in range(30)])
     slow.close()

@@ -102,6 +102,47 @@ def test_lanes_are_trajectories_that_end_together() -> None:
     assert pl.DataFrame(batch.trajectories)["episode_id"].n_unique() == 1
 
 
+def beside(lane, observation, **options):
+    return env.Context(lane, whole=True, observation=observation, state_key=observation, **options)
+
+
+def test_lanes_that_wait_beside_another_are_said_with_it() -> None:
+    asked = env.Outcome("second", context=at(1, whole=True), besides=[beside(2, "third")])
+    batch, prompts = played(asked, env.Outcome("third", context=at(2)), env.Outcome("on", context=at(1)))
+    assert len(prompts) == 4, "the third is said once, before it is its turn"
+    assert "third" in prompts[2]
+    assert prompts[3].startswith(prompts[1])
+    assert batch.num_draws == 3
+    assert batch.column("reward", "draw").tolist() == [1.0] * 3
+
+
+def test_what_nobody_heard_before_the_end_is_the_last_of_its_lane() -> None:
+    batch, prompts = played(env.Outcome("second", context=at(1, whole=True), besides=[beside(2, "third")]))
+    assert len(prompts) == 3
+    assert batch.column("reward", "draw").tolist() == [1.0] * 3
+    assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["finished"] * 3
+    assert pl.DataFrame(batch.steps)["reward"].to_list() == [1.0] * 3
+
+
+def test_a_lane_without_room_waits_until_it_ends_the_episode() -> None:
+    outcomes = [
+        env.Outcome("second", context=at(1, whole=True), besides=[beside(2, "x" * 400)]),
+        env.Outcome("x" * 400, context=at(2, whole=True)),
+    ]
+    batch, prompts = played(*outcomes, context_tokens=300)
+    assert len(prompts) == 2
+    assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["truncated"] * 2
+
+
+def test_an_action_may_have_fewer_tokens() -> None:
+    few = replace(at(1, whole=True), max_tokens=2)
+    batch, _ = played(env.Outcome("x", context=few, besides=[beside(2, "y", max_tokens=1)]))
+    said = pl.DataFrame(batch.nodes).drop_nulls("seed")["tokens"].list.len().to_list()
+    assert sorted(said)[:2] == [1, 2]
+    assert len(said) == 3
+    assert max(said) > 2, "in the first lane, which says nothing of it"
+
+
 def test_tools_are_those_of_a_context() -> None:
     tool = {"type": "function", "function": {"name": "lookup", "description": "finds", "parameters": {}}}
     _, prompts = played(env.Outcome("look", context=at(1, whole=True, tools=[tool])))
@@ -116,8 +157,23 @@ def test_tools_are_those_of_a_context() -> None:
         (env.Outcome("x", context=at(1)), "begin lane 1 with a whole context"),
         (env.Outcome("x", context=at(-1)), "context is .*; give an env.Context with the number of a lane"),
         (env.Outcome("x", context=3), "context is 3"),
+        (env.Outcome("x", context=env.Context(max_tokens=0)), "max_tokens is 0 .*; give a whole number of at least 1"),
+        (env.Outcome("x", context=at(0), besides=3), "besides is 3 .*; give env.Context, one for each lane"),
+        (env.Outcome("x", context=at(0), besides=[None]), "besides has None"),
+        (env.Outcome("x", context=at(0), besides=[env.Context(3, whole=True, observation="y")]), "names lane 3, and"),
+        (env.Outcome("x", context=at(0), besides=[env.Context(1, observation=3)]), "besides.observation is 3"),
     ],
-    ids=["a gap", "nothing to go on from", "negative", "no context"],
+    ids=[
+        "a gap",
+        "nothing to go on from",
+        "negative",
+        "no context",
+        "no token",
+        "no lanes",
+        "nobody",
+        "a gap beside",
+        "nothing said",
+    ],
 )
 def test_contexts_that_cannot_be_are_refused(outcome, message) -> None:
     with pytest.raises(InvalidInputError, match=message):

@@ -66,6 +66,50 @@ def collector(run, *, recipe=recipes.GRPO, says=said, model=None, **options):
     return arl.Collector(model, world, recipe, task_pool=len(TASKS), sampling=sampling, **options), world
 
 
+def collected(run, *, tasks=1, group_size=2, **options):
+    """A batch of a program's episodes."""
+    collect, world = collector(run, **options)
+    try:
+        return collect(tasks=tasks, group_size=group_size)
+    finally:
+        collect.close()
+        world.close()
+
+
+def helping(order):
+    """A leader and two helpers of two turns each, which ask at the same time and in an order."""
+
+    async def run(task, base_url, api_key):
+        ask = Client(base_url, api_key)
+
+        async def helped(name):
+            await asyncio.sleep(0.02 * order.index(name))
+            messages = [{"role": "system", "content": f"you are {name}"}, user("do it")]
+            messages += [await ask(messages), user("more")]
+            return (await ask(messages))["content"]
+
+        main = [{"role": "system", "content": "you lead"}, user(task.question)]
+        plan = await ask(main)
+        found = await asyncio.gather(*(helped(name) for name in ("ann", "ben")))
+        await ask([*main, plan, user(" ".join(found))])
+        return 0.5
+
+    return run
+
+
+class Heard(engine.Scripted):
+    """Keeps what it was asked and what it said."""
+
+    def __init__(self, says):
+        super().__init__(TOKENIZER, says)
+        self.heard = []
+
+    async def generate(self, request):
+        segment = await super().generate(request)
+        self.heard.append((TOKENIZER.decode(request.tokens, skip_special_tokens=False), segment))
+        return segment
+
+
 class Killed(engine.Scripted):
     """Dies when it has answered so many times."""
 
@@ -82,8 +126,14 @@ class Killed(engine.Scripted):
 
 
 if __name__ == "__main__":
-    folder, answers = sys.argv[1], int(sys.argv[2])
+    folder, answers, *order = sys.argv[1:]
+    helps = helping(order)
+
+    async def one_or_the_other(task, base_url, api_key):
+        """Two tasks are for the one that uses a tool, two for the one that has helpers."""
+        return await (tool_user if task.task_id < "4" else helps)(task, base_url, api_key)
+
     with arl.Store.open(folder) as store:
-        collect, _ = collector(tool_user, store=store, model=Killed(answers))
+        collect, _ = collector(one_or_the_other, store=store, model=Killed(int(answers)))
         collect(tasks=4, group_size=4)
     sys.exit(0)

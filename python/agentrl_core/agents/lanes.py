@@ -78,8 +78,10 @@ class Lanes:
         self._busy.discard(lane)
 
     def another(self, opening: str) -> int:
-        """A lane that begins beside the others: another answer to the same request."""
-        return self._add(opening)
+        """A lane that begins beside the others, busy: another answer to the same request."""
+        lane = self._add(opening)
+        self._busy.add(lane)
+        return lane
 
     def _add(self, opening: str) -> int:
         self._tips.append("")

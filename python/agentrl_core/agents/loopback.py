@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import hmac
 import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from agentrl_core.agents.conversation import Histories, Json, digests, text_of
@@ -32,6 +32,7 @@ except ImportError as error:
     ) from error
 
 _OVER = "the episode of this agent is over; what it asks now is not answered"
+_MOST_CHOICES = 128
 _NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
@@ -45,6 +46,7 @@ class Call:
         messages: as templates expect them.
         tools: schemas of the tools.
         state: digest of the whole history.
+        max_tokens: most tokens of what is said; None: as the loop samples.
         answer: set to the text that the model said.
     """
 
@@ -53,7 +55,8 @@ class Call:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None
     state: str
-    answer: concurrent.futures.Future[str] = field(default_factory=concurrent.futures.Future)
+    max_tokens: int | None
+    answer: Future[str] = field(default_factory=Future)
 
 
 class Talk:
@@ -73,7 +76,7 @@ class Talk:
         self._repeats = Repeats(lambda key, _: self._given.get(key))
         self._lanes = Lanes()
         self._chats = Histories()
-        self._waiting: set[concurrent.futures.Future[str]] = set()
+        self._waiting: set[Future[str]] = set()
         self._over = False
 
     async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
@@ -81,8 +84,6 @@ class Talk:
         del version
         if self._over:
             raise InvalidInputError(_OVER)
-        if request.get("n", 1) != 1:
-            raise InvalidInputError(f"n is {request['n']!r}; inside a loop a request is answered once: ask again")
         return await self._repeats.once(key, request, lambda: self._ask(request, key), is_gone, retry=retry)
 
     async def complete(self, *_: Any, **__: Any) -> Answer:
@@ -93,7 +94,7 @@ class Talk:
         """Answer nothing from here on."""
         self._over = True
         for waiting in list(self._waiting):
-            with suppress(concurrent.futures.InvalidStateError):
+            with suppress(InvalidStateError):
                 waiting.set_exception(InvalidInputError(_OVER))
 
     async def _ask(self, request: Json, key: str) -> Answer:
@@ -102,34 +103,41 @@ class Talk:
         for message in messages:
             if text_of(message.get("content")) is None:
                 raise InvalidInputError("inside a loop agents talk in texts; a message holds something else")
+        most = _number(request, "max_completion_tokens") or _number(request, "max_tokens")
+        count = _number(request, "n", _MOST_CHOICES) or 1
+        stops = request.get("stop") or []
+        stops = [stops] if isinstance(stops, str) else stops
+        if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+            raise InvalidInputError(f"stop is {stops!r:.60}; give a text, or a list of texts")
         chain = self._chats.digests(messages, [tools, options])
         place = self._lanes.begin(chain)
-        following = messages if place.behind is None else messages[place.behind + 1 :]
-        call = Call(
-            place.lane,
-            place.behind is None,
-            [_said(message) for message in following],
-            tools,
-            chain[-1],
-        )
-        self._waiting.add(call.answer)
+        # Every further choice begins a lane of its own, with the whole history.
+        others = [self._lanes.another(chain[0]) for _ in range(1, count)]
+        told = [_said(message) for message in messages]
+        following = told if place.behind is None else told[place.behind + 1 :]
+        calls = [Call(place.lane, place.behind is None, following, tools, chain[-1], most)]
+        calls += [replace(calls[0], lane=lane, whole=True, messages=told, answer=Future()) for lane in others]
+        self._waiting.update(call.answer for call in calls)
         if self._over:
             self.end()
-        else:
+        for call in [] if self._over else calls:
             self._offer(call)
         try:
-            text = await asyncio.wrap_future(call.answer)
+            texts = await asyncio.gather(*(asyncio.wrap_future(call.answer) for call in calls))
         except BaseException:
-            self._lanes.give_up(place.lane)
+            for call in calls:
+                self._lanes.give_up(call.lane)
             raise
         finally:
-            self._waiting.discard(call.answer)
+            self._waiting.difference_update(call.answer for call in calls)
         opening = "" if self._tokenizer is None else _opening(self._tokenizer)
-        message = message_of(self._tokenizer, text, opening)
-        chat = digests([*messages, message | {"role": "assistant"}], None, chain)[-1]
-        self._lanes.end(place.lane, chat)
-        reason = "tool_calls" if message.get("tool_calls") else "stop"
-        answer = self._given[key] = Answer([], [Choice(message, [], [], reason)], dict(_NO_USAGE))
+        choices = []
+        for call, text in zip(calls, texts, strict=True):
+            message = message_of(self._tokenizer, text, opening)
+            _cut(message, stops)
+            self._lanes.end(call.lane, digests([*messages, message | {"role": "assistant"}], None, chain)[-1])
+            choices.append(Choice(message, [], [], "tool_calls" if message.get("tool_calls") else "stop"))
+        answer = self._given[key] = Answer([], choices, dict(_NO_USAGE))
         return answer
 
 
@@ -204,6 +212,22 @@ def _said(message: Mapping[str, Any]) -> Json:
     if told.get("content") is None and not told.get("tool_calls"):
         told["content"] = ""
     return told
+
+
+def _number(request: Json, name: str, most: int = 2**31 - 1) -> int | None:
+    """A number of a request, above 0; None where it says none."""
+    number = request.get(name)
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most):
+        raise InvalidInputError(f"{name} is {number!r:.60}; give a whole number from 1 to {most}")
+    return number
+
+
+def _cut(message: Json, stops: Sequence[str]) -> None:
+    """Let what is told end before the first of some texts; what was sampled stays in the context as it is."""
+    content = message.get("content") or ""
+    ends = [content.index(stop) for stop in stops if stop in content]
+    if ends:
+        message["content"] = content[: min(ends)]
 
 
 def _opening(tokenizer: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, NoReturn
 
@@ -114,8 +115,26 @@ class Checks:
             info=outcome.info,
             facts=self._told(outcome.facts),
             context=self._context(outcome.context, alone=not waits),
+            besides=self.contexts(outcome.besides, "Outcome.besides", alone=not waits),
         )
         return Answer(checked, None if over or (waits and state is None) else self.state(state))
+
+    def contexts(self, contexts: Any, name: str, *, alone: bool = True) -> tuple[Context, ...]:
+        """Those of lanes that wait; the first of an episode is that of its own observation."""
+        if not isinstance(contexts, Sequence):
+            self.refuse(f"{name} is {shown(contexts)}", "give env.Context, one for each lane that waits")
+        checked = []
+        for each in contexts:
+            context = self._context(each, alone=alone)
+            if context is None:
+                self.refuse(f"{name} has None", "give env.Context, one for each lane that waits")
+            if each.observation is None:
+                checked.append(context)
+                continue
+            remedy = "give a text, or messages with role and content"
+            said = self.content(each.observation, f"{name}.observation", remedy)
+            checked.append(replace(context, observation=said, state_key=self.state(each.state_key)))
+        return tuple(checked)
 
     def _context(self, context: Any, *, alone: bool) -> Context | None:
         if context is None:
@@ -128,7 +147,10 @@ class Checks:
                 f"Outcome.context is {shown(context)}", "give an env.Context with the number of a lane, or None"
             )
         tools = None if context.tools is None else [dict(tool) for tool in context.tools]
-        return Context(lane, self._verdict(context.whole, "context.whole"), tools)
+        most = context.max_tokens
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            self.refuse(f"Context.max_tokens is {shown(most)}", "give a whole number of at least 1, or None")
+        return Context(lane, self._verdict(context.whole, "context.whole"), tools, most)
 
     def refuse(self, found: str, remedy: str) -> NoReturn:
         """Raise the error."""

@@ -11,13 +11,13 @@ from typing import Any
 from agentrl_core.collect.actors import Actor
 from agentrl_core.collect.answers import Checks, shown
 from agentrl_core.collect.hosts import Hosts
-from agentrl_core.collect.journal import Journal, digest, read_answer, read_begin, write_answer, write_begin
+from agentrl_core.collect.journal import Begin, Journal, digest, read_answer, read_begin, write_answer, write_begin
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.processes import Process
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.threads import Threads
 from agentrl_core.collect.workers import Inline, OverdueError, Reply, WorkerDiedError, Workers
-from agentrl_core.env.base import Environment, Fact, Task
+from agentrl_core.env.base import Context, Environment, Fact, Task
 from agentrl_core.exceptions import InternalError, InvalidInputError
 from agentrl_core.rollout.runtime import EpisodeError, Joint
 
@@ -115,7 +115,7 @@ class Episode:
         self._progress = progress
         self._notices = notices
         self._seconds = seconds
-        self._begin: tuple[Any, bytes | str, Any] | None = None
+        self._begin: Begin | None = None
         self._played: list[Played] = []
         self._handle: Any = None
         self._checks = Checks(world.title, task.task_id, world.facts)
@@ -141,7 +141,12 @@ class Episode:
         return self._known[2]  # type: ignore[no-any-return]
 
     @property
-    def _known(self) -> tuple[Any, bytes | str, Any]:
+    def contexts(self) -> Sequence[Context]:
+        """Where what it began with stands, and what other lanes ask beside it."""
+        return self._known[3]
+
+    @property
+    def _known(self) -> Begin:
         if self._begin is None:
             raise InternalError("an episode was asked what it began with before it was reset")
         return self._begin
@@ -266,7 +271,7 @@ class Episode:
         if played and self._world.restores:
             actions = [each.action for each in played]
             self._handle, state = await workers.restore(
-                self._task, self._seed, actions, played[-1].snapshot, self._seconds
+                self._task, self._seed, actions, played[-1].snapshot or self._order(), self._seconds
             )
             self._compare(f"step {len(played)}", {"state_key": played[-1].answer.state_key}, {"state_key": state})
             return
@@ -280,7 +285,8 @@ class Episode:
             observation = Joint(said, observation.turn_of)
         else:
             observation = checks.content(observation, "Episode.observation", remedy)
-        begin = (observation, checks.state(first.state_key), first.tools)
+        contexts = checks.contexts(first.contexts, "Episode.contexts") if first.contexts else ()
+        begin = (observation, checks.state(first.state_key), first.tools, contexts)
         if self._begin is None:
             self._begin = begin
         self._compare("reset", _named(*self._begin[:2]), _named(*begin[:2]))
@@ -288,6 +294,17 @@ class Episode:
             reply = await workers.act(self._handle, each.action, self._seconds)
             answer = self._checked(number, each.action, reply)
             self._compare(f"step {number}", _shown(each.answer), _shown(answer))
+
+    def _order(self) -> bytes | None:
+        """The states in which lanes began to wait, in the order in which they were told; None: it holds no lanes."""
+        if not self._known[3]:
+            return None
+        states = [self._known[1], *(context.state_key for context in self._known[3][1:])]
+        for number, played in enumerate(self._played, start=1):
+            if number == len(states):
+                states.append(played.answer.state_key)
+            states += [context.state_key for context in played.answer.outcome.besides]
+        return json.dumps([state if isinstance(state, str) else state.decode("latin-1") for state in states]).encode()
 
     def _checked(self, step: int, action: Any, reply: Reply) -> Any:
         """What a step gave, as it should be."""

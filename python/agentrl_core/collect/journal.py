@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -27,8 +27,8 @@ CARRIED = "carried"
 DIGEST_BYTES = 16
 """How long the digest is that stands before each payload."""
 
-Begin = tuple[Any, bytes | str, Any]
-"""What an episode began with: observation, state and tools."""
+Begin = tuple[Any, bytes | str, Any, Sequence[Context]]
+"""What an episode began with: observation, state, tools, and the contexts of its lanes."""
 Value = TypeVar("Value")
 
 
@@ -260,7 +260,8 @@ def _table(answer: Answer) -> dict[str, Any]:
         "info": outcome.info,
         "facts": facts or None,
         "state_key": _packed(answer.state_key),
-        "context": None if outcome.context is None else vars(outcome.context),
+        "context": None if outcome.context is None else _placed(outcome.context),
+        **({"besides": [_placed(context) for context in outcome.besides]} if outcome.besides else {}),
     }
 
 
@@ -270,7 +271,8 @@ def _answer(table: dict[str, Any]) -> Answer:
     facts = {name: _unpacked(value) for name, value in (table.pop("facts") or {}).items()}
     table["observation"] = _seen(table["observation"])
     context = table.pop("context", None)
-    table["context"] = None if context is None else Context(**context)
+    table["context"] = None if context is None else _place(context)
+    table["besides"] = tuple(map(_place, table.pop("besides", ())))
     outcome = Outcome(reward=None if reward is None else float(reward), facts=facts or None, **table)
     return Answer(outcome, state)
 
@@ -301,8 +303,10 @@ def read_value(payload: bytes) -> Any:
 
 def write_begin(begin: Begin) -> bytes:
     """What an episode began with, as bytes."""
-    observation, state_key, tools = begin
+    observation, state_key, tools, contexts = begin
     table: dict[str, Any] = {"state_key": _packed(state_key), "tools": tools}
+    if contexts:
+        table["contexts"] = [_placed(context) for context in contexts]
     if isinstance(observation, Joint):
         of = {agent: _shown(content) for agent, content in observation.of.items()}
         table |= {"observation": of, "turn_of": list(observation.turn_of)}
@@ -327,7 +331,19 @@ def read_begin(payload: bytes) -> Begin:
         observation = Joint(of, tuple(table["turn_of"]))
     else:
         observation = _seen(observation)
-    return observation, _unpacked(table["state_key"]), table["tools"]
+    return observation, _unpacked(table["state_key"]), table["tools"], tuple(map(_place, table.get("contexts", ())))
+
+
+def _placed(context: Context) -> dict[str, Any]:
+    """Where an observation stands, as JSON."""
+    told = {name: value for name, value in vars(context).items() if value is not None and value != b""}
+    return told | {"observation": _shown(context.observation), "state_key": _packed(context.state_key)}
+
+
+def _place(table: dict[str, Any]) -> Context:
+    """The context that `_placed` wrote."""
+    observation, state_key = _seen(table.pop("observation", None)), _unpacked(table.pop("state_key", {"hex": ""}))
+    return Context(**table, observation=observation, state_key=state_key)
 
 
 def _shown(content: Any) -> Any:

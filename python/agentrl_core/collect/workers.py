@@ -37,6 +37,7 @@ class Begin:
     observation: Any
     state_key: Any
     tools: Any
+    contexts: Any
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def _begun(environment: Environment, episode: Any) -> tuple[Any, Begin]:
                 f"which has no {name!r}; return an Episode: an object with observation, step(action) and state_key()"
             )
     observation = Joint(dict(episode.observations), tuple(episode.turn_of())) if joint else episode.observation
-    return episode, Begin(observation, episode.state_key(), getattr(episode, "tools", None))
+    tools, contexts = getattr(episode, "tools", None), getattr(episode, "contexts", ())
+    return episode, Begin(observation, episode.state_key(), tools, contexts)
 
 
 def restore(environment: Any, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted
+from agentrl_core.engine.vllm_connections import Connections
 from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -38,16 +39,16 @@ class Server:
 
     Args:
         url: of the server.
-        client: of its address.
+        seconds: see `VllmServer`.
     """
 
-    def __init__(self, url: str, client: httpx.AsyncClient) -> None:
+    def __init__(self, url: str, seconds: float) -> None:
         self.url = url
         self.version = 0
         self.context_tokens = 0
         self.busy = 0
         self.rests_until = 0.0
-        self._client = client
+        self._connections = Connections(url, seconds)
         self._loads = False
 
     async def open(self) -> None:
@@ -147,6 +148,10 @@ class Server:
             )
         self.version = version
 
+    async def close(self) -> None:
+        """Let go of it."""
+        await self._connections.close()
+
     def rest(self) -> None:
         """It failed: others are asked for a while."""
         self.rests_until = time.monotonic() + _REST
@@ -187,11 +192,11 @@ class Server:
 
         try:
             try:
-                response = await self._client.request(method, path, json=body)
+                response = await self._connections.request(method, path, body)
             except (httpx.ReadError, httpx.RemoteProtocolError):
                 # A server lets go of a connection that was idle at the moment that it is used again. Nothing here does
                 # harm when it is done twice.
-                response = await self._client.request(method, path, json=body)
+                response = await self._connections.request(method, path, body)
         except httpx.HTTPError as error:
             self._loads = False  # when it is back it may have been started otherwise
             raise EngineError(

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 # So many groups have a server of their own; the one asked for longest ago is forgotten first.
 _MOST_GROUPS = 65_536
-# Connections that are idle for so long are closed, before the servers do it after five seconds.
-_IDLE_SECONDS = 2.0
 
 
 @dataclass(eq=False)
@@ -108,7 +106,7 @@ class VllmServer:
         seconds: float = 600.0,
     ) -> None:
         try:
-            import httpx
+            import httpx  # noqa: F401 -- is it there?
         except ImportError as error:
             raise MissingDependencyError("engine.VllmServer needs httpx: pip install 'agentrl-core[server]'") from error
         urls = [urls] if isinstance(urls, str) else list(urls)
@@ -130,10 +128,7 @@ class VllmServer:
         self._asked: dict[Request, list[_Asked]] = {}
         """Who waits, under the lock."""
         # Of the loop alone.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_SECONDS)
-        timeout = httpx.Timeout(seconds, connect=min(seconds, 10.0), pool=None)
-        self._clients = [httpx.AsyncClient(base_url=url, limits=limits, timeout=timeout) for url in urls]
-        self._servers = [Server(url, client) for url, client in zip(urls, self._clients, strict=True)]
+        self._servers = [Server(url, seconds) for url in urls]
         self._homes: OrderedDict[str, Server] = OrderedDict()
         self._goes_on = asyncio.Event()
         """Unset while weights are replaced."""
@@ -343,5 +338,5 @@ class VllmServer:
 
     async def _end(self) -> None:
         await self._quiet()
-        for client in self._clients:
-            await client.aclose()
+        for server in self._servers:
+            await server.close()

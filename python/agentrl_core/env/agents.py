@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import InvalidStateError
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from numbers import Real
 from typing import Any, ClassVar, cast
@@ -15,6 +19,10 @@ from agentrl_core.env.base import Context, Environment, Message, Outcome, Split,
 from agentrl_core.env.task_list import TaskList
 from agentrl_core.exceptions import InvalidInputError
 
+# Requests that come within this of each other are answered at the same time. It decides nothing of what is stored.
+_TOGETHER_SECONDS = 0.005
+# How long a program that is run again may take to ask what it asked before, where it has asked something else.
+_PATIENCE_SECONDS = 5.0
 Run = Callable[[Task, str, str], Awaitable[float]] | Callable[[Task, str, str], float]
 
 
@@ -30,7 +38,8 @@ class Agents:
     The tokens of an answer stay as they were sampled while the program goes on from it, however its client writes the
     answer back. A history that it rewrote is a new context. Each of its conversations is a lane (`env.Context`), a
     trajectory of its own with the reward of the episode: sub-agents do not discount each other's rewards. Parallel
-    requests of one program are answered one after the other. The sampling is the collector's, whatever a request says.
+    requests of one program are generated at the same time. Temperature, top_p and seed are the collector's, whatever a
+    request says; fewer tokens, other choices (`n`) and texts to stop at are given.
 
     A program that raises or hangs breaks its episode down as any environment does: it is run again, the answers that it
     got are given again, and after two such repairs its branch has failed. For that, and for going on after a kill, a
@@ -102,13 +111,20 @@ class Agents:
         return episode
 
     async def restore(self, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None) -> AgentEpisode:
-        """A program that was given these answers."""
-        del snapshot
-        episode = await self.reset(task, seed)
+        """A program that was given these answers.
+
+        Parallel requests may come in another order than before: `snapshot` has the states of all, in the order in which
+        they were told, as JSON.
+        """
+        del seed
+        order = [] if snapshot is None else [str(state) for state in json.loads(snapshot)]
+        episode = AgentEpisode(task, self._loopback, shows_tools=self._shows_tools, order=order)
+        await episode.begin(lambda: self._start(task, episode))
         for number, action in enumerate(actions):
             outcome = await episode.step(action)
             if outcome.terminated:
                 raise RuntimeError(f"the agent ended after {number + 1} answers, and asked more before")
+        await episode.follow()
         return episode
 
     def close(self) -> None:
@@ -159,7 +175,9 @@ class Agents:
 class AgentEpisode:
     """One run of one program: what it asks is what the model sees, and what the model says is its answer."""
 
-    def __init__(self, task: Task, loopback: Any, *, shows_tools: bool) -> None:
+    def __init__(self, task: Task, loopback: Any, *, shows_tools: bool, order: Sequence[str] = ()) -> None:
+        self.contexts: Sequence[Context] = ()
+        """That of the first request, and those of others that were asked with it."""
         self.base_url = ""
         self.api_key = ""
         self._task = task
@@ -167,7 +185,18 @@ class AgentEpisode:
         self._shows_tools = shows_tools
         self._name = ""
         self._stop: Callable[[], None] = lambda: None
-        self._call: Any = None
+        self._told: deque[Any] = deque()
+        """Calls that were told, and not answered yet; the first is answered next."""
+        self._last: Any = None
+        """What was answered last."""
+        self._heard: list[Any] = []
+        """Calls that were not told yet."""
+        self._end: list[Any] = []
+        """What the program came to, when it has ended."""
+        self._order = deque(order)
+        """The states in which calls were told before, where the program is run again."""
+        self._lanes: dict[int, int] = {}
+        """Lanes in the order in which they were told, by their numbers at the endpoint."""
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
@@ -188,6 +217,7 @@ class AgentEpisode:
         if outcome.terminated:
             self.close()
             raise RuntimeError("the agent ended without asking the model anything")
+        self.contexts = (cast("Context", outcome.context), *outcome.besides)
 
     @property
     def observation(self) -> list[Message]:
@@ -205,8 +235,15 @@ class AgentEpisode:
 
     async def step(self, action: str) -> Outcome:
         """Answer what it asked, and wait for what it asks next, or for its end."""
-        self._asked.answer.set_result(action)
+        self._last = self._told.popleft() if self._told else self._asked
+        with suppress(InvalidStateError):  # whoever asked gave it up meanwhile
+            self._last.answer.set_result(action)
         return await self._next()
+
+    async def follow(self) -> None:
+        """Hear all that was told before."""
+        while self._order:
+            self._tell(await self._expected(self._order.popleft()))
 
     def tell(self, event: Any) -> None:
         """Take what the program does: a call, its reward, or what it raised (from any thread)."""
@@ -220,28 +257,96 @@ class AgentEpisode:
 
     @property
     def _asked(self) -> Any:
-        """What it asked last."""
-        if self._call is None:
+        """What is answered next; at the end, what was answered last."""
+        if self._told:
+            return self._told[0]
+        if self._last is None:
             raise RuntimeError("the agent has not asked anything")
-        return self._call
+        return self._last
 
     async def _next(self) -> Outcome:
+        """What the program asks next, and what it asks beside that; or its end."""
+        is_told = bool(self._told)
         try:
-            event = await self._events.get()
+            if self._order and not is_told:
+                self._tell(await self._expected(self._order.popleft()))
+            elif not is_told:
+                await self._listen()
         except asyncio.CancelledError:  # it took too long
             self.close()
             raise
+        while not self._events.empty():
+            self._hear(self._events.get_nowait())
+        if self._end:
+            return self._ended()
+        besides: list[Context] = []
+        if not self._order:
+            # Which of those asked at the same time came first is chance.
+            for call in sorted(self._heard, key=lambda call: (call.state, call.lane)):
+                self._tell(call)
+                besides.append(self._context(call, beside=True))
+            self._heard = []
+        first = self._asked
+        return Outcome(
+            self.observation,
+            context=self._context(first),
+            besides=besides if is_told else [each for each in besides if each.lane != self._lanes[first.lane]],
+        )
+
+    async def _listen(self) -> None:
+        """Wait until the program has asked something, and all that it asks at the same time."""
+        self._hear(await self._events.get())
+        while not self._end:
+            try:
+                self._hear(await asyncio.wait_for(self._events.get(), _TOGETHER_SECONDS))
+            except TimeoutError:
+                return
+
+    async def _expected(self, state: str) -> Any:
+        """The call of a state, which was told before, whatever else is asked first."""
+        while True:
+            for call in self._heard:
+                if call.state == state:
+                    self._heard.remove(call)
+                    return call
+            if self._end:
+                self._ended()
+                raise RuntimeError("the agent ended, and asked more before")
+            try:
+                self._hear(await asyncio.wait_for(self._events.get(), _PATIENCE_SECONDS if self._heard else None))
+            except TimeoutError:
+                raise RuntimeError(
+                    "the agent asks something else than before, where it was answered the same"
+                ) from None
+
+    def _hear(self, event: Any) -> None:
         if isinstance(event, self._loopback.call):
-            self._call = event
-            context = Context(event.lane, event.whole, self.tools if event.whole else None)
-            return Outcome(self.observation, context=context)
-        if isinstance(event, Exception):
-            raise event
-        if not isinstance(event, Real):
+            self._heard.append(event)
+        else:
+            self._end = [event]
+
+    def _tell(self, call: Any) -> None:
+        self._lanes.setdefault(call.lane, len(self._lanes))
+        self._told.append(call)
+
+    def _context(self, call: Any, *, beside: bool = False) -> Context:
+        """Where a call stands."""
+        tools = list(call.tools or ()) if self._shows_tools else []
+        context = Context(self._lanes[call.lane], call.whole, tools if call.whole else None, call.max_tokens)
+        if not beside:
+            return context
+        return replace(context, observation=list(call.messages), state_key=call.state.encode())
+
+    def _ended(self) -> Outcome:
+        """How the program ended."""
+        end = self._end[0]
+        if isinstance(end, Exception):
+            raise end
+        if not isinstance(end, Real):
             raise InvalidInputError(
-                f"Agents: run gave {event!r:.60} for task {self._task.task_id!r}; return the reward, a number"
+                f"Agents: run gave {end!r:.60} for task {self._task.task_id!r}; return the reward, a number"
             )
-        reward = float(event)
+        reward = float(end)
         return Outcome(reward=reward, terminated=True, success=reward >= 1.0)
 
 

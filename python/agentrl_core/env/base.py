@@ -80,11 +80,17 @@ class Context:
         whole: the observation is the whole context of the lane from here on; else it stands behind the lane's last
             action, as what that action is answered.
         tools: JSON schemas of the tools that the template shows with a whole context.
+        max_tokens: most tokens of the action that comes next in the lane, where it may have fewer than others.
+        observation: of a lane that waits beside another one (`Outcome.besides`): what stands there.
+        state_key: of such a lane: the state that it is in.
     """
 
     lane: int = 0
     whole: bool = False
     tools: Sequence[Mapping[str, Any]] | None = None
+    max_tokens: int | None = None
+    observation: Content | None = None
+    state_key: bytes | str = b""
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,8 @@ class Outcome:
             `earlier_steps` a list of those of each action before it, where there are any.
         facts: values of what the environment declares in `facts`, by name.
         context: where the observation stands; None: behind this action.
+        besides: lanes that have begun to wait for an action of theirs: their actions may be generated at the same time.
+            The outcomes that follow name these lanes, in this order, before any other.
 
     Example:
         >>> from agentrl_core.env import Outcome
@@ -121,6 +129,7 @@ class Outcome:
     info: Mapping[str, object] | None = None
     facts: Mapping[str, float | str | bytes] | None = None
     context: Context | None = None
+    besides: Sequence[Context] = ()
 
 
 class Episode(Protocol):
@@ -129,8 +138,8 @@ class Episode(Protocol):
     A branch whose replay gives other observations or another `state_key` than its parent saw ends as failed.
 
     It may have more: `close()`, always called in the end; `tools`, a list of JSON schemas that the model's template
-    shows; `snapshot()`, bytes from which `Environment.restore` makes an equal episode. `step` may be async where the
-    environment runs `inline`.
+    shows; `contexts`, the `Context` of the first action and those of lanes that wait beside it; `snapshot()`, bytes
+    from which `Environment.restore` makes an equal episode. `step` may be async where the environment runs `inline`.
     """
 
     @property

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentrl_core.env.base import Content, as_messages
+from agentrl_core.env.base import Content, Context, as_messages
 from agentrl_core.exceptions import InternalError, InvalidInputError
 from agentrl_core.rollout.runtime import Answer, EpisodeError, Joint, OneAtATime, RunningEpisode
 
@@ -206,6 +206,11 @@ class Seat:
     def tools(self) -> Any:
         """Schemas of the tools that the prompt shows."""
         return self.match.episode.tools
+
+    @property
+    def contexts(self) -> Sequence[Context]:
+        """None: an agent has one conversation."""
+        return ()
 
     @property
     def answers(self) -> Sequence[Answer]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrl_core.data.forest import Forest, Operation
 from agentrl_core.engine.base import Request, Sampling, Segment
-from agentrl_core.env.base import Content, Outcome, Task
+from agentrl_core.env.base import Content, Context, Outcome, Task
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -67,6 +67,11 @@ class RunningEpisode(Protocol):
     @property
     def tools(self) -> Sequence[Mapping[str, Any]] | None:
         """Schemas of the tools that the prompt shows."""
+        ...
+
+    @property
+    def contexts(self) -> Sequence[Context]:
+        """Where what it began with stands, and what other lanes ask beside it."""
         ...
 
     @property

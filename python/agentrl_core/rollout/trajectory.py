@@ -20,6 +20,7 @@ from agentrl_core.rollout.prefix import Action, Prefix
 from agentrl_core.rollout.runtime import Answer, EpisodeError, Joint
 from agentrl_core.rollout.turn import Turn
 from agentrl_core.rollout.view import Status, View
+from agentrl_core.rollout.waiting import side_by_side
 
 
 class Trajectory(View):
@@ -72,11 +73,24 @@ class Trajectory(View):
             await self._prompted()
         sampling = self._sampling if sampling is None else sampling
         sampling = self._runtime.sampling(self.agent) if sampling is None else sampling
-        wanted = sampling.max_tokens - sum(map(_length, self._path.open))
+        with self._awaited:
+            if self._lanes is None:
+                return await self._say_more(self._path, sampling, max_tokens)
+            said = self._lanes.said()
+            if said is None:
+                asking = self._lanes.asking() if max_tokens is None else [self._path]
+                wanted = [self._lanes.room(path, sampling) for path in asking]
+                pairs = zip(asking, wanted, strict=True)
+                said = (await side_by_side([self._say_more(*pair, max_tokens) for pair in pairs]))[0]
+        return said
+
+    async def _say_more(self, path: Path, sampling: Sampling, max_tokens: int | None) -> Segment | None:
+        """More of the open action of a path, or a new one."""
+        wanted = sampling.max_tokens - sum(map(_length, path.open))
         wanted = wanted if max_tokens is None else min(wanted, max_tokens)
         segment = None
         while wanted > 0 and not self.over:
-            segment = await self._generate(sampling, wanted)
+            segment = await self._generate(path, sampling, wanted)
             if segment is None or segment.finish_reason != "abort":
                 break
             wanted -= len(segment.tokens)  # new weights came in between: the same action goes on under them
@@ -189,7 +203,8 @@ class Trajectory(View):
         """End it where it stands, also while it is awaited. Truncated it is drawn; else only kept, with the reason."""
         if self.over:
             return
-        self._runtime.stop(self._asking)
+        for asking in self._asking:
+            self._runtime.stop(asking)
         self.group.log("stop", self, self._path.here, reason)
         self._end(status, reason)
 
@@ -248,6 +263,10 @@ class Trajectory(View):
         self._content = content
         tokens = self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
         self._runtime.grew(self._path.grown(), shared=self.group.asked_before(tokens))
+        contexts = self._episode.contexts
+        if contexts:
+            self._lanes = Lanes(self._path, self._runtime.chat(self.agent), self._episode.title)
+            self._lanes.begin(self._runtime.forest, contexts, self._new_lane, self._runtime.context_tokens)
         await self._begin(self._prefix or Prefix())
 
     async def _begin(self, prefix: Prefix) -> None:
@@ -279,31 +298,34 @@ class Trajectory(View):
         if len(tokens):
             self._path.act(tokens, trainable=None if trained else np.zeros(len(tokens), np.uint8))
 
-    async def _generate(self, sampling: Sampling, wanted: int) -> Segment | None:
+    async def _generate(self, path: Path, sampling: Sampling, wanted: int) -> Segment | None:
         """One request to the engine."""
         runtime = self._runtime
-        tokens = self.tokens
+        path.flush()
+        tokens = runtime.forest.tokens(path.handle)
         most = min(wanted, runtime.context_tokens - len(tokens))
         if most < 1:
             return None
-        with self._awaited:
-            if not runtime.will_answer(self._answer_name()):
-                try:
-                    await self._episode.ready()
-                except EpisodeError as error:
-                    self.break_down(str(error))
-                    return None
-            sampling = _sampled(sampling, most, runtime.chat(self.agent).stop_token_ids)
-            self._asking = f"{self.name}/segment{self._segments}"
-            self._segments += 1
-            images = self._path.images
-            if images:
-                runtime.check_images(self.agent, self._episode.title)
-            seed = runtime.forest.segment_seed(self.handle)
-            request = Request(tokens, seed, sampling, group=self.group.name, images=images)
-            segment = await runtime.generate(self._asking, self.agent, request)
+        if path is self._path and not runtime.will_answer(self._answer_name()):
+            try:
+                await self._episode.ready()
+            except EpisodeError as error:
+                self.break_down(str(error))
+                return None
+        sampling = _sampled(sampling, most, runtime.chat(self.agent).stop_token_ids)
+        asking = f"{path.name}/segment{self._segments[path.name]}"
+        self._segments[path.name] += 1
+        if path.images:
+            runtime.check_images(self.agent, self._episode.title)
+        seed = runtime.forest.segment_seed(path.handle)
+        request = Request(tokens, seed, sampling, group=self.group.name, images=path.images)
+        self._asking.add(asking)
+        try:
+            segment = await runtime.generate(asking, self.agent, request)
+        finally:
+            self._asking.discard(asking)
         if len(segment.tokens) and not self.over:
-            self._path.act(
+            path.act(
                 segment,
                 logprobs=segment.logprobs,
                 entropies=segment.entropies,
@@ -358,10 +380,10 @@ class Trajectory(View):
             self.group.answered(self)
         return turn
 
-    def _new_lane(self) -> Path:
-        """The empty path of another conversation of its episode."""
+    def _new_lane(self, state: bytes | str) -> Path:
+        """The empty path of another conversation of its episode, known by what it begins with."""
         first = cast("Lanes", self._lanes).paths[0]
-        ordinal = self._ordinal_at(0)
+        ordinal = cast("Lanes", self._lanes).number(state)
         handle = self._runtime.forest.fork(first.handle, node=first.first, end=0, ordinal=ordinal, episode=first.handle)
         return first.anew(handle, f"{self.name}.0.{ordinal}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -67,10 +68,10 @@ class View:
         self._sampling = sampling
         self._forks: dict[int, int] = {}
         """Forks made at each place."""
-        self._segments = 0
-        """How many segments were asked for, and answers below: what names them in the journal."""
+        self._segments: Counter[str] = Counter()
+        """How many segments were asked for, by the path's name, and answers below: what names them in the journal."""
         self._answers = 0
-        self._asking = ""
+        self._asking: set[str] = set()
         self._failure: str | None = None
         self._lanes: Lanes | None = None
         """Its conversations, where its episode holds several."""

@@ -1,0 +1,103 @@
+"""Programs that ask several things at once inside a collector: said at once, and stored by what they are."""
+
+from __future__ import annotations
+
+import asyncio
+
+import openai
+import polars as pl
+import pytest
+from loop_agents import TOKENIZER, Client, Heard, collected, helping, user
+from matrix import shows
+
+from agentrl_core import engine
+
+
+class Slow(engine.Scripted):
+    """Answers what a text names later than the rest, and says how many it answers at once."""
+
+    def __init__(self, says, slow=""):
+        super().__init__(TOKENIZER, says)
+        self.at_once, self.most, self.heard = 0, 0, []
+        self._slow = slow
+
+    async def generate(self, request):
+        prompt = TOKENIZER.decode(request.tokens, skip_special_tokens=False)
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await asyncio.sleep(0.2 if self._slow and self._slow in prompt else 0.05)
+        self.at_once -= 1
+        self.heard.append(prompt)
+        return await super().generate(request)
+
+
+def by_content(batch):
+    """All that is stored of the rollouts, but for the time."""
+    return pl.DataFrame(batch.nodes).drop("created_us"), pl.DataFrame(batch.steps), pl.DataFrame(batch.trajectories)
+
+
+@shows("sub-agents (openai SDK)", "in a loop")
+@pytest.mark.parametrize("slow", ["", "you are ann", "you are ben"])
+def test_what_is_asked_at_the_same_time_is_said_at_the_same_time_and_stored_by_what_it_is(slow) -> None:
+    stored = []
+    for order in (("ann", "ben"), ("ben", "ann")):
+        model = Slow(lambda tokens: f"said {len(tokens)}", slow)
+        batch = collected(helping(order), group_size=1, model=model)
+        assert len(model.heard) == 6
+        assert batch.num_draws == 3
+        stored.append(by_content(batch))
+    for one, other in zip(*stored, strict=True):
+        assert one.equals(other), "whoever asked first"
+
+
+def test_helpers_do_not_wait_for_each_other() -> None:
+    async def run(task, base_url, api_key):
+        ask = Client(base_url, api_key)
+        await asyncio.gather(*(ask([user(f"{task.question} {number}")]) for number in range(8)))
+        return 1.0
+
+    model = Slow(lambda _: "said")
+    batch = collected(run, group_size=1, model=model)
+    assert batch.num_draws == len(model.heard) == 8
+    assert model.most > 1, "several at once"
+
+
+def test_choices_are_lanes_that_begin_with_the_same_request() -> None:
+    model = Heard(lambda request: f"said {request.seed % 1000}")
+
+    async def run(task, base_url, api_key):
+        async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+            reply = await client.chat.completions.create(model="m", messages=[user(task.question)], n=3)
+            texts = [choice.message.content for choice in reply.choices]
+            assert len(set(texts)) == 3
+            chosen = [user(task.question), {"role": "assistant", "content": texts[2]}, user("on")]
+            await client.chat.completions.create(model="m", messages=chosen)
+        return 1.0
+
+    batch = collected(run, group_size=1, model=model)
+    assert batch.num_draws == 3
+    assert sorted(pl.DataFrame(batch.steps).group_by("trajectory_id").len()["len"]) == [1, 1, 2]
+    prompts = [prompt for prompt, _ in model.heard]
+    assert prompts[0] == prompts[1] == prompts[2]
+    third = TOKENIZER.decode(model.heard[2][1].tokens, skip_special_tokens=False)
+    assert any(prompts[3].startswith(prompts[0] + TOKENIZER.decode(segment.tokens)) for _, segment in model.heard[:3])
+    assert third
+
+
+def test_fewer_tokens_and_texts_to_stop_at_are_given() -> None:
+    model = Heard(lambda _: "one two three four five")
+    told = []
+
+    async def run(task, base_url, api_key):
+        async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+            for options in ({"max_tokens": 2}, {"stop": ["three"]}, {"max_tokens": 10**6, "temperature": 0.1}):
+                messages = [user(f"{task.question} {options}")]
+                reply = await client.chat.completions.create(model="m", messages=messages, **options)
+                told.append(reply.choices[0].message.content)
+        return 1.0
+
+    collected(run, group_size=1, model=model)
+    assert len(model.heard[0][1].tokens) == 2
+    assert told[0] == TOKENIZER.decode(model.heard[0][1].tokens)
+    assert told[1] == "one two "
+    assert told[2] == "one two three four five"
