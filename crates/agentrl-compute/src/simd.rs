@@ -57,8 +57,7 @@ impl Lanes {
                 let mut last = [f64::NAN; LANES];
                 last[..rest.len()].copy_from_slice(rest);
                 for numbers in chunks.iter().chain([&last]) {
-                    for lane in 0..LANES {
-                        let number = numbers[lane];
+                    for (lane, &number) in numbers.iter().enumerate() {
                         self.counts[lane] += u64::from(!number.is_nan());
                         self.sums[lane] += if number.is_nan() { 0.0 } else { number };
                         self.least[lane] = if number < self.least[lane] { number } else { self.least[lane] };
@@ -72,7 +71,7 @@ impl Lanes {
     /// All lanes together.
     pub(crate) fn sum(&self) -> Sum {
         Sum {
-            sum: self.sums.iter().sum(),
+            total: self.sums.iter().sum(),
             count: self.counts.iter().sum(),
             least: self.least.iter().copied().fold(f64::INFINITY, f64::min),
             most: self.most.iter().copied().fold(f64::NEG_INFINITY, f64::max),
@@ -83,7 +82,7 @@ impl Lanes {
 /// What is known of some numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sum {
-    pub(crate) sum: f64,
+    pub(crate) total: f64,
     pub(crate) count: u64,
     pub(crate) least: f64,
     pub(crate) most: f64,

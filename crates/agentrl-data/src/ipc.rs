@@ -174,8 +174,8 @@ fn column_size(column: &ArrayRef) -> usize {
         DataType::List(_) => {
             let list = column.as_list::<i32>();
             let (offsets, rows) = (list.value_offsets(), list.len());
-            let (first, last) = (offsets[0] as usize, offsets[rows] as usize);
-            4 * (rows + 1) + rows / 8 + column_size(&list.values().slice(first, last - first))
+            let (begin, end) = (offsets[0] as usize, offsets[rows] as usize);
+            4 * (rows + 1) + rows / 8 + column_size(&list.values().slice(begin, end - begin))
         }
         DataType::Struct(_) => column.as_struct().columns().iter().map(column_size).sum(),
         _ => column.to_data().get_slice_memory_size().unwrap_or_default(),

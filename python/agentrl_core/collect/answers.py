@@ -147,7 +147,7 @@ class Checks:
                 f"Outcome.context is {shown(context)}", "give an env.Context with the number of a lane, or None"
             )
         tools = None if context.tools is None else [dict(tool) for tool in context.tools]
-        most = context.max_tokens
+        most: Any = context.max_tokens
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             self.refuse(f"Context.max_tokens is {shown(most)}", "give a whole number of at least 1, or None")
         return Context(lane, self._verdict(context.whole, "context.whole"), tools, most)

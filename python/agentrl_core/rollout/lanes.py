@@ -181,16 +181,15 @@ class Lanes:
 
     def end(self, forest: Forest, status: str, reward: float | None, ended: Mapping[str, Any]) -> None:
         """End all of them: `reward` is what the episode's last action was paid, where it came to its end."""
+        finished, truncated = status == "finished", status == "truncated"
         for lane, path in enumerate(self.paths):
             if lane in self._unclosed:
                 step, acted = self._unclosed[lane]
                 paid = step["reward"] if reward is None else (step["reward"] or 0.0) + reward
-                ends = {"terminated": status == "finished", "truncated": status == "truncated"}
-                forest.step(path.handle, **(step | ends | {"reward": paid}))
+                forest.step(path.handle, **(step | {"terminated": finished, "truncated": truncated, "reward": paid}))
                 path.close(acted)
             elif path.open and lane != self._now:  # nobody heard what it said
-                ends = {"terminated": status == "finished", "truncated": status == "truncated"}
-                forest.step(path.handle, **(ends | {"reward": reward}))
+                forest.step(path.handle, terminated=finished, truncated=truncated, reward=reward)
                 path.close(path.acted[-1] or 0)
             if path.turns or path.open:
                 forest.finish(path.handle, status=cast("Any", status), **ended)

@@ -44,7 +44,9 @@ fn shift(numbers: &mut [f64], centre: f64, divisor: f64, valid: Option<&[bool]>)
         #[inline(always)]
         || {
             // Adding zero turns a negative zero into zero.
-            numbers.iter_mut().for_each(|number| *number = (*number - centre) / divisor + 0.0);
+            for number in numbers.iter_mut() {
+                *number = (*number - centre) / divisor + 0.0;
+            }
             if let Some(valid) = valid {
                 numbers.iter_mut().zip(valid).for_each(|(number, &valid)| *number = if valid { *number } else { 0.0 });
             }

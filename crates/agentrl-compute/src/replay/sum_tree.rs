@@ -179,9 +179,9 @@ impl SumTree {
         par::each(pieces, |(place, piece)| {
             let target = |offset| target(place * MANY + offset);
             if stratified {
-                self.walk(piece, count, target)
+                self.walk(piece, count, target);
             } else {
-                self.find(piece, target)
+                self.find(piece, target);
             }
             Ok(())
         })?;

@@ -136,7 +136,9 @@ fn with_sign(numbers: &mut [f64], sign: f64, valid: Option<&[bool]>) {
     wide(
         #[inline(always)]
         || {
-            numbers.iter_mut().for_each(|number| *number *= sign);
+            for number in numbers.iter_mut() {
+                *number *= sign;
+            }
             if let Some(valid) = valid {
                 let rows = numbers.iter_mut().zip(valid);
                 rows.for_each(|(number, &valid)| *number = if valid { *number } else { f64::NAN });

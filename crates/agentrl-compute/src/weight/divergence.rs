@@ -155,9 +155,9 @@ pub fn importance_diagnostics<T: Float>(ratios: &Ratios<'_, T>) -> Result<Diagno
     let least = rows.iter().map(|row| row.least).fold(f64::INFINITY, f64::min);
     let most = rows.iter().map(|row| row.most).fold(f64::NEG_INFINITY, f64::max);
     let [k1, k2, k3, chi_squared_token] = means_of_tokens(ratios, count, kept(least), kept(most))?;
-    let sum_of_rows = |of: &(dyn Fn(f64) -> f64 + Sync)| total(rows.len(), |row| of(rows[row].sum));
+    let sum_of_rows = |of: &(dyn Fn(f64) -> f64 + Sync)| total(rows.len(), |row| of(rows[row].total));
     // Relative to the largest weight, so that no product leaves the range of a float.
-    let largest = rows.iter().map(|row| row.sum).fold(f64::NEG_INFINITY, f64::max);
+    let largest = rows.iter().map(|row| row.total).fold(f64::NEG_INFINITY, f64::max);
     let effective =
         sum_of_rows(&|sum| (sum - largest).exp())?.powi(2) / sum_of_rows(&|sum| (2.0 * (sum - largest)).exp())?;
     let found = rows.len() as f64;

@@ -156,10 +156,10 @@ fn fill_unit<T: Float>(
 ) -> bool {
     // The weight that all tokens of the unit share.
     let shared = match level {
-        Level::Step | Level::Sequence => Some(ratios.sum(unit.clone()).sum),
+        Level::Step | Level::Sequence => Some(ratios.sum(unit.clone()).total),
         Level::StepGeometric | Level::Geometric => {
             let found = ratios.sum(unit.clone());
-            Some(found.sum / found.count.max(1) as f64)
+            Some(found.total / found.count.max(1) as f64)
         }
         Level::Token | Level::Prefix | Level::PrefixMin => None,
     };
