@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-# Both wheels go into one environment; cargo and uv use all cores by themselves.
+# All wheels go into one environment; cargo and uv use all cores by themselves.
 .NOTPARALLEL:
 
 PYTHON ?= python3
@@ -29,7 +29,7 @@ help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(STAMPS)/demo $(STAMPS)/wheel-release ## Train the demo's model: make demo ARGS="--recipe arpo --seed 1".
+demo: $(STAMPS)/demo $(STAMPS)/wheel-demo ## Train the demo's model: make demo ARGS="--recipe arpo --seed 1".
 	$(BIN)/agentrl train $(if $(filter --run --resume,$(ARGS)),,--run $(free_run)) $(ARGS)
 
 # The first of runs/demo, runs/demo-2, ... that is free: a run is never overwritten.
@@ -122,6 +122,9 @@ bench-compare: $(STAMPS)/test $(STAMPS)/wheel-dev ## Whether a bench is faster t
 .PHONY: build
 build: target/wheels/.stamp ## Build the release wheel in target/wheels.
 
+.PHONY: release
+release: $(STAMPS)/test $(STAMPS)/wheel-release ## Build the release wheel and install it into .venv: what the benches measure.
+
 .PHONY: wheels
 wheels: $(STAMPS)/build ## Build the wheel that runs on any Linux on x86-64 since 2018, and try it in an empty environment.
 	$(INSTALL) --requirement requirements/wheels.txt
@@ -176,10 +179,16 @@ $(STAMPS)/docs: requirements/docs.txt $(STAMPS)/test
 	$(INSTALL) --requirement requirements/docs.txt
 	@touch $@
 
-# The wheels: release for the demo; dev, which builds faster and checks for overflow, for the tests.
+# The wheels: release for users; demo, which is built in half the time; dev, which checks for overflow, for the tests.
 target/wheels/.stamp: $(SOURCES) $(STAMPS)/build
 	rm -rf $(@D)
 	$(BIN)/maturin build --release --compression-level 9 --interpreter $(BIN)/python --out $(@D)
+	@touch $@
+
+target/wheels-demo/.stamp: $(SOURCES) $(STAMPS)/build
+	@echo "building the core: about two minutes on two cores, once"
+	rm -rf $(@D)
+	$(BIN)/maturin build --profile demo --interpreter $(BIN)/python --out $(@D)
 	@touch $@
 
 target/wheels-dev/.stamp: $(SOURCES) $(STAMPS)/build
@@ -187,7 +196,7 @@ target/wheels-dev/.stamp: $(SOURCES) $(STAMPS)/build
 	$(BIN)/maturin build --interpreter $(BIN)/python --out $(@D)
 	@touch $@
 
-# One of the two is installed at a time; installing one takes a second.
+# One of them is installed at a time; installing one takes a second.
 define install_wheel
 rm -f $(STAMPS)/wheel-*
 $(INSTALL) --no-deps --reinstall $(<D)/*.whl
@@ -195,6 +204,9 @@ $(INSTALL) --no-deps --reinstall $(<D)/*.whl
 endef
 
 $(STAMPS)/wheel-release: target/wheels/.stamp
+	$(install_wheel)
+
+$(STAMPS)/wheel-demo: target/wheels-demo/.stamp
 	$(install_wheel)
 
 $(STAMPS)/wheel-dev: target/wheels-dev/.stamp
