@@ -411,7 +411,7 @@ def test_an_interrupted_export_leaves_nothing(recorded, tmp_path) -> None:
 def test_a_damaged_file_is_named(agentrl, recorded, tmp_path, command) -> None:
     run = tmp_path / "run"
     shutil.copytree(recorded, run)
-    file = next((run / "trajectories").glob("*.arrow"))
+    file = min((run / "trajectories").glob("*.arrow"))  # it has the trajectory that is shown
     file.write_bytes(file.read_bytes()[:-100])
     more = {"show": ["0"], "export": ["--to", str(tmp_path / "x.jsonl")], "compare": [recorded]}.get(command, [])
     message = agentrl(command, run, *more, status=1)

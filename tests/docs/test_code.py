@@ -26,7 +26,7 @@ ELSEWHERE = {
 }
 """Pages whose code runs in a test that knows what it has to come to, or has what it needs."""
 
-HERE = ("components", "concepts", "howto/cluster", "howto/component", "howto/loss", "howto/resume", "start")
+HERE = ("components", "concepts", "howto/cluster", "howto/component", "howto/loss", "howto/resume", "start", "store")
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +90,21 @@ def test_the_tree_of_the_concepts(capsys: pytest.CaptureFixture[str]) -> None:
     assert pl.DataFrame(batch.nodes)["tokens"].list.len().sum() == 8
     assert "advantage" in capsys.readouterr().out
     np.testing.assert_allclose(batch.column("advantage", "draw"), [-0.7071, 0.7071], atol=1e-4)
+
+
+def test_files_are_merged_beside_the_run() -> None:
+    from stores import trained
+
+    import agentrl_core as arl
+
+    with arl.Store.open("runs/demo") as store:
+        for iteration in range(3):
+            trained(store, iteration)
+        before = len(store.files("nodes"))
+    names = run("store")
+    names["merging"].join()
+    assert 1 == len(names["store"].files("nodes")) < before
+    names["store"].close()
 
 
 def test_a_component_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
