@@ -129,7 +129,7 @@ release: $(STAMPS)/test $(STAMPS)/wheel-release ## Build the release wheel and i
 wheels: $(STAMPS)/build ## Build the wheel that runs on any Linux on x86-64 since 2018, and try it in an empty environment.
 	$(INSTALL) --requirement requirements/wheels.txt
 	rm -rf target/wheels-portable
-	$(BIN)/maturin build --release --zig --compatibility manylinux_2_28 --compression-level 9 \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build --release --zig --compatibility manylinux_2_28 --compression-level 9 \
 		--interpreter $(BIN)/python --out target/wheels-portable
 	rm -rf target/empty && $(BIN)/uv venv --quiet --python $(BIN)/python target/empty
 	$(BIN)/uv pip install --quiet --python target/empty/bin/python target/wheels-portable/*.whl
