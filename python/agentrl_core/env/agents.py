@@ -19,7 +19,8 @@ from agentrl_core.env.base import Context, Environment, Message, Outcome, Split,
 from agentrl_core.env.task_list import TaskList
 from agentrl_core.exceptions import InvalidInputError
 
-# Requests that come within this of each other are answered at the same time. It decides nothing of what is stored.
+# Requests that come within this of each other are answered at the same time. It decides nothing of what is stored, but
+# which lane is the first where a program begins with several requests at once.
 _TOGETHER_SECONDS = 0.005
 # How long a program that is run again may take to ask what it asked before, where it has asked something else.
 _PATIENCE_SECONDS = 5.0
