@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import polars as pl
+
+from agentrl_core import weight
 
 if TYPE_CHECKING:
     from agentrl_core.integrations.polars import Tables
@@ -102,7 +105,7 @@ def _others(iterations: pl.DataFrame, rows: dict[str, Any]) -> list[Sign]:
 
 
 def _effective(tables: Tables, wanted: pl.Expr) -> Sign | None:
-    """Effective sample size of the weights that recomputed log-probs make: (sum of w)^2 over n times the sum of w^2."""
+    """Effective sample size of the weights that recomputed log-probs make, a token each."""
     if RECOMPUTED not in tables.node_columns.collect_schema().names():
         return None
     nodes = tables.nodes.join(tables.trajectories.filter(wanted).select("group_id").unique(), on="group_id", how="semi")
@@ -111,13 +114,11 @@ def _effective(tables: Tables, wanted: pl.Expr) -> Sign | None:
         .drop_nulls()
         .join(tables.node_columns.select("node_id", RECOMPUTED), on="node_id")
     )
-    weight = (pl.col(RECOMPUTED) - pl.col("logprobs")).exp()
-    tokens: Any = pairs.explode("logprobs", RECOMPUTED).select(weight=weight).filter(pl.col("weight").is_finite())
-    sums = tokens.select(n=pl.len(), first=pl.col("weight").sum(), second=pl.col("weight").pow(2).sum()).collect()
-    n, first, second = sums.row(0)
-    if not second:
+    tokens: Any = pairs.explode("logprobs", RECOMPUTED)
+    ratios = tokens.select(pl.col(RECOMPUTED) - pl.col("logprobs")).collect().to_series().drop_nans().drop_nulls()
+    if ratios.is_empty():
         return None
-    share = first**2 / (n * second)
+    share = weight.importance_diagnostics(ratios, np.arange(len(ratios) + 1)).effective_fraction
     level = "good" if share > 0.8 else "watch" if share > 0.5 else "bad"
     return Sign("effective samples", f"{share:.0%}", level, "of the tokens count, as the weights have drifted apart")
 
