@@ -3,6 +3,9 @@
 `python journalist.py FOLDER COUNTER`: for every line of standard input a new process opens the store of FOLDER, says
 `process N` and goes on where the one before it was killed; `died N` says with which signal it ended. The file COUNTER
 always holds how far it has come, as `place` tells: also what was told right before a kill is there.
+
+The counter is written through a memoryview: one store of eight bytes, whole whenever the kill comes. `struct.pack_into`
+clears the bytes before it writes them one by one, so a kill between the two would leave a smaller number.
 """
 
 from __future__ import annotations
@@ -29,10 +32,10 @@ def record(iteration: int, number: int) -> tuple[bytes, bytes]:
 
 def place(counter: Path) -> tuple[int, int]:
     """The iteration that goes on, and how many of its records were appended."""
-    return divmod(struct.unpack("<q", counter.read_bytes())[0], RECORDS + 1)
+    return divmod(struct.unpack("q", counter.read_bytes())[0], RECORDS + 1)
 
 
-def write(folder: str, counter: mmap.mmap) -> None:
+def write(folder: str, counter: memoryview) -> None:
     """Append and commit for ever."""
     with Store.open(folder) as store:
         say("process", os.getpid())
@@ -41,10 +44,10 @@ def write(folder: str, counter: mmap.mmap) -> None:
             if not store.has_batch(iteration):
                 journal = store.journal(iteration)
                 count = len(journal.records())
-                struct.pack_into("<q", counter, 0, iteration * (RECORDS + 1) + count)
+                counter[0] = iteration * (RECORDS + 1) + count
                 for number in range(count, RECORDS):
                     journal.append(*record(iteration, number))
-                    struct.pack_into("<q", counter, 0, iteration * (RECORDS + 1) + number + 1)
+                    counter[0] = iteration * (RECORDS + 1) + number + 1
                 store.append(store.rebase(grow(iteration)), iteration=iteration)
                 store.flush()
             store.close_iteration(store.batch(iteration), {})
@@ -53,7 +56,7 @@ def write(folder: str, counter: mmap.mmap) -> None:
 def again(folder: str, counter: str) -> None:
     """One process after the other, without starting Python each time."""
     with Path(counter).open("r+b") as file:
-        shared = mmap.mmap(file.fileno(), 8)
+        shared = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
     for _ in sys.stdin:
         child = os.fork()
         if not child:
