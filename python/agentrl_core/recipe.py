@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
+from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.column import Column
-from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
+from agentrl_core.component.component import PHASES, Component, find_component
 from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.component.needs import (
     answers_of,

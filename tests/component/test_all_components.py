@@ -16,7 +16,8 @@ from torch import Tensor
 
 from agentrl_core import Batch, Schedule, loss, recipes, rollout
 from agentrl_core.advantage import Normalisation, TreeRelative
-from agentrl_core.component.component import PHASES, BatchComponent, Component, find_component
+from agentrl_core.component.batch_component import BatchComponent
+from agentrl_core.component.component import PHASES, Component, find_component
 from agentrl_core.component.state import Remembers, packed, unpacked
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.recipe import Recipe

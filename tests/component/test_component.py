@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, dataclass
 import pytest
 
 from agentrl_core import advantage, loss, reward, rollout, select
-from agentrl_core.component import draw
+from agentrl_core.component import Where, draw
 from agentrl_core.component.component import Component, find_component
 from agentrl_core.exceptions import RecipeError
 
@@ -33,6 +33,14 @@ def test_table_and_pickle_give_the_same_back(package: object, component: Compone
     assert again == component
     assert hash(again) == hash(component)
     assert pickle.loads(pickle.dumps(component)) == component
+
+
+def test_components_of_every_phase_need_no_module() -> None:
+    table = advantage.GroupRelative(where=Where(source="fresh")).to_dict()
+    assert table["where"]["component"] == "Where"
+    assert find_component("agentrl_core.advantage", table).where == Where(source="fresh")
+    with pytest.raises(RecipeError, match="there is no component 'Component'"):
+        find_component("agentrl_core.advantage", {"component": "Component"})
 
 
 def test_whole_numbers_become_floats_where_floats_are_asked() -> None:

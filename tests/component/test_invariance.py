@@ -22,7 +22,7 @@ from agentrl_core.advantage import (
     TrackedBaseline,
     TreeRelative,
 )
-from agentrl_core.component.component import BatchComponent
+from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.recipes import ace, gdro_rl, gtpo, gui_libra, seed_grpo, vppo, xrpo
 from agentrl_core.recipes.c_morl import ConstrainedSum
 from agentrl_core.recipes.copo import Consistency

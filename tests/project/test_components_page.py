@@ -12,7 +12,8 @@ from rollouts import small
 
 from agentrl_core import advantage, group, loss, recipes, reward, select, weight
 from agentrl_core.advantage.compat import COMPAT
-from agentrl_core.component.component import BatchComponent, Component
+from agentrl_core.component.batch_component import BatchComponent
+from agentrl_core.component.component import Component
 
 TEXT = (Path(__file__).parents[2] / "docs" / "components.md").read_text(encoding="utf-8")
 PACKAGES = {"advantage": advantage, "loss": loss, "reward": reward, "select": select, "weight": weight}

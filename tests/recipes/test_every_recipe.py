@@ -12,7 +12,8 @@ import pytest
 from rollouts import bare, filled, small
 
 from agentrl_core import Batch, recipes
-from agentrl_core.component.component import PHASES, BatchComponent, Component
+from agentrl_core.component.batch_component import BatchComponent
+from agentrl_core.component.component import PHASES, Component
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.rstar2 import ResampleOnCorrect

@@ -9,7 +9,7 @@ import numpy as np
 
 from agentrl_core import Batch, Forest
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component.component import BatchComponent
+from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.rows import FLAGS
 from agentrl_core.exceptions import NotFoundError
 

@@ -1,7 +1,8 @@
 """What a component is: options that are checked, columns it needs and makes, numbers that follow a schedule."""
 
+from agentrl_core.component.batch_component import BatchComponent, Where
 from agentrl_core.component.column import Column, Level, draw, step, token
-from agentrl_core.component.component import BatchComponent, Component, Where, find_component
+from agentrl_core.component.component import Component, find_component
 from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.component.options import column_name, option
 from agentrl_core.component.rows import Rows

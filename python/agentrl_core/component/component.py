@@ -13,24 +13,15 @@ import inspect
 import math
 import types
 import typing
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from typing import Any, ClassVar, Literal, Self
 
 from agentrl_core.component.column import Column
-from agentrl_core.component.options import ColumnName, Filled, Range, Rule, column_name, declared
-from agentrl_core.component.options import option as bounded
+from agentrl_core.component.options import ColumnName, Filled, Range, Rule, declared
 from agentrl_core.component.schedule import Changing, Schedule
 from agentrl_core.component.written import written
-from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import RecipeError
-
-if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
 
 PHASES: dict[str, str] = {
     "select": "select",
@@ -45,6 +36,7 @@ PHASES: dict[str, str] = {
 }
 """The phases of a recipe and the package that holds the components of each; those before `replay` in their order."""
 
+_COMMON = "agentrl_core.component"  # has the components that stand inside those of every phase
 _hints = typing.get_type_hints
 _NULL = "none"  # TOML has no null: an option that is None while its default is not is written as this word
 
@@ -241,8 +233,8 @@ class Component:
     def to_dict(self) -> dict[str, Any]:
         """The component as a plain table: its class under `component`, then its options.
 
-        The class is its name where the package of its phase has it, else `module:Class`, whose module has to be found
-        where the table is read.
+        The class is its name where the package of its phase or `agentrl_core.component` has it, else `module:Class`,
+        whose module has to be found where the table is read.
         Options that are None are left out, or written as `"none"` where the default is something else.
         """
         table: dict[str, Any] = {"component": _address(type(self), _package(type(self)))}
@@ -295,81 +287,6 @@ class Component:
         return cls(**values)
 
 
-@dataclass(frozen=True)
-class Where(Component):
-    """The draws that a component or a loss applies to: those that everything which is given holds for.
-
-    Draws outside neither vote in its statistics nor are written or trained by it. So a chain may hold one advantage for
-    fresh draws and another for replayed ones.
-
-    Args:
-        source: where a draw comes from: `fresh`, `replay`, `expert`, `failed` or `imagined`; None: anywhere.
-        origin: who made its trajectory: `generated`, `expert`, `imagined` or `imported`; None: anybody.
-        role: its role in the group: `member`, `baseline` or `helper`; None: any.
-        agent: number of the agent, in the order of the collector's engines; None: any.
-        column: a draw column that is compared, of which NaN never fits; empty: none.
-        at_least: smallest value of the column; None: any.
-        above: larger than this; None: any.
-        at_most: largest value of the column; None: any.
-        below: smaller than this; None: any.
-
-    Example:
-        >>> from agentrl_core import advantage, recipes
-        >>> from agentrl_core.component import Where
-        >>> fresh = advantage.GroupRelative(where=Where(source="fresh"))
-        >>> stored = advantage.TrackedBaseline(where=Where(source="replay"))
-        >>> recipe = recipes.GRPO.replace(advantage=(fresh, stored))
-    """
-
-    source: Literal["fresh", "replay", "expert", "failed", "imagined"] | None = None
-    origin: Literal["generated", "expert", "imagined", "imported"] | None = None
-    role: Literal["member", "baseline", "helper"] | None = None
-    agent: int | None = bounded(None, at_least=0)
-    column: str = column_name("", level="draw", optional=True)
-    at_least: float | None = None
-    above: float | None = None
-    at_most: float | None = None
-    below: float | None = None
-
-    def check_options(self) -> None:
-        """A column has a bound, and a bound a column."""
-        has_bound = any(getattr(self, bound) is not None for bound in ("at_least", "above", "at_most", "below"))
-        self.require(has_bound == bool(self.column), "column", "give it with at_least, above, at_most or below")
-
-    def holds(self, batch: Batch, values: NDArray[np.float64] | None = None) -> NDArray[np.bool_]:
-        """Which draws they are, `bool[draws]`; `values`: of the column, where they are known from elsewhere."""
-        held = np.ones(batch.num_draws, np.bool_)
-        for name in ("source", "origin", "role"):
-            wanted = getattr(self, name)
-            if wanted is not None:
-                held &= batch.column(name, "draw") == CODES[name].index(wanted)
-        if self.agent is not None:
-            held &= batch.column("agent", "draw") == self.agent
-        if self.column:
-            numbers = np.asarray(batch.column(self.column, "draw") if values is None else values, np.float64)
-            held &= np.isfinite(numbers)
-            held &= numbers >= (-math.inf if self.at_least is None else self.at_least)
-            held &= numbers > (-math.inf if self.above is None else self.above)
-            held &= numbers <= (math.inf if self.at_most is None else self.at_most)
-            held &= numbers < (math.inf if self.below is None else self.below)
-        return held
-
-
-@dataclass(frozen=True)
-class BatchComponent(Component, ABC):
-    """A component that reads columns of a batch and returns the batch with new columns: reward, advantage, weight.
-
-    Args:
-        where: the draws that it applies to, others neither vote nor are written; None: all.
-    """
-
-    where: Where | None = field(default=None, kw_only=True)
-
-    @abstractmethod
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the columns of `makes` added. `batch` itself stays as it is."""
-
-
 def _schedule(kind: type[Component], name: str, table: Mapping[str, Any]) -> Schedule:
     try:
         return Schedule(**table)
@@ -386,8 +303,8 @@ def find_component(package: str, table: Mapping[str, Any]) -> Component:
     Args:
         package: import name of the phase's package, such as `agentrl_core.loss`, which has the classes that are named
             without a module.
-        table: what `Component.to_dict` gave. `component` is a class of the package, or anybody's as `module:Class`;
-            that module is imported.
+        table: what `Component.to_dict` gave. `component` is a class of the package or of `agentrl_core.component`, or
+            anybody's as `module:Class`; that module is imported.
 
     Raises:
         RecipeError: there is no such package, module or class, or its options do not fit.
@@ -398,19 +315,20 @@ def find_component(package: str, table: Mapping[str, Any]) -> Component:
         raise RecipeError(f'{short}: the table needs a line component = "ClassName"; it has component={name!r}')
     if ":" in name:
         kind = _imported(short, name)
-        return kind.from_dict(table, package if issubclass(kind, Changing) else "")
-    try:
-        known = _exported(package)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise
-        raise RecipeError(f"{short}: this phase has no components; remove it from the recipe") from None
-    if name not in known:
-        raise RecipeError(
-            f"{short}: there is no component {name!r}; use one of: {', '.join(sorted(known))}; "
-            'or name your own with its module: "package.module:Class"'
-        )
-    return known[name].from_dict(table)
+    else:
+        try:
+            known = _exported(package)
+        except ModuleNotFoundError as error:
+            if error.name != package:
+                raise
+            raise RecipeError(f"{short}: this phase has no components; remove it from the recipe") from None
+        kind = {**_exported(_COMMON), **known}.get(name, Component)
+        if kind is Component:
+            raise RecipeError(
+                f"{short}: there is no component {name!r}; use one of: {', '.join(sorted(known))}; "
+                'or name your own with its module: "package.module:Class"'
+            )
+    return kind.from_dict(table, package if issubclass(kind, Changing) else "")
 
 
 def _imported(short: str, address: str) -> type[Component]:
@@ -437,6 +355,7 @@ def _exported(package: str) -> dict[str, type[Component]]:
         for key in module.__all__
         if isinstance(kind := vars(module).get(key), type)
         and issubclass(kind, Component)
+        and kind is not Component
         and not inspect.isabstract(kind)
     }
 
@@ -449,8 +368,8 @@ def _package(kind: type[Component]) -> str:
 
 
 def _address(kind: type[Component], package: str) -> str:
-    """How a table names a class where the components of `package` need no module."""
-    is_known = bool(package) and _exported(package).get(kind.__name__) is kind
+    """How a table names a class where the components of `package`, and those of every phase, need no module."""
+    is_known = any(_exported(known).get(kind.__name__) is kind for known in (package, _COMMON) if known)
     return kind.__name__ if is_known else f"{kind.__module__}:{kind.__qualname__}"
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.component.component import BatchComponent, Component
+from agentrl_core.component.batch_component import BatchComponent
+from agentrl_core.component.component import Component
 from agentrl_core.component.some_draws import voting
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 

@@ -1,0 +1,93 @@
+"""Components that work on a batch, and the draws of it that they apply to."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.component.component import Component
+from agentrl_core.component.options import column_name, option
+from agentrl_core.data.codes import CODES
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class Where(Component):
+    """The draws that a component or a loss applies to: those that everything which is given holds for.
+
+    Draws outside neither vote in its statistics nor are written or trained by it. So a chain may hold one advantage for
+    fresh draws and another for replayed ones.
+
+    Args:
+        source: where a draw comes from: `fresh`, `replay`, `expert`, `failed` or `imagined`; None: anywhere.
+        origin: who made its trajectory: `generated`, `expert`, `imagined` or `imported`; None: anybody.
+        role: its role in the group: `member`, `baseline` or `helper`; None: any.
+        agent: number of the agent, in the order of the collector's engines; None: any.
+        column: a draw column that is compared, of which NaN never fits; empty: none.
+        at_least: smallest value of the column; None: any.
+        above: larger than this; None: any.
+        at_most: largest value of the column; None: any.
+        below: smaller than this; None: any.
+
+    Example:
+        >>> from agentrl_core import advantage, recipes
+        >>> from agentrl_core.component import Where
+        >>> fresh = advantage.GroupRelative(where=Where(source="fresh"))
+        >>> stored = advantage.TrackedBaseline(where=Where(source="replay"))
+        >>> recipe = recipes.GRPO.replace(advantage=(fresh, stored))
+    """
+
+    source: Literal["fresh", "replay", "expert", "failed", "imagined"] | None = None
+    origin: Literal["generated", "expert", "imagined", "imported"] | None = None
+    role: Literal["member", "baseline", "helper"] | None = None
+    agent: int | None = option(None, at_least=0)
+    column: str = column_name("", level="draw", optional=True)
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def check_options(self) -> None:
+        """A column has a bound, and a bound a column."""
+        has_bound = any(getattr(self, bound) is not None for bound in ("at_least", "above", "at_most", "below"))
+        self.require(has_bound == bool(self.column), "column", "give it with at_least, above, at_most or below")
+
+    def holds(self, batch: Batch, values: NDArray[np.float64] | None = None) -> NDArray[np.bool_]:
+        """Which draws they are, `bool[draws]`; `values`: of the column, where they are known from elsewhere."""
+        held = np.ones(batch.num_draws, np.bool_)
+        for name in ("source", "origin", "role"):
+            wanted = getattr(self, name)
+            if wanted is not None:
+                held &= batch.column(name, "draw") == CODES[name].index(wanted)
+        if self.agent is not None:
+            held &= batch.column("agent", "draw") == self.agent
+        if self.column:
+            numbers = np.asarray(batch.column(self.column, "draw") if values is None else values, np.float64)
+            held &= np.isfinite(numbers)
+            held &= numbers >= (-math.inf if self.at_least is None else self.at_least)
+            held &= numbers > (-math.inf if self.above is None else self.above)
+            held &= numbers <= (math.inf if self.at_most is None else self.at_most)
+            held &= numbers < (math.inf if self.below is None else self.below)
+        return held
+
+
+@dataclass(frozen=True)
+class BatchComponent(Component, ABC):
+    """A component that reads columns of a batch and returns the batch with new columns: reward, advantage, weight.
+
+    Args:
+        where: the draws that it applies to, others neither vote nor are written; None: all.
+    """
+
+    where: Where | None = field(default=None, kw_only=True)
+
+    @abstractmethod
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns of `makes` added. `batch` itself stays as it is."""
