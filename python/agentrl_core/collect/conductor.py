@@ -92,6 +92,7 @@ class Conductor:
         known: how many iterations were closed when this one began: what was solved in them.
         shared: room for branches, by environment, where several iterations run at once; None: this one has its own.
         window: most tokens that a branch says in this iteration; None: no limit.
+        old_logprob: what the recipe takes ratios to.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Conductor:
         known: int = 0,
         shared: Mapping[str, Room] | None = None,
         window: int | None = None,
+        old_logprob: str = "behaviour",
     ) -> None:
         self.forest = forest
         self.program = program
@@ -129,6 +131,7 @@ class Conductor:
         self._limits = limits
         self._seed = seed
         self._mode: Literal["train", "evaluate"] = mode
+        self._old_logprob = old_logprob
         self._notices = notices
         self._reward = reward
         self._statistics = statistics
@@ -388,6 +391,11 @@ class Conductor:
     async def generate(self, name: str, agent: str, request: Request) -> Segment:
         """What the model of an agent says to a request, from the journal or from its engine."""
         engine = self._engine(agent)
+        if request.sampling.by_entropy is not None and self._old_logprob == "behaviour" and self._mode == "train":
+            raise InvalidInputError(
+                "sampling.by_entropy gives every token another temperature, at which no loss runs the model; take "
+                'ratios to what is recomputed: recipe.replace(old_logprob="recomputed")'
+            )
         asked = question(request, agent if agent in self._engines else next(iter(self._engines)))
         recorded = self._journal.find(name, asked, read_segment)
         if recorded is not None:

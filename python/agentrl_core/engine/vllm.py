@@ -16,7 +16,7 @@ from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.stepping import Stepping
 from agentrl_core.engine.vllm_output import PROCESSED
 from agentrl_core.engine.vllm_worker import replace_weights
-from agentrl_core.exceptions import EngineError, InvalidInputError, MissingDependencyError
+from agentrl_core.exceptions import EngineError, InvalidInputError, MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,6 +31,9 @@ class Vllm(Stepping):
     entropy; `Segment.entropies` is the estimate that ARPO uses, over the ten most likely tokens,
 
         H10 = -sum_{i in top 10} p_i log p_i  <=  H        (`entropy_estimator` is "top_10")
+
+    With `Sampling.by_entropy` the temperature follows the exact H, and what is reported stays this estimate of the
+    distribution sampled from.
 
     Environment variables that vLLM reads on import are set unless they are set already: it runs in this process
     (`VLLM_ENABLE_V1_MULTIPROCESSING=0`), and on a machine without a GPU also `TORCHDYNAMO_DISABLE=1`,
@@ -91,6 +94,11 @@ class Vllm(Stepping):
             "logprobs_mode": PROCESSED,
             "use_tqdm_on_load": False,
         }
+        self._has_rule = options.get("speculative_config") is None
+        if self._has_rule:
+            from agentrl_core.engine.vllm_temperature import TemperatureByEntropy
+
+            options["logits_processors"] = [*(options.get("logits_processors") or ()), TemperatureByEntropy]
         if not torch.cuda.is_available():
             # A prompt prefilled in parts rewinds its request's random generator, which a CPU generator cannot do.
             defaults |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
@@ -104,6 +112,11 @@ class Vllm(Stepping):
 
     def _check(self, request: Request) -> None:
         vllm_output.check(request, self._context_tokens, "pass a larger max_model_len to Vllm")
+        if request.sampling.by_entropy is not None and not self._has_rule:
+            raise UnsupportedError(
+                "generate: by_entropy needs the logits of every token, and vLLM with speculative_config hands out none; "
+                "make the Vllm without it"
+            )
         top = request.sampling.top
         if 0 <= self._most_logprobs < top:
             raise InvalidInputError(
@@ -163,8 +176,12 @@ class Vllm(Stepping):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        from agentrl_core.engine.vllm_temperature import ARGUMENT
+
+        rule = request.sampling.by_entropy
         return SamplingParams(
             **vllm_output.params(request, vllm_output.columns(request)),
+            extra_args=None if rule is None else {ARGUMENT: [rule.zero, rule.above, rule.below, rule.change]},
             flat_logprobs=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )

@@ -20,7 +20,13 @@ from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted, check_request
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.vllm_doors import Server
-from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError, MissingDependencyError
+from agentrl_core.exceptions import (
+    AgentRLError,
+    EngineError,
+    InvalidInputError,
+    MissingDependencyError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -146,10 +152,15 @@ class VllmServer:
 
         Raises:
             InvalidInputError: the request is none, or the servers do not take it; the engine is closed.
+            UnsupportedError: its sampling has `by_entropy`.
             EngineError: no server with the right weights answered.
         """
         self._check_open("generate")
         check_request(request, self.vocabulary_size)
+        if request.sampling.by_entropy is not None:
+            raise UnsupportedError(
+                "generate: by_entropy is not known to a vLLM server; sample with engine.Vllm or engine.Transformers"
+            )
         vllm_output.check(request, self._context_tokens, "start the servers with a larger --max-model-len")
         asked = _Asked(request)
         with self._lock:  # now, so that an abort finds it whatever the loop does first
