@@ -74,7 +74,7 @@ def test_a_draw_is_the_inverse_of_the_cumulative_distribution(logits, sampling, 
 
 
 def test_the_temperature_of_a_row_follows_its_entropy():
-    # Logits 0 and 0: H = ln 2, e = ln ln 2 = -0.366513, half way from the zero to the highest: T = 2 (1 + 0.1 / 2) = 2.1.
+    # Logits 0 and 0: H = ln 2, e = ln ln 2 = -0.366513, half way from zero to the highest: T = 2 (1 + 0.1 / 2) = 2.1.
     # Logits 0 and 50 at T0 = 2: H = 25 e^-25 + ... < 1e-8, so e = ln 1e-8, at the lowest: T = 2 (1 - 0.1) = 1.8.
     # Logits 0 and 2 at T0 = 2: p = 1 / (1 + e) = 0.268941, H = 0.582203, e = -0.540936 = zero + 0.825577: h = 0.412789.
     rule = EntropyTemperature(zero=-1.366513, above=2.0, below=4.0, change=0.1)
@@ -102,7 +102,7 @@ def test_the_temperature_of_a_row_follows_its_entropy():
 def test_rules_that_are_none(numbers, message):
     with pytest.raises(InvalidInputError, match=message):
         EntropyTemperature(**({"zero": 0.0, "above": 1.0, "below": 1.0} | numbers))
-    with pytest.raises(InvalidInputError, match="by_entropy is 0.05; give an engine.EntropyTemperature"):
+    with pytest.raises(InvalidInputError, match=r"by_entropy is 0\.05; give an engine.EntropyTemperature"):
         Sampling(by_entropy=0.05)
 
 

@@ -49,7 +49,7 @@ def test_log_probs_equal_the_models_own_forward(sampling, generate, policy, own_
 def test_the_temperature_of_each_token_follows_from_its_entropy(generate, policy):
     import torch
 
-    rule = EntropyTemperature(zero=0.5, above=1.0, below=2.0, change=0.4)
+    rule = EntropyTemperature(zero=1.5, above=0.3, below=0.2, change=0.4)
     samplings = [Sampling(temperature=0.7, max_tokens=10, by_entropy=rule), Sampling(temperature=0.7, max_tokens=10)]
     pairs = list(zip(*(some_requests(generate.vocabulary_size, sampling) for sampling in samplings), strict=True))
     requests = [pair[place % 2] for place, pair in enumerate(pairs)]  # those that follow the rule among others
@@ -61,7 +61,7 @@ def test_the_temperature_of_each_token_follows_from_its_entropy(generate, policy
         if request.sampling.by_entropy is not None:
             p = torch.softmax(x, -1)
             e = (-(p * p.log()).sum(-1)).clamp(min=1e-8).log()
-            h = torch.where(e > 0.5, ((e - 0.5) / 1.0).clamp(max=1.0), ((e - 0.5) / 2.0).clamp(min=-1.0))
+            h = torch.where(e > 1.5, ((e - 1.5) / 0.3).clamp(max=1.0), ((e - 1.5) / 0.2).clamp(min=-1.0))
             heights += h.tolist()
             x = x / (1 + 0.4 * h)[:, None]
         wanted = torch.log_softmax(x, -1).gather(-1, ids[0, len(request.tokens) :, None])[:, 0]

@@ -52,7 +52,7 @@ def unsure(context: str, request: Request) -> Reply:
 
 
 def test_the_temperature_follows_the_last_iteration(tmp_path: Path) -> None:
-    # ln H of each answer: -3, -1 (all but three of 24), 1.5. The nearest value to the 0.8 quantile is -1: the widths are
+    # ln H of each answer: -3, -1 (all others), 1.5. The nearest value to the 0.8 quantile is -1: the widths are
     # 1.5 - (-1) = 2.5 and -1 - (-3) = 2.
     rule = EntropyTemperature(zero=-1.0, above=2.5, below=2.0, change=0.05)
     with arl.Store.open(tmp_path, sync="never") as store:
@@ -70,7 +70,9 @@ def test_the_temperature_follows_the_last_iteration(tmp_path: Path) -> None:
     [found] = samplings[1]
     assert found is not None
     np.testing.assert_allclose(
-        [found.zero, found.above, found.below, found.change], [rule.zero, rule.above, rule.below, rule.change], atol=1e-6
+        [found.zero, found.above, found.below, found.change],
+        [rule.zero, rule.above, rule.below, rule.change],
+        atol=1e-6,
     )
 
 

@@ -27,7 +27,7 @@ from agentrl_core.collect.left_over import keep_left_over
 from agentrl_core.collect.library import Solved
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.room import Room, rooms
+from agentrl_core.collect.room import Places, Room, rooms
 from agentrl_core.collect.said import Said
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
@@ -149,6 +149,8 @@ class Conductor:
         self._failed: list[Exception] = []
         self._worlds_of: dict[str, str] = {}
         self._rooms = rooms(limits.branches, worlds) if shared is None else shared
+        self._places: dict[str, Places] = {}
+        """Those of each group of a selection."""
         self._gate = Gate(window)
         self.said: dict[str, Said] = {}
         """What engines said for each group of a selection."""
@@ -274,7 +276,8 @@ class Conductor:
 
     async def _play(self, group: Group, program: Callable[[Group], Awaitable[Any]]) -> None:
         room = self._rooms[self._world_of(group.task)]
-        async with room.take(self.program.branches(group.size), self.forest.iteration):
+        async with room.take(self.program.branches(group.size), self.forest.iteration) as places:
+            self._places[group.name] = places
             try:
                 await group.play(program)
                 self._done += 1
@@ -291,6 +294,11 @@ class Conductor:
                     f"{self.program.title()} failed on group {group.name} (task {group.task.task_id!r}), which is left "
                     f"out: {type(error).__name__}: {error}",
                 )
+
+    def release(self, name: str, count: int) -> None:
+        """Give back so many of the places of a group; one that another made has none of its own."""
+        if name in self._places:
+            self._places[name].release(count)
 
     async def derive(self, group: Group) -> None:
         """Run the program of a group that another group made, to its end."""

@@ -18,7 +18,7 @@ class EntropyTemperature:
         T = T0 (1 + change h),   e = log max(H, 1e-8),
         h = min((e - zero) / above, 1) where e > zero, else max((e - zero) / below, -1)
 
-    with T0 the temperature of the `Sampling` and H the entropy of softmax(z / T0) over the whole vocabulary, at the very
+    with T0 the temperature of the `Sampling` and H the entropy of softmax(z / T0) over the whole vocabulary, at the
     token that is drawn; `zero`, `above` and `below` are of what was sampled before, such as the last iteration. The
     paper divides by a root mean square first, which cancels. top_k and top_p are of the distribution at T.
 

@@ -114,8 +114,8 @@ class Vllm(Stepping):
         vllm_output.check(request, self._context_tokens, "pass a larger max_model_len to Vllm")
         if request.sampling.by_entropy is not None and not self._has_rule:
             raise UnsupportedError(
-                "generate: by_entropy needs the logits of every token, and vLLM with speculative_config hands out none; "
-                "make the Vllm without it"
+                "generate: by_entropy needs the logits of every token, which vLLM keeps to itself with "
+                "speculative_config; make the Vllm without it"
             )
         top = request.sampling.top
         if 0 <= self._most_logprobs < top:

@@ -34,7 +34,8 @@ class PruneRunning(Rollout):
     where K is what is left of `keep` times the size of the group, at least two; those that ended before are kept and
     count for it. Where no l1 and l2 can balance them, the nearest ones are taken. Exactly K survive, by systematic
     sampling (one uniform number for the group). The others are pruned: kept in the files, neither scored nor drawn, so
-    that the statistics of the group are those of the survivors.
+    that the statistics of the group are those of the survivors; their places go to groups that wait for room
+    (`Group.release`).
 
     The paper trains a head on the policy's last hidden states for p; here `quality` is the mean probability of the
     tokens so far (geometric), which needs no model. A subclass says what it knows better.
@@ -63,6 +64,7 @@ class PruneRunning(Rollout):
     async def group(self, group: Group) -> None:
         """The first tokens, who survives, the rest."""
         branches = group.start_many(group.size)
+        pruned: list[Branch] = []
         if group.iteration >= self.begin:
             segments = await group.advance(branches, tokens=self.tokens)
             running = [
@@ -73,9 +75,11 @@ class PruneRunning(Rollout):
             kept = max(2, round(self.keep * group.size)) - (len(branches) - len(running))
             if kept < len(running):
                 chances = self.survival(await self.quality(group, running), max(kept, 0))
-                for branch, survives in zip(running, systematic(chances, group.uniform("survival")), strict=True):
-                    if not survives:
-                        branch.stop("quality")
+                survive = systematic(chances, group.uniform("survival"))
+                pruned = [branch for branch, survives in zip(running, survive, strict=True) if not survives]
+        for branch in pruned:
+            branch.stop("quality")
+        group.release(pruned)
         await group.run([branch for branch in branches if not branch.over], self._go_on)
 
     async def _go_on(self, branch: Branch) -> None:
