@@ -315,6 +315,10 @@ class Conductor:
         """V, the width of the logits of an agent's model."""
         return self._engine(agent).vocabulary_size
 
+    def precision(self, agent: str) -> int | None:
+        """How many bits the weights have in the engine that speaks for an agent; None: it does not say."""
+        return getattr(self._engine(agent), "precision", None)
+
     def check_images(self, agent: str, title: str) -> None:
         """Refuse images of an environment for an agent whose engine takes none."""
         engine = self._engine(agent)

@@ -190,6 +190,9 @@ class Segment:
 class Engine(Protocol):
     """Something that generates. Requests may come from several event loops and threads at once.
 
+    It may have two more attributes: `takes_images` (see `Request`), and `precision`, how many bits a weight has with
+    which it samples, an integer or None (`rollout.WithPrecision` records it).
+
     Example:
         >>> import numpy as np
         >>> from agentrl_core import engine, env, warm_start

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+_BITS: dict[str, int] = {"fp8": 8, "modelopt": 8, "awq": 4, "modelopt_fp4": 4, "mxfp4": 4}
+"""Of the weights by vLLM's methods of quantisation."""
+
+
 class Vllm(Stepping):
     """Samples with vLLM, one request for each segment, with processed log-probabilities and the prefix cache.
 
@@ -107,6 +111,8 @@ class Vllm(Stepping):
         self.vocabulary_size = int(config.get_vocab_size())
         self._context_tokens = int(config.max_model_len)
         self._most_logprobs = int(config.max_logprobs)
+        self.precision = _BITS.get(config.quantization) if config.quantization else 8 * config.dtype.itemsize
+        """How many bits a weight has; None where vLLM's method of quantisation leaves it to the checkpoint."""
         self._requests: dict[int, tuple[str, Request]] = {}
         """What runs: vLLM's own name of each request, and the request."""
 

@@ -85,6 +85,7 @@ class VllmServer:
         folder: seen by the trainer and all servers, where `update_weights` leaves a checkpoint; None: weights stay.
         entropies: whether segments have them; without, a server has less to write (`entropy_estimator` is "none" then).
         seconds: a server that takes longer for a segment counts as one that does not answer.
+        precision: how many bits a weight has there, which servers do not tell (`rollout.WithPrecision` records it).
 
     Raises:
         MissingDependencyError: httpx is not installed.
@@ -110,6 +111,7 @@ class VllmServer:
         folder: str | os.PathLike[str] | None = None,
         entropies: bool = True,
         seconds: float = 600.0,
+        precision: int | None = None,
     ) -> None:
         try:
             import httpx  # noqa: F401 -- is it there?
@@ -120,6 +122,7 @@ class VllmServer:
             raise InvalidInputError("VllmServer: urls is empty; give the address of at least one server")
         if seconds <= 0:
             raise InvalidInputError(f"VllmServer: seconds is {seconds}; give a positive number")
+        self.precision = precision
         self.chat = Chat(tokenizer)
         self.vocabulary_size = len(tokenizer)
         self.entropy_estimator = vllm_output.ENTROPY_ESTIMATOR if entropies else "none"
