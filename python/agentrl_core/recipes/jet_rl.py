@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 
-class Mismatch(NamedTuple):
+class _Mismatch(NamedTuple):
     """How far an engine of one precision and the trainer are apart, d = ln p_trainer - ln p_engine of a token.
 
     Attributes:
@@ -45,7 +45,7 @@ class Mismatch(NamedTuple):
         return self.mean_difference > 0.02 or self.diagnostics.effective_fraction < 0.9
 
 
-def mismatch(batch: Batch) -> dict[int, Mismatch]:
+def mismatch(batch: Batch) -> dict[int, _Mismatch]:
     """How far engine and trainer are apart, for each precision in which actions were sampled, by its bits.
 
     Args:
@@ -79,7 +79,7 @@ def mismatch(batch: Batch) -> dict[int, Mismatch]:
     for precision in np.unique(bits[known]).tolist():
         own = known & (bits == precision)
         diagnostics = importance_diagnostics(differences, offsets, mask=own)
-        found[int(precision)] = Mismatch(float(np.abs(differences[own]).mean()), diagnostics)
+        found[int(precision)] = _Mismatch(float(np.abs(differences[own]).mean()), diagnostics)
     return found
 
 
