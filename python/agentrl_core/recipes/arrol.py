@@ -37,14 +37,15 @@ class PruneRunning(Rollout):
     that the statistics of the group are those of the survivors; their places go to groups that wait for room
     (`Group.release`).
 
-    The paper trains a head on the policy's last hidden states for p; here `quality` is the mean probability of the
-    tokens so far (geometric), which needs no model. A subclass says what it knows better.
+    The paper trains a head on the policy's last hidden states for p: give the collector one as a model, and its name as
+    `head`. Without one p is the mean probability of the tokens so far (geometric), which needs no model.
 
     Args:
         tokens: after how many of the first action it is decided.
         keep: share of the group that goes on.
         balance: share of the survivors that should succeed.
         begin: the first iteration that prunes.
+        head: the collector's model that is asked for p, of all groups at once; empty: none.
 
     Raises:
         RecipeError: an option is out of range.
@@ -60,6 +61,12 @@ class PruneRunning(Rollout):
     keep: float = option(0.5, above=0, at_most=1)
     balance: float = option(0.5, at_least=0, at_most=1)
     begin: int = option(20, at_least=0)
+    head: str = ""
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The head."""
+        return (self.head,) if self.head else ()
 
     async def group(self, group: Group) -> None:
         """The first tokens, who survives, the rest."""
@@ -89,8 +96,9 @@ class PruneRunning(Rollout):
         await self.branch(branch)
 
     async def quality(self, group: Group, branches: Sequence[Branch]) -> NDArray[np.float64]:
-        """`float64[branches]` in [0, 1]: how likely each succeeds. Here: exp of the mean log-prob of its tokens."""
-        del group
+        """`float64[branches]` in [0, 1]: how likely each succeeds."""
+        if self.head:
+            return await group.ask(self.head, branches)
         segments = [branch.path.open[-1] for branch in branches]
         return np.array([np.exp(np.mean(segment.logprobs)) for segment in segments])  # type: ignore[union-attr]
 
