@@ -49,6 +49,7 @@ def test_log_probs_equal_the_models_own_forward(sampling, generate, policy, own_
 def test_the_temperature_of_each_token_follows_from_its_entropy(generate, policy):
     import torch
 
+    assert generate.precision == 32
     rule = EntropyTemperature(zero=1.5, above=0.3, below=0.2, change=0.4)
     samplings = [Sampling(temperature=0.7, max_tokens=10, by_entropy=rule), Sampling(temperature=0.7, max_tokens=10)]
     pairs = list(zip(*(some_requests(generate.vocabulary_size, sampling) for sampling in samplings), strict=True))

@@ -317,7 +317,8 @@ class Conductor:
 
     def precision(self, agent: str) -> int | None:
         """How many bits the weights have in the engine that speaks for an agent; None: it does not say."""
-        return getattr(self._engine(agent), "precision", None)
+        bits: int | None = getattr(self._engine(agent), "precision", None)
+        return bits
 
     def check_images(self, agent: str, title: str) -> None:
         """Refuse images of an environment for an agent whose engine takes none."""
