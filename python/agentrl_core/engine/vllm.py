@@ -15,6 +15,7 @@ from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.stepping import Stepping
 from agentrl_core.engine.vllm_output import PROCESSED
+from agentrl_core.engine.vllm_temperature import ARGUMENT, PROCESSOR
 from agentrl_core.engine.vllm_worker import replace_weights
 from agentrl_core.exceptions import EngineError, InvalidInputError, MissingDependencyError, UnsupportedError
 
@@ -100,9 +101,7 @@ class Vllm(Stepping):
         }
         self._has_rule = options.get("speculative_config") is None
         if self._has_rule:
-            from agentrl_core.engine.vllm_temperature import TemperatureByEntropy
-
-            options["logits_processors"] = [*(options.get("logits_processors") or ()), TemperatureByEntropy]
+            options["logits_processors"] = [*(options.get("logits_processors") or ()), PROCESSOR]
         if not torch.cuda.is_available():
             # A prompt prefilled in parts rewinds its request's random generator, which a CPU generator cannot do.
             defaults |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
@@ -181,8 +180,6 @@ class Vllm(Stepping):
     def _params(self, request: Request) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
-
-        from agentrl_core.engine.vllm_temperature import ARGUMENT
 
         rule = request.sampling.by_entropy
         return SamplingParams(
