@@ -46,3 +46,34 @@ def test_environments_share_one_room_or_have_their_own() -> None:
     shared, own = rooms(4, ["a", "b"]), rooms({"a": 1, "b": 2}, ["a", "b"])
     assert shared["a"] is shared["b"]
     assert own["a"] is not own["b"]
+
+
+def test_places_that_are_given_back_go_to_who_waits() -> None:
+    async def run() -> list[str]:
+        room, order = Room(4), list[str]()
+        goes_on = asyncio.Event()
+
+        async def hold(name: str, count: int, released: int) -> None:
+            async with room.take(count) as places:
+                order.append(name)
+                places.release(released)
+                await goes_on.wait()
+
+        # 4 of 4; waits for 2; and 9 of which 4 are held: 4 given back leave 5 that are needed, and 4 held.
+        tasks = [asyncio.ensure_future(hold("pruned", 4, 2)), asyncio.ensure_future(hold("waits", 2, 0))]
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert order == ["pruned", "waits"], "while the first goes on"
+        tasks.append(asyncio.ensure_future(hold("large", 9, 4)))
+        tasks.append(asyncio.ensure_future(hold("last", 1, 5)))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert order == ["pruned", "waits"]
+        goes_on.set()
+        await asyncio.gather(*tasks)
+        async with asyncio.timeout(60), room.take(4):  # all places are free again, and no more than there were
+            pass
+        assert (room.size, room._free) == (4, 4)
+        return order
+
+    assert asyncio.run(run()) == ["pruned", "waits", "large", "last"]

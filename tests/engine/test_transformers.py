@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from agentrl_core import engine
-from agentrl_core.engine import Request, Sampling, complete
+from agentrl_core.engine import EntropyTemperature, Request, Sampling, complete
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 SAMPLINGS = [
@@ -36,6 +36,36 @@ def test_log_probs_and_entropies_equal_the_models_own_forward(family, sampling, 
         logprobs, entropies = own_words(model, request, segment, sampling)
         np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
         np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
+
+
+def test_the_temperature_of_each_token_follows_from_its_entropy(make_model, tokenizer):
+    model = make_model("qwen3")
+    generate = engine.Transformers(model, tokenizer)
+    plain = Sampling(temperature=0.8, max_tokens=12)
+    entropies = np.concatenate([one.entropies for one in complete(generate, ragged_requests(80, plain))])
+    zero = float(np.quantile(np.log(entropies), 0.8, method="nearest"))
+    rule = EntropyTemperature(zero, float(np.log(entropies).max()) - zero, zero - float(np.log(entropies).min()), 0.3)
+    heights = []
+    others = ragged_requests(80, plain, count=6, seed=1)  # rows beside them that follow no rule
+    requests = ragged_requests(80, Sampling(temperature=0.8, max_tokens=12, by_entropy=rule))
+    segments = complete(generate, [*requests, *others])
+    for request, segment in zip(requests, segments, strict=False):
+        ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
+        with torch.no_grad():
+            logits = model(ids).logits[0, len(request.tokens) - 1 : -1].double()
+        for z, token, logprob, said in zip(logits, segment.tokens, segment.logprobs, segment.entropies, strict=True):
+            p = torch.softmax(z / 0.8, -1)
+            entropy = float(-(p * p.log()).sum())
+            assert said == pytest.approx(entropy, abs=1e-5)
+            e = np.log(max(entropy, 1e-8))
+            h = min((e - zero) / rule.above, 1.0) if e > zero else max((e - zero) / rule.below, -1.0)
+            heights.append(h)
+            wanted = torch.log_softmax(z / (0.8 * (1 + 0.3 * h)), -1)[token]
+            assert logprob == pytest.approx(float(wanted), abs=1e-5)
+    assert min(heights) < -0.5, "sure"
+    assert max(heights) > 0.1, "and unsure"
+    alone = complete(generate, others)
+    assert [one.tokens.tolist() for one in segments[len(requests) :]] == [one.tokens.tolist() for one in alone]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])

@@ -16,7 +16,7 @@ from pages import block
 from vllm_server import ARGUMENTS, serving
 
 from agentrl_core import Store, engine
-from agentrl_core.engine import Request, Sampling, complete
+from agentrl_core.engine import EntropyTemperature, Request, Sampling, complete
 from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedError
 from agentrl_core.integrations.polars import scan
 
@@ -240,6 +240,8 @@ def test_weights_that_are_not_the_versions_own_are_refused(generate, server, tok
 def test_wrong_calls(generate, server, tokenizer, policy):
     with pytest.raises(InvalidInputError, match=r"temperature is 0\.001"):
         complete(generate, some_requests(generate.vocabulary_size, Sampling(temperature=0.001)))
+    with pytest.raises(UnsupportedError, match=r"sample with engine\.Vllm or engine\.Transformers"):
+        complete(generate, some_requests(generate.vocabulary_size, Sampling(by_entropy=EntropyTemperature(0, 1, 1))))
     with pytest.raises(InvalidInputError, match="greater than max allowed: 20"):
         complete(generate, some_requests(generate.vocabulary_size, Sampling(top=21)))
     with pytest.raises(InvalidInputError, match="has 128 tokens and the context"):

@@ -1,13 +1,23 @@
-"""Clip range and advantage by entropy, against the published formula."""
+"""Temperature, clip range and advantage by entropy, against the published formula."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+import pytest
 import torch
 from cases import Case, agree, ppo, transcribed
+from riddles import RIGHT, WRONG, Riddles, check_resumes, script, solve, step
+from sampled import Heard, check_sampled
 from torch import Tensor
 
-from agentrl_core import loss
-from agentrl_core.recipes.hapo import EntropyAdvantage, EntropyScaledClip, normalised_entropy
+import agentrl_core as arl
+from agentrl_core import loss, recipes
+from agentrl_core.engine import EntropyTemperature, Reply, Request, Sampling
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.recipes.hapo import EntropyAdvantage, EntropyScaledClip, SampledByEntropy, normalised_entropy
+from agentrl_core.rollout import Independent
 
 
 def test_hapo() -> None:
@@ -31,3 +41,56 @@ def test_hapo() -> None:
 
     policy = loss.Policy(clip=EntropyScaledClip(scope="all"), mask=EntropyAdvantage(0.5, scope="all"))
     agree(policy, case, transcribed(case, objective))
+
+
+def unsure(context: str, request: Request) -> Reply:
+    """Is sure of its first letter, and hesitates before the last."""
+    del context
+    text = RIGHT if request.seed % 2 else WRONG
+    heights = [-3.0, *[-1.0] * (len(text) - 1), 1.5]  # one token a letter, and the stop token
+    return Reply(text, [-1.0] * len(heights), np.exp(heights).tolist())
+
+
+def test_the_temperature_follows_the_last_iteration(tmp_path: Path) -> None:
+    # ln H of each answer: -3, -1 (all others), 1.5. The nearest value to the 0.8 quantile is -1: the widths are
+    # 1.5 - (-1) = 2.5 and -1 - (-3) = 2.
+    rule = EntropyTemperature(zero=-1.0, above=2.5, below=2.0, change=0.05)
+    with arl.Store.open(tmp_path, sync="never") as store:
+        heard = Heard(script(unsure))
+        collect = arl.Collector(heard, Riddles(), recipes.HAPO, store=store, task_pool=64)
+        samplings = []
+        for _ in range(2):
+            batch = collect(tasks=2, group_size=4)
+            assert check_sampled(batch, heard) > 0
+            samplings.append({request.sampling.by_entropy for request, _ in heard.said.values()})
+            heard.said.clear()
+            assert step(recipes.HAPO, batch) > 0
+            collect.update(batch, {})
+    assert samplings[0] == {None}
+    [found] = samplings[1]
+    assert found is not None
+    np.testing.assert_allclose(
+        [found.zero, found.above, found.below, found.change],
+        [rule.zero, rule.above, rule.below, rule.change],
+        atol=1e-6,
+    )
+
+
+def test_an_iteration_of_which_no_entropy_is_known_changes_nothing() -> None:
+    batch = solve(recipes.HAPO, unsure).batch
+    known = {"zero": 1.0, "above": 2.0, "below": 3.0}
+    program = SampledByEntropy()
+    assert program.next(known, arl.component.Closed(0, batch)) != known
+    assert program.next(known, arl.component.Closed(0, arl.Forest().freeze())) == known
+
+
+def test_it_goes_on_after_a_kill() -> None:
+    assert check_resumes(recipes.HAPO, unsure) > 1
+
+
+def test_ratios_to_what_was_sampled_are_refused() -> None:
+    sampling = Sampling(by_entropy=EntropyTemperature(0.0, 1.0, 1.0))
+    recipe = recipes.HAPO.replace(rollout=Independent())
+    assert solve(recipe, unsure, sampling=sampling).sampled > 0
+    with pytest.raises(InvalidInputError, match=r'take ratios to .* recipe.replace\(old_logprob="recomputed"\)'):
+        solve(recipe.replace(old_logprob="behaviour"), unsure, sampling=sampling)

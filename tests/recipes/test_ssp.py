@@ -1,14 +1,23 @@
-"""SSP: a proposer, a check, solvers: who is paid what, by hand."""
+"""SSP: a proposer, a check, solvers: who is paid what, and what is remembered, by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
-from riddles import RIGHT, WRONG, check_resumes, solve, step
+from riddles import RIGHT, WRONG, Riddles, Run, check_resumes, script, solve, step, told
+from sampled import Heard, check_sampled
 
+import agentrl_core as arl
 from agentrl_core import recipes
+from agentrl_core.component import Closed
 from agentrl_core.engine import Request
+from agentrl_core.env import Outcome, Task
+from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.ssp import SearchSelfPlay
+from agentrl_core.rollout import Group
 
 
 def speaker(right: int, *, question: str = "what is it?", checked: bool = True) -> Callable[[str, Request], str]:
@@ -20,7 +29,8 @@ def speaker(right: int, *, question: str = "what is it?", checked: bool = True) 
         if "Find a question" in context:
             return f"<question>{question}</question>" if "go on" in context else "look"
         if "What is known" in context:
-            assert "look" in context, "the helper sees what the proposer did"
+            assert "look" not in context, "the helper sees what the proposer read, not what it said"
+            assert "go on" in context
             return RIGHT if checked else WRONG
         assert question in context
         left[0] -= 1
@@ -60,3 +70,127 @@ def test_it_resumes_and_comes_to_a_step() -> None:
 
     assert check_resumes(recipes.SSP, speak, group_size=1) >= 2
     assert step(recipes.SSP, solve(recipes.SSP, speak, tasks=3, group_size=1, seed=1).batch) >= 1
+
+
+def proposals(run: Any) -> list[float]:
+    """What the proposers were paid."""
+    return [paid for paid, told in zip(run.fact("reward"), run.fact("proposer"), strict=True) if told == 1.0]
+
+
+def iterations(speakers: list[Any], folder: Path, recipe: Recipe = recipes.SSP, tasks: int = 2) -> list[Run]:
+    """The iterations of a run, each with a speaker of its own."""
+    runs = []
+    for speak in speakers:
+        with arl.Store.open(folder, sync="never") as store:
+            heard = Heard(script(speak))
+            collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=64)
+            batch = collect(tasks=tasks, group_size=1)
+            runs.append(Run(batch, told(batch), len(heard.said), check_sampled(batch, heard)))
+            collect.update(batch, {})
+    return runs
+
+
+def asks(question: str, seen: list[str], *, valid: bool = True) -> Callable[[str, Request], str]:
+    """A proposer that looks and asks, a check that passes or not, solvers that are right; what is asked is noted."""
+
+    def speak(context: str, request: Request) -> str:
+        del request
+        if "Find a question" in context:
+            return f"<question>{question}</question>" if "go on" in context else "look"
+        seen.append(context)
+        if "What is known" in context:
+            return RIGHT if valid else WRONG
+        return RIGHT
+
+    return speak
+
+
+def test_a_question_that_is_not_valid_is_replaced_by_an_earlier_one(tmp_path: Path) -> None:
+    seen: list[list[str]] = [[], [], []]
+    first, second, third = iterations(
+        [asks("one?", seen[0]), asks("two?", seen[1], valid=False), asks("three?", seen[2], valid=False)], tmp_path
+    )
+    assert len(first.drawn) == 2 * (1 + 5)
+    # Nobody answers two?, whose proposers are paid the penalty; five solvers each are asked one? again.
+    solvers = [context for context in seen[1] if "What is known" not in context]
+    assert len(solvers) == 2 * 5
+    assert all("one?" in context and "two?" not in context for context in solvers)
+    assert len(second.drawn) == 2 * (1 + 5)
+    assert proposals(second) == [0.0, 0.0]
+    rewards = second.fact("reward")
+    assert sum(rewards) == 10.0, "the solvers are right"
+    # The pool has what was tried: one? of both iterations, and never two?.
+    assert all("one?" in context for context in seen[2] if "What is known" not in context)
+    assert proposals(third) == [0.0, 0.0]
+
+
+def test_an_empty_pool_has_no_solvers_and_is_cleared_now_and_then(tmp_path: Path) -> None:
+    seen: list[str] = []
+    [run] = iterations([asks("one?", seen, valid=False)], tmp_path / "empty")
+    assert (len(run.drawn), proposals(run)) == (2, [0.0, 0.0])
+    program = SearchSelfPlay(every=2, keep=0.5)
+    recipe = recipes.SSP.replace(rollout=program)
+    runs = iterations([asks("one?", seen), asks("two?", seen)], tmp_path / "cleared", recipe)
+    state = program.initial_state()
+    for iteration, each in enumerate(runs):
+        state = program.next(state, Closed(iteration, each.batch))
+    # Two of each iteration; at the end of the second the newer half stays: int(4 / 2) = 2, those of the second.
+    assert [tried["task"]["question"] for tried in state["pool"]] == ["two?", "two?"]
+    kept = SearchSelfPlay(every=3).next(program.initial_state(), Closed(0, runs[0].batch))
+    assert [tried["share"] for tried in kept["pool"]] == [1.0, 1.0]
+    assert SearchSelfPlay(every=1).next(kept, Closed(0, runs[0].batch))["pool"] == []
+
+
+def test_questions_that_are_too_easy_come_last() -> None:
+    class Known(SearchSelfPlay):
+        def remembered(self, group: Group) -> dict[str, Any]:
+            del group
+            tasks = [vars(Task(f"t {share}", f"{share}?", "riddles", None)) for share in (0.2, 0.4, 1.0)]
+            return {"pool": [{"task": task, "share": float(task["question"][:-1])} for task in tasks], "read": []}
+
+    def asked(at_most: float) -> set[str]:
+        seen: list[str] = []
+        solve(Known(reuse_at_most=at_most), asks("new?", seen, valid=False), tasks=12, group_size=1)
+        solvers = [context for context in seen if "What is known" not in context]
+        return {text for text in ("0.2?", "0.4?", "1.0?") for context in solvers if text in context}
+
+    assert asked(0.2) == {"0.2?"}
+    assert asked(1.0) == {"0.2?", "0.4?", "1.0?"}
+    assert asked(0.1) == {"0.2?", "0.4?", "1.0?"}, "where none is so hard, any"
+
+
+def test_the_check_has_what_others_read_in_sight(tmp_path: Path) -> None:
+    class Saying(Riddles):
+        """Answers a call with a document of the task."""
+
+        def reset(self, task: Task, seed: int) -> Any:
+            episode = super().reset(task, seed)
+            inner = episode.step
+
+            def step_(action: str) -> Outcome:
+                outcome = inner(action)
+                if outcome.terminated:
+                    return outcome
+                return Outcome(f"go on: about {task.task_id}", flags=outcome.flags)
+
+            episode.step = step_  # type: ignore[method-assign]
+            return episode
+
+    seen: list[list[str]] = [[], []]
+    with arl.Store.open(tmp_path, sync="never") as store:
+        for place in range(2):
+            heard = Heard(script(asks("what?", seen[place])))
+            recipe = recipes.SSP.replace(rollout=SearchSelfPlay(noise=2))
+            collect = arl.Collector(heard, Saying(), recipe, store=store, task_pool=4, seed=3)
+            batch = collect(tasks=4, group_size=1)
+            assert check_sampled(batch, heard) > 0
+            collect.update(batch, {})
+    checks = [[context for context in contexts if "What is known" in context] for contexts in seen]
+    assert [context.count("about train") for context in checks[0]] == [1, 1, 1, 1], "nothing was read before"
+    # Each has its own, and two of the three others of the last iteration.
+    for context in checks[1]:
+        documents = {f"about train {number}" for number in range(4) if f"about train {number}" in context}
+        assert len(documents) == 3
+        assert context.count("about train") == 3
+    order = [[int(part[0]) for part in context.split("about train ")[1:]] for context in checks[1]]
+    assert any(one != sorted(one) for one in order), "in an order by chance"

@@ -19,7 +19,7 @@ from sampled import Heard, check_sampled
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.engine import Sampling
-from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.exceptions import AgentRLError, InvalidInputError, RecipeError
 from agentrl_core.recipes.aepo import PremonitoredBranching
 from agentrl_core.recipes.arrol import PruneRunning, systematic
 from agentrl_core.recipes.branch_grpo import FixedDepthBranching
@@ -283,6 +283,28 @@ def test_branches_are_pruned_while_they_run() -> None:
     assert short.num_draws == 6
     two = grown(PruneRunning(tokens=2, keep=0.01, begin=0), saying(5), size=6, **collect)
     assert two.num_draws == 2
+
+
+def test_a_head_says_which_branches_will_succeed() -> None:
+    asked: list[list[int]] = []
+
+    def head(paths: list[Any]) -> list[float]:
+        asked.append([int(path[-1]) for path in paths])
+        return [float(path[-1] % 2) for path in paths]  # those whose second token is 3 will succeed
+
+    program = PruneRunning(tokens=2, keep=0.5, balance=1.0, begin=0, head="will_succeed")
+    world = Babbler(lambda said: [(END, 1.0)] if len(said) >= 6 else [(3, 0.5), (4, 0.5)])
+    batch = grown(program, world, size=6, sampling=Sampling(max_tokens=16), models={"will_succeed": head})
+    [seconds] = asked
+    assert len(seconds) == 6
+    assert set(seconds) == {3, 4}
+    # Three survive, of those that will succeed as many as there are.
+    survivors = [int(batch.column("token", "token")[begin + 1]) for begin, _ in draws(batch)]
+    assert len(survivors) == 3
+    assert survivors.count(3) == min(seconds.count(3), 3)
+    assert rows(batch)["status"].to_list().count(PRUNED) == 3
+    with pytest.raises(AgentRLError, match="will_succeed"):
+        grown(program, world, size=6)
 
 
 def test_survival_by_hand() -> None:

@@ -176,6 +176,8 @@ class Speaker(engine.Scripted):
         context = TOKENIZER.decode(request.tokens)
         asked = (answer for words, answer in ASKED.items() if words in context)
         said = next(asked, SAYINGS[int(rng.integers(len(SAYINGS)))])
+        if "<question>" in said and "go on" not in context:
+            said = "look"  # nothing was read that the question could be answered by
         count = len(self.chat.action(said))
         noise = 0.1 * rng.standard_normal(count)
         entropies = rng.random(count) * rng.choice([0.5, self._surprise])

@@ -27,7 +27,7 @@ from agentrl_core.collect.left_over import keep_left_over
 from agentrl_core.collect.library import Solved
 from agentrl_core.collect.notices import Notices
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.room import Room, rooms
+from agentrl_core.collect.room import Places, Room, rooms
 from agentrl_core.collect.said import Said
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
@@ -92,6 +92,7 @@ class Conductor:
         known: how many iterations were closed when this one began: what was solved in them.
         shared: room for branches, by environment, where several iterations run at once; None: this one has its own.
         window: most tokens that a branch says in this iteration; None: no limit.
+        old_logprob: what the recipe takes ratios to.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Conductor:
         known: int = 0,
         shared: Mapping[str, Room] | None = None,
         window: int | None = None,
+        old_logprob: str = "behaviour",
     ) -> None:
         self.forest = forest
         self.program = program
@@ -129,6 +131,7 @@ class Conductor:
         self._limits = limits
         self._seed = seed
         self._mode: Literal["train", "evaluate"] = mode
+        self._old_logprob = old_logprob
         self._notices = notices
         self._reward = reward
         self._statistics = statistics
@@ -146,6 +149,8 @@ class Conductor:
         self._failed: list[Exception] = []
         self._worlds_of: dict[str, str] = {}
         self._rooms = rooms(limits.branches, worlds) if shared is None else shared
+        self._places: dict[str, Places] = {}
+        """Those of each group of a selection."""
         self._gate = Gate(window)
         self.said: dict[str, Said] = {}
         """What engines said for each group of a selection."""
@@ -271,7 +276,8 @@ class Conductor:
 
     async def _play(self, group: Group, program: Callable[[Group], Awaitable[Any]]) -> None:
         room = self._rooms[self._world_of(group.task)]
-        async with room.take(self.program.branches(group.size), self.forest.iteration):
+        async with room.take(self.program.branches(group.size), self.forest.iteration) as places:
+            self._places[group.name] = places
             try:
                 await group.play(program)
                 self._done += 1
@@ -289,6 +295,11 @@ class Conductor:
                     f"out: {type(error).__name__}: {error}",
                 )
 
+    def release(self, name: str, count: int) -> None:
+        """Give back so many of the places of a group; one that another made has none of its own."""
+        if name in self._places:
+            self._places[name].release(count)
+
     async def derive(self, group: Group) -> None:
         """Run the program of a group that another group made, to its end."""
         self.forest.add_group(group.number, group.task.task_id, key=group.key)
@@ -303,6 +314,11 @@ class Conductor:
     def vocabulary_size(self, agent: str) -> int:
         """V, the width of the logits of an agent's model."""
         return self._engine(agent).vocabulary_size
+
+    def precision(self, agent: str) -> int | None:
+        """How many bits the weights have in the engine that speaks for an agent; None: it does not say."""
+        bits: int | None = getattr(self._engine(agent), "precision", None)
+        return bits
 
     def check_images(self, agent: str, title: str) -> None:
         """Refuse images of an environment for an agent whose engine takes none."""
@@ -388,6 +404,11 @@ class Conductor:
     async def generate(self, name: str, agent: str, request: Request) -> Segment:
         """What the model of an agent says to a request, from the journal or from its engine."""
         engine = self._engine(agent)
+        if request.sampling.by_entropy is not None and self._old_logprob == "behaviour" and self._mode == "train":
+            raise InvalidInputError(
+                "sampling.by_entropy gives every token another temperature, at which no loss runs the model; take "
+                'ratios to what is recomputed: recipe.replace(old_logprob="recomputed")'
+            )
         asked = question(request, agent if agent in self._engines else next(iter(self._engines)))
         recorded = self._journal.find(name, asked, read_segment)
         if recorded is not None:

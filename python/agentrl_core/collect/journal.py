@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from agentrl_core.data.json_text import to_json
-from agentrl_core.engine.base import Request, Segment, Top
+from agentrl_core.engine.base import Request, Sampling, Segment, Top
 from agentrl_core.env.base import Context, Outcome
 from agentrl_core.env.image import Image
 from agentrl_core.exceptions import InvalidInputError
@@ -182,7 +182,10 @@ def question(request: Request, engine: str) -> bytes:
     return digest(request.tokens.astype(np.int32, copy=False).tobytes(), _said(request.sampling), engine, *images)
 
 
-_said = lru_cache(maxsize=64)(repr)
+@lru_cache(maxsize=64)
+def _said(sampling: Sampling) -> str:
+    """A sampling as a text, which is that of earlier versions where they knew all that it says."""
+    return repr(sampling).replace(", by_entropy=None", "")
 
 
 def write_segment(segment: Segment) -> bytes:

@@ -9,6 +9,27 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 
+class Places:
+    """Places that somebody holds: as many as are needed, or all that there are.
+
+    Args:
+        room: whose.
+        needed: how many.
+    """
+
+    def __init__(self, room: Room, needed: int) -> None:
+        self._room = room
+        self._needed = needed
+        self.held = min(needed, room.size)
+
+    def release(self, count: int) -> None:
+        """So many fewer are needed; those that are held beyond that are free for others."""
+        self._needed = max(self._needed - count, 0)
+        freed = max(self.held - self._needed, 0)
+        self.held -= freed
+        self._room.give(freed)
+
+
 class Room:
     """Places for `size` branches.
 
@@ -17,15 +38,16 @@ class Room:
     """
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self.size = size
         self._free = size
         self._waiting: list[tuple[int, int, int, asyncio.Future[None]]] = []
         self._asked = itertools.count()
 
     @asynccontextmanager
-    async def take(self, count: int, iteration: int = 0) -> AsyncIterator[None]:
-        """Hold places for so many branches of an iteration."""
-        count = min(count, self._size)
+    async def take(self, count: int, iteration: int = 0) -> AsyncIterator[Places]:
+        """Hold places for so many branches of an iteration; some can be given back before the rest."""
+        places = Places(self, count)
+        count = places.held
         if self._waiting or count > self._free:
             future = asyncio.get_running_loop().create_future()
             heapq.heappush(self._waiting, (iteration, next(self._asked), count, future))
@@ -33,16 +55,17 @@ class Room:
                 await future
             except asyncio.CancelledError:
                 if not future.cancelled():  # the places were given in the moment in which it was cancelled
-                    self._give(count)
+                    self.give(count)
                 raise
         else:
             self._free -= count
         try:
-            yield
+            yield places
         finally:
-            self._give(count)
+            self.give(places.held)
 
-    def _give(self, count: int) -> None:
+    def give(self, count: int) -> None:
+        """So many places are free again, for those who wait."""
         self._free += count
         while self._waiting and self._waiting[0][2] <= self._free:
             *_, count, future = heapq.heappop(self._waiting)

@@ -129,6 +129,7 @@ class Runner:
             known=known,
             shared=setting.rooms,
             window=setting.cut.window,
+            old_logprob=recipe.old_logprob,
         )
         self._alone = setting.rooms is None
 

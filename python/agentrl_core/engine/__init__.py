@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agentrl_core.engine.chat import Chat
     from agentrl_core.engine.ray_actor import RayActor
     from agentrl_core.engine.scripted import Reply, Scripted
+    from agentrl_core.engine.temperature import EntropyTemperature
     from agentrl_core.engine.transformers import Transformers
     from agentrl_core.engine.vllm import Vllm
     from agentrl_core.engine.vllm_server import VllmServer
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Chat": "chat",
     "Engine": "base",
+    "EntropyTemperature": "temperature",
     "RayActor": "ray_actor",
     "Reply": "scripted",
     "Request": "base",
@@ -41,6 +43,7 @@ _HOME = {
 __all__ = [
     "Chat",
     "Engine",
+    "EntropyTemperature",
     "RayActor",
     "Reply",
     "Request",

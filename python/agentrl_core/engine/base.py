@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.engine.temperature import EntropyTemperature
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -38,16 +39,17 @@ class Sampling:
         max_tokens: most tokens of a segment, the stop token included.
         stop_token_ids: a segment ends with the first of these, which belongs to it.
         top: how many of the likeliest tokens to report at each place (`Segment.top`), at most V.
+        by_entropy: changes the temperature from token to token; its docstring says what is reported then.
 
     Raises:
-        InvalidInputError: a number out of its range.
+        InvalidInputError: a number out of its range, or by_entropy is no `EntropyTemperature`.
 
     Example:
         >>> from dataclasses import replace
         >>> from agentrl_core.engine import Sampling
         >>> sampling = Sampling(temperature=0.7, max_tokens=256)
         >>> replace(sampling, temperature=0.0, top=3)
-        Sampling(temperature=0.0, top_p=1.0, top_k=0, max_tokens=256, stop_token_ids=(), top=3)
+        Sampling(temperature=0.0, top_p=1.0, top_k=0, max_tokens=256, stop_token_ids=(), top=3, by_entropy=None)
     """
 
     temperature: float = 1.0
@@ -56,6 +58,7 @@ class Sampling:
     max_tokens: int = 64
     stop_token_ids: tuple[int, ...] = ()
     top: int = 0
+    by_entropy: EntropyTemperature | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
@@ -68,6 +71,9 @@ class Sampling:
             raise InvalidInputError(f"Sampling: max_tokens is {self.max_tokens}; give at least 1")
         if self.top < 0:
             raise InvalidInputError(f"Sampling: top is {self.top}; give 0 (none) or a positive integer")
+        rule: object = self.by_entropy
+        if rule is not None and not isinstance(rule, EntropyTemperature):
+            raise InvalidInputError(f"Sampling: by_entropy is {rule!r}; give an engine.EntropyTemperature, or None")
         # A list is as good, but samplings are compared and hashed.
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
@@ -136,7 +142,8 @@ class Segment:
     Args:
         tokens: int32 [n].
         logprobs: float32 [n]: log p of each token as sampled (see `Sampling`).
-        entropies: float32 [n]: -sum p log p in nats at each token; None where the engine cannot say.
+        entropies: float32 [n]: -sum p log p in nats at each token, or the one by which its temperature was chosen
+            (`Sampling.by_entropy`); None where the engine cannot say.
         finish_reason: "stop" (behind a stop token), "length" (`max_tokens` were generated) or "abort" (ended before, by
             `Engine.abort`, new weights or the closing of the engine: exactly what was generated until then).
         policy_version: of the weights that all its tokens were sampled from.
@@ -182,6 +189,9 @@ class Segment:
 
 class Engine(Protocol):
     """Something that generates. Requests may come from several event loops and threads at once.
+
+    It may have two more attributes: `takes_images` (see `Request`), and `precision`, how many bits a weight has with
+    which it samples, an integer or None (`rollout.WithPrecision` records it).
 
     Example:
         >>> import numpy as np

@@ -57,11 +57,12 @@ class RayActor:
         self._weights: tuple[Any, int] | None = None
         self._closed = False
         self._actor = self._start()
-        chat, size, estimator, version = self._wait(self._actor.about.remote())
+        chat, size, estimator, version, precision = self._wait(self._actor.about.remote())
         self.chat: Chat = chat
         self.vocabulary_size: int = size
         self.entropy_estimator: str = estimator
         self.policy_version: int = version
+        self.precision: int | None = precision
 
     async def generate(self, request: Request) -> Segment:
         """The segment of one request; cancelling the wait gives it up.
@@ -155,10 +156,10 @@ class _Serving:
         self._ready = asyncio.Lock()
         """Held while weights are replaced: who asks later gets the new ones."""
 
-    async def about(self) -> tuple[Chat, int, str, int]:
+    async def about(self) -> tuple[Chat, int, str, int, int | None]:
         """What the other side tells of the engine."""
-        engine = self._engine
-        return engine.chat, engine.vocabulary_size, engine.entropy_estimator, engine.policy_version
+        engine, precision = self._engine, getattr(self._engine, "precision", None)
+        return engine.chat, engine.vocabulary_size, engine.entropy_estimator, engine.policy_version, precision
 
     async def generate(self, number: int, request: Request) -> Segment:
         """See `Engine`."""

@@ -47,7 +47,8 @@ class Scripted:
     """Gives replies from a list or a function, at once or after a while. It has no thread and no weights.
 
     A list is used up in the order of the requests. A reply is cut behind the first stop token of the sampling, and at
-    `max_tokens`, as a real engine would. A request that is aborted while its reply is delayed has said nothing.
+    `max_tokens`, as a real engine would. A request that is aborted while its reply is delayed has said nothing. It
+    has no logits, so the rest of the sampling changes nothing of what it says.
 
     Args:
         tokenizer: with a chat template; its length is the vocabulary's.

@@ -92,6 +92,12 @@ class Transformers(Stepping):
         """What the kept keys and values were computed with: see `_stamp`."""
         _check_attention(self.model)
 
+    @property
+    def precision(self) -> int | None:
+        """How many bits a weight has; None: of a quantised model, which mixes several."""
+        quantised = getattr(self.model.config, "quantization_config", None) is not None
+        return None if quantised else 8 * self.model.dtype.itemsize
+
     def _check(self, request: Request) -> None:
         if request.sampling.top > self.vocabulary_size:
             raise InvalidInputError(

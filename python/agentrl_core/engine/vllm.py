@@ -15,12 +15,17 @@ from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.stepping import Stepping
 from agentrl_core.engine.vllm_output import PROCESSED
+from agentrl_core.engine.vllm_temperature import ARGUMENT, PROCESSOR
 from agentrl_core.engine.vllm_worker import replace_weights
-from agentrl_core.exceptions import EngineError, InvalidInputError, MissingDependencyError
+from agentrl_core.exceptions import EngineError, InvalidInputError, MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+_BITS: dict[str, int] = {"fp8": 8, "modelopt": 8, "awq": 4, "modelopt_fp4": 4, "mxfp4": 4}
+"""Of the weights by vLLM's methods of quantisation."""
 
 
 class Vllm(Stepping):
@@ -31,6 +36,9 @@ class Vllm(Stepping):
     entropy; `Segment.entropies` is the estimate that ARPO uses, over the ten most likely tokens,
 
         H10 = -sum_{i in top 10} p_i log p_i  <=  H        (`entropy_estimator` is "top_10")
+
+    With `Sampling.by_entropy` the temperature follows the exact H, and what is reported stays this estimate of the
+    distribution sampled from.
 
     Environment variables that vLLM reads on import are set unless they are set already: it runs in this process
     (`VLLM_ENABLE_V1_MULTIPROCESSING=0`), and on a machine without a GPU also `TORCHDYNAMO_DISABLE=1`,
@@ -91,6 +99,9 @@ class Vllm(Stepping):
             "logprobs_mode": PROCESSED,
             "use_tqdm_on_load": False,
         }
+        self._has_rule = options.get("speculative_config") is None
+        if self._has_rule:
+            options["logits_processors"] = [*(options.get("logits_processors") or ()), PROCESSOR]
         if not torch.cuda.is_available():
             # A prompt prefilled in parts rewinds its request's random generator, which a CPU generator cannot do.
             defaults |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
@@ -99,11 +110,18 @@ class Vllm(Stepping):
         self.vocabulary_size = int(config.get_vocab_size())
         self._context_tokens = int(config.max_model_len)
         self._most_logprobs = int(config.max_logprobs)
+        self.precision = _BITS.get(config.quantization) if config.quantization else 8 * config.dtype.itemsize
+        """How many bits a weight has; None where vLLM's method of quantisation leaves it to the checkpoint."""
         self._requests: dict[int, tuple[str, Request]] = {}
         """What runs: vLLM's own name of each request, and the request."""
 
     def _check(self, request: Request) -> None:
         vllm_output.check(request, self._context_tokens, "pass a larger max_model_len to Vllm")
+        if request.sampling.by_entropy is not None and not self._has_rule:
+            raise UnsupportedError(
+                "generate: by_entropy needs the logits of every token, which vLLM keeps to itself with "
+                "speculative_config; make the Vllm without it"
+            )
         top = request.sampling.top
         if 0 <= self._most_logprobs < top:
             raise InvalidInputError(
@@ -163,8 +181,10 @@ class Vllm(Stepping):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        rule = request.sampling.by_entropy
         return SamplingParams(
             **vllm_output.params(request, vllm_output.columns(request)),
+            extra_args=None if rule is None else {ARGUMENT: [rule.zero, rule.above, rule.below, rule.change]},
             flat_logprobs=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )

@@ -20,7 +20,13 @@ from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted, check_request
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.vllm_doors import Server
-from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError, MissingDependencyError
+from agentrl_core.exceptions import (
+    AgentRLError,
+    EngineError,
+    InvalidInputError,
+    MissingDependencyError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,6 +85,7 @@ class VllmServer:
         folder: seen by the trainer and all servers, where `update_weights` leaves a checkpoint; None: weights stay.
         entropies: whether segments have them; without, a server has less to write (`entropy_estimator` is "none" then).
         seconds: a server that takes longer for a segment counts as one that does not answer.
+        precision: how many bits a weight has there, which servers do not tell (`rollout.WithPrecision` records it).
 
     Raises:
         MissingDependencyError: httpx is not installed.
@@ -104,6 +111,7 @@ class VllmServer:
         folder: str | os.PathLike[str] | None = None,
         entropies: bool = True,
         seconds: float = 600.0,
+        precision: int | None = None,
     ) -> None:
         try:
             import httpx  # noqa: F401 -- is it there?
@@ -114,6 +122,7 @@ class VllmServer:
             raise InvalidInputError("VllmServer: urls is empty; give the address of at least one server")
         if seconds <= 0:
             raise InvalidInputError(f"VllmServer: seconds is {seconds}; give a positive number")
+        self.precision = precision
         self.chat = Chat(tokenizer)
         self.vocabulary_size = len(tokenizer)
         self.entropy_estimator = vllm_output.ENTROPY_ESTIMATOR if entropies else "none"
@@ -146,10 +155,15 @@ class VllmServer:
 
         Raises:
             InvalidInputError: the request is none, or the servers do not take it; the engine is closed.
+            UnsupportedError: its sampling has `by_entropy`.
             EngineError: no server with the right weights answered.
         """
         self._check_open("generate")
         check_request(request, self.vocabulary_size)
+        if request.sampling.by_entropy is not None:
+            raise UnsupportedError(
+                "generate: by_entropy is not known to a vLLM server; sample with engine.Vllm or engine.Transformers"
+            )
         vllm_output.check(request, self._context_tokens, "start the servers with a larger --max-model-len")
         asked = _Asked(request)
         with self._lock:  # now, so that an abort finds it whatever the loop does first

@@ -34,16 +34,18 @@ class PruneRunning(Rollout):
     where K is what is left of `keep` times the size of the group, at least two; those that ended before are kept and
     count for it. Where no l1 and l2 can balance them, the nearest ones are taken. Exactly K survive, by systematic
     sampling (one uniform number for the group). The others are pruned: kept in the files, neither scored nor drawn, so
-    that the statistics of the group are those of the survivors.
+    that the statistics of the group are those of the survivors; their places go to groups that wait for room
+    (`Group.release`).
 
-    The paper trains a head on the policy's last hidden states for p; here `quality` is the mean probability of the
-    tokens so far (geometric), which needs no model. A subclass says what it knows better.
+    The paper trains a head on the policy's last hidden states for p: give the collector one as a model, and its name as
+    `head`. Without one p is the mean probability of the tokens so far (geometric), which needs no model.
 
     Args:
         tokens: after how many of the first action it is decided.
         keep: share of the group that goes on.
         balance: share of the survivors that should succeed.
         begin: the first iteration that prunes.
+        head: the collector's model that is asked for p, of all groups at once; empty: none.
 
     Raises:
         RecipeError: an option is out of range.
@@ -59,10 +61,17 @@ class PruneRunning(Rollout):
     keep: float = option(0.5, above=0, at_most=1)
     balance: float = option(0.5, at_least=0, at_most=1)
     begin: int = option(20, at_least=0)
+    head: str = ""
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The head."""
+        return (self.head,) if self.head else ()
 
     async def group(self, group: Group) -> None:
         """The first tokens, who survives, the rest."""
         branches = group.start_many(group.size)
+        pruned: list[Branch] = []
         if group.iteration >= self.begin:
             segments = await group.advance(branches, tokens=self.tokens)
             running = [
@@ -73,9 +82,11 @@ class PruneRunning(Rollout):
             kept = max(2, round(self.keep * group.size)) - (len(branches) - len(running))
             if kept < len(running):
                 chances = self.survival(await self.quality(group, running), max(kept, 0))
-                for branch, survives in zip(running, systematic(chances, group.uniform("survival")), strict=True):
-                    if not survives:
-                        branch.stop("quality")
+                survive = systematic(chances, group.uniform("survival"))
+                pruned = [branch for branch, survives in zip(running, survive, strict=True) if not survives]
+        for branch in pruned:
+            branch.stop("quality")
+        group.release(pruned)
         await group.run([branch for branch in branches if not branch.over], self._go_on)
 
     async def _go_on(self, branch: Branch) -> None:
@@ -85,8 +96,9 @@ class PruneRunning(Rollout):
         await self.branch(branch)
 
     async def quality(self, group: Group, branches: Sequence[Branch]) -> NDArray[np.float64]:
-        """`float64[branches]` in [0, 1]: how likely each succeeds. Here: exp of the mean log-prob of its tokens."""
-        del group
+        """`float64[branches]` in [0, 1]: how likely each succeeds."""
+        if self.head:
+            return await group.ask(self.head, branches)
         segments = [branch.path.open[-1] for branch in branches]
         return np.array([np.exp(np.mean(segment.logprobs)) for segment in segments])  # type: ignore[union-attr]
 

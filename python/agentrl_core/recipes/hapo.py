@@ -1,9 +1,13 @@
-"""HAPO: clip range and advantage of a token follow its entropy (arXiv:2509.16591).
+"""HAPO: temperature, clip range and advantage of a token follow its entropy (arXiv:2509.16591).
 
 Tokens at which the policy hesitates explore, the others carry out. With h in [-1, 1] the normalised entropy of a token,
-uncertain tokens may move further up, confident ones further down, and uncertain ones count more once they have moved.
-The public code divides negative scores by the smallest itself, which makes them positive; here they stay negative, as
-in the paper. The sampling temperature by entropy is the engine's and is not built.
+uncertain tokens are sampled at T0 (1 + 0.05 h), may move further up, confident ones further down, and uncertain ones
+count more once they have moved. The temperature is the engine's (`engine.EntropyTemperature`), by the entropies of the
+last iteration; the first is sampled at T0. The public code divides negative scores by the smallest itself, which makes
+them positive; here they stay negative, as in the paper.
+
+What is trained is the policy at T0, and ratios are to log-probs recomputed there, as in the public code. Needs:
+`recomputed_logprob`, by the trainer before the first update; an engine that knows the rule and says entropies.
 """
 
 from __future__ import annotations
@@ -11,12 +15,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import option
+from agentrl_core.component import Closed, Rows, option
+from agentrl_core.component.state import State
+from agentrl_core.engine.temperature import LEAST, EntropyTemperature
 from agentrl_core.loss import Bounds, Clip, ClipRange, Mask, Policy, Tokens
 from agentrl_core.loss.base import OverRows, Scope
 from agentrl_core.model.lazy_torch import torch
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Group, Learning
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,9 +128,57 @@ def normalised_entropy(tokens: Tokens, quantile: float, scope: Scope) -> Tensor:
     return torch.where(tokens.trained, torch.where(height > 0, above, below), 0.0)
 
 
+@dataclass(frozen=True)
+class SampledByEntropy(Learning):
+    """Independent rollouts whose temperature follows the entropy of each token, by what the last iteration was like.
+
+    With e = log max(H, 1e-8) of the trained tokens that were sampled: `zero` is the nearest value to their quantile,
+    `above` and `below` how far the largest and the smallest are from it (`engine.EntropyTemperature`). An iteration
+    whose entropies are not known leaves them as they are.
+
+    Args:
+        change: the share of the temperature by which it moves at most.
+        quantile: of the log-entropies, whose tokens are sampled at the temperature itself.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.hapo import SampledByEntropy
+        >>> SampledByEntropy().initial_state()
+        {}
+    """
+
+    change: float = option(0.05, at_least=0, below=1)
+    quantile: float = option(0.8, above=0, below=1)
+
+    def initial_state(self) -> State:
+        """Nothing is known, and the temperature is the same everywhere."""
+        return {}
+
+    def next(self, state: State, closed: Closed) -> State:
+        """How unsure the policy was in the iteration that is closed."""
+        rows = Rows(closed.batch, "token")
+        entropies = rows.values("entropy")[rows.valid]
+        entropies = entropies[np.isfinite(entropies)]
+        if not len(entropies):
+            return state
+        heights = np.log(np.maximum(entropies, LEAST))
+        zero = float(np.quantile(heights, self.quantile, method="nearest"))
+        return {"zero": zero, "above": float(heights.max()) - zero, "below": zero - float(heights.min())}
+
+    async def group(self, group: Group) -> None:
+        """All of them side by side."""
+        known = self.remembered(group)
+        rule = EntropyTemperature(**known, change=self.change) if known else None
+        await group.run(group.start_many(group.size, sampling=group.sampling(by_entropy=rule)))
+
+
 HAPO = Recipe(
     name="hapo",
     source="arXiv:2509.16591",
+    rollout=SampledByEntropy(),
     advantage=GroupRelative(voter="token", fallback_above=5.0),
     loss=Policy(clip=EntropyScaledClip(Clip(dual=10.0)), mask=EntropyAdvantage()),
+    old_logprob="recomputed",
 )

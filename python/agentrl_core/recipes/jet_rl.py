@@ -3,22 +3,90 @@
     weight of a token = min(p_trainer_old / p_engine, 2),   then GRPO with ratios to p_trainer_old
 
 Rollouts in FP8 and training in BF16 drift apart in long answers. With one precision both probabilities are equal, and
-the weights are 1. The paper gives no fallback; the bound is a proposal. How far both are apart is said by
-`weight.importance_diagnostics`: worth a look where the mean |log-ratio| is above 0.02 or the effective sample size
-below 0.9 of the draws.
+the weights are 1. The paper gives no fallback; the bound is a proposal. In which precision each action was sampled is a
+fact (`rollout.WithPrecision`), and `mismatch` says for each precision how far the engine and the trainer are apart.
 
 Source: Jet-RL: Enabling On-Policy FP8 Reinforcement Learning (arXiv:2601.14243). Needs: `recomputed_logprob`, by the
-trainer before the first update.
+trainer before the first update; an engine that says its precision.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import Rows
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.weight import ImportanceWeight
+from agentrl_core.rollout import WithPrecision
+from agentrl_core.weight import ImportanceWeight, importance_diagnostics
+from agentrl_core.weight.importance import Diagnostics
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+
+class _Mismatch(NamedTuple):
+    """How far an engine of one precision and the trainer are apart, d = ln p_trainer - ln p_engine of a token.
+
+    Attributes:
+        mean_difference: the mean of |d| over the trained tokens.
+        diagnostics: divergences, effective sample size and extreme ratios.
+    """
+
+    mean_difference: float
+    diagnostics: Diagnostics
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is worth a look: a mean above 0.02, or less than 0.9 of the draws left (bounds are proposals)."""
+        return self.mean_difference > 0.02 or self.diagnostics.effective_fraction < 0.9
+
+
+def mismatch(batch: Batch) -> dict[int, _Mismatch]:
+    """How far engine and trainer are apart, for each precision in which actions were sampled, by its bits.
+
+    Args:
+        batch: with `recomputed_logprob` on tokens and the fact `rollout_precision` on steps. Tokens of which either is
+            not known are left out.
+
+    Raises:
+        RecipeError: there are no log-probs to compare.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> from agentrl_core.recipes.jet_rl import mismatch
+        >>> forest = arl.Forest(facts={"step": {"rollout_precision": "number"}})
+        >>> forest.add_group(0, "task")
+        >>> for member, bits in enumerate((8, 16)):
+        ...     branch = forest.start(0, member=member)
+        ...     _ = forest.append(branch, [1], kind="prompt")
+        ...     _ = forest.append(branch, [3, 4], kind="action", logprobs=[-1.0, -1.0])
+        ...     forest.step(branch, facts={"rollout_precision": bits})
+        ...     forest.finish(branch, reward=1.0)
+        >>> batch = forest.freeze().with_columns("token", recomputed_logprob=[-1.5, -0.5, -1.0, -1.0])
+        >>> {bits: (found.mean_difference, found.is_large) for bits, found in mismatch(batch).items()}
+        {8: (0.5, True), 16: (0.0, False)}
+    """
+    rows = Rows(batch, "token")
+    bits = rows.values("rollout_precision")
+    known = rows.known("recomputed_logprob") & rows.known("behaviour_logprob") & np.isfinite(bits)
+    differences = np.where(known, rows.values("recomputed_logprob") - rows.values("behaviour_logprob"), 0.0)
+    offsets = batch.offsets("token")[batch.offsets("step")]
+    found = {}
+    for precision in np.unique(bits[known]).tolist():
+        own = known & (bits == precision)
+        diagnostics = importance_diagnostics(differences, offsets, mask=own)
+        found[int(precision)] = _Mismatch(float(np.abs(differences[own]).mean()), diagnostics)
+    return found
+
 
 JET_RL = Recipe(
     name="jet_rl",
     source="arXiv:2601.14243",
+    rollout=WithPrecision(),
     advantage=GroupRelative(),
     weight=ImportanceWeight(),
     loss=Policy(),

@@ -8,19 +8,134 @@
 A chunk is what the agent said between two observations: a step. More filters, at the levels of tokens and sequences,
 follow one another, and ROLL's weight is a choice of its own behind them:
 `weight.ImportanceWeight(level="step_geometric")`. Its other losses are `Reinforce` with one weight or another (TIS,
-TOPR, CISPO). Resampling from a chunk inside a trajectory is not here.
+TOPR, CISPO).
+
+Rollouts begin behind chunks of an expert (`FromChunks`), so that some come to a success; where none does, the expert's
+own trajectory is imitated, whose chunks weigh their returns.
 
 Needs: rewards of steps; `recomputed_logprob`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
 from agentrl_core.advantage import Discounted
+from agentrl_core.component import Closed, option
+from agentrl_core.component.state import State
+from agentrl_core.env import Fact
 from agentrl_core.loss import Clip, Policy, Ratio
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Group, Learning, Prefix, notes
 from agentrl_core.weight import ImportanceWeight
+
+
+@dataclass(frozen=True)
+class FromChunks(Learning):
+    """Rollouts that begin behind the first chunks of a trajectory that solved the task.
+
+    It is `Task.solution`, or else the newest of the run itself; a task that nobody solved yet begins at its prompt. Of
+    its K chunks the first k < K are given, not trained, and the environment answers them:
+
+    - `parallel`: k = floor(a K / anchors) for anchor a = 0, 1, …; the members take the anchors in turn;
+    - `rollback`: k = K - 1 at first, the same for the whole group; one less whenever at least `learned` of a group
+      succeeds from there. So the task is learned from its end, and a drop of success tells a chunk that decides.
+
+    Where no member succeeds, the expert's trajectory joins and is trained.
+
+    The draw column `given` is k, and `expert` is 1 for what is the expert's.
+
+    Args:
+        kind: where the members begin.
+        anchors: of `parallel`.
+        learned: of `rollback`; the paper says no number.
+        imitate: whether the expert joins a group that fails.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.rome import FromChunks
+        >>> [FromChunks(anchors=4).anchor(member, chunks=6) for member in range(5)]
+        [0, 1, 3, 4, 0]
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"given": Fact("trajectory"), "expert": Fact("trajectory")}
+
+    kind: Literal["parallel", "rollback"] = "parallel"
+    anchors: int = option(4, at_least=1)
+    learned: float = option(0.5, above=0, at_most=1)
+    imitate: bool = True
+
+    def initial_state(self) -> State:
+        """No task was rolled back."""
+        return {"given": {}}
+
+    def next(self, state: State, closed: Closed) -> State:
+        """One chunk less of those tasks that are learned from where they began."""
+        given = dict(state["given"])
+        for task_id, count, share in notes(closed.finished, "began"):
+            given[task_id] = max(count - (share >= self.learned), 0)
+        return {"given": given}
+
+    def anchor(self, member: int, chunks: int) -> int:
+        """How many chunks of an expert's are given to a member, all of which begin apart."""
+        return member % self.anchors * chunks // self.anchors
+
+    async def group(self, group: Group) -> None:
+        """All members, each behind its chunks; then the expert, where none succeeds."""
+        expert = self.expert(group)
+        chunks = len(expert.actions)
+        begun = self.remembered(group)["given"].get(group.task.task_id, chunks - 1)
+        rolled = max(min(begun, chunks - 1), 0)
+        branches = []
+        for member in range(group.size):
+            count = self.anchor(member, chunks) if self.kind == "parallel" else rolled
+            facts = {"given": float(count), "expert": 0.0}
+            branches.append(group.start(prefix=self.begins(group, expert, count), facts=facts))
+        await group.run(branches)
+        share = sum(bool(branch.success) for branch in branches) / len(branches)
+        if self.kind == "rollback" and chunks:
+            self.note(group, "began", [group.task.task_id, rolled, share], branches[0])
+        if self.imitate and chunks and not share:
+            facts = {"given": 0.0, "expert": 1.0}
+            await group.run([group.start(origin="expert", facts=facts)], lambda branch: self.imitated(branch, expert))
+
+    def expert(self, group: Group) -> Prefix:
+        """All chunks of the expert; none, where nobody solved the task."""
+        if group.task.solution:
+            return Prefix(group.task.solution, title="reference solution")
+        solved = group.library.solved(group.task.task_id)
+        return group.library.prefix(solved[-1]) if solved else Prefix()
+
+    def begins(self, group: Group, expert: Prefix, count: int) -> Prefix | None:
+        """The first chunks of the expert."""
+        if not count:
+            return None
+        if group.task.solution:
+            return Prefix(expert.actions[:count], title=expert.title)
+        return group.library.prefix(group.library.solved(group.task.task_id)[-1], turns=count)
+
+    async def imitated(self, branch: Branch, expert: Prefix) -> None:
+        """The expert's chunks, as actions that are trained."""
+        await branch.begin()
+        for action in expert.actions:
+            if branch.over:
+                return
+            branch.write(action)
+            await branch.answer()
+
+    def branches(self, group_size: int) -> int:
+        """The members, and the expert."""
+        return group_size + self.imitate
+
 
 ROME = Recipe(
     name="rome",
     source="arXiv:2512.24873",
+    rollout=FromChunks(),
     advantage=Discounted(),
     weight=ImportanceWeight(level="step_geometric", kind="filter"),
     loss=Policy(ratio=Ratio("step"), clip=Clip(dual=1.4)),

@@ -7,7 +7,8 @@ stands for what the cheap engine said:
     A_i = (R_i - mean) / std of the whole group
     L = - mean over tokens of min(p_trainer / p_engine, 2) min(r A, clip(r, 0.8, 1.2) A),   r = p / p_trainer
 
-A group of equal scores leaves.
+A group of equal scores leaves. In which precision each action was sampled is a fact (`rollout.WithPrecision`), and
+`recipes.jet_rl.mismatch` says how far what is cheap is from the trainer.
 
 Source: FP4 Explore, BF16 Train: Diffusion Reinforcement Learning via Efficient Rollout Scaling (arXiv:2604.06916). It
 regenerates the few from their seeds; the same seed does not give the same text in another precision, so the tokens are
@@ -28,6 +29,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import WithPrecision
 from agentrl_core.weight import GroupFilter, ImportanceWeight, top
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ class Extremes(BatchComponent):
 SOL_RL = Recipe(
     name="sol_rl",
     source="arXiv:2604.06916",
+    rollout=WithPrecision(),
     advantage=GroupRelative(),
     weight=(GroupFilter(), Extremes(), ImportanceWeight()),
     loss=Policy(),

@@ -1,13 +1,17 @@
 """SSP: one model proposes questions for given answers, and solves them.
 
 The proposer is told an answer and searches until it says `<question>...</question>`. A helper answers that question
-with all that the proposer has read in sight; where it does not find the given answer, the question is not valid and the
-proposer is paid the penalty. Else n = 5 solvers try it without help, and the proposer is paid 1 - acc where acc > 0 and
-the penalty where nobody solves it; or 4 (acc - low) (high - acc) with `kind="intermediate"`. Solvers are compared with
-each other, a proposer alone keeps its raw reward. Source: arXiv:2510.18821, whose defaults these are.
+with all that the proposer has read in sight, among what four other proposers have read; where it does not find the
+given answer, or nothing was read, the question is not valid and the proposer is paid the penalty. Else n = 5 solvers
+try it without help, and the proposer is paid 1 - acc where acc > 0 and the penalty where nobody solves it; or 4 (acc -
+low) (high - acc) with `kind="intermediate"`. In place of a question that is not valid the solvers get one of a pool, by
+chance: what was tried in earlier iterations, which is forgotten every ten. Where the pool is empty there are no
+solvers. Solvers are compared with each other, a proposer alone keeps its raw reward. Source: arXiv:2510.18821, whose
+defaults these are; the pool and the noise by code Alibaba-Quark/SSP, but that what others have read is of the last
+iteration, not of this one.
 
-The environment shows a task's question, and judges by its payload. Not here: replacing invalid questions from a pool of
-earlier ones, and documents of other trajectories as noise.
+The environment shows a task's question, and judges by its payload, which is made of plain JSON values where there is a
+pool.
 
 Needs: a model that can propose in the form that is asked for. The small one that `agentrl train` makes says no
 `<question>`: its proposers are paid nothing, and nothing is learned.
@@ -21,19 +25,21 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import option
-from agentrl_core.env import Fact
+from agentrl_core.component import Closed, option
+from agentrl_core.component.state import State
+from agentrl_core.env import Fact, Task
+from agentrl_core.env.base import as_messages
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Independent, Rollout
+from agentrl_core.rollout import Branch, Group, Independent, Learning, Rollout, notes
 from agentrl_core.rollout.guidance import beside
 
 _QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class SearchSelfPlay(Rollout):
-    """A proposer, a check of what it proposes, and solvers.
+class SearchSelfPlay(Learning):
+    """A proposer, a check of what it proposes, and solvers; what was proposed and read is remembered.
 
     The draw column `proposer` is 1 for proposers.
 
@@ -45,7 +51,12 @@ class SearchSelfPlay(Rollout):
         high: for `intermediate`.
         penalty: what it is paid for a question that is not valid.
         proposing: its prompt: `{prompt}` is what the environment shows of the task.
-        checking: the helper's prompt: `{prompt}` is the question, `{text}` what the proposer has read and said.
+        checking: the helper's prompt: `{prompt}` is the question, `{text}` what the proposer and others have read.
+        noise: of how many others, at most.
+        every: iterations after which the pool is cleared; 0: there is no pool.
+        keep: the part of it that stays then, the newest.
+        reuse_at_most: questions of the pool that a larger share of its solvers answered are taken where there is no
+            other.
 
     Raises:
         RecipeError: an option is out of range.
@@ -68,12 +79,27 @@ class SearchSelfPlay(Rollout):
     penalty: float = 0.0
     proposing: str = option("Find a question whose answer is this, in <question></question>:\n{prompt}", filled=True)
     checking: str = option("{prompt}\n\nWhat is known:\n{text}", filled=True)
+    noise: int = option(4, at_least=0)
+    every: int = option(10, at_least=0)
+    keep: float = option(0.0, at_least=0, at_most=1)
+    reuse_at_most: float = option(1.0, at_least=0, at_most=1)
 
     def paid(self, share: float) -> float:
         """What the proposer is paid where so many of the solvers succeed."""
         if self.kind == "hard":
             return 1.0 - share if share > 0.0 else self.penalty
         return 4.0 * (share - self.low) * (self.high - share) if 0.0 < share < 1.0 else 0.0
+
+    def initial_state(self) -> State:
+        """Nothing was proposed, and nothing read."""
+        return {"pool": [], "read": []}
+
+    def next(self, state: State, closed: Closed) -> State:
+        """What was tried comes to the pool, which is cleared now and then; what was read replaces what was before."""
+        pool = [*state["pool"], *notes(closed.finished, "tried")]
+        if self.every and (closed.iteration + 1) % self.every == 0:
+            pool = pool[len(pool) - int(len(pool) * self.keep) :]
+        return {"pool": pool, "read": notes(closed.finished, "read")}
 
     async def group(self, group: Group) -> None:
         """Propose, check, solve."""
@@ -83,20 +109,44 @@ class SearchSelfPlay(Rollout):
             facts={"proposer": 1},
         )
         question = await self.proposed(proposer)
-        if proposer.over:
+        task = replace(group.task, task_id=f"{group.task.task_id}/{group.name}", question=question or "")
+        read = "\n\n".join(_texts(proposer))
+        valid = bool(question and read) and await self.checked(group, task, proposer, read)
+        if self.noise and read:
+            self.note(group, "read", read, proposer)
+        if valid:
+            share = await self.solved(group, task, proposer)
+            proposer.finish(reward=self.paid(share), success=share > 0.0)
             return
-        if question is None:
+        if not proposer.over:
             proposer.finish(reward=self.penalty, success=False)
-            return
-        task = replace(group.task, task_id=f"{group.task.task_id}/{group.name}", question=question)
-        check = _Informed(template=self.checking, text=proposer.text)
-        checked = await group.spawn(task, program=check, parent=proposer, role="helper")
-        if not checked.branches[0].success:
-            proposer.finish(reward=self.penalty, success=False)
-            return
-        solved = await group.spawn(task, size=self.solvers, program=Independent(), parent=proposer)
-        share = sum(bool(branch.success) for branch in solved.branches) / self.solvers
-        proposer.finish(reward=self.paid(share), success=share > 0.0)
+        earlier = self.earlier(group)
+        if earlier is not None:
+            await self.solved(group, earlier, proposer)
+
+    async def checked(self, group: Group, task: Task, proposer: Branch, read: str) -> bool:
+        """Whether a helper finds the given answer in what the proposer has read, among what others have."""
+        others = [text for text in self.remembered(group)["read"] if text != read]
+        noise = [others[place] for place in _shuffled(group, "noise", len(others))[: self.noise]]
+        texts = [read, *noise]
+        text = "\n\n".join(texts[place] for place in _shuffled(group, "order", len(texts)))
+        check = _Informed(template=self.checking, text=text)
+        found = await group.spawn(task, program=check, parent=proposer, role="helper")
+        return bool(found.branches[0].success)
+
+    async def solved(self, group: Group, task: Task, proposer: Branch) -> float:
+        """The share of the solvers who find the answer; the question comes to the pool."""
+        solvers = await group.spawn(task, size=self.solvers, program=Independent(), parent=proposer)
+        share = sum(bool(branch.success) for branch in solvers.branches) / self.solvers
+        if self.every:
+            self.note(group, "tried", {"task": vars(task), "share": share}, proposer)
+        return share
+
+    def earlier(self, group: Group) -> Task | None:
+        """A question of the pool, by chance; None where that is empty."""
+        pool = self.remembered(group)["pool"]
+        chosen = [tried for tried in pool if tried["share"] <= self.reuse_at_most] or pool
+        return Task(**chosen[int(group.uniform("earlier") * len(chosen))]["task"]) if chosen else None
 
     async def proposed(self, proposer: Branch) -> str | None:
         """The question, which the environment does not see; None: the proposer has ended without one."""
@@ -125,6 +175,18 @@ class _Informed(Rollout):
     async def group(self, group: Group) -> None:
         """The one."""
         await group.run([group.start(lambda asked: beside(asked, self.template, self.text))])
+
+
+def _texts(branch: Branch) -> list[str]:
+    """What the environment answered to its actions."""
+    answers = [turn.observation for turn in branch.turns if turn.observation is not None]
+    said = [message.get("content") for answer in answers for message in as_messages(answer)]
+    return [text for text in said if isinstance(text, str)]
+
+
+def _shuffled(group: Group, name: str, count: int) -> list[int]:
+    """The numbers below a count in an order by chance."""
+    return sorted(range(count), key=lambda place: group.uniform(name, place))
 
 
 SSP = Recipe(

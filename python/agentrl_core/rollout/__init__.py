@@ -22,6 +22,7 @@ from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.monte_carlo import MonteCarlo
 from agentrl_core.rollout.path import Place
 from agentrl_core.rollout.play import Play
+from agentrl_core.rollout.precision import WithPrecision
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.repair import Fault, Finder, Flagged, Judged, Repair, Step, steps_of
@@ -70,6 +71,7 @@ __all__ = [
     "TokenForks",
     "Turn",
     "Window",
+    "WithPrecision",
     "later_tasks",
     "notes",
     "steps_of",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -18,19 +17,19 @@ from agentrl_core.env.base import Message, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group_runtime import GroupRuntime, Program
+from agentrl_core.rollout.group_view import GroupView
 from agentrl_core.rollout.later import as_reason
-from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.search_tree import GroupTree
-from agentrl_core.rollout.turn import Turn, uniform
+from agentrl_core.rollout.turn import Turn
 from agentrl_core.rollout.view import Origin, Prompt, Role
 from agentrl_core.rollout.waiting import cancel, first_of, side_by_side
 
 BranchProgram = Callable[[Branch], Awaitable[None]]
 
 
-class Group:
+class Group(GroupView):
     """The branches of one task while its program runs.
 
     Branches are started, counted, scored and dropped by the program's own task alone; a branch's program (`run`) does
@@ -88,36 +87,9 @@ class Group:
         self._asked: set[bytes] = set()
         self._late: list[Branch] = []
         """Forks that branches' programs made, until they are delivered."""
-
-    @property
-    def iteration(self) -> int:
-        """The iteration in which it began."""
-        return self.key[0]
-
-    @property
-    def name(self) -> str:
-        """The key as a text."""
-        return ".".join(map(str, self.key))
-
-    @property
-    def prompt(self) -> str:
-        """The task in words."""
-        return self.task.question
-
-    @property
-    def count(self) -> int:
-        """How many branches it has that are no helpers."""
-        return sum(branch.role != "helper" for branch in self.branches)
-
-    @property
-    def statistics(self) -> Mapping[str, Any]:
-        """What the run knows of the task (attempts, successes, …) as of the iteration's begin; empty for a new one."""
-        return self._runtime.statistics(self.task.task_id)
-
-    @property
-    def library(self) -> Library:
-        """What the run has solved so far, as of the iteration's begin: demonstrations, and prefixes to begin with."""
-        return self._runtime.library
+        self._released: set[str] = set()
+        self._places: int | None = None
+        """How many members may run, once it gave places back; None: it did not."""
 
     @property
     def tree(self) -> GroupTree:
@@ -133,25 +105,6 @@ class Group:
             raise InvalidInputError(f"group {self.name} has a tree already; carry on before the first look at it")
         self._tree = GroupTree(self, self._runtime.forest, batch, group_id)
         return self.tree
-
-    @property
-    def vocabulary_size(self) -> int:
-        """V, the width of the policy's logits."""
-        return self._runtime.vocabulary_size("policy")
-
-    def __repr__(self) -> str:
-        return f"Group({self.name}, task {self.task.task_id!r}, {len(self.branches)} branches)"
-
-    def __lt__(self, other: Group) -> bool:
-        return self.key < other.key
-
-    def sampling(self, **changes: Any) -> Sampling:
-        """How segments are sampled, with some of it changed: `group.sampling(temperature=0.0)`."""
-        return replace(self._runtime.sampling("policy"), **changes)
-
-    def uniform(self, *key: object) -> float:
-        """A number in [0, 1): the same for the same seed, group and key, whatever ran before."""
-        return uniform(self._runtime.seed_of("group", self.name, *key, began=self.iteration))
 
     def start(
         self,
@@ -185,6 +138,8 @@ class Group:
         self._decides()
         runtime, forest = self._runtime, self._runtime.forest
         role = self._role if role is None else role
+        if role != "helper":
+            self._check_places()
         parent = self._parent if parent is None else parent
         member, speaker = self._members.get(agent, 0), runtime.agent(agent)
         self._members[agent] = member + 1
@@ -410,6 +365,33 @@ class Group:
         for branch in branches:
             branch.drop(reason)
 
+    def release(self, branches: Iterable[Branch]) -> None:
+        """Give the places of ended branches to groups that wait for room, while the others go on.
+
+        A group holds as many places as its program says (`Rollout.branches`) until that has come to its end, since it
+        may start others for those that end. Here it says that it will not.
+
+        Args:
+            branches: which; each gives its place back once.
+
+        Raises:
+            InvalidInputError: a branch runs, is a helper, or belongs to another group. And later: more members are
+                started than there are places left.
+        """
+        self._decides()
+        ended = list(branches)
+        for branch in ended:
+            if branch.group is not self or branch.role == "helper" or not branch.over:
+                raise InvalidInputError(
+                    f"release: branch {branch.name} ({branch.role}, {branch.status}) holds no place of group "
+                    f"{self.name} that could be given back; release its members that are over"
+                )
+        given = {branch.name for branch in ended} - self._released
+        self._released |= given
+        held = self.program.branches(self.size) if self._places is None else self._places
+        self._places = max(held - len(given), 0)
+        self._runtime.release(self.name, len(given))
+
     def asked_before(self, prompt: NDArray[np.int32]) -> bool:
         """Whether another branch of it began with these tokens (for who counts what is shared)."""
         known = prompt.tobytes() in self._asked
@@ -419,6 +401,7 @@ class Group:
     async def play(self, program: Callable[[Group], Awaitable[Any]]) -> None:
         """Run a program on it, in the task that calls; what it leaves running is aborted."""
         self._decider = asyncio.current_task()
+        self._places = None
         try:
             await program(self)
         finally:
@@ -435,6 +418,8 @@ class Group:
         self, parent: Branch, child: Branch, place: Place | None, score: float | None, *, operation: Operation = "fork"
     ) -> None:
         """A branch made another one."""
+        if operation != "replace" and child.role != "helper":
+            self._check_places()
         (self.branches if self._is_decider() else self._late).append(child)
         self.answered(child)
         self._runtime.grew(0 if place is None else place.tokens, shared=True)
@@ -478,6 +463,17 @@ class Group:
             raise InvalidInputError(
                 f"group {self.name} is decided about by the task that runs its program alone; a task that drives a "
                 "branch may turn, fork and end that branch: wait for it with round(), run() or completed()"
+            )
+
+    def _check_places(self) -> None:
+        """Refuse one more member where the places of others were given back."""
+        if self._places is None:
+            return
+        running = sum(not branch.over and branch.role != "helper" for branch in (*self.branches, *self._late))
+        if running >= self._places:
+            raise InvalidInputError(
+                f"group {self.name} has {running} members that run, and gave the other places back; release a branch "
+                "only where none takes its place"
             )
 
     def _is_decider(self) -> bool:

@@ -62,6 +62,10 @@ class GroupRuntime(Runtime, Protocol):
         """Run the program of a group that another group made, to its end."""
         ...
 
+    def release(self, name: str, count: int) -> None:
+        """Give back so many of the places of a group, which is known by its name."""
+        ...
+
     def number(self) -> int:
         """A number for one more group of the forest."""
         ...

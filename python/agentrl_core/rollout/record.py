@@ -8,6 +8,9 @@ from typing import Any
 
 from agentrl_core.env.base import Outcome
 
+PRECISION = "rollout_precision"
+"""The fact that the engine says of what it sampled, where a program declares it; see `WithPrecision`."""
+
 
 @dataclass
 class Record:

@@ -143,6 +143,10 @@ class Runtime(Protocol):
         """The number of the policy that speaks for an agent."""
         ...
 
+    def precision(self, agent: str) -> int | None:
+        """How many bits the weights have in the engine that speaks for an agent; None: it does not say."""
+        ...
+
     def check_images(self, agent: str, title: str) -> None:
         """Refuse images of an environment for an agent whose engine takes none.
 

@@ -17,6 +17,7 @@ from agentrl_core.rollout.lanes import Lanes
 from agentrl_core.rollout.match import Match, Seat
 from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.prefix import Action, Prefix
+from agentrl_core.rollout.record import PRECISION
 from agentrl_core.rollout.runtime import Answer, EpisodeError, Joint
 from agentrl_core.rollout.turn import Turn
 from agentrl_core.rollout.view import Status, View
@@ -179,7 +180,7 @@ class Trajectory(View):
         """
         self._check_running()
         if self._path.open:
-            self._runtime.forest.step(self.handle)
+            self._runtime.forest.step(self.handle, facts=self._of_engine("step") or None)
             self._path.go_on(None, len(self._episode.answers))
         elif not self._path.waits:
             raise InvalidInputError(
@@ -213,8 +214,9 @@ class Trajectory(View):
         if self.over:
             return
         if self._path.open:
+            of_engine = self._of_engine("step")
             self._path.flush()
-            self._runtime.forest.step(self.handle, truncated=True)
+            self._runtime.forest.step(self.handle, truncated=True, facts=of_engine or None)
         self.status = "truncated"
         self._runtime.ended()
         ended = {**self.record.ended("truncated", reason), "success": None}
@@ -339,12 +341,25 @@ class Trajectory(View):
             )
         return segment
 
+    def _of_engine(self, level: str | None = None) -> dict[str, float]:
+        """What the engine that sampled the open action says of it, if the program declares that (at a level)."""
+        declared = self.group.fact_levels.get(PRECISION)
+        sampled = any(isinstance(part, Segment) for part in self._path.open)
+        if declared is None or level not in (None, declared) or not sampled:
+            return {}
+        bits = self._runtime.precision(self.agent)
+        return {} if bits is None else {PRECISION: float(bits)}
+
     def _answer_name(self) -> str:
         """The name of the next answer in the journal."""
         return f"{self.name}/answer{self._answers}"
 
     def _close(self, text: str, answer: Answer) -> Turn:
         """Store what the environment answered to the open action."""
+        of_engine = self._of_engine()
+        if of_engine:
+            facts = {**(answer.outcome.facts or {}), **of_engine}
+            answer = replace(answer, outcome=replace(answer.outcome, facts=facts))
         runtime, outcome = self._runtime, answer.outcome
         runtime.turned(outcome.flags, None)
         runtime.grew(self._path.grown(), shared=False)

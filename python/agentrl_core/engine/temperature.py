@@ -1,0 +1,68 @@
+"""The temperature of each token by how unsure the model is there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from agentrl_core.exceptions import InvalidInputError
+
+LEAST = 1e-8
+"""Entropies below this count as this, and so does the width of a side that has none."""
+
+
+@dataclass(frozen=True)
+class EntropyTemperature:
+    """Lets a model explore where it hesitates and carry out where it is sure: a temperature for each token.
+
+        T = T0 (1 + change h),   e = log max(H, 1e-8),
+        h = min((e - zero) / above, 1) where e > zero, else max((e - zero) / below, -1)
+
+    with T0 the temperature of the `Sampling` and H the entropy of softmax(z / T0) over the whole vocabulary, at the
+    token that is drawn; `zero`, `above` and `below` are of what was sampled before, such as the last iteration. The
+    paper divides by a root mean square first, which cancels. top_k and top_p are of the distribution at T.
+
+    The log-probs that are recorded are those of the distribution sampled from, softmax(z / T) (behind top_k and top_p),
+    as always; the entropies are the H by which T was chosen. What is recorded of the temperature itself is T0: a loss
+    runs the model at T0, so its ratios have to be to log-probs that are recomputed there (`Recipe.old_logprob`), and a
+    collector refuses a recipe that takes them to the recorded ones. `weight.ImportanceWeight` has the ratio of both.
+
+    Args:
+        zero: the log-entropy at which the temperature is T0.
+        above: how far above it the temperature is the highest, at least 0.
+        below: how far below it the temperature is the lowest, at least 0.
+        change: the share of T0 by which the temperature moves at most, at least 0 and below 1.
+
+    Raises:
+        InvalidInputError: a number is out of its range.
+
+    Source: HAPO, arXiv:2509.16591.
+
+    Example:
+        >>> from agentrl_core.engine import EntropyTemperature, Sampling
+        >>> rule = EntropyTemperature(zero=0.0, above=2.0, below=4.0)
+        >>> [round(1.0 + rule.change * rule.height(e), 4) for e in (-9.0, -2.0, 0.0, 1.0)]
+        [0.95, 0.975, 1.0, 1.025]
+        >>> Sampling(by_entropy=rule).by_entropy == rule
+        True
+    """
+
+    zero: float
+    above: float
+    below: float
+    change: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.zero):
+            raise InvalidInputError(f"EntropyTemperature: zero is {self.zero}; give a finite log-entropy")
+        for name in ("above", "below"):
+            value = getattr(self, name)
+            if not 0.0 <= value < math.inf:
+                raise InvalidInputError(f"EntropyTemperature: {name} is {value}; give 0 or a positive number")
+        if not 0.0 <= self.change < 1.0:
+            raise InvalidInputError(f"EntropyTemperature: change is {self.change}; give a number from 0 to below 1")
+
+    def height(self, log_entropy: float) -> float:
+        """The h of a log-entropy, in [-1, 1]."""
+        width = max(self.above if log_entropy > self.zero else self.below, LEAST)
+        return min(max((log_entropy - self.zero) / width, -1.0), 1.0)

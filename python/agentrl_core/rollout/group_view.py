@@ -1,0 +1,72 @@
+"""A group as far as it has come, and what it knows: nothing here starts or ends a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from agentrl_core.engine.base import Sampling
+from agentrl_core.env.base import Task
+from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.group_runtime import GroupRuntime
+from agentrl_core.rollout.library import Library
+from agentrl_core.rollout.turn import uniform
+
+
+class GroupView:
+    """What is known of a group while its program runs; `Group` says what its attributes are."""
+
+    task: Task
+    key: tuple[int, ...]
+    branches: list[Branch]
+    _runtime: GroupRuntime
+
+    @property
+    def iteration(self) -> int:
+        """The iteration in which it began."""
+        return self.key[0]
+
+    @property
+    def name(self) -> str:
+        """The key as a text."""
+        return ".".join(map(str, self.key))
+
+    @property
+    def prompt(self) -> str:
+        """The task in words."""
+        return self.task.question
+
+    @property
+    def count(self) -> int:
+        """How many branches it has that are no helpers."""
+        return sum(branch.role != "helper" for branch in self.branches)
+
+    @property
+    def statistics(self) -> Mapping[str, Any]:
+        """What the run knows of the task (attempts, successes, …) as of the iteration's begin; empty for a new one."""
+        return self._runtime.statistics(self.task.task_id)
+
+    @property
+    def library(self) -> Library:
+        """What the run has solved so far, as of the iteration's begin: demonstrations, and prefixes to begin with."""
+        return self._runtime.library
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the width of the policy's logits."""
+        return self._runtime.vocabulary_size("policy")
+
+    def __repr__(self) -> str:
+        return f"Group({self.name}, task {self.task.task_id!r}, {len(self.branches)} branches)"
+
+    def __lt__(self, other: GroupView) -> bool:
+        return self.key < other.key
+
+    def sampling(self, **changes: Any) -> Sampling:
+        """How segments are sampled, with some of it changed: `group.sampling(temperature=0.0)`."""
+        return replace(self._runtime.sampling("policy"), **changes)
+
+    def uniform(self, *key: object) -> float:
+        """A number in [0, 1): the same for the same seed, group and key, whatever ran before."""
+        return uniform(self._runtime.seed_of("group", self.name, *key, began=self.iteration))

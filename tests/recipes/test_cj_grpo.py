@@ -1,0 +1,129 @@
+"""CJ-GRPO: a decode step is a step whose context is the state that it was decoded from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from hand_made import tiny_model
+from riddles import TOKENIZER, Riddles, check_resumes, solve, step
+from torch import Tensor
+
+from agentrl_core import recipes
+from agentrl_core.engine import Request, Sampling
+from agentrl_core.env import Outcome, Task
+from agentrl_core.recipe import Recipe
+from agentrl_core.rollout import Branch, Rollout
+
+MASK = "_"
+WORDS = {3: ("ab", "cd", "ef"), 2: ("abc", "def")}
+"""What is unmasked at each of so many decode steps."""
+
+
+class Masked(Riddles):
+    """A text of six letters, of which each action unmasks some; paid in the end, when no mask is left."""
+
+    def reset(self, task: Task, seed: int) -> Any:
+        del task
+        return Masked.Episode(seed)
+
+    class Episode:
+        observation = MASK * 6
+
+        def __init__(self, seed: int) -> None:
+            self.seed, self.said = seed, ""
+
+        def step(self, action: str) -> Outcome:
+            self.said += action
+            if len(self.said) == 6:
+                right = self.seed % 2 == 1
+                return Outcome(reward=float(right), terminated=True, success=right)
+            return Outcome(self.said + MASK * (6 - len(self.said)))
+
+        def state_key(self) -> bytes:
+            return self.said.encode()
+
+
+@dataclass(frozen=True)
+class Unmasking(Rollout):
+    """Decodes step by step: before each, the context is the state alone."""
+
+    async def branch(self, branch: Branch) -> None:
+        turn = await branch.turn()
+        while not branch.over:
+            await branch.rewrite([turn.observation or ""])
+            turn = await branch.turn()
+
+
+def decoder(context: str, request: Request) -> str:
+    """Unmasks two letters of a state or three, by its first steps."""
+    state = context.split("<|im_start|>user\n", 1)[1].split("<|im_end|>", 1)[0]
+    known = len(state.rstrip(MASK))
+    words = WORDS[3 if known in {2, 4} or (known == 0 and request.seed % 3) else 2]
+    return {sum(map(len, words[:place])): word for place, word in enumerate(words)}[known]
+
+
+RECIPE: Recipe = recipes.CJ_GRPO.replace(rollout=Unmasking())
+
+
+def test_a_decode_step_is_a_step_behind_its_state() -> None:
+    run = solve(RECIPE, decoder, world=Masked(), tasks=2, group_size=4)
+    contexts, offsets = run.batch.contexts(), run.batch.offsets("step")
+    found = [TOKENIZER.decode(contexts.tokens[first:last]) for first, last in pairwise(contexts.offsets)]
+    lengths = np.diff(offsets).tolist()
+    assert set(lengths) == {2, 3}, "some decode in two steps, some in three"
+    wanted = []
+    for length in lengths:
+        known = ""
+        for word in WORDS[length]:
+            state = known + MASK * (6 - len(known))
+            wanted.append(f"<|im_start|>user\n{state}<|im_end|>\n<|im_start|>assistant\n{word}<|im_end|>")
+            known += word
+    assert [text[text.index("<|im_start|>user") :].rstrip("\n") for text in found] == wanted
+    numbers = pl.DataFrame(run.batch.steps)["step"].to_list()
+    assert sorted(numbers) == sorted(place for length in lengths for place in range(length)), "it has its number"
+
+
+def test_ratios_are_to_the_state_of_their_step_and_steps_weigh_alike() -> None:
+    """By a plain forward pass of each state and what was unmasked there."""
+    run = solve(RECIPE, decoder, world=Masked(), tasks=2, group_size=4, sampling=Sampling(max_tokens=8))
+    policy = tiny_model("llama", torch.float64, vocab_size=len(TOKENIZER), max_position_embeddings=256)
+    batch = RECIPE.credit(run.batch)
+    advantage = batch.column("advantage", "draw").astype(np.float64)
+    assert (advantage != 0).any(), "the groups are mixed"
+    offsets, places = batch.offsets("step"), batch.offsets("token")
+    old = batch.column("behaviour_logprob", "token").astype(np.float64)
+    tokens = batch.column("token", "token")
+    whole: Tensor = torch.zeros((), dtype=torch.float64)
+    draws = len(offsets) - 1
+    for draw in range(draws):
+        steps = range(offsets[draw], offsets[draw + 1])
+        states = [MASK * 6, *WORDS[len(steps)]]
+        known = ""
+        for place, step_ in enumerate(steps):
+            state = known + MASK * (6 - len(known))
+            prompt = TOKENIZER.apply_chat_template(
+                [{"role": "user", "content": state}], add_generation_prompt=True, return_dict=False
+            )
+            span = slice(places[step_], places[step_ + 1])
+            action = tokens[span].tolist()
+            logits = policy(torch.tensor([[*prompt, *action]])).logits[0, len(prompt) - 1 : -1]
+            logprobs = torch.log_softmax(logits, -1).gather(-1, torch.tensor(action)[:, None])[:, 0]
+            ratio = (logprobs - torch.from_numpy(old[span])).exp()
+            a = float(advantage[draw])
+            clipped = torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)
+            whole = whole - clipped.mean() / len(steps) / draws
+            known += states[place + 1]
+    [update] = RECIPE.updates(batch)
+    packs = list(update.pack(max_tokens=4096))
+    found = sum(update.loss(pack.run(policy), pack) for pack in packs)
+    torch.testing.assert_close(torch.as_tensor(found), whole, rtol=1e-5, atol=1e-7)
+
+
+def test_it_goes_on_after_a_kill_and_comes_to_a_step() -> None:
+    assert check_resumes(RECIPE, decoder, world=Masked()) > 1
+    assert step(RECIPE, solve(RECIPE, decoder, world=Masked(), tasks=2, group_size=4).batch) == 1

@@ -1,0 +1,113 @@
+"""In which precision an action was sampled is a fact, where a program declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+import pytest
+from hand_made import tiny_model
+from riddles import RIGHT, TOKENIZER, WRONG, Riddles, check_resumes, script, solve
+from sampled import Heard, check_sampled
+
+import agentrl_core as arl
+from agentrl_core import engine, recipes
+from agentrl_core.component import Where
+from agentrl_core.engine import Request
+from agentrl_core.env import Fact
+from agentrl_core.rollout import Group, Prefix, Rollout, WithPrecision
+
+
+def two_turns(context: str, request: Request) -> str:
+    """A call, and an answer."""
+    return (RIGHT if request.seed % 2 else WRONG) if "go on" in context else "think"
+
+
+class Mixed(Rollout):
+    """One member of each engine, and one that begins with an action that nobody sampled."""
+
+    facts: ClassVar[Mapping[str, Fact]] = WithPrecision.facts
+
+    async def group(self, group: Group) -> None:
+        await group.run(
+            [group.start(), group.start(agent="cheap"), group.start(prefix=Prefix(["think"])), group.start(agent="odd")]
+        )
+
+
+class OfTrajectories(Mixed):
+    facts: ClassVar[Mapping[str, Fact]] = {"rollout_precision": Fact("trajectory")}
+
+
+def collected(program: Rollout) -> arl.Batch:
+    exact = Heard(script(two_turns))
+    cheap, odd = exact.beside(script(two_turns)), exact.beside(script(two_turns))
+    exact._engine.precision, cheap._engine.precision = 16, 4  # the third does not say
+    engines: dict[str, Any] = {"policy": exact, "cheap": cheap, "odd": odd}
+    collect = arl.Collector(engines, Riddles(), recipes.GRPO.replace(rollout=program), task_pool=4)
+    batch = collect(tasks=1, group_size=4)
+    check_sampled(batch, exact)
+    return batch
+
+
+def test_each_action_has_the_precision_of_the_engine_that_sampled_it() -> None:
+    batch = collected(Mixed())
+    agents = np.repeat(pl.DataFrame(batch.trajectories)["agent"].to_numpy(), 2)
+    found = batch.column("rollout_precision", "step")
+    member = pl.DataFrame(batch.steps)["step"].to_numpy()
+    assert len(found) == 8
+    # Members 0 and 2 are the policy's; the first action of the third was not sampled. The last engine does not say.
+    policy = found[agents == 0].tolist()
+    assert sorted(np.isnan(policy).tolist()) == [False, False, False, True]
+    assert set(np.array(policy)[~np.isnan(policy)]) == {16}
+    assert member[np.isnan(found) & (agents == 0)].tolist() == [0]
+    assert found[agents == 1].tolist() == [4, 4]
+    assert np.isnan(found[agents == 2]).all()
+    tokens = batch.column("rollout_precision", "token")
+    assert len(tokens) == len(batch.column("token", "token")), "a token has that of its step"
+
+
+def test_draws_are_told_apart_by_it() -> None:
+    batch = collected(OfTrajectories())
+    cheap = Where(column="rollout_precision", below=16).holds(batch)
+    assert batch.column("agent", "draw")[cheap].tolist() == [1]
+    exact = Where(column="rollout_precision", at_least=16).holds(batch)
+    assert batch.column("agent", "draw")[exact].tolist() == [0, 0]
+
+
+def test_what_nobody_declares_is_not_there() -> None:
+    assert not solve(recipes.GRPO, two_turns).batch.has("rollout_precision", "step")
+
+
+def test_it_goes_on_after_a_kill() -> None:
+    assert check_resumes(recipes.JET_RL, two_turns) > 1
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("float32", 32), ("bfloat16", 16), ("float64", 64)])
+def test_an_engine_of_a_model_says_it(dtype: str, bits: int) -> None:
+    import torch
+
+    model = tiny_model("llama", getattr(torch, dtype), vocab_size=len(TOKENIZER))
+    generate = engine.Transformers(model, TOKENIZER)
+    assert generate.precision == bits
+    model.config.quantization_config = {"load_in_4bit": True}
+    assert generate.precision is None
+
+
+def test_the_mismatch_of_each_precision() -> None:
+    from agentrl_core.recipes.jet_rl import mismatch
+
+    batch = collected(Mixed())
+    sampled = batch.column("behaviour_logprob", "token").astype(np.float64)
+    bits = batch.column("rollout_precision", "token")
+    # The trainer says 0.03 less than the cheap engine of each token, and 0.01 more than the exact one.
+    recomputed = np.nan_to_num(sampled) + np.where(bits == 4, -0.03, np.where(bits == 16, 0.01, 5.0))
+    found = mismatch(batch.with_columns("token", recomputed_logprob=recomputed))
+    assert sorted(found) == [4, 16]
+    assert found[4].mean_difference == pytest.approx(0.03, abs=1e-5)
+    assert found[16].mean_difference == pytest.approx(0.01, abs=1e-5)
+    assert found[4].diagnostics.k1 == pytest.approx(0.03, abs=1e-5)
+    assert found[4].diagnostics.k3 == pytest.approx(np.exp(-0.03) - 1 + 0.03, abs=1e-6)
+    assert (found[4].is_large, found[16].is_large) == (True, False)
+    assert found[4].diagnostics.tokens == int((bits == 4).sum())
