@@ -151,11 +151,11 @@ class Tokens:
 
     @property
     def items(self) -> Segments:
-        """The trained rows by sequence and number in the stream `item`; a row with a negative number is alone."""
+        """The trained rows by sequence and number in the stream `item`, from 1; a row without one (0) is alone."""
         number = self.raw("item").long()
         rows = torch.arange(len(number), device=number.device)
         # One key for each item, in the order of sequences: the rows that are alone come behind all numbers.
-        inside = torch.where(number < 0, _MOST_SEGMENTS + rows, number)
+        inside = torch.where(number < 1, _MOST_SEGMENTS + rows, number)
         order = inside.argsort(stable=True)
         order = order[self.raw("sequence").long()[order].argsort(stable=True)]
         sequence, inside = self.raw("sequence").long()[order], inside[order]
