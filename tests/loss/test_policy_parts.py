@@ -51,7 +51,7 @@ def test_ratios_of_the_items_of_a_list() -> None:
         "weight_kl": torch.ones(6, dtype=torch.float64),
         "old_logprob": torch.full((6,), -2.0, dtype=torch.float64),
         "sequence": torch.tensor([1, 1, 1, 1, 0, 0]),
-        "item": torch.tensor([0.0, 0.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64),
+        "item": torch.tensor([1.0, 1.0, 2.0, 2.0, 0.0, 0.0], dtype=torch.float64),
     }
     log_ratio, _ = loss.Ratio("item")(loss.Tokens(moved - 2.0, None, streams))
     assert log_ratio.exp().tolist() == pytest.approx([1.6487, 1.6487, 0.6065, 0.6065, 1.2214, 0.7408], abs=1e-4)
@@ -65,7 +65,7 @@ def test_segment_ratios_by_a_column(reduce: str) -> None:
         away, costs = logprob - case.old_logprob, []
         for rows in case.rows("sequence"):
             for t in rows:
-                inside = rows[case.item[rows] == case.item[t]] if case.item[t] >= 0 else t[None]
+                inside = rows[case.item[rows] == case.item[t]] if case.item[t] > 0 else t[None]
                 ratio = getattr(away[inside], reduce)().exp()
                 costs.append(case.weight[t] * ppo(ratio, case.advantage[t], 0.9, 1.1))
         return -torch.stack(costs).sum()
