@@ -267,6 +267,48 @@ def test_values(kind: str, clip: float | None, combine: str, seed: int) -> None:
     agree(loss.Value(kind=kind, delta=0.5, clip=clip, combine=combine), case, expected)
 
 
+@pytest.mark.parametrize(("clip", "kind"), [(None, "squared"), (0.3, "huber"), (None, "cross_entropy")])
+def test_values_of_the_token_that_was_said(kind: str, clip: float | None) -> None:
+    """Q of the logits: the token's logit (ARSQ), or its distance from the largest one and a head (B-Coder)."""
+    case = Case.random(3)
+    target, old, temperature = case.streams["return"], case.streams["old_value"], 1.0 / case.inverse_temperature
+
+    def cost(q: Tensor, r: Tensor) -> Tensor:
+        if kind == "cross_entropy":
+            p = torch.sigmoid(q)
+            return -(r * p.log() + (1 - r) * (1 - p).log())
+        e = (q - r).abs()
+        return 0.5 * e**2 if kind == "squared" or e <= 1.0 else e - 0.5
+
+    def expected(q: Tensor) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for t, r in enumerate(target):
+            each = cost(q[t], r)
+            if clip is not None:
+                each = torch.maximum(each, cost(old[t] + (q[t] - old[t]).clamp(-clip, clip), r))
+            total = total + case.weight[t] * each
+        return total
+
+    def logit(logprob: Tensor, _: Tensor, answers: SimpleNamespace) -> Tensor:
+        return expected(temperature * logprob + answers.soft_value)
+
+    def duelling(logprob: Tensor, _: Tensor, answers: SimpleNamespace) -> Tensor:
+        return expected(0.7 * temperature * (logprob - answers.max_logprob) + answers.value)
+
+    agree(loss.Value(kind=kind, clip=clip, of="logit"), case, logit)
+    agree(loss.Value(kind=kind, clip=clip, of="duelling", scale=0.7), case, duelling)
+
+
+def test_a_value_of_the_logits_by_hand() -> None:
+    # Logits Q = 3, 1 and a = 2: p of the first is e / (1 + e), V = 2 log(e^1.5 + e^0.5); target 2.5: 1/2 (3 - 2.5)^2.
+    q = torch.tensor([3.0, 1.0], dtype=torch.float64)
+    streams = {"weight_kl": torch.ones(1), "return": torch.tensor([2.5]), "inverse_temperature": torch.tensor([0.5])}
+    said = SimpleNamespace(soft_value=2.0 * (q / 2.0).logsumexp(0, keepdim=True))
+    value, sums = loss.Value(of="logit").of_rows((q / 2.0).log_softmax(0)[:1], torch.zeros(1), streams, said)
+    assert sums["value"].item() == pytest.approx(3.0)
+    assert value.item() == pytest.approx(0.125)
+
+
 def test_classified_and_twin_values() -> None:
     case = Case.random(2)
     target = case.streams["return"]

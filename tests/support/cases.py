@@ -80,6 +80,7 @@ class Case:
             "return": uniform(count),
             "old_value": uniform(count),
             "gain": normal(count),
+            "inverse_temperature": 0.5 + uniform(count),
         }
         answers = SimpleNamespace(
             value=normal(count),
@@ -87,6 +88,8 @@ class Case:
             full_kl=uniform(count),
             top_p_entropy=uniform(count),
             mean_logprob=-5.0 - uniform(count),
+            soft_value=normal(count),
+            max_logprob=-uniform(count),
         )
         return cls(logprob, 2.0 * uniform(count), advantage, weight, streams, answers)
 
