@@ -117,6 +117,8 @@ class Rollouts:
             "top_p_entropy": noise().abs(),
             "mean_logprob": noise() - 5.0,
             "full_kl": noise().abs(),
+            "soft_value": noise(),
+            "max_logprob": -noise().abs(),
         }
         return cls(batch, {name: leaf.requires_grad_() for name, leaf in leaves.items()})
 
