@@ -177,6 +177,48 @@ def test_list_match(direction: str, reduce: str, seed: int) -> None:
     agree(loss.ListMatch(direction=direction, beta=0.6, temperature=0.4, reduce=reduce), case, expected)
 
 
+@SEEDS
+def test_all_ranks_of_a_group(seed: int) -> None:
+    """GDRO's full form: sort by reward, then the top-1 cost of what is left, again and again."""
+    case = Case.random(seed, per="sequence")
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        costs = []
+        for parts in case.parts("group"):
+            s = torch.stack([0.6 * (logprob - case.reference_logprob)[part].sum() for part in parts])
+            r = torch.stack([case.advantage[part[0]] for part in parts]) / 0.4
+            left = r.argsort(descending=True)
+            cost = torch.zeros((), dtype=torch.float64)
+            while len(left):
+                cost = cost + s[left].logsumexp(0) - (r[left].softmax(0) * s[left]).sum()
+                left = left[1:]
+            costs.append(total(case, torch.cat(parts)) * cost)
+        return torch.stack(costs).sum()
+
+    agree(loss.ListMatch(direction="ranked", beta=0.6, temperature=0.4), case, expected)
+
+
+def test_all_ranks_by_hand() -> None:
+    # x = 0, log 2, log 5; r = 2, 1, 0 with temperature 1, beta 1. First rank: log 8 - (q2 log 2 + q3 log 5),
+    # q = (e^2, e, 1) / (e^2 + e + 1); second: log 7 - (e log 2 + log 5) / (e + 1); third: 0. Weight 1.
+    third = torch.full((3,), 1.0 / 3.0, dtype=torch.float64)
+    streams = {
+        "weight_kl": third,
+        "advantage_positive": third * torch.tensor([2.0, 1.0, 0.0], dtype=torch.float64),
+        "advantage_negative": 0.0 * third,
+        "reference_logprob": torch.full((3,), -9.0, dtype=torch.float64),
+        "sequence": torch.tensor([2, 0, 1]),
+        "group": torch.tensor([0, 0, 0]),
+    }
+    logprob = torch.tensor([-9.0, -9.0 + math.log(2.0), -9.0 + math.log(5.0)], dtype=torch.float64)
+    value, _ = loss.ListMatch(direction="ranked", beta=1.0, temperature=1.0).evaluate(
+        loss.Tokens(logprob, None, streams)
+    )
+    e, two, five = math.e, math.log(2.0), math.log(5.0)
+    first = math.log(8.0) - (e * two + five) / (e * e + e + 1.0)
+    assert value.item() == pytest.approx(first + math.log(7.0) - (e * two + five) / (e + 1.0))
+
+
 def test_exo_fixture() -> None:
     """x = (0, log 2), r = (0, 1), both temperatures 0.5: 0.277000."""
     logprob = torch.tensor([-3.0, -3.0 + math.log(2.0)], dtype=torch.float64)

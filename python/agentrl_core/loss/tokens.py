@@ -264,6 +264,28 @@ class Segments:
             step *= 2
         return torch.empty_like(smallest).scatter(0, order, smallest)
 
+    def rest_cross_entropy(self, values: Tensor, target: Tensor) -> Tensor:
+        """The cross-entropy of a softmax of the values to one of the targets, over each row and those ranked below it.
+
+        Ranked are the counted rows of its segment, by target; of equal ones the first is higher. The targets have no
+        gradient.
+        """
+        order = self._order(target.detach(), descending=True)
+        turn = torch.arange(len(order), device=order.device)
+        ids = torch.where(self.counted, self.ids, -1 - turn)[order]
+        values, target = (torch.where(self.counted, each, 0.0)[order] for each in (values, target.detach()))
+        total, mass, mean = values, target, values  # log-sums of both, and the mean of the values by Q
+        step = 1
+        while step < len(ids):  # doubling: after each round a row knows the next 2 * step rows
+            joined = self._joined(ids, step).roll(-step)
+            total = torch.where(joined, torch.logaddexp(total, total.roll(-step)), total)
+            both = torch.where(joined, torch.logaddexp(mass, mass.roll(-step)), mass)
+            other = (mass.roll(-step) - both).clamp(max=0.0).exp() * mean.roll(-step)
+            mean = torch.where(joined, (mass - both).exp() * mean + other, mean)
+            mass = both
+            step *= 2
+        return torch.zeros_like(total).scatter(0, order, torch.where(ids < 0, 0.0, total - mean))
+
     def following(self, values: Tensor) -> Tensor:
         """The value of the next counted row of the same segment; 0 for the last."""
         order, ids = self._in_turn()
