@@ -180,3 +180,23 @@ def test_draws_are_those_of_splitmix() -> None:
     found = masks._hash(numbers, 3)
     assert found.tolist() == [splitmix(int(number) + 1 + (3 << 32)) for number in numbers]
     assert abs(found.double().mean().item() / 2**62 - 1) < 0.05
+
+
+@pytest.mark.parametrize("center", ["proximal", "proximal_shift", "interpolated"])
+@pytest.mark.parametrize("surrogate", [loss.Clipped(), loss.Clipped("both"), loss.Reinforce("clamped", "clamped")])
+def test_a_bound_of_the_centre_is_a_filter_of_tokens(center: str, surrogate: loss.Surrogate) -> None:
+    """What is beyond it has no term and still counts: the same as no advantage there, as AReaL's cap that masks."""
+    case = Case.random(4)
+    whole, bounded = (
+        loss.Policy(clip=loss.Clip(center=center, center_at_most=most), surrogate=surrogate) for most in (None, 1.02)
+    )
+    between = case.proximal_logprob
+    if center == "interpolated":
+        behind = torch.where(case.policy_version < 0, 1.0, (3.0 - case.policy_version).clamp(min=1.0))
+        between = case.old_logprob + (1.0 - 1.0 / behind) * (case.logprob - case.old_logprob)
+    kept = ((between - case.old_logprob).exp() <= 1.02).double()
+    assert 0 < kept.sum() < len(kept)
+    found = bounded.evaluate(case.tokens())[0]
+    for name in ("advantage_positive", "advantage_negative"):
+        case.streams[name] = case.streams[name] * kept
+    torch.testing.assert_close(found, whole.evaluate(case.tokens())[0])
