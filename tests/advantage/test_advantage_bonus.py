@@ -27,10 +27,22 @@ def test_entropy_bonus_by_hand() -> None:
     close(column(found, "advantage", "draw"), [0.75, -0.87])
 
 
+def test_entropy_bonus_of_spans_alone() -> None:
+    # Spans 1, none, 2; not known, 1, none: 0.4 * 0.1, -, at most 0.8 / 2; -, 0.4 * 0.5, -.
+    batch = small([(0, [3]), (0, [3])], token_entropy=[0.1, 0.5, 2.0] * 2, draw_advantage=[0.8, -0.8])
+    batch = batch.with_columns("token", thought=np.array([1.0, 0.0, 2.0, np.nan, 1.0, 0.0]))
+    found = EntropyBonus(within="thought")(batch)
+    close(column(found, "advantage", "token"), [0.84, 0.8, 1.2, -0.8, -0.6, -0.8])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: EntropyBonus(at_most=0.0), "option at_most=0.0"),
+        (
+            lambda: EntropyBonus(within="thought", level="draw"),
+            "option within='thought' is not possible; choose level=",
+        ),
     ],
 )
 def test_impossible_options(make: object, message: str) -> None:

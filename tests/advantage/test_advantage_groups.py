@@ -105,6 +105,18 @@ def test_units_of_draws_and_tokens() -> None:
     close(advantages(steps, "step"), [0.5, 0.5, 0.5, -0.5])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_baseline_below_the_mean(seed: int) -> None:
+    # AsymRE: r - (mean - 0.1). Scores 1, 0, 0.5 of one group: 0.6, -0.4, 0.1.
+    batch = small([(0, [1]), (0, [1]), (0, [1])], draw_score=[1.0, 0.0, 0.5])
+    close(advantages(GroupRelative(scale="none", shift=0.1)(batch), "draw"), [0.6, -0.4, 0.1])
+    batch = ragged(seed, unscored=True)
+    plainly = advantages(GroupRelative(scale="none", coefficient=2.0)(batch), "draw")
+    expected = [value + (0.1 if draw.valid else 0.0) for value, draw in zip(plainly, plain(batch), strict=True)]
+    assert any(not draw.valid for draw in plain(batch))
+    close(advantages(GroupRelative(scale="none", coefficient=2.0, shift=0.1)(batch), "draw"), expected)
+
+
 def test_each_prompt_once_in_a_batch() -> None:
     batch = small([(0, [1]), (0, [1]), (0, [1]), (1, [1])], draw_score=[1.0, 1.0, 1.0, 0.0])
     found = GroupRelative(group_by="batch", voter="group", scale="none")(batch)

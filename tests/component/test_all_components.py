@@ -52,7 +52,7 @@ REQUIRED = {  # options without a default
     "Plateau": {"metric": "success"},
     "Annotated": {"by": "prior"},
     "BestMarked": {"column": "item"},
-    "KLOfMarked": {"column": "item"},
+    "MarkedScaled": {"column": "item"},
     "Play": {"agents": "one,two"},
     "RecentVisits": {"size": 3},
     "Stages": {"by": "hops", "buckets": "1,2"},

@@ -39,6 +39,8 @@ from agentrl_core.recipes.steer import EntropyChange
         (lambda: PrefixMinimum(at_least=1.0), "at_least=1.0"),
         (lambda: StratifiedRatio(1), "rows_at_least=1"),
         (lambda: loss.Clip(center="proximal_shift", scale="log"), "center='proximal_shift'"),
+        (lambda: loss.Clip(center_at_most=5.0), "center_at_most=5.0 is not possible; the centre is 1: choose center="),
+        (lambda: loss.Clip(center="interpolated", center_at_most=0.0), "center_at_most=0.0"),
         (lambda: loss.Clip(low=-0.1, scale="log"), "low=-0.1"),
         (lambda: loss.TokenClip(dual=0.5), "dual=0.5"),
         (lambda: EntropyClip(quantile=1.0), "quantile=1.0"),
@@ -81,6 +83,9 @@ from agentrl_core.recipes.steer import EntropyChange
         (lambda: loss.OutcomeClassifier(beta=0.0), "beta=0.0"),
         (lambda: LengthDecoupled(length_at_most=0), "length_at_most=0"),
         (lambda: loss.Value(clip=0.1, kind="categorical"), "clip=0.1 is not possible"),
+        (lambda: loss.Value(of="logit", heads="soft_minimum"), "of='logit' is not possible; it is one value"),
+        (lambda: loss.Value(of="duelling", kind="categorical"), "of='duelling' is not possible; it is one value"),
+        (lambda: loss.Value(of="duelling", scale=0.0), "scale=0.0 is not possible"),
         (lambda: loss.Value(high=0.0), "high=0.0 is not possible; give a number above low=0.0"),
         (lambda: loss.Imitation(tokens="good"), "tokens='good'"),
         (lambda: loss.Sum(loss.Policy(), loss.Policy(), first_coefficient=-1.0), "first_coefficient=-1.0"),
@@ -104,6 +109,9 @@ def test_streams_units_and_flags_follow_the_parts() -> None:
     assert loss.Policy(kl=loss.KL(0.1, "full")).answers == ("full_kl",)
     proximal = loss.Policy(clip=loss.Clip(center="proximal"))
     assert proximal.needs == (token("proximal_logprob"), token("advantage"), token("behaviour_logprob"))
+    between = loss.Policy(clip=loss.Clip(center="interpolated"))
+    assert between.needs[:2] == (token("policy_version"), token("iteration"))
+    assert all(column.model is None for column in between.needs)  # no forward pass
     assert "reference_logprob" not in loss.Policy(kl=loss.KL(0.1, column="proximal_logprob")).streams
     assert loss.Value(clip=0.1).needs == (token("return"), token("old_value"))
     assert (loss.Preference().unit, loss.ListMatch().unit, loss.Value().unit) == ("pair", "group", "token")

@@ -177,6 +177,48 @@ def test_list_match(direction: str, reduce: str, seed: int) -> None:
     agree(loss.ListMatch(direction=direction, beta=0.6, temperature=0.4, reduce=reduce), case, expected)
 
 
+@SEEDS
+def test_all_ranks_of_a_group(seed: int) -> None:
+    """GDRO's full form: sort by reward, then the top-1 cost of what is left, again and again."""
+    case = Case.random(seed, per="sequence")
+
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        costs = []
+        for parts in case.parts("group"):
+            s = torch.stack([0.6 * (logprob - case.reference_logprob)[part].sum() for part in parts])
+            r = torch.stack([case.advantage[part[0]] for part in parts]) / 0.4
+            left = r.argsort(descending=True)
+            cost = torch.zeros((), dtype=torch.float64)
+            while len(left):
+                cost = cost + s[left].logsumexp(0) - (r[left].softmax(0) * s[left]).sum()
+                left = left[1:]
+            costs.append(total(case, torch.cat(parts)) * cost)
+        return torch.stack(costs).sum()
+
+    agree(loss.ListMatch(direction="ranked", beta=0.6, temperature=0.4), case, expected)
+
+
+def test_all_ranks_by_hand() -> None:
+    # x = 0, log 2, log 5; r = 2, 1, 0 with temperature 1, beta 1. First rank: log 8 - (q2 log 2 + q3 log 5),
+    # q = (e^2, e, 1) / (e^2 + e + 1); second: log 7 - (e log 2 + log 5) / (e + 1); third: 0. Weight 1.
+    third = torch.full((3,), 1.0 / 3.0, dtype=torch.float64)
+    streams = {
+        "weight_kl": third,
+        "advantage_positive": third * torch.tensor([2.0, 1.0, 0.0], dtype=torch.float64),
+        "advantage_negative": 0.0 * third,
+        "reference_logprob": torch.full((3,), -9.0, dtype=torch.float64),
+        "sequence": torch.tensor([2, 0, 1]),
+        "group": torch.tensor([0, 0, 0]),
+    }
+    logprob = torch.tensor([-9.0, -9.0 + math.log(2.0), -9.0 + math.log(5.0)], dtype=torch.float64)
+    value, _ = loss.ListMatch(direction="ranked", beta=1.0, temperature=1.0).evaluate(
+        loss.Tokens(logprob, None, streams)
+    )
+    e, two, five = math.e, math.log(2.0), math.log(5.0)
+    first = math.log(8.0) - (e * two + five) / (e * e + e + 1.0)
+    assert value.item() == pytest.approx(first + math.log(7.0) - (e * two + five) / (e + 1.0))
+
+
 def test_exo_fixture() -> None:
     """x = (0, log 2), r = (0, 1), both temperatures 0.5: 0.277000."""
     logprob = torch.tensor([-3.0, -3.0 + math.log(2.0)], dtype=torch.float64)
@@ -265,6 +307,48 @@ def test_values(kind: str, clip: float | None, combine: str, seed: int) -> None:
         return (case.weight * each).sum()
 
     agree(loss.Value(kind=kind, delta=0.5, clip=clip, combine=combine), case, expected)
+
+
+@pytest.mark.parametrize(("clip", "kind"), [(None, "squared"), (0.3, "huber"), (None, "cross_entropy")])
+def test_values_of_the_token_that_was_said(kind: str, clip: float | None) -> None:
+    """Q of the logits: the token's logit (ARSQ), or its distance from the largest one and a head (B-Coder)."""
+    case = Case.random(3)
+    target, old, temperature = case.streams["return"], case.streams["old_value"], 1.0 / case.inverse_temperature
+
+    def cost(q: Tensor, r: Tensor) -> Tensor:
+        if kind == "cross_entropy":
+            p = torch.sigmoid(q)
+            return -(r * p.log() + (1 - r) * (1 - p).log())
+        e = (q - r).abs()
+        return 0.5 * e**2 if kind == "squared" or e <= 1.0 else e - 0.5
+
+    def expected(q: Tensor) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for t, r in enumerate(target):
+            each = cost(q[t], r)
+            if clip is not None:
+                each = torch.maximum(each, cost(old[t] + (q[t] - old[t]).clamp(-clip, clip), r))
+            total = total + case.weight[t] * each
+        return total
+
+    def logit(logprob: Tensor, _: Tensor, answers: SimpleNamespace) -> Tensor:
+        return expected(temperature * logprob + answers.soft_value)
+
+    def duelling(logprob: Tensor, _: Tensor, answers: SimpleNamespace) -> Tensor:
+        return expected(0.7 * temperature * (logprob - answers.max_logprob) + answers.value)
+
+    agree(loss.Value(kind=kind, clip=clip, of="logit"), case, logit)
+    agree(loss.Value(kind=kind, clip=clip, of="duelling", scale=0.7), case, duelling)
+
+
+def test_a_value_of_the_logits_by_hand() -> None:
+    # Logits Q = 3, 1 and a = 2: p of the first is e / (1 + e), V = 2 log(e^1.5 + e^0.5); target 2.5: 1/2 (3 - 2.5)^2.
+    q = torch.tensor([3.0, 1.0], dtype=torch.float64)
+    streams = {"weight_kl": torch.ones(1), "return": torch.tensor([2.5]), "inverse_temperature": torch.tensor([0.5])}
+    said = SimpleNamespace(soft_value=2.0 * (q / 2.0).logsumexp(0, keepdim=True))
+    value, sums = loss.Value(of="logit").of_rows((q / 2.0).log_softmax(0)[:1], torch.zeros(1), streams, said)
+    assert sums["value"].item() == pytest.approx(3.0)
+    assert value.item() == pytest.approx(0.125)
 
 
 def test_classified_and_twin_values() -> None:

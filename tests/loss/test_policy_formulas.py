@@ -62,6 +62,15 @@ def decoupled(case: Case, _: Tensor, logprob: Tensor, t: int) -> Tensor:
     return (case.proximal_logprob[t] - case.old_logprob[t]).exp() * ppo(u, case.advantage[t], 0.8, 1.25, 1.3)
 
 
+def interpolated(case: Case, _: Tensor, logprob: Tensor, t: int) -> Tensor:
+    """AReaL, log-linear: alpha between who sampled and the present, v_prox = v - 1; no token with w > 1.2."""
+    version, newest = int(case.policy_version[t]), 3
+    alpha = (newest - 1 - version) / (newest - version) if 0 <= version < newest else 0.0
+    proximal = case.old_logprob[t] + min(max(alpha, 0.0), 1.0) * (logprob[t].detach() - case.old_logprob[t])
+    w = (proximal - case.old_logprob[t]).exp()
+    return 0.0 * logprob[t] if w > 1.2 else w * ppo((logprob[t] - proximal).exp(), case.advantage[t], 0.8, 1.25, 1.3)
+
+
 def remix(case: Case, ratio: Tensor, _: Tensor, t: int) -> Tensor:
     center = (case.proximal_logprob[t] - case.old_logprob[t]).exp()
     return ppo(ratio[t], case.advantage[t], max(center - 0.2, torch.tensor(0.0)), center + 0.25)
@@ -110,6 +119,10 @@ FORMULAS: dict[str, tuple[loss.Policy, Objective]] = {
     "rec two-sided": (loss.Policy(surrogate=R(), mask=loss.InBounds("two_sided")), two_sided),
     "rec ring": (loss.Policy(surrogate=R(), mask=loss.InBounds("ring", 0.7, 1.4)), ring),
     "decoupled": (loss.Policy(clip=loss.Clip(0.2, 0.25, 1.3, center="proximal")), decoupled),
+    "interpolated": (
+        loss.Policy(clip=loss.Clip(0.2, 0.25, 1.3, center="interpolated", center_at_most=1.2)),
+        interpolated,
+    ),
     "remix": (loss.Policy(clip=loss.Clip(0.2, 0.25, center="proximal_shift")), remix),
     "minirl": (
         loss.Policy(

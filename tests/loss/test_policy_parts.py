@@ -51,7 +51,7 @@ def test_ratios_of_the_items_of_a_list() -> None:
         "weight_kl": torch.ones(6, dtype=torch.float64),
         "old_logprob": torch.full((6,), -2.0, dtype=torch.float64),
         "sequence": torch.tensor([1, 1, 1, 1, 0, 0]),
-        "item": torch.tensor([0.0, 0.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64),
+        "item": torch.tensor([1.0, 1.0, 2.0, 2.0, 0.0, 0.0], dtype=torch.float64),
     }
     log_ratio, _ = loss.Ratio("item")(loss.Tokens(moved - 2.0, None, streams))
     assert log_ratio.exp().tolist() == pytest.approx([1.6487, 1.6487, 0.6065, 0.6065, 1.2214, 0.7408], abs=1e-4)
@@ -65,7 +65,7 @@ def test_segment_ratios_by_a_column(reduce: str) -> None:
         away, costs = logprob - case.old_logprob, []
         for rows in case.rows("sequence"):
             for t in rows:
-                inside = rows[case.item[rows] == case.item[t]] if case.item[t] >= 0 else t[None]
+                inside = rows[case.item[rows] == case.item[t]] if case.item[t] > 0 else t[None]
                 ratio = getattr(away[inside], reduce)().exp()
                 costs.append(case.weight[t] * ppo(ratio, case.advantage[t], 0.9, 1.1))
         return -torch.stack(costs).sum()
@@ -180,3 +180,23 @@ def test_draws_are_those_of_splitmix() -> None:
     found = masks._hash(numbers, 3)
     assert found.tolist() == [splitmix(int(number) + 1 + (3 << 32)) for number in numbers]
     assert abs(found.double().mean().item() / 2**62 - 1) < 0.05
+
+
+@pytest.mark.parametrize("center", ["proximal", "proximal_shift", "interpolated"])
+@pytest.mark.parametrize("surrogate", [loss.Clipped(), loss.Clipped("both"), loss.Reinforce("clamped", "clamped")])
+def test_a_bound_of_the_centre_is_a_filter_of_tokens(center: str, surrogate: loss.Surrogate) -> None:
+    """What is beyond it has no term and still counts: the same as no advantage there, as AReaL's cap that masks."""
+    case = Case.random(4)
+    whole, bounded = (
+        loss.Policy(clip=loss.Clip(center=center, center_at_most=most), surrogate=surrogate) for most in (None, 1.02)
+    )
+    between = case.proximal_logprob
+    if center == "interpolated":
+        behind = torch.where(case.policy_version < 0, 1.0, (3.0 - case.policy_version).clamp(min=1.0))
+        between = case.old_logprob + (1.0 - 1.0 / behind) * (case.logprob - case.old_logprob)
+    kept = ((between - case.old_logprob).exp() <= 1.02).double()
+    assert 0 < kept.sum() < len(kept)
+    found = bounded.evaluate(case.tokens())[0]
+    for name in ("advantage_positive", "advantage_negative"):
+        case.streams[name] = case.streams[name] * kept
+    torch.testing.assert_close(found, whole.evaluate(case.tokens())[0])

@@ -19,7 +19,7 @@ def test_items_of_a_list() -> None:
         [(0, [6]), (0, [4])],
         draw_score=[1.0, 0.0],
         **{"draw_hit.0": [1.0, 0.0], "draw_hit.1": [0.0, 0.0], "draw_hit.2": [1.0, 0.0]},
-        token_item=[0, 0, 1, 2, 3, -2, 0, 1, -1, -2],
+        token_item=[1, 1, 2, 3, 4, 0, 1, 2, 0, 0],
     )
     component = ItemRelative(normalisation=Normalisation(scale="none"))
     close(
@@ -29,7 +29,7 @@ def test_items_of_a_list() -> None:
     )
     independent = ItemRelative(credit="independent", normalisation=Normalisation(scale="none"))
     close(column(independent(batch), level="token")[:4], [0.5, 0.5, 0.0, 0.5])
-    whole = batch.with_columns("token", item=np.array([0, 0, 1, 2, -1, -2, 0, 1, 2, -2]))
+    whole = batch.with_columns("token", item=np.array([1, 1, 2, 3, 0, 0, 1, 2, 3, 0]))
     close(np.array(column(component(whole), level="token"))[[5, 9]], [0.1, 0.1])
 
 
@@ -38,7 +38,7 @@ def test_every_item_has_a_ratio_of_its_own() -> None:
         "weight_kl": torch.ones(5),
         "old_logprob": torch.zeros(5) - 2.0,
         "sequence": torch.zeros(5, dtype=torch.int64),
-        "item": torch.tensor([0.0, 0.0, 1.0, 1.0, -2.0]),
+        "item": torch.tensor([1.0, 1.0, 2.0, 2.0, 0.0]),
     }
     tokens = Tokens(torch.tensor([0.75, 0.25, -0.75, -0.25, 0.1]) - 2.0, None, streams)
     log_ratio, factor = recipes.RANK_GRPO.loss.ratio(tokens)

@@ -65,7 +65,9 @@ class Case:
             "pair": sequence // 2,
             "group": torch.where(sequence < 4, 0, torch.where(sequence < 7, 1, 2)),
             "stratum": torch.arange(count) % 3,
-            "item": torch.arange(count, dtype=torch.float64) % 4 - 1,
+            "policy_version": torch.arange(count, dtype=torch.float64) % 5 - 1,
+            "iteration": torch.full((count,), 3.0, dtype=torch.float64),
+            "item": torch.arange(count, dtype=torch.float64) % 4,
             "score": advantage if per == "sequence" else (sequence % 3).double(),
             "reward_reference_logprob": (old + 0.2 * normal(count)).clamp(max=-0.01),
             "expert": (sequence % 3 == 0).double(),
@@ -78,6 +80,7 @@ class Case:
             "return": uniform(count),
             "old_value": uniform(count),
             "gain": normal(count),
+            "inverse_temperature": 0.5 + uniform(count),
         }
         answers = SimpleNamespace(
             value=normal(count),
@@ -85,6 +88,8 @@ class Case:
             full_kl=uniform(count),
             top_p_entropy=uniform(count),
             mean_logprob=-5.0 - uniform(count),
+            soft_value=normal(count),
+            max_logprob=-uniform(count),
         )
         return cls(logprob, 2.0 * uniform(count), advantage, weight, streams, answers)
 

@@ -48,6 +48,8 @@ VARIANTS = {
     "strata": loss.Policy(ratio=StratifiedRatio(2)),
     "token bounds": loss.Policy(clip=loss.TokenClip(dual=2.0)),
     "proximal dual": loss.Policy(clip=loss.Clip(dual=1.3, center="proximal")),
+    "interpolated": loss.Policy(clip=loss.Clip(dual=1.3, center="interpolated", center_at_most=1.2)),
+    "all ranks": loss.ListMatch(direction="ranked", temperature=0.3),
     "second moment": loss.Policy(clip=SecondMomentClip(0.05)),
     "soft clip": loss.Policy(surrogate=loss.Clipped("both")),
     "cispo": loss.Policy(clip=loss.Clip(1.0, 0.2), surrogate=loss.Reinforce("clamped", "clamped")),

@@ -79,7 +79,7 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
     names = ("imitation", "dependency", "clip_low", "clip_high", "entropy_history", "return", "old_value")
     named |= {name: rng.uniform(0.1, 0.9, count) for name in names}
     named["expert"] = rng.integers(0, 2, count)
-    named["item"] = rng.integers(-1, 3, count)
+    named["item"] = rng.integers(0, 4, count)
     named["stratum"] = rng.choice([3, 7, 12], count)
     named["gain"] = np.random.default_rng(seed + 1).normal(size=count)
     if per == "draw":
@@ -117,6 +117,8 @@ class Rollouts:
             "top_p_entropy": noise().abs(),
             "mean_logprob": noise() - 5.0,
             "full_kl": noise().abs(),
+            "soft_value": noise(),
+            "max_logprob": -noise().abs(),
         }
         return cls(batch, {name: leaf.requires_grad_() for name, leaf in leaves.items()})
 

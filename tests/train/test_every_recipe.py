@@ -133,7 +133,8 @@ def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.Ca
         (["ace_reason"], "recipe 'ace_reason' chooses none of these tasks, whose domains are: "),
         (["dots"], "the pool has no column 'embedding'"),
         (["safe"], "recipe 'safe' trains model 'critic' to say several values"),
-        (["arsq"], "recipe 'arsq' trains model 'policy' to say values"),
+        (["b_coder"], "recipe 'b_coder' trains model 'policy' to say values"),
+        (["arsq"], "recipe 'arsq' asks model 'target' for column 'soft_value' of each token"),
         (["ver_ipo"], "recipe 'ver_ipo' trains model 'policy' in stage 'pairs' on data of its own"),
     ):
         assert main(["train", "--run", str(tmp_path / "run"), "--recipe", *arguments]) == 1

@@ -16,7 +16,7 @@ from rollouts import counted, means, plain, small, with_tokens
 from agentrl_core import Batch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.exceptions import NotFoundError, RecipeError
-from agentrl_core.weight import ColumnScaled, EntropyScaled, ImportanceWeight, LiveRescale, TrustRegion
+from agentrl_core.weight import ColumnScaled, EntropyScaled, ImportanceWeight, LiveRescale, MarkedScaled, TrustRegion
 
 SEEDS = st.integers(0, 10**6)
 
@@ -282,3 +282,50 @@ def test_a_column_that_nobody_filled() -> None:
         EntropyScaled()(batch)
     with pytest.raises(NotFoundError, match="thought_entropy"):
         EntropyScaled(column="thought_entropy")(batch)
+
+
+# Marks
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS, st.sampled_from(["step", "token"]), st.sampled_from(["weight", "keep", "kl_weight", "imitation"]))
+def test_marked_rows_have_a_factor_of_their_own(seed: int, level: str, of: str) -> None:
+    batch = with_tokens(seed)
+    rows = int(batch.offsets(level)[-1])
+    marks = np.random.default_rng(seed).choice([0.0, 1.0, 2.0, np.nan], rows)
+    before = np.random.default_rng(seed + 1).choice([0.0, 0.5], batch.num_draws)
+    batch = batch.with_columns(level, mark=marks).with_columns("draw", **{of: before})
+    found = MarkedScaled(column="mark", level=level, marked=2.0, plain=0.0, of=of)(batch)
+    draws = np.repeat(np.arange(batch.num_draws), np.diff(batch.offsets("step")))
+    if level == "token":
+        draws = np.repeat(draws, np.diff(batch.offsets("token")))
+    expected = [(2.0 if mark in (1.0, 2.0) else 0.0) * before[draw] for mark, draw in zip(marks, draws, strict=True)]
+    if of == "keep":
+        expected = [float(factor > 0.0) for factor in expected]
+    close(column(found, of, level), expected)
+
+
+def test_marked_rows_by_hand() -> None:
+    # Two actions of 2 and 1 tokens; the second draw's one is an image.
+    batch = small([(0, [2]), (0, [1])], token_thought=[1.0, 0.0, 0.0], step_image=[0.0, 1.0])
+    close(column(MarkedScaled(column="thought", marked=0.5)(batch), "weight", "token"), [0.5, 1.0, 1.0])
+    kl = MarkedScaled(column="image", level="step", marked=0.06, plain=0.01, of="kl_weight")(batch)
+    close(column(kl, "kl_weight", "token"), [0.01, 0.01, 0.06])
+    kept = MarkedScaled(column="thought", marked=0.0, of="keep")(batch)
+    close(column(kept, "keep", "token"), [0.0, 1.0, 1.0])
+    weights = kept.token_weights([0, 1], keep=kept.column("keep", "token") != 0)
+    close(weights, [0.0, 0.5, 0.5])  # what is not kept is in no denominator
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"column": ""}, "option column='' is not possible"),
+        ({"column": "thought", "marked": -1.0}, "option marked=-1.0 is not possible"),
+        ({"column": "thought", "of": "keep"}, "give 0 to what is left out, and another number to what is kept"),
+        ({"column": "thought", "of": "advantage"}, "option of='advantage' is not possible"),
+    ],
+)
+def test_impossible_marks(options: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        MarkedScaled(**options)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, option
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, token
 from agentrl_core.component.column import LEVELS, needed
 from agentrl_core.component.rows import level_of, mean_of_tokens
 
@@ -21,13 +21,15 @@ class EntropyBonus(BatchComponent):
 
     advantage + coefficient * H, at most `at_most` * |advantage| either way, with H the entropy in nats. The sign of an
     advantage never turns where `at_most` is below 1. Sources: MSSR, arXiv:2512.18215 (the defaults; its kappa is
-    1 / at_most); GTPO, arXiv:2508.03772 (`level="draw", coefficient=-0.1, at_most=None`).
+    1 / at_most); GTPO, arXiv:2508.03772 (`level="draw", coefficient=-0.1, at_most=None`); FunRL, arXiv:2508.05118
+    (`within="thought"`: thoughts alone).
 
     Args:
         column: token column of entropies, of the rollout; of a draw it is the mean over its trained tokens.
         level: `token` or `draw`.
         coefficient: what a nat adds.
         at_most: the largest change, in units of |advantage|; None: none.
+        within: token column of spans: only where it is other than 0 something is added; empty: everywhere.
 
     Raises:
         RecipeError: an option is out of range, or no entropy is known.
@@ -44,10 +46,16 @@ class EntropyBonus(BatchComponent):
     level: Literal["token", "draw"] = "token"
     coefficient: float = 0.4
     at_most: float | None = option(0.5, above=0.0)
+    within: str = ""
+
+    def check_options(self) -> None:
+        """Spans are those of tokens."""
+        self.require(not self.within or self.level == "token", "within", 'choose level="token", or leave it empty')
 
     def own_needs(self) -> tuple[Column, ...]:
-        """The advantage it is added to."""
-        return needed(self.level, "advantage")
+        """The advantage it is added to, and the spans."""
+        spans = (token(self.within, model="spans"),) if self.within else ()
+        return (*needed(self.level, "advantage"), *spans)
 
     def own_makes(self) -> tuple[Column, ...]:
         """The advantage again."""
@@ -58,6 +66,8 @@ class EntropyBonus(BatchComponent):
         rows = Rows(batch, max(self.level, level_of(batch, "advantage", self.level), key=LEVELS.index))
         if self.level == "token":
             known = rows.known(self.column)
+            if self.within:
+                known &= rows.flags(self.within)
             entropies = np.where(known, rows.values(self.column), 0.0)
         else:
             means, _ = mean_of_tokens(batch, self.column, "draw")

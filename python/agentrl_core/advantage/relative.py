@@ -85,14 +85,15 @@ class Normalisation(Component):
 class GroupRelative(Normalisation, BatchComponent):
     """How much better a draw, step or token did than the others of its group: the advantage of GRPO and its relatives.
 
-        advantage = coefficient * (x - centre) / spread
+        advantage = coefficient * (x - centre) / spread + shift
 
     Rows of draws without a score neither vote nor get a value (0), and so do tokens that are not trained and rows
     whose value is not finite. The options of `Normalisation` say how a value is compared, those below with whom.
     Sources: GRPO arXiv:2402.03300 (the defaults); Dr. GRPO arXiv:2503.20783 (`scale="none"`); RLOO arXiv:2402.14740
     (`center="leave_one_out", scale="none"`); MC-GRPO arXiv:2601.22582 (`center="median", median="lower", scale="mad",
     eps=1e-3`); Lite PPO arXiv:2508.08221 (`scale_by="batch"`); Dr. MAS arXiv:2602.08847 (`level="step",
-    group_by="group_id,agent"`); GDPO arXiv:2601.05242 (one link with `add=True` for each reward component);
+    group_by="group_id,agent"`); GDPO arXiv:2601.05242 (one link with `add=True` for each reward component); AsymRE,
+    as in arXiv:2509.24203 (`scale="none", shift=0.1`: the baseline lies 0.1 below the mean);
     whitening over tokens (`column="advantage", group_by="batch", voter="token", eps=0.0, variance_eps=1e-8`).
 
     Args:
@@ -107,6 +108,7 @@ class GroupRelative(Normalisation, BatchComponent):
             row counts as often as it has any). `step` on draws: a draw counts as often as it has steps.
         output: `row`: each row's own value is compared; `voter`: the mean of its voter is, and all its rows get that.
         coefficient: multiplies the result.
+        shift: is added to it: above 0 what is as good as the others is still reinforced.
         add: whether it is added to the advantage that is there, at the finer of the two levels.
         shared: how draws that share the same row count it: `each`, `split` or `owner` (`Recipe.shared`).
         fallback_above: where a result of a group reaches this size, the whole group is compared with `voter="row"`
@@ -131,6 +133,7 @@ class GroupRelative(Normalisation, BatchComponent):
     voter: Voter = "row"
     output: Literal["row", "voter"] = "row"
     coefficient: float = 1.0
+    shift: float = 0.0
     add: bool = False
     shared: Literal["each", "split", "owner"] = "each"
     fallback_above: float | None = option(None, above=0)
@@ -166,6 +169,8 @@ class GroupRelative(Normalisation, BatchComponent):
             far = (largest >= self.fallback_above)[groups]
             advantages = np.where(far, self._compared(rows, values, groups, "row"), advantages)
         advantages = self.coefficient * advantages
+        if self.shift:
+            advantages = np.where(rows.valid & np.isfinite(values), advantages + self.shift, advantages)
         return rows.add("advantage", advantages) if self.add else rows.write(advantage=advantages)
 
     def _compared(

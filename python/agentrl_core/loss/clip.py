@@ -25,11 +25,13 @@ class Bounds:
         lower: number or `[N]`.
         upper: number or `[N]`.
         dual: negative advantages have an upper bound as well, number or `[N]`, or None.
+        kept: `[N]`, 0 where a token has no term at all, else 1; None: all have one.
     """
 
     lower: Tensor | float = 0.0
     upper: Tensor | float = math.inf
     dual: Tensor | float | None = None
+    kept: Tensor | None = None
 
     def above(self, ratio: Tensor) -> Tensor:
         """Where a positive advantage has no more to gain."""
@@ -78,28 +80,46 @@ class Clip(ClipRange):
             policy at the start of the step) while r = p / p_old keeps the importance of stale or foreign data.
             `proximal` multiplies: [c (1 - low), c (1 + high)], and c dual; it is decoupled PPO (arXiv:2110.00641,
             AReaL), PPO-EWMA and DOTS+RR. `proximal_shift` adds: [max(c - low, 0), c + high] (ReMix, arXiv:2507.06892).
+            `interpolated` multiplies by a c that needs no forward pass (A-3PO, arXiv:2512.06547, as AReaL's code):
+            log c = k (log p - log p_old), detached, k = (d - 1) / d with d the versions of the policy between who
+            sampled the token and the iteration; 0 where d < 1 or the version is not known.
+        center_at_most: tokens with a larger c have no term and count in the denominators, as AReaL's with c > 5; above
+            0. None: all have one.
 
     Example:
-        >>> from agentrl_core.loss import Clip
+        >>> import torch
+        >>> from agentrl_core.loss import Clip, Tokens
         >>> Clip(high=0.28)
         Clip(high=0.28)
+        >>> versions = {"iteration": torch.tensor([8.0, 8.0]), "policy_version": torch.tensor([6.0, 7.0])}
+        >>> streams = {"weight_kl": torch.ones(2), "old_logprob": torch.tensor([-3.0, -3.0]), **versions}
+        >>> tokens = Tokens(torch.tensor([-1.0, -1.0]), None, streams)  # two versions old: k = 1/2; one: 0
+        >>> Clip(center="interpolated")(tokens, tokens.log_ratio).upper.log().tolist()  # 1 + log 1.2, log 1.2
+        [1.182, 0.182]
     """
 
     low: float = option(0.2, above=0)
     high: float = option(0.2, at_least=0)
     dual: float | None = option(None, above=1)
     scale: Literal["linear", "reciprocal", "log"] = "linear"
-    center: Literal["one", "proximal", "proximal_shift"] = "one"
+    center: Literal["one", "proximal", "proximal_shift", "interpolated"] = "one"
+    center_at_most: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """A linear lower bound is at least 0, and a shift adds linear widths."""
+        """A linear lower bound is at least 0, a shift adds linear widths, and only a centre that moves is bounded."""
         self.require(self.scale != "linear" or self.low <= 1.0, "low", "give a number above 0, at most 1")
         fits = self.center != "proximal_shift" or self.scale == "linear"
         self.require(fits, "center", "proximal_shift adds low and high themselves: use scale='linear'")
+        moves = self.center != "one" or self.center_at_most is None
+        self.require(moves, "center_at_most", "the centre is 1: choose center='proximal' or 'interpolated', or None")
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The proximal policy's log-probs, where they are the centre."""
-        return () if self.center == "one" else ("old_logprob", token("proximal_logprob", model="policy"))
+        """The proximal policy's log-probs, where they are the centre; or the versions that it lies between."""
+        if self.center == "one":
+            return ()
+        if self.center == "interpolated":
+            return ("old_logprob", token("policy_version"), token("iteration"))
+        return ("old_logprob", token("proximal_logprob", model="policy"))
 
     def interval(self) -> tuple[float, float]:
         """Lower and upper bound around 1."""
@@ -111,12 +131,23 @@ class Clip(ClipRange):
         lower, upper = self.interval()
         if self.center == "one":
             return Bounds(lower, upper, self.dual)
-        moved = tokens.stream("proximal_logprob") - tokens.stream("old_logprob")
-        center = torch.where(tokens.compared, moved, 0.0).clamp(-20.0, 20.0).exp()
-        if self.center == "proximal":
-            dual = None if self.dual is None else center * self.dual
-            return Bounds(center * lower, center * upper, dual)
-        return Bounds((center - self.low).clamp(min=0.0), center + self.high, self.dual)
+        center = self._center(tokens)
+        kept = None if self.center_at_most is None else (center <= self.center_at_most).to(center)
+        if self.center == "proximal_shift":
+            return Bounds((center - self.low).clamp(min=0.0), center + self.high, self.dual, kept)
+        dual = None if self.dual is None else center * self.dual
+        return Bounds(center * lower, center * upper, dual, kept)
+
+    def _center(self, tokens: Tokens) -> Tensor:
+        """The centre of each token: 1 where it has no old log-prob."""
+        old = tokens.stream("old_logprob")
+        if self.center == "interpolated":
+            said = tokens.stream("policy_version")
+            behind = torch.where(said < 0, 0.0, tokens.stream("iteration") - said).clamp(min=1.0)
+            moved = (1.0 - 1.0 / behind) * (tokens.logprob.detach() - old)
+        else:
+            moved = tokens.stream("proximal_logprob") - old
+        return torch.where(tokens.compared, moved, 0.0).clamp(-20.0, 20.0).exp()
 
 
 @dataclass(frozen=True)

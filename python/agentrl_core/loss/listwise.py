@@ -38,11 +38,13 @@ class ListMatch(GroupLoss):
 
         `reverse`: sum of P (log P - log Q)   EXO, arXiv:2402.00856
         `forward`: - sum of Q log P           GDRO's top-1 loss; two answers and a small temperature give DPO
+        `ranked`: that of all answers, and that of all but the best, and so on, added up: P and Q are softmaxes over
+                  what is left then. GDRO's full loss (Plackett-Luce), arXiv:2601.02036; of equal A the first is better
 
     Args:
         aggregate: as of every loss.
         constant: as of every loss.
-        direction: `reverse` or `forward`.
+        direction: `reverse`, `forward` or `ranked`.
         beta: above 0.
         temperature: above 0.
         reference: q: the `reference` model or the `old` policy.
@@ -54,7 +56,7 @@ class ListMatch(GroupLoss):
         'group'
     """
 
-    direction: Literal["reverse", "forward"] = "reverse"
+    direction: Literal["reverse", "forward", "ranked"] = "reverse"
     beta: float = option(0.5, above=0)
     temperature: float = option(0.5, above=0)
     reference: Literal["reference", "old"] = "reference"
@@ -69,6 +71,10 @@ class ListMatch(GroupLoss):
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         away = tokens.logprob - tokens.stream(f"{self.reference}_logprob")
         away = sequences.sum(away) if self.reduce == "sum" else sequences.mean(away)
+        if self.direction == "ranked":
+            reward = sequences.mean(tokens.advantage) / self.temperature
+            cost = members.sum(members.rest_cross_entropy(self.beta * away, reward))
+            return self.group_sum(tokens, cost), sums(tokens, entropy=tokens.entropy)
         policy = members.log_softmax(self.beta * away)
         target = members.log_softmax(sequences.mean(tokens.advantage) / self.temperature)
         if self.direction == "reverse":

@@ -98,8 +98,9 @@ class Policy(WeightedLoss):
         log_ratio, factor = self.ratio(tokens)
         bounds = OPEN if self.clip is None else self.clip(tokens, log_ratio)
         positive, negative = self.surrogate(tokens, log_ratio, bounds)
-        if factor is not None:
-            positive, negative = positive * factor, negative * factor
+        for held in (factor, bounds.kept):
+            if held is not None:
+                positive, negative = positive * held, negative * held
         extra: dict[str, Any] = {}
         if self.mask is not None:
             open_positive, open_negative = self.mask(tokens, log_ratio, bounds)

@@ -38,8 +38,8 @@ class Ratio(ImportanceRatio):
     verl bounds the mean log-ratio of GSPO by 10 from above, and has no gradient beyond: `log_at_most=10`.
 
     Args:
-        level: `token`, `step`, `sequence`, or `item`: the tokens of a sequence that have one number in the token
-            column `item`; a token whose number is negative is alone.
+        level: `token`, `step`, `sequence`, or `item`: the tokens of a sequence that have one number, from 1, in the
+            token column `item`, such as `arl.annotate` makes with `model.spans`; a token of none (0) is alone.
         reduce: `mean` or `sum` over the tokens.
         gradient: how a token moves the ratio of its segment. `segment`: as it does; a joint ratio (`sum`) wants this.
             `token`: by its own log-prob alone, r_t = sg(r) p_t / sg(p_t), which is GSPO-token and what verl runs:
@@ -68,7 +68,7 @@ class Ratio(ImportanceRatio):
         """Old log-probs, and the ids of the segments."""
         yield "old_logprob"
         if self.level == "item":
-            yield from ("sequence", token("item"))
+            yield from ("sequence", token("item", model="spans"))
         elif self.level != "token":
             yield self.level
 

@@ -151,11 +151,11 @@ class Tokens:
 
     @property
     def items(self) -> Segments:
-        """The trained rows by sequence and number in the stream `item`; a row with a negative number is alone."""
+        """The trained rows by sequence and number in the stream `item`, from 1; a row without one (0) is alone."""
         number = self.raw("item").long()
         rows = torch.arange(len(number), device=number.device)
         # One key for each item, in the order of sequences: the rows that are alone come behind all numbers.
-        inside = torch.where(number < 0, _MOST_SEGMENTS + rows, number)
+        inside = torch.where(number < 1, _MOST_SEGMENTS + rows, number)
         order = inside.argsort(stable=True)
         order = order[self.raw("sequence").long()[order].argsort(stable=True)]
         sequence, inside = self.raw("sequence").long()[order], inside[order]
@@ -263,6 +263,28 @@ class Segments:
             smallest = torch.minimum(smallest, before)
             step *= 2
         return torch.empty_like(smallest).scatter(0, order, smallest)
+
+    def rest_cross_entropy(self, values: Tensor, target: Tensor) -> Tensor:
+        """The cross-entropy of a softmax of the values to one of the targets, over each row and those ranked below it.
+
+        Ranked are the counted rows of its segment, by target; of equal ones the first is higher. The targets have no
+        gradient.
+        """
+        order = self._order(target.detach(), descending=True)
+        turn = torch.arange(len(order), device=order.device)
+        ids = torch.where(self.counted, self.ids, -1 - turn)[order]
+        values, target = (torch.where(self.counted, each, 0.0)[order] for each in (values, target.detach()))
+        total, mass, mean = values, target, values  # log-sums of both, and the mean of the values by Q
+        step = 1
+        while step < len(ids):  # doubling: after each round a row knows the next 2 * step rows
+            joined = self._joined(ids, step).roll(-step)
+            total = torch.where(joined, torch.logaddexp(total, total.roll(-step)), total)
+            both = torch.where(joined, torch.logaddexp(mass, mass.roll(-step)), mass)
+            other = (mass.roll(-step) - both).clamp(max=0.0).exp() * mean.roll(-step)
+            mean = torch.where(joined, (mass - both).exp() * mean + other, mean)
+            mass = both
+            step *= 2
+        return torch.zeros_like(total).scatter(0, order, torch.where(ids < 0, 0.0, total - mean))
 
     def following(self, values: Tensor) -> Tensor:
         """The value of the next counted row of the same segment; 0 for the last."""

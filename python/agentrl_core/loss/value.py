@@ -26,6 +26,11 @@ class Value(WeightedLoss):
         `categorical`:   cross-entropy of softmax(`value_logits`, `[N, bins]`) and R spread over the bins as a Gaussian
                          of `sigma` bin widths (HL-Gauss, arXiv:2403.03950); see `expected_value`
 
+    V is what the option `of` says: the `head`'s answer; the `logit` of the token, a log p + `soft_value` with a the
+    temperature that it was sampled at, so that the policy is softmax(Q / a) (ARSQ, arXiv:2502.00288); or `duelling`:
+    scale (l - max l) + V, l the logits and V the head's answer (B-Coder, arXiv:2310.03173). The last two are a Q of the
+    token that was said, and train the logits.
+
     With `clip` the error is also taken of V_old + clamp(V - V_old, +-clip) (stream `old_value`), and the larger of both
     counts (PPO), or their mean (SAFE). `value` may be `[N, k]`, k heads: each is fitted to R, and their errors add up
     (twin critics); or their soft minimum is (see `soft_minimum`; it needs `[N, k]`).
@@ -41,6 +46,8 @@ class Value(WeightedLoss):
         temperature: of the soft minimum, above 0.
         level: `token`: a value of every token; `step`: one of each step, at its first trained token, which is what
             `arl.annotate(batch, "value", critic, level="step")` reads. Only those tokens are in the denominators.
+        of: `head`, `logit` or `duelling`, see above.
+        scale: of `duelling`, above 0.
         low: value of the first bin.
         high: value of the last bin.
         sigma: above 0.
@@ -60,6 +67,8 @@ class Value(WeightedLoss):
     heads: Literal["each", "soft_minimum"] = "each"
     temperature: float = option(0.3, above=0)
     level: Literal["token", "step"] = "token"
+    of: Literal["head", "logit", "duelling"] = "head"
+    scale: float = option(1.0, above=0)
     low: float = 0.0
     high: float = 1.0
     sigma: float = option(0.75, above=0)
@@ -70,10 +79,16 @@ class Value(WeightedLoss):
         fits = self.clip is None or self.kind in ("squared", "huber")
         self.require(fits, "clip", "give it with kind='squared' or 'huber', or None")
         self.require(self.high > self.low, "high", f"give a number above low={self.low}")
+        plain = self.of == "head" or (self.kind != "categorical" and self.heads == "each")
+        self.require(plain, "of", "it is one value: use heads='each' and another kind than 'categorical'")
 
     def own_reads(self) -> Iterable[str | Column]:
         """Weights, returns, and with `clip` the old values."""
-        return ("weight_kl", token("return"), *(() if self.clip is None else (token("old_value", model="critic"),)))
+        yield from ("weight_kl", token("return"))
+        if self.clip is not None:
+            yield token("old_value", model="critic")
+        if self.of != "head":
+            yield "inverse_temperature"
 
     @property
     def of_steps(self) -> bool:
@@ -81,7 +96,11 @@ class Value(WeightedLoss):
         return self.level == "step"
 
     def own_asks(self) -> Iterable[str]:
-        """The value, or its logits."""
+        """The value, or its logits, or what a Q of the token is made of."""
+        if self.of == "logit":
+            return ("soft_value",)
+        if self.of == "duelling":
+            return ("max_logprob", "value")
         return ("value_logits",) if self.kind == "categorical" else ("value",)
 
     def own_foldable(self) -> bool:
@@ -96,7 +115,7 @@ class Value(WeightedLoss):
             error = -(self._spread(target, logits.shape[1]) * logits.log_softmax(-1)).sum(-1)
             value = expected_value(logits, self.low, self.high)
         else:
-            value = tokens.answer("value")
+            value = self._value(tokens)
             if self.heads == "soft_minimum":
                 if value.dim() == 1:
                     raise InvalidInputError("heads='soft_minimum' needs the answer 'value' as [N, k], not as [N]")
@@ -111,6 +130,15 @@ class Value(WeightedLoss):
         loss = (tokens.stream("weight_kl") * error).sum()
         metrics: dict[str, Any] = {"value": value, "return": target, "value_error": error}
         return loss, sums(tokens, **metrics)
+
+    def _value(self, tokens: Tokens) -> Tensor:
+        if self.of == "head":
+            return tokens.answer("value")
+        temperature = 1.0 / torch.where(tokens.trained, tokens.raw("inverse_temperature"), 1.0)
+        if self.of == "logit":
+            return tokens.answer("soft_value") + temperature * tokens.logprob
+        gap = temperature * (tokens.logprob - tokens.answer("max_logprob"))
+        return tokens.answer("value") + self.scale * gap
 
     def _error(self, value: Tensor, target: Tensor) -> Tensor:
         target = target.expand_as(value).to(value.dtype)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.lazy_torch import require_torch, torch
+from agentrl_core.model.spans import Spans
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def annotate(
     batch: Batch,
     column: str,
-    model: nn.Module | Callable[[Pack], Tensor],
+    model: nn.Module | Callable[[Pack], Tensor] | Spans,
     *,
     max_tokens: int = 16_384,
     probe: Probe | None = None,
@@ -39,7 +40,8 @@ def annotate(
             `recomputed_logprob`, `current_entropy`, `value`, `old_value`, `sum_probability_squared`.
         model: a model, run at each token's sampling temperature; or a function that takes a `Pack` of sequences and
             returns `[N]` values, for a column of any name. Dropout follows the model's mode: call `model.eval()` for a
-            reference.
+            reference. Or `model.spans.Tags` or `model.spans.Parsed`, for a column of any name at level `token` that
+            numbers the spans of each draw; the other arguments are left out then.
         max_tokens: tokens of a pack.
         probe: what to ask at every step instead, at temperature 1; then `model` is a model.
         draws: `bool[draws]`, which are run, such as `Where(source="replay").holds(batch)`; None: all. Tokens of the
@@ -72,9 +74,16 @@ def annotate(
         >>> batch.column("half", "token").tolist()
         [1.5, 2.0]
     """
-    require_torch("annotate")
     if not isinstance(column, str):
         raise InvalidInputError(f"column is {column!r}; give the name of the new column, such as 'reference_logprob'")
+    if isinstance(model, Spans):
+        if probe is not None or draws is not None or level != "node_token":
+            given = "probe" if probe is not None else "draws" if draws is not None else "level"
+            raise InvalidInputError(
+                f"{given} is given together with spans, which are those of all tokens; leave it out"
+            )
+        return batch.with_columns("token", **{column: model.numbered(batch)})
+    require_torch("annotate")
     if not callable(model):
         raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
     chosen = _chosen(batch, draws)

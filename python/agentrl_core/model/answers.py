@@ -86,9 +86,60 @@ def sum_probability_squared(logits: Tensor) -> Tensor:
     return logits.softmax(dim=-1).square().sum(dim=-1)
 
 
+def max_logprob(logits: Tensor) -> Tensor:
+    """Log-prob of the likeliest token, `[N]`.
+
+    Args:
+        logits: `[N, V]`, with gradient.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.answers import max_logprob
+        >>> max_logprob(torch.tensor([[0.8, 0.2]]).log()).tolist()
+        [-0.223]
+    """
+    return logits.amax(dim=-1) - logits.logsumexp(dim=-1)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """The likeliest token, `int64[N]`, the first of equal ones.
+
+    Args:
+        logits: `[N, V]`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.answers import likeliest
+        >>> likeliest(torch.tensor([[0.1, 0.7, 0.2]])).tolist()
+        [1]
+    """
+    return logits.detach().argmax(dim=-1)
+
+
+def soft_value(logits: Tensor) -> Tensor:
+    """The value of a place whose logits are values of its tokens, `[N]`: the log of the sum of their exponentials.
+
+    `Pack.run` gives a log sum exp(Q / a), with Q the model's logits and a the temperature that the token was sampled
+    at. The policy is softmax(Q / a) then, and Q of a token is its log-prob times a, plus this.
+
+    Args:
+        logits: `[N, V]`, with gradient.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.answers import soft_value
+        >>> soft_value(torch.zeros(1, 2)).tolist()
+        [0.693]
+    """
+    return logits.logsumexp(dim=-1)
+
+
 ANSWERS_OF_LOGITS: dict[str, Callable[[Tensor], Tensor]] = {
     "top_p_entropy": top_p_entropy,
     "mean_logprob": mean_logprob,
     "sum_probability_squared": sum_probability_squared,
+    "max_logprob": max_logprob,
+    "likeliest": likeliest,
+    "soft_value": soft_value,
 }
 """The answers that one model's logits give, by name."""

@@ -70,6 +70,9 @@ class PackOutput:
         top_p_entropy: `[N]`, `answers.top_p_entropy` of that distribution.
         mean_logprob: `[N]`, mean over the vocabulary of its log-probs.
         sum_probability_squared: `[N]`, sum over the vocabulary of its squared probabilities.
+        max_logprob: `[N]`, log-prob of the likeliest token.
+        likeliest: `int64[N]`, that token.
+        soft_value: `[N]`, `answers.soft_value` of the logits.
         full_kl: `[N]`, `answers.full_kl` to another model; `Pack.run` knows one model, so it is yours to add.
     """
 
@@ -80,6 +83,9 @@ class PackOutput:
     top_p_entropy: Tensor | None = None
     mean_logprob: Tensor | None = None
     sum_probability_squared: Tensor | None = None
+    max_logprob: Tensor | None = None
+    likeliest: Tensor | None = None
+    soft_value: Tensor | None = None
     full_kl: Tensor | None = None
 
     def evaluated(self, loss: RowLoss, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:
@@ -353,7 +359,10 @@ class Pack:
                     name: value if name == "value_logits" else value.squeeze(-1) for name in answers if name in _VALUES
                 }
         logprob, entropy, *others = (torch.cat(parts) for parts in zip(*outputs, strict=True))
-        return PackOutput(logprob=logprob, entropy=entropy, **more, **dict(zip(of_logits, others, strict=True)))
+        said = dict(zip(of_logits, others, strict=True))
+        if "soft_value" in said:
+            said["soft_value"] = said["soft_value"] / pack.streams.inverse_temperature.to(dtype)
+        return PackOutput(logprob=logprob, entropy=entropy, **more, **said)
 
 
 def _score(
@@ -371,13 +380,16 @@ def _score(
     if softcap is not None:
         logits = softcap * (logits / softcap).tanh()
     logits = logits * scale[:, None].to(rows.dtype)
-    shifted = logits - logits.detach().amax(dim=-1, keepdim=True)
+    largest = logits.detach().amax(dim=-1, keepdim=True)
+    shifted = logits - largest
     logprob = shifted.gather(1, target[:, None]).squeeze(1) - shifted.logsumexp(dim=-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         exponential = shifted.exp()
         total = exponential.sum(dim=-1)
         entropy = total.log() - (exponential * shifted).sum(dim=-1) / total
-    return logprob, entropy, *(ANSWERS_OF_LOGITS[name](shifted) for name in answers)
+    others = (ANSWERS_OF_LOGITS[name](shifted) for name in answers)  # all but one are the same of shifted logits
+    moved = {"soft_value": largest.squeeze(1)}
+    return logprob, entropy, *(other + moved.get(name, 0) for name, other in zip(answers, others, strict=True))
 
 
 _VALUES = ("value", "value_logits")

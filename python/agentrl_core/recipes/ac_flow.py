@@ -59,6 +59,6 @@ AC_FLOW = Recipe(
     name="ac_flow",
     source="arXiv:2510.18072",
     advantage=(Gae(level="step", column="reward", outcome=""), BoundedAdvantage()),
-    loss=(Train(Value("turn_mean"), model="critic"), Policy()),
+    loss=(Train(Value("step_mean", level="step"), model="critic"), Policy()),
     actions=Freeze("policy", until=51),
 )

@@ -17,34 +17,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, draw, option, token
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
+from agentrl_core.reward import AtTemperatureOne, Outcome
 from agentrl_core.rollout import Members, Rounds
 from agentrl_core.schedule import BangBang
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
-
-
-@dataclass(frozen=True)
-class AtTemperatureOne(BatchComponent):
-    """What was sampled at another temperature is told, and trained, at temperature 1.
-
-    Example:
-        >>> from agentrl_core.recipes.aepo_ae import AtTemperatureOne
-        >>> AtTemperatureOne().makes
-        (token('inverse_temperature'),)
-    """
-
-    phase: ClassVar[str] = "reward"
-    makes: ClassVar[tuple[Column, ...]] = (token("inverse_temperature"),)
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `inverse_temperature`, 1 everywhere."""
-        rows = Rows(batch, "token")
-        return rows.write(inverse_temperature=np.ones(len(rows)))
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,11 @@
     y of a token = V of the action's next one;   of its last: r_t + 0.99 V of the next action's first (0 at the end)
     L = mean over tokens of 1/2 (Q - y)^2
 
-Only the border between two actions is a step of time. The policy is the softmax of Q, so what answers `value` (the Q
-of the chosen token) is the policy itself; V is its token column `soft_value`, by a target copy. The paper's actions
-are coarse-to-fine bins of a robot's joints; its mixing of demonstrations is left to the batch. The discount is a
-proposal.
+Only the border between two actions is a step of time. The policy is the softmax of Q / a, so Q are its logits, a the
+temperature that it samples at; V is the token column `soft_value`, by a target copy. The paper's actions are
+coarse-to-fine bins of a robot's joints; its mixing of demonstrations is left to the batch. The discount is a proposal.
 
-Needs: rewards of steps; the token column `soft_value`; the policy's answer `value`.
+Needs: rewards of steps; the token column `soft_value`, of `arl.annotate(batch, "soft_value", target)`.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class SoftTargets(BatchComponent):
     """
 
     phase: ClassVar[str] = "advantage"
-    needs: ClassVar[tuple[Column, ...]] = (step("reward"), token("soft_value", model="critic"))
+    needs: ClassVar[tuple[Column, ...]] = (step("reward"), token("soft_value", model="target"))
     makes: ClassVar[tuple[Column, ...]] = (token("advantage"), token("return"))
 
     gamma: float = option(0.99, at_least=0, at_most=1)
@@ -72,5 +71,5 @@ ARSQ = Recipe(
     name="arsq",
     source="arXiv:2502.00288",
     advantage=SoftTargets(),
-    loss=Train(Value("token_mean")),
+    loss=Train(Value("token_mean", of="logit")),
 )

@@ -4,11 +4,9 @@
     L = mean over steps of 1/2 (sum over the step of log p - log p_old - A / 0.1)^2
 
 The critic learns in a stage of its own (`warm_start`) from shares of successful completions, at least 4 for each
-partial solution: by cross-entropy, on a batch whose token column `return` holds them. Then it is frozen. The old policy
+partial solution: by cross-entropy, on a batch whose step column `return` holds them. Then it is frozen. The old policy
 is the one that made the data; an iteration is repeated with fresh data. Not to be confused with ByteDance's `dapo`.
-
-The paper's mean is over all states and actions; here it is over the steps of a trajectory and then over trajectories,
-which is the same where all have as many steps. beta is not given. Public code is not known.
+beta is not given. Public code is not known.
 
 Source: arXiv:2412.18279. Needs: the model critic, as step column `value`.
 """
@@ -22,7 +20,7 @@ DAPO_DIRECT = Recipe(
     source="arXiv:2412.18279",
     advantage=Gae(level="step", lam=0.0),
     loss=(
-        Train(Regression("turn_mean", level="step", beta=0.1, residual="log_ratio", coefficient=0.5)),
-        Train(Value("turn_mean", kind="cross_entropy"), model="critic", stage="warm_start"),
+        Train(Regression("step_mean", level="step", beta=0.1, residual="log_ratio", coefficient=0.5)),
+        Train(Value("step_mean", kind="cross_entropy", level="step"), model="critic", stage="warm_start"),
     ),
 )

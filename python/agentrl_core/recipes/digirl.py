@@ -114,5 +114,5 @@ DIGIRL = Recipe(
     source="arXiv:2406.11896",
     advantage=DoublyRobust(),
     weight=(ImitatedSteps(), SelectDraws(column="task_advantage", kind="quantile", fraction=0.1)),
-    loss=(Train(Value(kind="cross_entropy"), model="critic"), Imitation(tokens="positive")),
+    loss=(Train(Value("step_mean", kind="cross_entropy", level="step"), model="critic"), Imitation(tokens="positive")),
 )

@@ -52,9 +52,11 @@ class ConjugateWeight(BatchComponent):
 
 @dataclass(frozen=True)
 class DualValue(WeightedLoss):
-    """Trains a critic to be low, except where the data's steps say that it cannot be.
+    """Trains a critic of steps to be low, except where the data's steps say that it cannot be.
 
         L = sum of w [(1 - share) V + share f*(R - V)],   f*(x) = x + x^2 / 4,   R the stream `return`
+
+    V is what the critic says at the first trained token of a step, before the action.
 
     Args:
         aggregate: as of every loss.
@@ -68,6 +70,11 @@ class DualValue(WeightedLoss):
     """
 
     share: float = option(0.7, above=0, below=1)
+
+    @property
+    def of_steps(self) -> bool:
+        """Always."""
+        return True
 
     def own_reads(self) -> Iterable[str | Column]:
         """Weights and returns."""
@@ -94,5 +101,5 @@ DUAL_RL = Recipe(
     source="arXiv:2302.08560",
     advantage=Gae(level="step", column="reward", outcome="", gamma=0.99, lam=0.0),
     weight=ConjugateWeight(),
-    loss=(Train(DualValue("turn_mean"), model="critic"), Train(Imitation("token_mean", tokens="imitation"))),
+    loss=(Train(DualValue("step_mean"), model="critic"), Train(Imitation("token_mean", tokens="imitation"))),
 )

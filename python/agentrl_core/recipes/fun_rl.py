@@ -5,7 +5,8 @@
 R is 1 where the call parses and is the right one in every name and value, which is the environment's to find. The paper
 says that the bonus is bounded and does not give the formula; this one is ours, and never turns a sign.
 
-Needs: the token column `thought_entropy`, entropies of the rollout at tokens of thoughts and NaN elsewhere.
+Needs: the token column `thought`, of `arl.annotate(batch, "thought", spans.Tags(opening, closing))`; entropies of the
+rollout.
 """
 
 from agentrl_core.advantage import EntropyBonus, GroupRelative
@@ -15,6 +16,6 @@ from agentrl_core.recipe import Recipe
 FUN_RL = Recipe(
     name="fun_rl",
     source="arXiv:2508.05118",
-    advantage=(GroupRelative(), EntropyBonus(column="thought_entropy")),
+    advantage=(GroupRelative(), EntropyBonus(within="thought")),
     loss=Policy(),
 )

@@ -7,7 +7,8 @@ A wrong action of a task that is hardly ever solved may have been right: negativ
 Advantages are GRPO's over the samples of one state; the loss is clipped, averaged over all tokens, with 0.001 of k3
 to the reference. The policy starts from imitation, in a stage of its own (`warm_start`), where tokens of actions and
 of grounding count more than those of thoughts: `imitation` is the weight of a token by its class (2 for actions in
-public code), and the loss is the mean by those weights, sum w CE / sum w.
+public code), and the loss is the mean by those weights, sum w CE / sum w. With spans (`model.spans`) of actions it is
+`weight.MarkedScaled(column="acts", marked=2.0, of="imitation")(batch)`.
 """
 
 from __future__ import annotations

@@ -1,26 +1,93 @@
 """OTR, one-token rollouts: every token of a demonstration is a task, and what the policy would say there an answer.
 
     K tokens a are sampled behind each prefix of the demonstration, R = 1 where a is its next token, -0.1 elsewhere
-    L = - mean over all of R log p(a)
+    L = - mean over all R log p(a) = - mean over prefixes of 1/K sum over different a of count(a) R(a) log p(a)
 
-So supervised data teach on-policy: what the policy would never say is not forced on it. A group is a prefix, its
-members are K rollouts of one token (256 in the paper, at temperature 1.3, trained at temperature 1); there is no
-baseline. Where none of them is right all are pushed down, which nothing bounds. K, temperature and -0.1 are not
-certain.
+So supervised data teach on-policy: what the policy would never say is not forced on it. K is 256, the temperature 1.3,
+and training is at temperature 1; there is no baseline. Equal candidates are one draw, which counts as often as it was
+sampled. Where none of them is right all are pushed down, which nothing bounds. K, temperature and -0.1 are not certain.
 
-Source: One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient (arXiv:2509.26313). Needs: the
-fact success.
+Source: One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient (arXiv:2509.26313). Needs: tasks
+with a demonstration (`Task.solution`).
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.env import Fact
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy, Reinforce
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
+from agentrl_core.reward import AtTemperatureOne, Outcome
+from agentrl_core.rollout import Branch, Group, Prefix, Rollout
+from agentrl_core.weight import ColumnScaled
+
+
+@dataclass(frozen=True)
+class OneToken(Rollout):
+    """What the policy would say in the place of each token of a demonstration: `Task.solution`.
+
+    A draw is one token behind a prefix of the demonstration, which is not trained; it is a success where it is the
+    demonstration's. Candidates that are the same token are one draw; the draw column `count` says how many they are.
+
+    Args:
+        candidates: K, tokens that are sampled behind each prefix.
+        temperature: above 0.
+
+    Raises:
+        RecipeError: an option is out of range.
+        InvalidInputError: a task has no demonstration.
+
+    Example:
+        >>> from agentrl_core.recipes.otr import OneToken
+        >>> OneToken(candidates=64).temperature
+        1.3
+    """
+
+    facts: ClassVar[Mapping[str, Fact]] = {"count": Fact("trajectory")}
+
+    candidates: int = option(256, at_least=1)
+    temperature: float = option(1.3, above=0)
+
+    async def group(self, group: Group) -> None:
+        """The demonstration, then the candidates of one place after the other."""
+        if not group.task.solution:
+            raise InvalidInputError(
+                f"{self.title()}: task {group.task.task_id!r} has no demonstration; give Task(solution=...) its actions"
+            )
+        sampling = group.sampling(temperature=self.temperature)
+        told = group.start(prefix=Prefix(group.task.solution, title="demonstration"), sampling=sampling)
+        await told.begin()
+        for turn in told.turns:
+            for token in range(turn.begin.tokens, turn.begin.tokens + turn.length):
+                candidates = told.fork_many(self.candidates, at=told.place(token))
+                await group.advance(candidates, tokens=1)
+                self.counted(candidates, int(told.tokens[token]))
+        told.drop("what is demonstrated is no draw itself")
+
+    def counted(self, candidates: Sequence[Branch], right: int) -> None:
+        """Keep one of each kind, with how many there are."""
+        same: dict[int, list[Branch]] = {}
+        for candidate in candidates:
+            if not candidate.over:
+                same.setdefault(int(candidate.tokens[-1]), []).append(candidate)
+        for token, (first, *others) in same.items():
+            first.finish(success=token == right, facts={"count": 1 + len(others)})
+            for other in others:
+                other.stop("another candidate is the same token")
+
 
 OTR = Recipe(
     name="otr",
     source="arXiv:2509.26313",
-    reward=Outcome(success=1.0, failure=-0.1),
+    rollout=OneToken(),
+    reward=(Outcome(success=1.0, failure=-0.1), AtTemperatureOne()),
     advantage=GroupRelative(center="none", scale="none"),
+    weight=ColumnScaled(column="count", mean_one=True),
     loss=Policy(clip=None, surrogate=Reinforce()),
 )

@@ -2,6 +2,9 @@
 
 Each item has one ratio, the geometric mean over its tokens; a token of no item, and the end of the list, has its own.
 Items beyond the last have one ratio each, where the public code has one for all of them.
+
+Needs: the draw columns `hit.0`, `hit.1`, ...; the token column `item`, of `arl.annotate(batch, "item",
+spans.Parsed(...))` with what finds the items of a written list.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from agentrl_core.advantage import Normalisation
-from agentrl_core.component import BatchComponent, Column, Rows, draw, token
+from agentrl_core.component import BatchComponent, Column, Rows, draw, step, token
 from agentrl_core.loss import KL, Clip, Policy, Ratio
 from agentrl_core.recipe import Recipe
 
@@ -26,8 +29,9 @@ class ItemRelative(BatchComponent):
 
     The advantage of a token is that of the item it writes, compared with the item at the same place in the other draws.
     The draw columns `hit.0`, `hit.1`, ..., one for each of K items, hold what each is worth; the token column `item`
-    says which item a token writes: 0 to K-1, -1 none, K or more an item beyond the last, -2 the end of the list. An
-    item that was not written is worth 0, and votes. Tokens of no item have no advantage.
+    says which item a token writes: 1 to K, more where it is beyond the last, 0 none. The end of a list is the last
+    token of a draw that was not cut off, where it writes no item. An item that was not written is worth 0, and votes.
+    Other tokens of no item have no advantage.
 
     Args:
         credit: `independent`: an item is worth its own hit; `log_discount`: sum_{j >= k} hit_j / log2(j + 1), from
@@ -40,11 +44,17 @@ class ItemRelative(BatchComponent):
     Example:
         >>> from agentrl_core.recipes.rank_grpo import ItemRelative
         >>> ItemRelative().needs
-        (draw('score'), draw('hit.0'), draw('group_id'), token('item'))
+        (draw('score'), draw('hit.0'), draw('group_id'), token('item'), step('truncated'))
     """
 
     phase: ClassVar[str] = "advantage"
-    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("hit.0"), draw("group_id"), token("item"))
+    needs: ClassVar[tuple[Column, ...]] = (
+        draw("score"),
+        draw("hit.0"),
+        draw("group_id"),
+        token("item", model="spans"),
+        step("truncated"),
+    )
     makes: ClassVar[tuple[Column, ...]] = (token("advantage"),)
 
     credit: Literal["independent", "log_discount"] = "log_discount"
@@ -63,7 +73,7 @@ class ItemRelative(BatchComponent):
             worth = np.cumsum(gains[:, ::-1], axis=1)[:, ::-1]
         groups = draws.keys("group_id")
         compared = np.stack([self.normalisation.compare(item, groups, valid=draws.valid) for item in worth.T], axis=1)
-        item = np.nan_to_num(tokens.values("item"), nan=-1.0).astype(np.int64)
+        item = np.nan_to_num(tokens.values("item"), nan=0.0).astype(np.int64) - 1
         inside = (item >= 0) & (item < count)
         written = np.zeros((len(draws), count + 1), dtype=np.bool_)
         listed = tokens.valid & (item >= 0)
@@ -73,7 +83,8 @@ class ItemRelative(BatchComponent):
         end = np.where(exact, self.complete, np.where(short, self.incomplete, 0.0))
         advantages = np.where(inside, compared[tokens.draws, np.clip(item, 0, count - 1)], 0.0)
         advantages = np.where(item >= count, self.overflow, advantages)
-        advantages = np.where(item == -2, end[tokens.draws], advantages)
+        ended = tokens.last & (item < 0) & ~tokens.flags("truncated")
+        advantages = np.where(ended, end[tokens.draws], advantages)
         return tokens.write(advantage=np.where(tokens.valid, advantages, 0.0))
 
 

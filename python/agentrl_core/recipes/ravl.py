@@ -19,5 +19,5 @@ RAVL = Recipe(
     name="ravl",
     source="arXiv:2402.12527",
     advantage=Gae(level="step", column="reward", outcome="", gamma=0.99, lam=0.0, at_truncation="bootstrap"),
-    loss=(Train(Value("turn_mean"), model="critic"), Policy()),
+    loss=(Train(Value("step_mean", level="step"), model="critic"), Policy()),
 )

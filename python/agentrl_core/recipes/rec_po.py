@@ -13,12 +13,12 @@ Needs: the fact `recommends` of steps (1 where the final action is), and the rew
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, step
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
@@ -33,9 +33,11 @@ class BestMarked(BatchComponent):
     """Trains steps of one kind only in the draws of a group that have the largest advantages.
 
     weight *= 0 for marked steps of the other draws; of equal draws the one with the smallest trajectory id is better.
+    Where reasoning and recommendation are one action, `level="token"` and a column of spans (`model.spans`).
 
     Args:
-        column: step column that marks.
+        column: that marks, where it is other than 0.
+        level: of the marked rows: `step` or `token`.
         count: so many draws of a group train their marked steps.
 
     Raises:
@@ -49,20 +51,28 @@ class BestMarked(BatchComponent):
 
     phase: ClassVar[str] = "weight"
     needs: ClassVar[tuple[Column, ...]] = (draw("advantage"), draw("group_id"), draw("trajectory_id"))
-    makes: ClassVar[tuple[Column, ...]] = (step("weight"),)
 
-    column: str = column_name(level="step")
+    column: str = option(filled=True)
+    level: Literal["step", "token"] = "step"
     count: int = option(1, at_least=1)
+
+    def own_needs(self) -> tuple[Column, ...]:
+        """What marks: of tokens it is found by spans, of steps the environment says it."""
+        return (Column(self.level, self.column, "spans" if self.level == "token" else None),)
+
+    def own_makes(self) -> tuple[Column, ...]:
+        """The weight of each row."""
+        return (Column(self.level, "weight"),)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with its `weight` scaled."""
-        draws, steps = Rows(batch, "draw"), Rows(batch, "step")
+        draws, rows = Rows(batch, "draw"), Rows(batch, self.level)
         order = np.argsort(draws.values("trajectory_id"), kind="stable")
         places = np.empty(len(draws), dtype=np.int64)
         advantages, groups = draws.values("advantage")[order], draws.keys("group_id")[order]
         places[order] = group.rank(-advantages, groups, valid=draws.valid[order])
         best = draws.valid & (places < self.count)
-        return steps.scale((best[steps.draws] | ~steps.flags(self.column)).astype(np.float64))
+        return rows.scale((best[rows.draws] | ~rows.flags(self.column)).astype(np.float64))
 
 
 REC_PO = Recipe(

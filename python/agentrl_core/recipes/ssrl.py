@@ -2,23 +2,26 @@
 
     R = 0.9 [the answer is right] + 0.1 format,   then GRPO with 0.001 of k3 to the reference
 
-What stands in the tags of simulated results is not trained, as if an environment had said it: the harness that cuts a
-turn at these tags records those tokens as not trainable. The same policy goes on with a real search later. The format
-score (balanced tags, more of it for up to two thoughts, none above eight) is the environment's `reward.format`. The
-paper's table of rewards differs a little from the public code, which is followed here.
+What stands in the tags of simulated results is not trained, as if an environment had said it. The same policy goes on
+with a real search later. The format score (balanced tags, more of it for up to two thoughts, none above eight) is the
+environment's `reward.format`. The paper's table of rewards differs a little from the public code, which is followed
+here.
 
-Needs: the facts success and `reward.format`; the model reference.
+Needs: the facts success and `reward.format`; the model reference; the token column `simulated`, of
+`arl.annotate(batch, "simulated", spans.Parsed(...))` with what finds `<information>...</information>`.
 """
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Fuse, Outcome
+from agentrl_core.weight import MarkedScaled
 
 SSRL = Recipe(
     name="ssrl",
     source="arXiv:2508.10874",
     reward=(Outcome(success=0.9, failure=0.0), Fuse(column="reward.format", coefficient=0.1)),
     advantage=GroupRelative(),
+    weight=MarkedScaled(column="simulated", marked=0.0, of="keep"),
     loss=Policy(kl=KL(0.001)),
 )

@@ -18,6 +18,6 @@ TD3 = Recipe(
     name="td3",
     source="arXiv:1802.09477",
     advantage=Gae(level="step", column="reward", outcome="", gamma=0.99, lam=0.0),
-    loss=(Train(Value("turn_mean"), model="critic"), Policy()),
+    loss=(Train(Value("step_mean", level="step"), model="critic"), Policy()),
     actions=Freeze("policy", every=2),
 )

@@ -24,7 +24,7 @@ VL_DAC = Recipe(
         GroupRelative(column="advantage", level="step", group_by="batch"),
     ),
     loss=(
-        Train(Value("turn_mean", clip=0.1), model="critic"),
+        Train(Value("step_mean", clip=0.1, level="step"), model="critic"),
         Train(Policy(clip=Clip(0.1, 0.1, dual=10.0), kl=KL(0.04))),
     ),
     epochs=4,

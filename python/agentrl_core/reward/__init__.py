@@ -24,11 +24,13 @@ from agentrl_core.reward.shape import (
     dither,
     excess_penalty,
 )
+from agentrl_core.reward.temperature import AtTemperatureOne
 from agentrl_core.reward.turns import AtTurnEnd
 from agentrl_core.reward.votes import AnswerAgreement, answer_clusters, cluster_votes
 
 __all__ = [
     "AnswerAgreement",
+    "AtTemperatureOne",
     "AtTurnEnd",
     "Checklist",
     "Closeness",

@@ -16,7 +16,7 @@ from agentrl_core.weight.importance import (
     trust_region,
 )
 from agentrl_core.weight.newest import Newest
-from agentrl_core.weight.scaled import ColumnScaled, LiveRescale
+from agentrl_core.weight.scaled import ColumnScaled, LiveRescale, MarkedScaled
 from agentrl_core.weight.select import (
     SelectDraws,
     SelectTokens,
@@ -33,6 +33,7 @@ __all__ = [
     "GroupFilter",
     "ImportanceWeight",
     "LiveRescale",
+    "MarkedScaled",
     "Newest",
     "SelectDraws",
     "SelectTokens",

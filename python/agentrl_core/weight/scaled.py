@@ -1,4 +1,4 @@
-"""Factors of whole rows: from a column, and for how many rows of the batch carry a signal."""
+"""Factors of rows: from a column, of rows that a column marks, and for how many rows carry a signal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from agentrl_core.component.column import needed
 from agentrl_core.operators import group
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agentrl_core.data.batch import Batch
 
 
@@ -81,6 +83,72 @@ class ColumnScaled(BatchComponent):
         least = -np.inf if self.at_least is None else self.at_least
         factors = np.clip(factors, least, np.inf if self.at_most is None else self.at_most)
         return rows.scale(np.where(known, factors, 1.0))
+
+
+@dataclass(frozen=True)
+class MarkedScaled(BatchComponent):
+    """Tokens or steps of one kind count more, less or not at all: thoughts, calls, what an image is made of.
+
+    A row is marked where a column is a number other than 0: a fact of the environment, or spans that `arl.annotate`
+    found by tags or a parser (`model.spans`). What is multiplied by `marked` there, by `plain` elsewhere:
+
+    - `weight`: of the advantage; a token with weight 0 still counts in the denominators;
+    - `keep`: tokens with factor 0 are in neither loss nor denominator (SSRL, arXiv:2508.10874: results of a search that
+      the policy made up itself);
+    - `kl_weight`: of the penalty of the loss (RGPO, arXiv:2505.13031: text and images);
+    - `imitation`: of `loss.Imitation(tokens="imitation")` (GUI-Libra, arXiv:2602.22190: actions and thoughts).
+
+    Args:
+        column: that marks.
+        level: of the rows: `token` or `step`.
+        marked: factor of marked rows, at least 0.
+        plain: factor of the others, at least 0.
+        of: what is multiplied, see above.
+
+    Raises:
+        RecipeError: an option is out of range, or both factors of `keep` say the same.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> from agentrl_core.model.spans import Tags
+        >>> from agentrl_core.weight import MarkedScaled
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> path = forest.start(0, member=0)
+        >>> _ = forest.append(path, [1], kind="prompt")
+        >>> _ = forest.append(path, [8, 3, 9, 4], kind="action", logprobs=[-1.0] * 4)
+        >>> forest.finish(path, reward=1.0)
+        >>> batch = arl.annotate(forest.freeze(), "thought", Tags([8], [9]))
+        >>> MarkedScaled(column="thought", marked=0.5)(batch).column("weight", "token").tolist()
+        [0.5, 0.5, 0.5, 1.0]
+    """
+
+    phase: ClassVar[str] = "weight"
+
+    column: str = option(filled=True)
+    level: Literal["step", "token"] = "token"
+    marked: float = option(1.0, at_least=0.0)
+    plain: float = option(1.0, at_least=0.0)
+    of: Literal["weight", "keep", "kl_weight", "imitation"] = "weight"
+
+    def check_options(self) -> None:
+        """What keeps tokens leaves some out."""
+        tells = self.of != "keep" or (self.marked == 0.0) != (self.plain == 0.0)
+        self.require(tells, "marked", "give 0 to what is left out, and another number to what is kept")
+
+    def own_needs(self) -> Iterable[Column]:
+        """What marks: of tokens it is found by spans, of steps the environment says it."""
+        return (Column(self.level, self.column, "spans" if self.level == "token" else None),)
+
+    def own_makes(self) -> tuple[Column, ...]:
+        """What is multiplied."""
+        return needed(self.level, self.of)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with its `weight`, or what else is multiplied, scaled."""
+        rows = Rows(batch, self.level)
+        factors = np.where(rows.flags(self.column), self.marked, self.plain)
+        return rows.keep(factors > 0.0) if self.of == "keep" else rows.scale(factors, self.of)
 
 
 @dataclass(frozen=True)

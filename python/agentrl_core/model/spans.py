@@ -1,0 +1,201 @@
+"""Spans: runs of tokens inside actions, such as thoughts, calls or items of a list, found by tags or by a parser."""
+
+from __future__ import annotations
+
+import bisect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+
+_Indices = NDArray[np.int64]
+
+
+class Spans(ABC):
+    """Base of what finds spans: `arl.annotate(batch, column, spans)` makes a token column of them.
+
+    The column numbers the spans of each draw, 1 for the first, and is 0 at tokens of none. So it says which tokens are
+    marked (`weight.MarkedScaled`, `advantage.EntropyBonus`), and which belong together (`loss.Ratio("item")`). A span
+    lies within one action; one without a token has no number.
+    """
+
+    @abstractmethod
+    def find(self, tokens: NDArray[np.int32], offsets: _Indices) -> tuple[_Indices, _Indices]:
+        """The spans of actions: where each begins and ends in `tokens`, in their order and without overlap.
+
+        Args:
+            tokens: of all actions, one after the other.
+            offsets: n + 1 whole numbers: action i is `tokens[offsets[i]:offsets[i + 1]]`.
+        """
+
+    def numbered(self, batch: Batch) -> NDArray[np.float32]:
+        """The number of the span of each action token of a batch in its draw, from 1; 0 where there is none."""
+        tokens, offsets = np.asarray(batch.column("token", "token"), np.int32), batch.offsets("token")
+        begins, ends = self.find(tokens, offsets)
+        begins, ends = begins[ends > begins], ends[ends > begins]
+        of_draws = offsets[batch.offsets("step")]
+        first = np.searchsorted(begins, of_draws)  # the first span of each draw
+        numbers = np.arange(len(begins)) - first[np.searchsorted(of_draws, begins, side="right") - 1] + 1
+        found = np.zeros(len(tokens), np.float32)
+        lengths = ends - begins
+        inside = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        found[inside] = np.repeat(numbers, lengths)
+        return found
+
+
+class Tags(Spans):
+    """Spans between an opening and a closing tag, as token ids: `<think>` ... `</think>`.
+
+    A span begins at the first opening tag of an action, or behind the span before, and ends with the next closing tag;
+    an opening tag inside belongs to it. One that is never closed goes on to the end of its action. Tags that a
+    tokenizer writes in several ways are found in the text instead, by `Parsed`.
+
+    Args:
+        opening: token ids of the opening tag, at least one.
+        closing: token ids of the closing tag, at least one.
+        tags: whether the tags are tokens of their span.
+        begun: every action begins inside a span: the prompt ends with the opening tag, as many chat templates do.
+
+    Raises:
+        InvalidInputError: a tag has no token, or a negative one.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> from agentrl_core.model.spans import Tags
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> path = forest.start(0, member=0)
+        >>> _ = forest.append(path, [1], kind="prompt")
+        >>> _ = forest.append(path, [8, 3, 9, 4, 8, 5], kind="action", logprobs=[-1.0] * 6)
+        >>> forest.finish(path, reward=1.0)
+        >>> batch = arl.annotate(forest.freeze(), "thought", Tags([8], [9]))
+        >>> batch.column("thought", "token").tolist()
+        [1.0, 1.0, 1.0, 0.0, 2.0, 2.0]
+    """
+
+    def __init__(self, opening: ArrayLike, closing: ArrayLike, *, tags: bool = True, begun: bool = False) -> None:
+        self.opening, self.closing = _tag(opening, "opening"), _tag(closing, "closing")
+        self.tags, self.begun = tags, begun
+
+    def find(self, tokens: NDArray[np.int32], offsets: _Indices) -> tuple[_Indices, _Indices]:
+        """The first span of every action at once, then the second of those that have one, and so on."""
+        ends = offsets[1:]
+        opened, closed = _occurrences(tokens, self.opening), _occurrences(tokens, self.closing)
+        found = [np.zeros((3, 0), np.int64)]
+        rows, at = np.arange(len(ends)), offsets[:-1].copy()
+        begun = self.begun
+        while len(rows):
+            tag = 0 if begun else len(self.opening)
+            begin = at[rows] if begun else _next(opened, at[rows])
+            there = begin + max(tag, 1) <= ends[rows]
+            rows, begin, begun = rows[there], begin[there], False
+            close = _next(closed, begin + tag)
+            is_closed = close + len(self.closing) <= ends[rows]
+            at[rows] = np.where(is_closed, close + len(self.closing), ends[rows])
+            inside = (begin + tag, np.where(is_closed, close, ends[rows]))
+            found.append(np.stack([begin, *((begin, at[rows]) if self.tags else inside)]))
+        spans = np.concatenate(found, axis=1)
+        _, begins, ends = spans[:, spans[0].argsort()]
+        return begins, ends
+
+
+class Parsed(Spans):
+    r"""Spans of the text of an action that a function of yours finds: items of a list, the arguments of a call.
+
+    A token belongs to a span if a letter of it does. Where the text of a token is not known before the next one (half a
+    letter) it counts as what the tokenizer writes for it. An action is decoded about log2(its tokens) times for each
+    border of a span, and once however many branches share it.
+
+    Args:
+        parser: from the text of an action to the spans `(begin, end)` in it, as letters from 0, in order.
+        decode: from token ids to text, such as `engine.decode` or a tokenizer's.
+
+    Raises:
+        InvalidInputError: `parser` or `decode` is no function.
+
+    Example:
+        >>> import re
+        >>> import numpy as np
+        >>> from agentrl_core.model.spans import Parsed
+        >>> def items(text):
+        ...     return [match.span() for match in re.finditer(r"- .*", text)]
+        >>> spans = Parsed(items, lambda tokens: bytes(tokens).decode())  # here a token is a letter
+        >>> begins, ends = spans.find(np.array([*b"List:\n- a\n- bc"], np.int32), np.array([0, 14]))
+        >>> begins.tolist(), ends.tolist()
+        ([6, 10], [9, 14])
+    """
+
+    def __init__(self, parser: Callable[[str], Iterable[tuple[int, int]]], decode: Callable[[list[int]], str]) -> None:
+        for name, function in (("parser", parser), ("decode", decode)):
+            if not callable(function):
+                raise InvalidInputError(f"{name} is {function!r}; give a function")
+        self.parser, self.decode = parser, decode
+
+    def find(self, tokens: NDArray[np.int32], offsets: _Indices) -> tuple[_Indices, _Indices]:
+        """The spans of one action after the other."""
+        known: dict[bytes, _Indices] = {}
+        found = [np.zeros((0, 2), np.int64)]
+        for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+            action = tokens[begin:end]
+            key = action.tobytes()
+            if key not in known:
+                known[key] = self._spans(action.tolist())
+            found.append(known[key] + begin)
+        spans = np.concatenate(found)
+        return spans[:, 0], spans[:, 1]
+
+    def _spans(self, tokens: list[int]) -> _Indices:
+        """The spans of an action in its tokens."""
+        text = self.decode(tokens)
+        lengths = {0: 0, len(tokens): len(text)}
+
+        def length(count: int) -> int:
+            if count not in lengths:
+                lengths[count] = len(self.decode(tokens[:count]))
+            return lengths[count]
+
+        spans, last = [], 0
+        for span in self.parser(text):
+            begin, end = span
+            if not last <= begin <= end <= len(text):
+                raise InvalidInputError(
+                    f"parser answered the span {span!r} of a text of {len(text)} letters, behind one that ends at "
+                    f"{last}; answer spans (begin, end) in their order, without overlap"
+                )
+            last = end
+            first = bisect.bisect_right(range(len(tokens) + 1), begin, key=length) - 1
+            beyond = bisect.bisect_left(range(len(tokens) + 1), end, key=length)
+            first = max(first, spans[-1][1] if spans else 0)  # a token that two spans share is the first one's
+            spans.append((first, max(first, beyond)))
+        return np.array(spans, np.int64).reshape(-1, 2)
+
+
+def _tag(ids: ArrayLike, name: str) -> _Indices:
+    """The token ids of a tag."""
+    tag = columns.integers(ids, name)
+    if not len(tag) or tag.min() < 0:
+        raise InvalidInputError(f"{name} is {tag.tolist()}; give the token ids of a tag, at least one, none negative")
+    return tag
+
+
+def _occurrences(tokens: NDArray[np.int32], tag: _Indices) -> _Indices:
+    """Where a tag begins in the tokens."""
+    places = max(len(tokens) - len(tag) + 1, 0)
+    there = np.ones(places, np.bool_)
+    for number, token in enumerate(tag.tolist()):
+        there &= tokens[number : number + places] == token
+    return np.flatnonzero(there)
+
+
+def _next(places: _Indices, at: _Indices) -> _Indices:
+    """The first of sorted places at or behind each of some others; without one, far behind all."""
+    beyond = np.append(places, np.iinfo(np.int64).max // 2)
+    return beyond[np.searchsorted(places, at)]
