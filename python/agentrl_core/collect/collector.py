@@ -88,7 +88,8 @@ class Collector:
             None: no limit. What runs inline cannot be given up.
         concurrency: most trajectories that run at once; or a table of it by the names of the environments.
         staleness: how many iterations ahead of the trainer rollouts are made, while it steps: the batch of iteration i
-            is sampled by weights of version i - staleness and later. 0: nothing runs between two calls.
+            is sampled by weights of version i - staleness and later. 0: nothing runs between two calls. The recipe
+            may hold back more (`schedule.Staleness`).
         cut: when the batch of an iteration is cut, and what becomes of what is in flight then; see `collect.Cut`. The
             default waits for all that began.
         processes: how many processes an environment that runs in processes gets; None: one for each core.
@@ -186,7 +187,7 @@ class Collector:
         self._tasks = self._head.tasks
         """What the head's become with the batch that was collected last."""
         recipe.check(facts=self._setting().facts(recipe))
-        self._ahead = Ahead(staleness, store, self._make_ahead) if staleness else None
+        self._ahead = Ahead(staleness, recipe, store, self._make_ahead) if staleness else None
         self._rooms = rooms(concurrency, environments)
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
         self._check_run()
@@ -245,8 +246,9 @@ class Collector:
         is not known, so that no update uses them), how many trajectories `failed` (their episode broke down, be it
         before their first token), and how many threads were `abandoned` (in which a call took too long). A table
         `said` tells what became of the tokens that engines said: `generated` in this iteration, `consumed` by this
-        batch and `stale` of that (said by weights before the update that has the iteration's number), `dropped`,
-        `in_flight` behind the batch, and `cached` of the `context` that engines were given.
+        batch and `stale` of that (said by weights before the update that has the iteration's number; `age` is how many
+        versions before, on average), `dropped`, `in_flight` behind the batch, and `cached` of the `context` that
+        engines were given.
 
         Args:
             batch: the batch that was trained, with its computed columns.
