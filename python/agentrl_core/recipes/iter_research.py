@@ -1,13 +1,13 @@
 """IterResearch (EAPO): rounds of research that lead to the answer sooner are worth more (arXiv:2511.07327).
 
     r_t = gamma^(T - t) R,   A_t = (r_t - mean r) / std r over all rounds of a task's trajectories
-    s_t = exp(mean of log p - log p_old over the round),   L = mean of - min(s_t A_t, clip(s_t, 1 - 3e-4, 1 + 4e-4) A_t)
+    s_t = exp(mean of log p - log p_old over the round)
+    L = mean of - min(s_t A_t, clip(s_t, 1 - 3e-4, 1 + 4e-4) A_t) over all rounds
 
 A round thinks, writes the report so far and acts; the next one sees the question, that round and what it was answered,
-and nothing else, so that the report is all that it remembers. The last round is shown with its thoughts here. The mean
-here is over the rounds of a trajectory, then over trajectories; the paper's is over all rounds. gamma and the bounds
-are not given there; those here are ours, the bounds GSPO's. A number of rows that ranks divide evenly:
-`weight.SelectDraws(multiple=8)`.
+and nothing else, so that the report is all that it remembers. The last round is shown with its thoughts here. Every
+round of an update counts the same, those of long trajectories too. gamma and the bounds are not given in the paper;
+those here are ours, the bounds GSPO's. A number of rows that ranks divide evenly: `weight.SelectDraws(multiple=8)`.
 """
 
 from agentrl_core.advantage import Discounted, GroupRelative
@@ -23,5 +23,5 @@ ITER_RESEARCH = Recipe(
         Discounted(column="", outcome="score", gamma=0.995),
         GroupRelative(column="advantage", level="step"),
     ),
-    loss=Policy(ratio=Ratio("step"), clip=Clip(3e-4, 4e-4), aggregate="turn_mean"),
+    loss=Policy(ratio=Ratio("step"), clip=Clip(3e-4, 4e-4), aggregate="step_mean"),
 )
