@@ -191,6 +191,7 @@ class Collector:
         self._rooms = rooms(concurrency, environments)
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
         self._check_run()
+        self._head = self._head.carried(recipe, self._run, self._notices)
         keep_tokenizer(store, engines.values())
 
     @property
@@ -233,7 +234,7 @@ class Collector:
         batch = self.store.rebase(batch)
         self.store.append(batch, iteration=head.iteration)
         self.store.flush()
-        self._head = Head.of(self.store, tasks=self._tasks)
+        self._head = Head.of(self.store, tasks=self._tasks).carried(self.recipe, self._run, self._notices)
         # Chance in phase reward follows from ids, which the store gives: a restart scores what is stored, and so do we.
         batch = as_committed(batch)
         return scores(self.recipe, batch, head.components)(batch)
@@ -380,7 +381,7 @@ class Collector:
         A Ctrl-C can surface behind a commit and before the line that would note it here.
         """
         if self.store is not None and self._head.sequence != self.store.sequence:
-            self._head = Head.of(self.store)
+            self._head = Head.of(self.store).carried(self.recipe, self._run, self._notices)
         return self._head
 
     def _check_run(self) -> None:
@@ -442,7 +443,8 @@ class Collector:
             # What is in flight here is what the one before has left.
             underway.follow()
             setting = replace(setting, turn=None)
-        return self._make(begun.head, iteration, journal, begun.tasks, begun.group_size, setting)
+        head = begun.head.carried(self.recipe, self._run, self._notices)
+        return self._make(head, iteration, journal, begun.tasks, begun.group_size, setting)
 
     def _setting(self) -> Setting:
         return Setting(

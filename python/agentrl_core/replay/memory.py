@@ -96,7 +96,7 @@ class Memory(Remembers):
 
     def next(self, state: State, closed: Closed) -> State:
         """What is remembered after an iteration."""
-        kept = self._used(Kept.from_state(state), closed)
+        kept = self._used(Kept.from_state(state, self.kept_columns), closed)
         fresh = self._worth(closed)
         fresh = replace(fresh, priority=self._priorities(fresh, closed, float(kept.priority.max(initial=1.0))))
         kept = kept.plus(fresh.take(~np.isin(fresh.trajectory_id, kept.trajectory_id)))
@@ -110,7 +110,7 @@ class Memory(Remembers):
 
     def drawable(self, state: State, iteration: int, versions: int | None = None) -> Kept:
         """The rows that an iteration may draw; `versions`: the newest policy version there is."""
-        kept = Kept.from_state(state)
+        kept = Kept.from_state(state, self.kept_columns)
         fits = kept.iteration <= iteration - self.min_age
         if self.max_versions is not None and versions is not None:
             fits &= (kept.version >= 0) & (kept.version >= versions - self.max_versions)
@@ -184,8 +184,8 @@ class Memory(Remembers):
         if np.isinf(found).any():
             row = int(np.flatnonzero(np.isinf(found))[0])
             raise InvalidInputError(
-                f"{self.title()}: column {self.priority!r} of trajectory {kept.trajectory_id[row]} is {found[row]}, which "
-                "is no priority; name a column of finite numbers, or bound this one where it is made"
+                f"{self.title()}: column {self.priority!r} of trajectory {kept.trajectory_id[row]} is {found[row]}, "
+                "which is no priority; name a column of finite numbers, or bound this one where it is made"
             )
         return np.where(np.isfinite(found), np.abs(found) + self.floor, otherwise)
 
