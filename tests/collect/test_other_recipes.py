@@ -39,6 +39,7 @@ FITTING = {
     "other gains": (steered(FOLLOWED), steered(PID("m", target=0.4, start=0.1, proportional=0.9, at_least=0.0))),
     "capacity": (mixed(), mixed(capacity=20)),
     "a part more": (tracked(), tracked(queue=select.Failed(every=1), pool=select.Kept(below=0.9))),
+    "another allocator": (tracked(count=select.Greedy(low=2)), tracked(count=select.DualArms())),
     "another decay": (tracked(track=select.Beta()), tracked(track=select.Beta(decay=0.5))),
     "a column less": (mixed(keep="reward"), mixed()),
     "a column more": (mixed(), mixed(keep="success")),
@@ -48,7 +49,6 @@ ANEW = {
     "another tracker": (tracked(track=select.Beta()), tracked(track=select.RecentVisits(5)), TASKS),
     "longer windows": (tracked(track=select.RecentVisits(5)), tracked(track=select.RecentVisits(7)), TASKS),
     "more arms": (tracked(variant=select.Arms(4)), tracked(variant=select.Arms(8)), TASKS),
-    "another allocator": (tracked(count=select.Greedy(low=2)), tracked(count=select.DualArms()), TASKS),
     "another column": (mixed(keep="reward"), mixed(keep="success"), MIX),
     "another controller": (steered(FOLLOWED), steered(Dual("m", target=0.4, start=0.1)), ENTROPY),
     "an average more": (

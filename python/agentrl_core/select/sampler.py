@@ -97,7 +97,7 @@ class Proportional(Sampler):
             self._check_finite(scores)
             logits = scores / self.temperature
             places = _core.select.successive(logits, rows, count, key)
-            return places, np.exp(logits[places] - _core.select.log_total(logits))
+            return places, self._softmax(logits, places)
         chances = self.probabilities(scores)
         if self.replace:
             places = _core.select.independent(chances, count, key)
@@ -118,20 +118,25 @@ class Proportional(Sampler):
                     f"{self.title()}: scores[{place}] is {scores[place]}, and without a temperature scores are "
                     "weights; use a score that is at least 0, or give a temperature"
                 )
-            weights = scores
+            total = scores.sum()
+            learned = scores / total if total > 0 else None
         else:
             self._check_finite(scores)
-            weights = np.exp((scores - scores.max()) / self.temperature)
-        total = weights.sum()
+            logits = scores / self.temperature
+            learned = self._softmax(logits, slice(None)) if logits.max() > -np.inf else None
+        even = np.full(len(scores), 1 / len(scores))
         if self.uniform == 1:
-            return np.full(len(scores), 1 / len(scores))
-        if total == 0 and self.uniform == 0:
+            return even
+        if learned is None and self.uniform == 0:
             raise InvalidInputError(
                 f"{self.title()}: all {len(scores)} scores are 0; give `uniform` a part, or use a score with a floor"
             )
         # Where nothing has a weight yet, all are alike.
-        learned = weights / total if total > 0 else np.full(len(scores), 1 / len(scores))
-        return (1 - self.uniform) * learned + self.uniform / len(scores)
+        return (1 - self.uniform) * (even if learned is None else learned) + self.uniform / len(scores)
+
+    def _softmax(self, logits: NDArray[np.float64], places: NDArray[np.int64] | slice) -> NDArray[np.float64]:
+        """The probabilities of some, each by itself: nobody has to make those of all."""
+        return np.asarray(np.exp(logits[places] - _core.select.log_total(logits)))
 
     def _check_finite(self, scores: NDArray[np.float64]) -> None:
         """Refuse what is no number; minus infinity is never chosen."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -188,11 +188,10 @@ class Tasks(Selector):
         rows = np.asarray(allowed, np.int64)
         if self.score is None or not len(rows):
             return rows, None
-        scores = np.empty(len(rows))
-        candidates = self._candidates(pool, state, rows, wanted.iteration)
-        for begin in range(0, len(rows), _PIECE):
-            piece = slice(begin, begin + _PIECE)
-            scores[piece] = self.score(self._estimates(state, candidates.some(piece), key))
+        scores, begin = np.empty(len(rows)), 0
+        for some in self._pieces(pool, state, rows, wanted.iteration):
+            scores[begin : begin + len(some)] = self.score(self._estimates(state, some, key))
+            begin += len(some)
         places, chances = self.sample.choose(scores, rows, count, _core.rng.structural_seed(key, _SAMPLE))
         return rows[places], chances if len(rows) == len(pool) else None
 
@@ -201,13 +200,21 @@ class Tasks(Selector):
             return self.track.estimate(state["track"], candidates)
         return self.track.posterior_draw(state["track"], candidates, _core.rng.structural_seed(key, _POSTERIOR))
 
+    def _pieces(self, pool: Pool, state: State, rows: NDArray[np.int64], iteration: int) -> Iterator[Candidates]:
+        """Some tasks, piece by piece."""
+        pieces = [rows[begin : begin + _PIECE] for begin in range(0, len(rows), _PIECE)]
+        if len(pieces) < 2:
+            yield self._candidates(pool, state, rows, iteration)
+            return
+        places = _places(pool, state)
+        for piece in pieces:
+            yield Candidates(pool, piece, places[piece], iteration)
+
     def _candidates(self, pool: Pool, state: State, rows: NDArray[np.int64], iteration: int) -> Candidates:
         known = state["rows"]
         if len(rows) < len(pool) // 8:
             return Candidates(pool, rows, _core.select.places(known, rows), iteration)
-        places = np.full(len(pool), -1, np.int64)
-        places[known] = np.arange(len(known))
-        return Candidates(pool, rows, places if len(rows) == len(pool) else places[rows], iteration)
+        return Candidates(pool, rows, _places(pool, state)[rows], iteration)
 
     def _counts(self, pool: Pool, state: State, rows: NDArray[np.int64], wanted: Wanted) -> NDArray[np.int32]:
         if self.count is None or not len(rows):
@@ -263,3 +270,10 @@ class Tasks(Selector):
             return kept
         known = Candidates(closed.pool, visits.rows, visits.places, closed.iteration)
         return self.count.next(state["count"], visits, self._numbers(state, known))
+
+
+def _places(pool: Pool, state: State) -> NDArray[np.int64]:
+    """Where trackers keep what they know of each task of the pool; -1: nobody tried it yet."""
+    places = np.full(len(pool), -1, np.int64)
+    places[state["rows"]] = np.arange(len(state["rows"]))
+    return places
