@@ -202,9 +202,9 @@ def test_the_fault_run(
 ) -> None:
     """Select, replay, advantage and controllers remember; over a hundred kills batches and states are the same.
 
-    With work in flight too: three iterations are under way at each kill, or as many as a gate lets. What went on after it equals what was never
-    disturbed, so no task is skipped or done twice, and long episodes are as many as before (NeMo-RL#3599 lost those
-    that were not complete at a kill, which were the long ones).
+    With work in flight too: three iterations are under way at each kill, or as many as a gate lets. What went on after
+    it equals what was never disturbed, so no task is skipped or done twice, and long episodes are as many as before
+    (NeMo-RL#3599 lost those that were not complete at a kill, which were the long ones).
     """
     killed = runs = 0
     while killed < KILLS // 4:
