@@ -3,8 +3,9 @@
 python bench/replay.py [--items 10000 100000 1000000 10000000] [--peers PATH of site-packages that has them]
 
 Peers: cpprb (11.0.0) and torchrl, whose sum trees are a library that loads with the torch that it was built for alone:
-no release from 0.11 to 0.14.1 loads with torch 2.13, so it wants its own torch at PATH. The rows of what is gathered
-have 1 to 16 tokens; ours lie one after the other, the peers' are padded, as they keep them.
+no release from 0.11 to 0.14.1 loads with torch 2.13 (0.14.1 is built for 2.14.1), so it wants its own torch at PATH.
+The rows of what is gathered have 1 to 16 tokens; ours lie one after the other, the peers' are padded, as they keep
+them.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_pat
         again.update(recipes.GRPO.credit(batch), {"loss": 0.5}, checkpoint="weights.pt")
         assert store.iteration == again.iteration == 1
         count = first.column("token", "token").size
-        said = {"generated": count, "consumed": count, "stale": 0, "dropped": 0, "in_flight": 0}
+        said = {"generated": count, "consumed": count, "stale": 0, "age": 0.0, "dropped": 0, "in_flight": 0}
         said |= {name: store.state["metrics"]["said"][name] for name in ("context", "cached")}
         assert said["context"] >= said["cached"] >= 0
         assert store.state == {

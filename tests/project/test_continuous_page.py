@@ -9,11 +9,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "continuous.md"
 
 
 def test_the_loop_runs() -> None:
-    loop, cut = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    loop, held, cut = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, object] = {}
     exec(loop, names)
     assert names["collect"].iteration == 3  # type: ignore[attr-defined]
     assert names["batch"].num_draws == 16  # type: ignore[attr-defined]
+    exec(held, names)
+    assert type(names["recipe"].actions).__name__ == "Staleness"  # type: ignore[attr-defined]
     exec(cut, names)
     assert names["batch"].num_draws == 16  # type: ignore[attr-defined]
     assert names["april"].cut.in_flight(4) == 8  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from replayed import grow, keep
 
 from agentrl_core import Store, replay
 from agentrl_core.component import Closed, Where
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.replay.kept import Kept
 
 TASKS = ("a", "b", "c")
@@ -131,6 +132,22 @@ def test_one_draw_is_as_probable_as_its_priority_says(order: str, weights: list[
     counts = np.bincount([int(memory.draw(kept, 1, key)[0][0]) for key in range(20_000)], minlength=3)
     expected = 20_000 * np.array(weights) / sum(weights)
     assert ((counts - expected) ** 2 / expected).sum() < 25.0  # probability 4e-6
+
+
+def test_no_priority_is_too_large_and_no_exponent_too_steep() -> None:
+    """Powers beyond the floats: (1e-6 / 1)^100 and (1e200)^2. The largest is all but sure to be drawn first."""
+    for exponent, priorities in ((100.0, [1e-6, 1.0, 1e-3]), (2.0, [1e150, 1e200, 1e-200])):
+        memory, kept = replay.Memory(order="proportional", exponent=exponent), rows_of(priorities)
+        drawn = [memory.draw(kept, 3, key)[0].tolist() for key in range(50)]
+        assert all(rows[0] == 1 and sorted(rows) == [0, 1, 2] for rows in drawn)
+
+
+def test_an_infinite_priority_is_a_clear_error(tmp_path: Path) -> None:
+    memory = replay.Memory(priority="surprise")
+    with Store.open(tmp_path / "run") as store:
+        closed = keep(store, grow(0, {"a": [0, 1]}), surprise=[1.0, np.inf])
+        with pytest.raises(InvalidInputError, match=r"Memory: column 'surprise' of trajectory 1 is inf, .* bound this"):
+            memory.next(memory.initial_state(), closed)
 
 
 def test_what_is_drawn_again_is_counted_and_its_priority_renewed(tmp_path: Path) -> None:

@@ -51,6 +51,24 @@ def test_the_nearest_to_the_target_are_chosen() -> None:
     assert among.choose(pool(20), state, wanted(3), 0).rows[0] == 9
 
 
+@pytest.mark.parametrize("posterior", [False, True])
+@pytest.mark.parametrize("among", [None, 16])
+def test_pieces_of_a_large_pool_are_the_whole(
+    monkeypatch: pytest.MonkeyPatch, among: int | None, *, posterior: bool
+) -> None:
+    """However small the pieces are in which tasks are looked at, and whatever order they are drawn in."""
+    story, rng = Story(), np.random.default_rng(1)
+    sampler = select.Top(among=among, posterior=posterior)
+    tasks = Tasks(track=select.Beta(decay=0.9, idle_decay=0.5), score=select.Information(), sample=sampler)
+    rows = rng.choice(300, 90, replace=False).tolist()
+    state = told(tasks, story.visits(0, {row: rng.integers(0, 2, 4).tolist() for row in rows}), story)
+    whole = tasks.choose(pool(300), state, wanted(40, taken=rows[:7]), 5).rows.tolist()
+    for size in (7, 64):
+        monkeypatch.setattr("agentrl_core.select.tasks._PIECE", size)
+        assert tasks.choose(pool(300), state, wanted(40, taken=rows[:7]), 5).rows.tolist() == whole
+    assert len(set(whole)) == 40
+
+
 def test_few_candidates_are_looked_at() -> None:
     looked_at: list[int] = []
 
@@ -185,12 +203,12 @@ def states(collect: Collector) -> dict[str, State]:
 
 def test_a_collection_learns_from_all_its_groups(tmp_path: Path) -> None:
     with Store.open(tmp_path / "run") as store:
-        collect = train(store, 6)
+        collect = train(store, 12)
         state = states(collect)["select[0].Tasks"]
         rows = state["rows"].tolist()
         attempts = dict.fromkeys(range(16), 0)
         solved = dict.fromkeys(range(16), 0)
-        for iteration in range(6):
+        for iteration in range(12):
             table = store.batch(iteration).trajectories
             for task_id, success in zip(table.column("task_id"), table.column("success"), strict=True):
                 attempts[int(task_id.split()[1])] += 1
@@ -205,7 +223,7 @@ def test_a_collection_learns_from_all_its_groups(tmp_path: Path) -> None:
         assert out == {row for row in range(16) if attempts[row] >= 8 and solved[row] == attempts[row]}
         assert out, "an easy task left the pool"
         assert state["variant"]["rollouts"].sum() > 0
-        assert state["groups"] >= 24
+        assert state["groups"] >= 48
 
 
 def test_a_run_that_is_cut_off_goes_on_as_if_it_was_not(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
 from agentrl_core.recipes.recap import BalancedSum
 from agentrl_core.replay import Failed, Inject, Memory, Mix, bring
-from agentrl_core.schedule import PID, BangBang, Proportional
+from agentrl_core.schedule import PID, Above, BangBang, Choice, Proportional, Staleness
 from agentrl_core.select import (
     Arms,
     Band,
@@ -143,6 +143,12 @@ RECIPES: dict[str, Recipe] = {
         ),
     ),
 }
+
+RECIPES["gated"] = RECIPES["everything"].replace(
+    # How far it runs ahead follows what was measured too.
+    name="gated",
+    actions=Staleness(Choice((0, 3), by=Above("score", 0.33))),
+)
 
 
 def answer(task: Task, seed: int, actions: list[str]) -> Outcome:

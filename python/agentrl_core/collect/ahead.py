@@ -12,6 +12,8 @@ from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.underway import Underway
 from agentrl_core.data.store import Store, open_snapshot
+from agentrl_core.recipe import Recipe
+from agentrl_core.schedule import Staleness
 
 _BEGIN = "begin"
 
@@ -49,21 +51,23 @@ class Ahead:
     their order, and nothing of one is taken for another.
 
     Args:
-        staleness: how many iterations run ahead of the open one.
+        staleness: how many iterations run ahead of the open one, where the recipe does not hold them back.
+        recipe: may hold them back; see `schedule.Staleness`.
         store: has their journals; None: they are in memory.
         work: makes an iteration.
     """
 
-    def __init__(self, staleness: int, store: Store | None, work: Work) -> None:
+    def __init__(self, staleness: int, recipe: Recipe, store: Store | None, work: Work) -> None:
         self._staleness = staleness
+        self._recipe = recipe
         self._store = store
         self._work = work
         self._journals: dict[int, Journal] = {}
         self._underway: dict[int, Underway[Made]] = {}
 
     def begin(self, head: Head, tasks: int, group_size: int) -> None:
-        """Have the open iteration and those behind it run, as far as they do not."""
-        for iteration in range(head.iteration, head.iteration + self._staleness + 1):
+        """Have the open iteration and those behind it run, as far as they may and do not."""
+        for iteration in range(head.iteration, head.iteration + allowed(self._recipe, self._staleness, head) + 1):
             if self._store is not None and self._store.has_batch(iteration):
                 continue
             known = self._underway.get(iteration)
@@ -126,3 +130,20 @@ class Ahead:
         if begun is None:
             journal.keep(_BEGIN, digest(_BEGIN), now, Begun.write)
         return now if begun is None else begun
+
+
+def allowed(recipe: Recipe, staleness: int, head: Head) -> int:
+    """How many iterations may begin behind the open one: what the collector says, or less where the recipe does.
+
+    Example:
+        >>> from agentrl_core import _core, recipes
+        >>> from agentrl_core.schedule import Above, Staleness
+        >>> recipe = recipes.GRPO.replace(actions=Staleness(1, when=Above("approximate_kl", 0.02)))
+        >>> far = {"actions[0].Staleness.when": {"value": 1.0, "missed": 0}}
+        >>> [allowed(recipe, 4, Head(9, states, {}, {}, None, _core.Batch.empty(), 0)) for states in ({}, far)]
+        [4, 1]
+    """
+    iteration, states = head.iteration, head.components
+    placed = recipe.at(iteration, states).placed("actions")
+    gates = [(place, each) for place, each in placed if isinstance(each, Staleness)]
+    return min([staleness, *(each.at_most for place, each in gates if each.at_begin(iteration, states, place))])

@@ -88,7 +88,8 @@ class Collector:
             None: no limit. What runs inline cannot be given up.
         concurrency: most trajectories that run at once; or a table of it by the names of the environments.
         staleness: how many iterations ahead of the trainer rollouts are made, while it steps: the batch of iteration i
-            is sampled by weights of version i - staleness and later. 0: nothing runs between two calls.
+            is sampled by weights of version i - staleness and later. 0: nothing runs between two calls. The recipe
+            may hold back more (`schedule.Staleness`).
         cut: when the batch of an iteration is cut, and what becomes of what is in flight then; see `collect.Cut`. The
             default waits for all that began.
         processes: how many processes an environment that runs in processes gets; None: one for each core.
@@ -186,10 +187,11 @@ class Collector:
         self._tasks = self._head.tasks
         """What the head's become with the batch that was collected last."""
         recipe.check(facts=self._setting().facts(recipe))
-        self._ahead = Ahead(staleness, store, self._make_ahead) if staleness else None
+        self._ahead = Ahead(staleness, recipe, store, self._make_ahead) if staleness else None
         self._rooms = rooms(concurrency, environments)
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
         self._check_run()
+        self._head = self._head.carried(recipe, self._run, self._notices)
         keep_tokenizer(store, engines.values())
 
     @property
@@ -232,7 +234,7 @@ class Collector:
         batch = self.store.rebase(batch)
         self.store.append(batch, iteration=head.iteration)
         self.store.flush()
-        self._head = Head.of(self.store, tasks=self._tasks)
+        self._head = Head.of(self.store, tasks=self._tasks).carried(self.recipe, self._run, self._notices)
         # Chance in phase reward follows from ids, which the store gives: a restart scores what is stored, and so do we.
         batch = as_committed(batch)
         return scores(self.recipe, batch, head.components)(batch)
@@ -245,8 +247,9 @@ class Collector:
         is not known, so that no update uses them), how many trajectories `failed` (their episode broke down, be it
         before their first token), and how many threads were `abandoned` (in which a call took too long). A table
         `said` tells what became of the tokens that engines said: `generated` in this iteration, `consumed` by this
-        batch and `stale` of that (said by weights before the update that has the iteration's number), `dropped`,
-        `in_flight` behind the batch, and `cached` of the `context` that engines were given.
+        batch and `stale` of that (said by weights before the update that has the iteration's number; `age` is how many
+        versions before, on average), `dropped`, `in_flight` behind the batch, and `cached` of the `context` that
+        engines were given.
 
         Args:
             batch: the batch that was trained, with its computed columns.
@@ -378,7 +381,7 @@ class Collector:
         A Ctrl-C can surface behind a commit and before the line that would note it here.
         """
         if self.store is not None and self._head.sequence != self.store.sequence:
-            self._head = Head.of(self.store)
+            self._head = Head.of(self.store).carried(self.recipe, self._run, self._notices)
         return self._head
 
     def _check_run(self) -> None:
@@ -440,7 +443,8 @@ class Collector:
             # What is in flight here is what the one before has left.
             underway.follow()
             setting = replace(setting, turn=None)
-        return self._make(begun.head, iteration, journal, begun.tasks, begun.group_size, setting)
+        head = begun.head.carried(self.recipe, self._run, self._notices)
+        return self._make(head, iteration, journal, begun.tasks, begun.group_size, setting)
 
     def _setting(self) -> Setting:
         return Setting(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
 from agentrl_core import _core
-from agentrl_core.component.state import State, joined
+from agentrl_core.collect.notices import Notices
+from agentrl_core.component.component import PHASES
+from agentrl_core.component.state import Remembers, State, fitting, joined
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,39 @@ class Head:
         components, run, versions = (state.get(name, {}) for name in ("components", "run", "policy_versions"))
         components = joined(components, store.arrays)
         return cls(store.iteration, components, run, versions, state.get("checkpoint"), tasks, store.sequence)
+
+    def carried(self, recipe: Recipe, run: Mapping[str, Any], notices: Notices) -> Self:
+        """The same for a run that goes on with another recipe: what does not fit its components begins anew.
+
+        Args:
+            recipe: what it goes on with.
+            run: the recipe as a table, among what is written down of the run.
+            notices: tell what begins anew.
+        """
+        if self.run.get("recipe", run["recipe"]) == run["recipe"]:
+            return self
+        try:
+            before = {place: type(each) for place, each in Recipe.from_dict(self.run["recipe"]).controllers.items()}
+        except RecipeError:  # it has a component that is no more
+            before = {}
+        states = dict(self.components)
+        for place, controller in recipe.controllers.items():
+            if before.get(place) is not type(controller):
+                states.pop(place, None)
+            elif place in states:
+                states[place] = fitting(controller.initial_state(), states[place])
+        now = recipe.at(self.iteration, states)
+        for place, link in (each for phase in PHASES for each in now.placed(phase)):
+            if isinstance(link, Remembers) and place in states:
+                states[place] = fitting(link.initial_state(), states[place])
+        anew = [place for place, state in self.components.items() if not _within(state, states.get(place, {}))]
+        if anew:
+            notices.once(
+                "carried",
+                f"the run goes on with another recipe: what was remembered at {', '.join(anew)} does not fit, or "
+                "not all of it; that part begins anew",
+            )
+        return replace(self, components=states)
 
     def check_run(self, run: Mapping[str, Any], path: str) -> None:
         """Refuse to go on silently with another run.
@@ -104,3 +140,11 @@ def changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -
             yield from changes(old, new, place)
         elif old != new:
             yield place, old, new
+
+
+def _within(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether all that a state holds is in another one, itself."""
+    return all(
+        name in other and (_within(value, other[name]) if isinstance(value, Mapping) else value is other[name])
+        for name, value in state.items()
+    )

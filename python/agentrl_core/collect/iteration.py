@@ -86,9 +86,11 @@ def counts(batch: Batch) -> dict[str, int]:
     return {"draws": batch.num_draws, "unscored": unscored, **broken_down(batch)}
 
 
-def account(batch: Batch) -> dict[str, int]:
-    """What became of the tokens that engines said; nothing of a batch that no collector made."""
-    return dict(batch.state.get(SAID, {}))
+def account(batch: Batch) -> dict[str, float]:
+    """What became of the tokens that engines said, and their mean age; nothing of a batch that no collector made."""
+    said = dict(batch.state.get(SAID, {}))
+    behind = said.pop("behind", None)
+    return said if behind is None else {**said, "age": behind / max(said["consumed"], 1)}
 
 
 def broken_down(batch: Batch) -> dict[str, int]:

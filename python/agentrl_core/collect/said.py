@@ -38,6 +38,10 @@ class Said:
         """How many tokens older weights said."""
         return sum(count for said_by, count in self.tokens.items() if said_by < version)
 
+    def versions_behind(self, version: int) -> int:
+        """How many versions behind the tokens are, all together."""
+        return sum(max(version - said_by, 0) * count for said_by, count in self.tokens.items())
+
 
 @dataclass
 class Account:
@@ -47,6 +51,7 @@ class Account:
         generated: were said in this iteration.
         consumed: joined the batch with their groups, whenever they were said.
         stale: those of them that were said by weights before the update that has the iteration's number.
+        behind: how many versions before that those that were consumed were said, all together.
         dropped: those of groups that were stopped, and that nobody draws.
         in_flight: were said for groups that go on, and have been in no batch.
         context: tokens of all contexts that engines were given for the groups of the batch.
@@ -56,6 +61,7 @@ class Account:
     generated: int = 0
     consumed: int = 0
     stale: int = 0
+    behind: int = 0
     dropped: int = 0
     in_flight: int = 0
     context: int = 0
@@ -65,6 +71,7 @@ class Account:
         """Groups join the batch."""
         for each in said:
             self.consumed += each.tokens.total()
+            self.behind += each.versions_behind(iteration)
             self.stale += each.older_than(iteration)
             self.context += each.context
             self.cached += each.cached

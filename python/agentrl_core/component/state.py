@@ -161,6 +161,35 @@ def joined(table: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Stat
     return state
 
 
+def fitting(initial: State, kept: Mapping[str, Any]) -> State:
+    """What of a state goes on in a component that begins with `initial`: the tables that are made alike.
+
+    Of tables whose plain values or arrays are others, those of `initial` stand. An array is made alike if it has as
+    many columns and, where it has rows at the beginning, as many of these.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.component.state import fitting
+        >>> kept = {"seen": 3, "track": {"rate": np.ones(4)}, "arms": {"weights": np.ones(2)}}
+        >>> fitting({"seen": 0, "track": {"rate": np.zeros(0)}, "arms": {"weights": np.zeros(3)}}, kept)
+        {'seen': 3, 'track': {'rate': array([1., 1., 1., 1.])}, 'arms': {'weights': array([0., 0., 0.])}}
+    """
+    if not initial:
+        return dict(kept)
+    tables = {name: value for name, value in initial.items() if isinstance(value, Mapping)}
+    if not all(name in kept and _alike(initial[name], kept[name]) for name in initial if name not in tables):
+        return initial
+    own = {name: kept[name] if isinstance(kept.get(name), Mapping) else value for name, value in tables.items()}
+    return {**kept, **{name: fitting(tables[name], value) for name, value in own.items()}}
+
+
+def _alike(initial: Any, kept: Any) -> bool:
+    if not isinstance(initial, np.ndarray) or not isinstance(kept, np.ndarray):
+        return not isinstance(kept, Mapping) and isinstance(initial, np.ndarray) == isinstance(kept, np.ndarray)
+    same = initial.dtype.kind == kept.dtype.kind and initial.shape[1:] == kept.shape[1:] and initial.ndim == kept.ndim
+    return same and len(initial) in (0, len(kept))
+
+
 def packed(state: Mapping[str, Any]) -> State:
     """A state as plain JSON values alone, its arrays as texts; `unpacked` reads it back, bit for bit."""
     table, arrays = split(state)

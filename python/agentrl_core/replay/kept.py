@@ -111,10 +111,13 @@ class Kept:
         return {**own, _COLUMNS: dict(self.columns)}
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
-        """The rows that `to_state` wrote."""
+    def from_state(cls, state: State, names: Iterable[str] | None = None) -> Self:
+        """The rows that `to_state` wrote, with some columns: NaN where nobody kept one. None: those that were kept."""
         rows = {name: np.asarray(state[name], kind) for name, kind in _TYPES.items()}
-        return cls(**rows, columns={name: np.asarray(values) for name, values in state.get(_COLUMNS, {}).items()})
+        unknown = np.full(len(rows["trajectory_id"]), np.nan)
+        columns = {name: np.asarray(values) for name, values in state.get(_COLUMNS, {}).items()}
+        known = {name: values for name, values in columns.items() if len(values) == len(unknown)}
+        return cls(**rows, columns={name: known.get(name, unknown) for name in (known if names is None else names)})
 
 
 def task_hashes(batch: Batch) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from agentrl_core import _core
 from agentrl_core.component import Where, column_name, option
 from agentrl_core.component.state import Closed, Remembers, State
 from agentrl_core.data.codes import CODES
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import keys
 from agentrl_core.replay.kept import Kept
 from agentrl_core.weight.select import top
@@ -95,7 +96,7 @@ class Memory(Remembers):
 
     def next(self, state: State, closed: Closed) -> State:
         """What is remembered after an iteration."""
-        kept = self._used(Kept.from_state(state), closed)
+        kept = self._used(Kept.from_state(state, self.kept_columns), closed)
         fresh = self._worth(closed)
         fresh = replace(fresh, priority=self._priorities(fresh, closed, float(kept.priority.max(initial=1.0))))
         kept = kept.plus(fresh.take(~np.isin(fresh.trajectory_id, kept.trajectory_id)))
@@ -109,7 +110,7 @@ class Memory(Remembers):
 
     def drawable(self, state: State, iteration: int, versions: int | None = None) -> Kept:
         """The rows that an iteration may draw; `versions`: the newest policy version there is."""
-        kept = Kept.from_state(state)
+        kept = Kept.from_state(state, self.kept_columns)
         fits = kept.iteration <= iteration - self.min_age
         if self.max_versions is not None and versions is not None:
             fits &= (kept.version >= 0) & (kept.version >= versions - self.max_versions)
@@ -151,10 +152,12 @@ class Memory(Remembers):
             case "uniform":
                 return _core.replay.race(np.ascontiguousarray(ids), key=key)
             case "proportional":
-                weights = kept.priority**self.exponent
+                weights = kept.priority
             case "rank":
-                weights = _core.replay.rank_weights(np.ascontiguousarray(kept.priority)) ** self.exponent
-        return _core.replay.race(np.ascontiguousarray(ids), np.ascontiguousarray(weights), key=key)
+                weights = _core.replay.rank_weights(np.ascontiguousarray(kept.priority))
+        # The logarithm of an arrival at the rate weight^exponent: no power is too large or too small for it.
+        arrivals = _core.replay.race(np.ascontiguousarray(ids), key=key)
+        return np.asarray(np.log(arrivals) - self.exponent * np.log(weights))
 
     def _worth(self, closed: Closed) -> Kept:
         """What ended in the iteration and is kept."""
@@ -178,6 +181,12 @@ class Memory(Remembers):
         if not self.priority:
             return np.ones(len(kept))
         found = matched(closed.batch, self.priority, kept.trajectory_id)
+        if np.isinf(found).any():
+            row = int(np.flatnonzero(np.isinf(found))[0])
+            raise InvalidInputError(
+                f"{self.title()}: column {self.priority!r} of trajectory {kept.trajectory_id[row]} is {found[row]}, "
+                "which is no priority; name a column of finite numbers, or bound this one where it is made"
+            )
         return np.where(np.isfinite(found), np.abs(found) + self.floor, otherwise)
 
     def _used(self, kept: Kept, closed: Closed) -> Kept:

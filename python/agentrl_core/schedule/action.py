@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
 
@@ -53,6 +54,18 @@ class Action(Component, ABC):
             and (self.once is None or number == self.once)
             and (self.until is None or number < self.until)
             and (self.since is None or number >= self.since)
+        )
+
+    def at_begin(self, iteration: int, states: Mapping[str, Any], place: str) -> bool:
+        """Whether it is done in an iteration (numbered from 0), by what is remembered when that begins.
+
+        Args:
+            iteration: numbered from 0.
+            states: what components remember, by place.
+            place: its own.
+        """
+        return self.falls(iteration + 1) and (
+            self.when is None or self.when.now(iteration, states, f"{place}.when") != 0.0
         )
 
 
@@ -178,6 +191,37 @@ class Freeze(Action):
     def check_options(self) -> None:
         """Models are frozen for iterations."""
         self.require(self.unit == "iterations", "unit", "models are frozen for whole iterations: give 'iterations'")
+
+
+@dataclass(frozen=True)
+class Staleness(Action):
+    """Holds back what is generated ahead of the trainer: the staleness gate of asynchronous training.
+
+    `Collector(..., staleness=s)` begins up to s iterations behind the open one. When the batch of iteration k is asked
+    for, iterations up to k + min(s, at_most) are begun, as far as they are not; the smallest `at_most` of all actions
+    that hold counts. What has begun goes on and is trained. So a batch that was begun by this is at most `at_most`
+    policy versions old, and with 0 everything waits for the trainer. It is AReaL's gate (arXiv:2505.24298) counted in
+    batches, with an eta that may follow a metric. What it follows is read as of the begin of iteration k: what the
+    iterations before were closed with.
+
+    - hold back while the policies are far apart: Staleness(0, when=Above("approximate_kl", 0.02));
+    - let on while enough samples count: Staleness(Choice((0, 4), by=Above("effective_fraction", 0.8)));
+    - aim at an age: Staleness(PID("said.age", target=1, start=2, proportional=-1, at_least=0, at_most=4)).
+
+    Args:
+        at_most: how many iterations are begun behind the open one, a whole number of at least 0.
+
+    Example:
+        >>> from agentrl_core import recipes
+        >>> from agentrl_core.schedule import Above, Staleness
+        >>> recipe = recipes.AREAL.replace(actions=Staleness(0, when=Above("approximate_kl", 0.02)))
+    """
+
+    at_most: int = option(0, at_least=0)
+
+    def check_options(self) -> None:
+        """Iterations are begun, not steps."""
+        self.require(self.unit == "iterations", "unit", "iterations are begun ahead: give 'iterations'")
 
 
 @dataclass(frozen=True)

@@ -92,13 +92,18 @@ class Proportional(Sampler):
         self, scores: NDArray[np.float64], rows: NDArray[np.int64], count: int, key: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Draw so many."""
+        if self.temperature and not self.uniform and not self.replace:
+            # Whose probabilities nobody asks for need none.
+            self._check_finite(scores)
+            logits = scores / self.temperature
+            places = _core.select.successive(logits, rows, count, key)
+            return places, self._softmax(logits, places)
         chances = self.probabilities(scores)
         if self.replace:
             places = _core.select.independent(chances, count, key)
         else:
             with np.errstate(divide="ignore"):
-                logits = scores / self.temperature if self.temperature and not self.uniform else np.log(chances)
-            places = _core.select.successive(logits, rows, count, key)
+                places = _core.select.successive(np.log(chances), rows, count, key)
         return places, chances[places]
 
     def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -113,21 +118,28 @@ class Proportional(Sampler):
                     f"{self.title()}: scores[{place}] is {scores[place]}, and without a temperature scores are "
                     "weights; use a score that is at least 0, or give a temperature"
                 )
-            weights = scores
+            total = scores.sum()
+            learned = scores / total if total > 0 else None
         else:
-            if np.isnan(scores).any() or np.isposinf(scores).any():
-                place = int(np.flatnonzero(np.isnan(scores) | np.isposinf(scores))[0])
-                raise InvalidInputError(
-                    f"{self.title()}: scores[{place}] is {scores[place]}; a score has to be a number"
-                )
-            weights = np.exp((scores - scores.max()) / self.temperature)
-        total = weights.sum()
+            self._check_finite(scores)
+            logits = scores / self.temperature
+            learned = self._softmax(logits, slice(None)) if logits.max() > -np.inf else None
+        even = np.full(len(scores), 1 / len(scores))
         if self.uniform == 1:
-            return np.full(len(scores), 1 / len(scores))
-        if total == 0 and self.uniform == 0:
+            return even
+        if learned is None and self.uniform == 0:
             raise InvalidInputError(
                 f"{self.title()}: all {len(scores)} scores are 0; give `uniform` a part, or use a score with a floor"
             )
         # Where nothing has a weight yet, all are alike.
-        learned = weights / total if total > 0 else np.full(len(scores), 1 / len(scores))
-        return (1 - self.uniform) * learned + self.uniform / len(scores)
+        return (1 - self.uniform) * (even if learned is None else learned) + self.uniform / len(scores)
+
+    def _softmax(self, logits: NDArray[np.float64], places: NDArray[np.int64] | slice) -> NDArray[np.float64]:
+        """The probabilities of some, each by itself: nobody has to make those of all."""
+        return np.asarray(np.exp(logits[places] - _core.select.log_total(logits)))
+
+    def _check_finite(self, scores: NDArray[np.float64]) -> None:
+        """Refuse what is no number; minus infinity is never chosen."""
+        if not scores.max(initial=-np.inf) < np.inf:  # NaN is not below anything
+            place = int(np.flatnonzero(np.isnan(scores) | np.isposinf(scores))[0])
+            raise InvalidInputError(f"{self.title()}: scores[{place}] is {scores[place]}; a score has to be a number")

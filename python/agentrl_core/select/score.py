@@ -13,7 +13,10 @@ from agentrl_core.component import Component, option
 
 @dataclass(frozen=True)
 class Score(Component, ABC):
-    """Base of what makes a score of the number that a tracker has of each candidate: the larger, the sooner."""
+    """Base of what makes a score of the number that a tracker has of each candidate: the larger, the sooner.
+
+    Each number has a score of its own, whatever the others are: of a large pool they come piece by piece.
+    """
 
     @abstractmethod
     def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _CANDIDATES, _SAMPLE, _POSTERIOR, _VARIANT, _SURVEY, _REST = range(6)
 """What a key is used for, so that no two uses share their numbers."""
+_PIECE = 1 << 17
+"""Tasks that are looked at between two steps of numpy: few enough for a core's own memory, and enough for threads."""
 
 
 @dataclass(frozen=True)
@@ -172,39 +174,47 @@ class Tasks(Selector):
             allowed = np.flatnonzero(mask)
             allowed = allowed[~np.isin(allowed, excluded)]
         elif self.score is not None and self.sample.among is None:
-            everyone = np.ones(len(pool), np.bool_)
-            everyone[excluded] = False
-            allowed = np.flatnonzero(everyone)
+            allowed = np.delete(np.arange(len(pool)), excluded) if len(excluded) else np.arange(len(pool))
         free = len(pool) - len(excluded) if allowed is None else len(allowed)
         count = max(min(count, free), 0)
-        candidates = count if self.score is None else min(free, count * (self.sample.among or free))
+        looked_at = count if self.score is None else min(free, count * (self.sample.among or free))
         if self.score is None or self.sample.among is not None:
             # Nobody looks at the others.
             of_candidates = _core.rng.structural_seed(key, _CANDIDATES)
             if allowed is None:
-                allowed = _core.select.drawn(len(pool), candidates, of_candidates, excluded)
+                allowed = _core.select.drawn(len(pool), looked_at, of_candidates, excluded)
             else:
-                allowed = allowed[_core.select.drawn(free, candidates, of_candidates, excluded[:0])]
+                allowed = allowed[_core.select.drawn(free, looked_at, of_candidates, excluded[:0])]
         rows = np.asarray(allowed, np.int64)
         if self.score is None or not len(rows):
             return rows, None
-        known = self._candidates(pool, state, rows, wanted.iteration)
-        if self.sample.posterior:
-            of_draws = _core.rng.structural_seed(key, _POSTERIOR)
-            estimates = self.track.posterior_draw(state["track"], known, of_draws)
-        else:
-            estimates = self.track.estimate(state["track"], known)
-        scores = self.score(estimates)
+        scores, begin = np.empty(len(rows)), 0
+        for some in self._pieces(pool, state, rows, wanted.iteration):
+            scores[begin : begin + len(some)] = self.score(self._estimates(state, some, key))
+            begin += len(some)
         places, chances = self.sample.choose(scores, rows, count, _core.rng.structural_seed(key, _SAMPLE))
         return rows[places], chances if len(rows) == len(pool) else None
+
+    def _estimates(self, state: State, candidates: Candidates, key: int) -> NDArray[np.float64]:
+        if not self.sample.posterior:
+            return self.track.estimate(state["track"], candidates)
+        return self.track.posterior_draw(state["track"], candidates, _core.rng.structural_seed(key, _POSTERIOR))
+
+    def _pieces(self, pool: Pool, state: State, rows: NDArray[np.int64], iteration: int) -> Iterator[Candidates]:
+        """Some tasks, piece by piece."""
+        pieces = [rows[begin : begin + _PIECE] for begin in range(0, len(rows), _PIECE)]
+        if len(pieces) < 2:
+            yield self._candidates(pool, state, rows, iteration)
+            return
+        places = _places(pool, state)
+        for piece in pieces:
+            yield Candidates(pool, piece, places[piece], iteration)
 
     def _candidates(self, pool: Pool, state: State, rows: NDArray[np.int64], iteration: int) -> Candidates:
         known = state["rows"]
         if len(rows) < len(pool) // 8:
             return Candidates(pool, rows, _core.select.places(known, rows), iteration)
-        places = np.full(len(pool), -1, np.int64)
-        places[known] = np.arange(len(known))
-        return Candidates(pool, rows, places[rows], iteration)
+        return Candidates(pool, rows, _places(pool, state)[rows], iteration)
 
     def _counts(self, pool: Pool, state: State, rows: NDArray[np.int64], wanted: Wanted) -> NDArray[np.int32]:
         if self.count is None or not len(rows):
@@ -260,3 +270,10 @@ class Tasks(Selector):
             return kept
         known = Candidates(closed.pool, visits.rows, visits.places, closed.iteration)
         return self.count.next(state["count"], visits, self._numbers(state, known))
+
+
+def _places(pool: Pool, state: State) -> NDArray[np.int64]:
+    """Where trackers keep what they know of each task of the pool; -1: nobody tried it yet."""
+    places = np.full(len(pool), -1, np.int64)
+    places[state["rows"]] = np.arange(len(state["rows"]))
+    return places

@@ -37,19 +37,25 @@ class Candidates:
         """How many tasks."""
         return len(self.rows)
 
+    def known(self, array: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The tasks that an array of a tracker has something for: their positions here, and their places there."""
+        # A place of -1 is the largest there is where there is no sign.
+        here = np.flatnonzero(self.places.view(np.uint64) < len(array))
+        return here, self.places[here]
+
     def read(self, array: NDArray[Any], unknown: float) -> NDArray[np.float64]:
         """What an array of a tracker has for each task; `unknown` where it has nothing."""
-        there = (self.places >= 0) & (self.places < len(array))
-        if not there.any():
-            return np.full(len(self), unknown, np.float64)
-        return np.where(there, array[np.where(there, self.places, 0)], unknown).astype(np.float64)
+        found = np.full(len(self), unknown, np.float64)
+        here, there = self.known(array)
+        found[here] = array[there]
+        return found
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of the pool, of these tasks."""
         return self.pool.column(name)[self.rows]
 
-    def some(self, keep: NDArray[Any]) -> Candidates:
-        """Some of them, by a mask or by positions."""
+    def some(self, keep: NDArray[Any] | slice) -> Candidates:
+        """Some of them, by a mask, by positions or by a slice."""
         return Candidates(self.pool, self.rows[keep], self.places[keep], self.iteration)
 
 

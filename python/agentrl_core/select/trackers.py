@@ -85,13 +85,12 @@ class Beta(Tracker):
 
     def _idle(self, last: NDArray[Any], iteration: int) -> NDArray[np.float64]:
         """What iterations without a visit left of the evidence, before `iteration`."""
-        return np.asarray(self.idle_decay ** np.maximum(iteration - last - 1, 0))
+        waited = np.maximum(iteration - last - 1, 0)
+        return np.ones(len(waited)) if self.idle_decay == 1 else np.asarray(self.idle_decay**waited)
 
     def evidence(self, state: State, candidates: Candidates) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Both parameters of the distribution of each candidate."""
-        left = self._idle(candidates.read(state["last"], candidates.iteration), candidates.iteration)
-        success: NDArray[np.float64] | np.float64 = np.float64(self.prior_success)
-        failure: NDArray[np.float64] | np.float64 = np.float64(self.prior_failure)
+        alpha, beta = (np.full(len(candidates), prior) for prior in (self.prior_success, self.prior_failure))
         if self.expected:
             rate = candidates.column(self.expected).astype(np.float64)
             if not ((rate >= 0) & (rate <= 1)).all():
@@ -99,16 +98,19 @@ class Beta(Tracker):
                     f"{self.title()}: column {self.expected!r} of the pool has numbers outside 0 to 1; give the "
                     "success rate that is expected of each task"
                 )
-            success, failure = (success + failure) * rate, (success + failure) * (1 - rate)
-        alpha = left * candidates.read(state["successes"], 0.0) + success
-        beta = left * candidates.read(state["failures"], 0.0) + failure
+            total = self.prior_success + self.prior_failure
+            alpha, beta = total * rate, total * (1 - rate)
+        here, there = candidates.known(state["last"])
+        left = self._idle(state["last"][there], candidates.iteration)
+        alpha[here] += left * state["successes"][there]
+        beta[here] += left * state["failures"][there]
         return alpha, beta
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
         """The mean success rate."""
         alpha, beta = self.evidence(state, candidates)
         total = alpha + beta
-        return np.where(total > 0, alpha / np.where(total > 0, total, 1.0), self.unseen)
+        return np.divide(alpha, total, out=np.full(len(candidates), self.unseen), where=total > 0)
 
     def posterior_draw(self, state: State, candidates: Candidates, key: int) -> NDArray[np.float64]:
         """A draw of the success rate."""
@@ -189,9 +191,11 @@ class RecentVisits(Tracker):
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
         """The mean of the window."""
-        seen = candidates.read(state["count"], 0) > 0
-        means = self._means(state["visits"], state["count"]) if len(state["count"]) else np.zeros(0)
-        return np.where(seen, candidates.read(means, self.unseen), self.unseen)
+        found = np.full(len(candidates), self.unseen)
+        here, there = candidates.known(state["count"])
+        count = state["count"][there]
+        found[here] = np.where(count > 0, self._means(state["visits"][there], count), self.unseen)
+        return found
 
     def columns(self, state: State, candidates: Candidates) -> dict[str, NDArray[np.float32]]:
         """The mean of the window, and its bin (the middle one for a task that nobody tried)."""

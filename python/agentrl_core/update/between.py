@@ -107,8 +107,7 @@ class Between:
         return any(
             isinstance(action, Freeze)
             and action.model == model
-            and action.falls(self._iteration + 1)
-            and (action.when is None or action.when.now(self._iteration, self._states, f"{place}.when") != 0.0)
+            and action.at_begin(self._iteration, self._states, place)
             for place, action in self._actions
         )
 

@@ -43,15 +43,16 @@ fn sums_are_exact_after_many_updates() -> Result<()> {
     Ok(())
 }
 
+/// Whole numbers again, then fractions, which round: those are compared with a tree that is made anew, whose sums have no past.
 #[test]
-#[ignore = "half a minute: ten million updates"]
 fn sums_are_exact_after_ten_million_updates() -> Result<()> {
-    for (rows, batch) in [(100_000, 1_000), (1_000_003, 4_096)] {
-        let (mut tree, plain) = churn(rows, 10_000_000_usize.div_ceil(batch), batch, true)?;
-        let exact: u64 = plain.iter().map(|&priority| priority as u64).sum();
-        assert_eq!(tree.total().to_bits(), (exact as f64).to_bits());
-        let (tree, plain) = churn(rows, 10_000_000_usize.div_ceil(batch), batch, false)?;
-        assert_eq!(tree, SumTree::new(&plain, 1.0)?);
+    for (rows, batch, whole) in [(1_000_003, 4_096, true), (100_000, 1_000, false)] {
+        let (mut tree, plain) = churn(rows, 10_000_000_usize.div_ceil(batch), batch, whole)?;
+        if whole {
+            let exact: u64 = plain.iter().map(|&priority| priority as u64).sum();
+            assert_eq!(tree.total().to_bits(), (exact as f64).to_bits());
+        }
+        assert_eq!(tree, SumTree::new(&plain, 1.0)?, "bit for bit the tree that is made anew");
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use crate::check::same_length;
 use crate::rng::uniform;
+use crate::simd::{BLOCK, exp};
 use crate::{Error, Result, par};
 
 /// Half of the distance of two neighbouring uniform numbers: with it added, none of them is 0.
@@ -33,26 +34,27 @@ fn cut(candidates: &mut Vec<Candidate>, count: usize) {
 }
 
 /// The places of the `count` best of `total` rows, in order: by their scores (None: a row cannot be chosen), then their ties.
+/// Who scores is told a number below which a score changes nothing.
 fn best_of(
     total: usize,
     count: usize,
-    score: impl Fn(usize) -> Result<Option<f64>> + Sync,
+    score: impl Fn(usize, f64) -> Result<Option<f64>> + Sync,
     tie: impl Fn(usize) -> f64 + Sync,
 ) -> Result<Vec<i64>> {
     let step = par::PIECE.max(count.saturating_mul(16));
     let pieces = (0..total).step_by(step).map(|start| start..total.min(start + step)).collect();
     let kept = par::each(pieces, |piece: Range<usize>| {
         // The worst of so many that are kept: most rows are worse, and cost a comparison.
-        let (mut candidates, mut worst) = (Vec::new(), None);
+        let (mut candidates, mut worst) = (Vec::<Candidate>::new(), f64::NEG_INFINITY);
         for place in piece {
-            let Some(score) = score(place)? else { continue };
-            if worst.is_some_and(|worst: Candidate| score < worst.score) {
+            let Some(score) = score(place, worst)? else { continue };
+            if score < worst {
                 continue;
             }
             candidates.push(Candidate { score, tie: tie(place), place });
             if candidates.len() >= 2 * count.max(32) {
                 cut(&mut candidates, count);
-                worst = candidates.last().copied();
+                worst = candidates.last().map_or(f64::INFINITY, |last| last.score);
             }
         }
         cut(&mut candidates, count);
@@ -89,7 +91,7 @@ pub fn permuted(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<V
         )));
     }
     let number = |row: usize| uniform(key.wrapping_add(row as u64), 0);
-    best_of(total, count, |row| Ok((taken.is_empty() || !taken.contains(&row)).then(|| -number(row))), |_| 0.0)
+    best_of(total, count, |row, _| Ok((taken.is_empty() || !taken.contains(&row)).then(|| -number(row))), |_| 0.0)
 }
 
 /// `count` rows of 0 to `total - 1`, all equally likely and each at most once, without those that are taken; no row is looked
@@ -131,7 +133,7 @@ pub fn drawn(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<Vec<
 /// `InvalidInput` if lengths differ or a score is NaN or infinite.
 pub fn top(scores: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i64>> {
     same_length("rows", rows.len(), "scores", scores.len())?;
-    let score = |place: usize| {
+    let score = |place: usize, _: f64| {
         let score = bounded("scores", place, scores[place])?;
         Ok((score > f64::NEG_INFINITY).then_some(score))
     };
@@ -152,10 +154,13 @@ pub fn top(scores: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i
 /// `InvalidInput` if lengths differ, a logit is NaN or plus infinity, or fewer than `count` rows can be drawn.
 pub fn successive(logits: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i64>> {
     same_length("rows", rows.len(), "logits", logits.len())?;
-    let score = |place: usize| {
+    let score = |place: usize, worst: f64| {
         let logit = bounded("logits", place, logits[place])?;
-        let noise = || -(-(uniform(key, rows[place] as u64) + HALF).ln()).ln();
-        Ok((logit > f64::NEG_INFINITY).then(|| logit + noise()))
+        let number = uniform(key, rows[place] as u64);
+        if logit == f64::NEG_INFINITY || logit + noise_at_most(number) < worst {
+            return Ok(None);
+        }
+        Ok(Some(logit - (-(number + HALF).ln()).ln()))
     };
     let chosen = best_of(logits.len(), count, score, |_| 0.0)?;
     if chosen.len() < count {
@@ -166,6 +171,48 @@ pub fn successive(logits: &[f64], rows: &[i64], count: usize, key: u64) -> Resul
         )));
     }
     Ok(chosen)
+}
+
+/// At least the Gumbel noise of a uniform number, without a logarithm: -ln(-ln u) <= -ln(1 - u), and 1 - u is at least two to
+/// the power of its binary order. Half of it may be what makes no number 0.
+fn noise_at_most(number: f64) -> f64 {
+    let order = ((1.0 - number).to_bits() >> 52) as i32 - 1023;
+    f64::from(1 - order) * std::f64::consts::LN_2
+}
+
+/// `ln sum exp(logit)`: what the probability of a first draw of [`successive`] is divided by, as a logarithm.
+///
+/// ```
+/// use agentrl_compute::select::log_total;
+///
+/// assert_eq!(log_total(&[1000.0, f64::NEG_INFINITY])?, 1000.0);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if a logit is NaN or plus infinity.
+pub fn log_total(logits: &[f64]) -> Result<f64> {
+    let largest = par::each(par::pieces(logits.len()), |piece| {
+        let numbers = piece.clone().zip(&logits[piece]);
+        numbers
+            .map(|(place, &logit)| bounded("logits", place, logit))
+            .try_fold(f64::NEG_INFINITY, |most, logit| Ok(most.max(logit?)))
+    })?;
+    let most = largest.into_iter().fold(f64::NEG_INFINITY, f64::max);
+    if most == f64::NEG_INFINITY {
+        return Ok(most);
+    }
+    let sums = par::each(par::pieces(logits.len()), |piece| {
+        let mut block = [0.0; BLOCK];
+        let sum = |numbers: &[f64]| {
+            let powers = &mut block[..numbers.len()];
+            powers.iter_mut().zip(numbers).for_each(|(power, number)| *power = number - most);
+            exp(powers);
+            powers.iter().sum::<f64>()
+        };
+        Ok(logits[piece].chunks(BLOCK).map(sum).sum::<f64>())
+    })?;
+    Ok(most + sums.into_iter().sum::<f64>().ln())
 }
 
 /// The places of `count` rows drawn independently, each in proportion to its weight: with replacement.
@@ -357,6 +404,10 @@ mod tests {
             message(successive(&[f64::NEG_INFINITY, 0.0], &rows, 2, 0)),
             "count is 2, but 1 of 2 rows have a weight above 0; ask for fewer, or give every row some weight"
         );
+        assert_eq!(
+            message(log_total(&[0.0, f64::NAN]).map(|total| vec![total as i64])),
+            "logits[1] is NaN; give a number, or -inf for what is never chosen"
+        );
         assert_eq!(message(independent(&[1.0, -1.0], 1, 0)), "weights[1] is -1; give a finite number of at least 0");
         for weight in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(
@@ -394,6 +445,34 @@ mod tests {
             order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(tie(a).total_cmp(&tie(b))));
             let expected: Vec<i64> = order.iter().take(count).map(|&place| place as i64).collect();
             prop_assert_eq!(top(&scores, &rows, count, key)?, expected);
+        }
+
+        /// Against a sort of all logits with their noise; most rows are left out before a logarithm is taken.
+        #[test]
+        fn draws_are_a_sort_with_noise(
+            seed in any::<u64>(), rows in 1_usize..4000, count in 0_usize..60, scale in prop::sample::select(vec![0.0, 1.0, 300.0]),
+        ) {
+            let logit = |place: usize| if place % 7 == 3 { f64::NEG_INFINITY } else { scale * uniform(seed, place as u64) };
+            let logits: Vec<f64> = (0..rows).map(logit).collect();
+            let places: Vec<i64> = (0..rows as i64).map(|row| 5 * row).collect();
+            let noisy = |place: usize| logits[place] - (-(uniform(seed, places[place] as u64) + HALF).ln()).ln();
+            let mut order: Vec<usize> = (0..rows).filter(|&place| logits[place].is_finite()).collect();
+            order.sort_by(|&a, &b| noisy(b).total_cmp(&noisy(a)));
+            let expected: Vec<i64> = order.iter().take(count).map(|&place| place as i64).collect();
+            match successive(&logits, &places, count, seed) {
+                Ok(found) => prop_assert_eq!(found, expected),
+                Err(_) => prop_assert!(order.len() < count),
+            }
+            let total = logits.iter().map(|logit| (logit - scale).exp()).sum::<f64>().ln() + scale;
+            prop_assert!((log_total(&logits)? - total).abs() < 1e-9, "{} and not {total}", log_total(&logits)?);
+        }
+
+        #[test]
+        fn noise_is_never_above_its_bound(number in 0_u64..1 << 53) {
+            for number in [number, (1 << 53) - 2 - number % 4096, number % 4096] {
+                let number = number as f64 / (1_u64 << 53) as f64;
+                prop_assert!(-(-(number + HALF).ln()).ln() <= noise_at_most(number));
+            }
         }
 
         #[test]

@@ -6,8 +6,9 @@ use crate::{Error, Result, par};
 
 /// One draw of Beta(alpha, beta) for each row: what a success rate may be, for Thompson sampling.
 ///
-/// A draw is a function of the key and of the row's own number. It is `1 / (1 + exp(ln y - ln x))` with x and y from
-/// Gamma(alpha) and Gamma(beta), by the method of Marsaglia and Tsang (2000); logarithms keep parameters near 0 exact.
+/// A draw is a function of the key and of the row's own number: a uniform number where both parameters are 1, by the method BB of
+/// Cheng (1978) where both are larger and below a million; else `1 / (1 + exp(ln y - ln x))` with x and y from Gamma(alpha) and Gamma(beta), by the
+/// method of Marsaglia and Tsang (2000), whose logarithms keep parameters near 0 exact.
 ///
 /// ```
 /// use agentrl_compute::select::beta_draws;
@@ -27,9 +28,7 @@ pub fn beta_draws(alpha: &[f64], beta: &[f64], rows: &[i64], key: u64) -> Result
         for (place, draw) in (start..).zip(piece) {
             positive("alpha", place, alpha[place])?;
             positive("beta", place, beta[place])?;
-            let seed = word(key, rows[place] as u64);
-            let (x, y) = (log_gamma_draw(alpha[place], word(seed, 0)), log_gamma_draw(beta[place], word(seed, 1)));
-            *draw = 1.0 / (1.0 + (y - x).exp());
+            *draw = beta_draw(alpha[place], beta[place], word(key, rows[place] as u64));
         }
         Ok(())
     })?;
@@ -41,6 +40,49 @@ fn positive(name: &str, place: usize, value: f64) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!("{name}[{place}] is {value}; give a finite number above 0")))
+}
+
+/// Where differences of numbers near 1 and logarithms of ratios near 1 have their digits.
+const BB_ABOVE: f64 = 1.0 + 1e-6;
+const BB_BELOW: f64 = 1e6;
+
+/// One draw of Beta(alpha, beta).
+fn beta_draw(alpha: f64, beta: f64, seed: u64) -> f64 {
+    let (small, large) = (alpha.min(beta), alpha.max(beta));
+    if small > BB_ABOVE && large < BB_BELOW {
+        return large_beta_draw(alpha, small, large, seed);
+    }
+    if small >= 1.0 && large <= 1.0 {
+        return uniform(seed, 0);
+    }
+    let (x, y) = (log_gamma_draw(alpha, word(seed, 0)), log_gamma_draw(beta, word(seed, 1)));
+    1.0 / (1.0 + (y - x).exp())
+}
+
+/// The same where both parameters are above 1: `small` and `large`, of which `alpha` is the first. w / (large + w) is proposed,
+/// w having a log-logistic density, and accepted by the ratio of the densities; most are by a bound that needs no logarithm.
+fn large_beta_draw(alpha: f64, small: f64, large: f64, seed: u64) -> f64 {
+    const LN_4: f64 = 2.0 * std::f64::consts::LN_2;
+    /// 1 + ln 5: ln z is at most 5 z - this.
+    const BOUND: f64 = 2.609_437_912_434_100_3;
+    let sum = small + large;
+    let width = ((sum - 2.0) / (2.0 * small * large - sum)).sqrt();
+    let slope = small + 1.0 / width;
+    let mut counter = 0;
+    loop {
+        let (one, other) = (uniform(seed, counter).max(f64::EPSILON / 4.0), uniform(seed, counter + 1));
+        counter += 2;
+        let v = width * (one / (1.0 - one)).ln();
+        let w = small * v.exp();
+        let z = one * one * other;
+        let r = slope * v - LN_4;
+        let s = small + r - w;
+        if s + BOUND >= 5.0 * z || s >= z.ln() || r + sum * (sum / (large + w)).ln() >= z.ln() {
+            // Beyond the largest float it is all.
+            let of_small = if w.is_finite() { w / (large + w) } else { 1.0 };
+            return if alpha <= small { of_small } else { large / (large + w) };
+        }
+    }
 }
 
 /// The logarithm of one draw of Gamma(shape, 1).
@@ -82,7 +124,7 @@ mod tests {
     fn draws_have_the_distribution() -> Result<()> {
         const DRAWS: usize = 1_000_000;
         let rows: Vec<i64> = (0..DRAWS as i64).collect();
-        for (alpha, beta) in [(1, 1), (2, 5), (9, 1)] {
+        for (alpha, beta) in [(1, 1), (2, 5), (9, 1), (7, 2), (3, 3), (2, 2), (40, 9)] {
             let draws = beta_draws(&vec![f64::from(alpha); DRAWS], &vec![f64::from(beta); DRAWS], &rows, 17)?;
             let mut found = [0_u64; 10];
             for draw in &draws {
@@ -117,6 +159,25 @@ mod tests {
             assert!((mean - expected).abs() < 5.0 * (variance / count).sqrt(), "{alpha} {beta}: {mean}");
             let spread = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / count;
             assert!((spread / variance - 1.0).abs() < 0.01, "{alpha} {beta}: {spread} and not {variance}");
+        }
+        Ok(())
+    }
+
+    /// Both methods on both sides of their border: mean and variance are a / (a + b) and a b / ((a + b)^2 (a + b + 1)).
+    #[test]
+    fn draws_of_uneven_parameters_have_the_moments() -> Result<()> {
+        const DRAWS: usize = 400_000;
+        let rows: Vec<i64> = (0..DRAWS as i64).collect();
+        for (alpha, beta) in
+            [(1.000_002, 1.000_002), (1.000_000_5, 1.5), (1.25, 700.0), (2.5, 9e5), (2.5, 1.1e6), (3e4, 2.0)]
+        {
+            let draws = beta_draws(&vec![alpha; DRAWS], &vec![beta; DRAWS], &rows, 29)?;
+            let (count, sum): (f64, f64) = (DRAWS as f64, alpha + beta);
+            let (expected, variance) = (alpha / sum, alpha * beta / (sum * sum * (sum + 1.0)));
+            let mean = draws.iter().sum::<f64>() / count;
+            assert!((mean - expected).abs() < 5.0 * (variance / count).sqrt(), "{alpha} {beta}: {mean}");
+            let spread = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / count;
+            assert!((spread / variance - 1.0).abs() < 0.03, "{alpha} {beta}: {spread} and not {variance}");
         }
         Ok(())
     }

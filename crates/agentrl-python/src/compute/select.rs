@@ -3,7 +3,7 @@
 use agentrl_compute::select::{self, Greedy};
 use pyo3::prelude::*;
 
-use super::columns::{Column, Made, made, optional};
+use super::columns::{Column, Made, made, optional, run};
 use crate::arrays::{Whole, slice};
 
 /// Which tasks, and how many rollouts of each.
@@ -11,7 +11,8 @@ use crate::arrays::{Whole, slice};
 pub(crate) mod exports {
     #[pymodule_export]
     use super::{
-        attended, best_arms, beta_draws, drawn, greedy, independent, permuted, places, shares, successive, top,
+        attended, best_arms, beta_draws, drawn, greedy, independent, log_total, permuted, places, shares, successive,
+        top,
     };
 }
 
@@ -71,6 +72,12 @@ fn successive<'py>(
     let (logits, rows) = (slice("logits", &logits)?, slice("rows", &rows)?);
     let (count, key) = (count.named("count")?, key.named("key")?);
     made(py, logits.len(), || select::successive(logits, rows, count, key))
+}
+
+#[pyfunction]
+fn log_total<'py>(py: Python<'py>, logits: Column<'py, f64>) -> PyResult<f64> {
+    let logits = slice("logits", &logits)?;
+    run(py, logits.len(), || select::log_total(logits))
 }
 
 #[pyfunction]

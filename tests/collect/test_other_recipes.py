@@ -1,0 +1,147 @@
+"""A run that goes on with another recipe keeps what still fits, and begins the rest anew: never a wrong state."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_world import SmallWorld
+
+from agentrl_core import Collector, Store, advantage, loss, recipes, replay, select
+from agentrl_core.recipe import Recipe
+from agentrl_core.schedule import PID, Above, Below, Choice, Dual, LogStep, Plateau, Stop
+
+CHANCE = select.Toward(0.5)
+
+
+def tracked(**parts: Any) -> Recipe:
+    return recipes.GRPO.replace(select=select.Tasks(score=CHANCE, **parts))
+
+
+def mixed(**options: Any) -> Recipe:
+    return recipes.GRPO.replace(replay=replay.Mix(replay.Memory(**options), count=1))
+
+
+def steered(entropy: Any) -> Recipe:
+    return recipes.GRPO.replace(loss=loss.Policy(entropy=entropy))
+
+
+def stopped(when: Any) -> Recipe:
+    return recipes.GRPO.replace(actions=Stop(when=when))
+
+
+FOLLOWED = PID("m", target=0.4, start=0.1, at_least=0.0)
+ENTROPY, MIX, TASKS = "loss[0].Policy.entropy", "replay[0].Mix", "select[0].Tasks"
+FITTING = {
+    "other gains": (steered(FOLLOWED), steered(PID("m", target=0.4, start=0.1, proportional=0.9, at_least=0.0))),
+    "capacity": (mixed(), mixed(capacity=20)),
+    "a part more": (tracked(), tracked(queue=select.Failed(every=1), pool=select.Kept(below=0.9))),
+    "another allocator": (tracked(count=select.Greedy(low=2)), tracked(count=select.DualArms())),
+    "another decay": (tracked(track=select.Beta()), tracked(track=select.Beta(decay=0.5))),
+    "a column less": (mixed(keep="reward"), mixed()),
+    "a column more": (mixed(), mixed(keep="success")),
+}
+"""Changes that every state outlives."""
+ANEW = {
+    "another tracker": (tracked(track=select.Beta()), tracked(track=select.RecentVisits(5)), TASKS),
+    "longer windows": (tracked(track=select.RecentVisits(5)), tracked(track=select.RecentVisits(7)), TASKS),
+    "more arms": (tracked(variant=select.Arms(4)), tracked(variant=select.Arms(8)), TASKS),
+    "another column": (mixed(keep="reward"), mixed(keep="success"), MIX),
+    "another controller": (steered(FOLLOWED), steered(Dual("m", target=0.4, start=0.1)), ENTROPY),
+    "an average more": (
+        steered(Dual("m", target=0.4, start=0.1)),
+        steered(LogStep("m", target=0.4, start=0.1)),
+        ENTROPY,
+    ),
+    "the other condition": (stopped(Above("m", 0.9)), stopped(Below("m", 0.9)), "actions[0].Stop.when"),
+    "a plateau": (stopped(Above("m", 0.9)), stopped(Plateau("m")), "actions[0].Stop.when"),
+    "of a choice": (
+        steered(Choice((0.0, 0.1), by=Above("m", 0.9))),
+        steered(Choice((0.0, 0.1), by=Plateau("m"))),
+        f"{ENTROPY}.by",
+    ),
+    "another baseline": (
+        recipes.GRPO.replace(advantage=advantage.TrackedBaseline(kind="ema")),
+        recipes.GRPO.replace(advantage=advantage.TrackedBaseline(kind="window")),
+        "advantage[0].TrackedBaseline",
+    ),
+}
+"""Changes of which something begins anew, and where."""
+
+
+def go_on(path: Path, recipe: Recipe, until: int, **options: Any) -> dict[str, Any]:
+    """Close iterations; what is remembered then."""
+    with Store.open(path, sync="never") as store:
+        world = SmallWorld()
+        world.policy_version = store.iteration
+        collect = Collector(world, world, recipe, store=store, task_pool=8, seed=1, allow_changes=True, **options)
+        while collect.iteration < until:
+            batch = recipe.credit(collect(tasks=4, group_size=4))
+            world.update_weights(None, collect.iteration + 1)
+            collect.update(batch, {"m": 0.5})
+        collect.close()
+        plain: dict[str, Any] = store.state["components"]
+        return {**plain, "arrays": {name: array.tolist() for name, array in store.arrays.items()}}
+
+
+@pytest.mark.parametrize("change", FITTING)
+def test_what_fits_goes_on(tmp_path: Path, change: str) -> None:
+    before, now = FITTING[change]
+    went = go_on(tmp_path, before, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = go_on(tmp_path, now, 2)  # nothing is closed yet
+        assert repr(found) == repr(went)
+        found = go_on(tmp_path, now, 3)
+    if change == "other gains":
+        # I = 0.1 + 0.1 + 0.1: errors of 0.5 - 0.4 since the first iteration.
+        assert found[ENTROPY]["integral"] == pytest.approx(0.3)
+    if change == "capacity":
+        assert len(found["arrays"][f"{MIX}/memory/trajectory_id"]) == 20, "of 48, some from before"
+    if change in ("a part more", "another decay"):
+        assert set(np.array(found["arrays"][f"{TASKS}/track/last"])) <= {0, 1, 2}
+        assert sum(map(sum, (found["arrays"][f"{TASKS}/track/{name}"] for name in ("successes", "failures")))) > 30
+    if change == "a column less":
+        assert len(found["arrays"][f"{MIX}/memory/trajectory_id"]) == 48
+    if change == "a column more":
+        assert np.isnan(found["arrays"][f"{MIX}/memory/columns/success"]).tolist() == [True] * 32 + [False] * 16
+
+
+@pytest.mark.parametrize("change", ANEW)
+def test_what_does_not_fit_begins_anew_and_is_told(tmp_path: Path, change: str) -> None:
+    before, now, place = ANEW[change]
+    found = []
+    for each in ((4,), (3, 4)):
+        # In one go, or stopped in between: the same.
+        path = tmp_path / str(len(each))
+        go_on(path, before, 2)
+        with pytest.warns(RuntimeWarning, match=rf"another recipe: .*{place.replace('[', '.').replace(']', '.')}"):
+            states = go_on(path, now, each[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found.append(go_on(path, now, each[1]) if len(each) > 1 else states)
+    assert repr(found[0]) == repr(found[1])  # also where they are NaN
+    if place == MIX:
+        # The trajectories stay; only the new column is not known of the old ones.
+        column = now.replay.memory.keep  # type: ignore[union-attr]
+        values = np.array(found[0]["arrays"][f"{MIX}/memory/columns/{column}"])
+        assert np.isnan(values).tolist() == [True] * 32 + [False] * 32
+    if change == "longer windows":
+        assert np.array(found[0]["arrays"][f"{TASKS}/track/visits"]).shape[1] == 7
+    if change == "a plateau":
+        # Measured twice since then: 0.5, which is the best, and 0.5 again.
+        assert found[0][place] == {"value": 0.0, "best": 0.5, "waited": 1, "missed": 0}
+
+
+def test_what_runs_ahead_is_carried_over_too(tmp_path: Path) -> None:
+    """Iterations that had begun under the other recipe read what was remembered then, as far as it fits."""
+    before, now, _ = ANEW["another tracker"]
+    go_on(tmp_path, before, 2, staleness=2)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = go_on(tmp_path, now, 5, staleness=2)
+    assert "another recipe" in str(told[0].message)
+    assert np.array(found["arrays"][f"{TASKS}/track/visits"]).shape[1] == 5
