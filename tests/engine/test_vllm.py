@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 from checked_segments import check, some_requests
+from gate import Gate
 
 from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling, complete
@@ -111,30 +112,29 @@ def test_newcomers_join_and_aborted_requests_have_exactly_what_was_generated(gen
     sampling = Sampling(max_tokens=60)
     requests = [Request(np.array([5, 6, number], np.int32), number, sampling) for number in range(6)]
     alone = [complete(generate, [request])[0] for request in requests]
-    step, counts = generate._step, []
+    step = generate._step
+    gate = Gate(generate)
 
     async def run():
         tasks = [asyncio.create_task(generate.generate(request)) for request in requests[:3]]
-        loop, reached = asyncio.get_running_loop(), asyncio.Event()
-
-        def counted():
-            counts.append(len(generate._running))
-            if len(counts) == 9:
-                loop.call_soon_threadsafe(reached.set)
-            return step()
-
-        generate._step = counted
-        await reached.wait()
+        await gate.stands()
+        await gate.pass_(8)
         tasks += [asyncio.create_task(generate.generate(request)) for request in requests[3:]]
-        await asyncio.sleep(0)
+        await gate.told()
+        await gate.pass_(2)
         generate.abort(requests[0])
+        await gate.pass_(2)
         aborted = await tasks[0]
-        await asyncio.to_thread(generate.update_weights, make_model("qwen3", tie_word_embeddings=True, seed=1), 7)
+        replaced = make_model("qwen3", tie_word_embeddings=True, seed=1)
+        updating = asyncio.create_task(asyncio.to_thread(generate.update_weights, replaced, 7))
+        await gate.told()
+        gate.open()
+        await updating
         return [aborted, *await asyncio.gather(*tasks[1:])]
 
     segments = asyncio.run(run())
     generate._step = step
-    assert max(counts) > 3
+    assert max(gate.running) > 3
     assert segments[0].finish_reason == "abort"
     assert 7 <= len(segments[0].tokens) < 60
     assert all(segment.policy_version == 2 for segment in segments)
