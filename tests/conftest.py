@@ -85,7 +85,7 @@ def _nothing_left_running() -> Iterator[None]:
             process = psutil.Process(number)
             if not any(kept in part for part in process.cmdline() for kept in _KEPT):
                 left.append(process)
-    _, alive = psutil.wait_procs(left, timeout=10)
+    _, alive = psutil.wait_procs(left, timeout=60)
     told = []
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
