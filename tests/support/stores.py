@@ -43,13 +43,13 @@ def scan(folder: Path) -> pl.DataFrame:
         FileNotFoundError: files were just being merged.
         PolarsError: the same.
     """
-    files = sorted(folder.glob("*.arrow"))
+    # A folder is not listed in one moment: of files that are merged meanwhile neither name may be seen, or both.
+    files = sorted({*folder.glob("*.arrow"), *folder.glob("*.arrow")})
     if not files:
         return pl.DataFrame()
     rows = pl.scan_ipc(files, include_file_paths="path").collect()
     begins = rows.with_row_index("begin").group_by("path", maintain_order=True).first()
     names = [(int(Path(path).name.partition("-")[0]), begin) for path, begin in begins["path", "begin"].iter_rows()]
     if any(first != begin for first, begin in names):
-        # A folder is not listed in one moment: of files that were being merged neither name was seen.
         raise FileNotFoundError(folder)
     return rows.drop("path")

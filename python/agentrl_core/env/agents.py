@@ -25,7 +25,7 @@ _TOGETHER_SECONDS = 0.005
 # endpoint's do within that, after each other, however busy the machine is; where one of them stands still, this long.
 _STANDING_SECONDS = 10.0
 # How long a program that is run again may take to ask what it asked before, where it has asked something else.
-_PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 60.0
 Run = Callable[[Task, str, str], Awaitable[float]] | Callable[[Task, str, str], float]
 
 
