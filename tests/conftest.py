@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,15 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says how busy the machine is, and nothing about what is tested.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+# How long an example takes says how busy the machine is, and nothing about what is tested. What is tried is the same in
+# every run, so that no change is refused for what it did not touch; `--hypothesis-profile=search` tries other examples.
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", settings.get_profile("steady"), derandomize=False, print_blob=True)
+settings.load_profile("steady")
+
+# A shell without job control starts what is in the background deaf to Ctrl-C, and so would be all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What tests of several folders import: with importlib mode pytest puts no folder on the path.
 sys.path.append(str(Path(__file__).parent / "support"))
@@ -48,6 +55,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.get_closest_marker("vllm") is None, item.get_closest_marker("slow") is None))
 
 
+@pytest.fixture(autouse=True)
+def _one_seed() -> None:
+    """What a test draws from torch's own generator is the same whichever tests ran before it in the process."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
 # What the standard library starts once and keeps for all processes to come.
 _KEPT = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
@@ -71,7 +85,7 @@ def _nothing_left_running() -> Iterator[None]:
             process = psutil.Process(number)
             if not any(kept in part for part in process.cmdline() for kept in _KEPT):
                 left.append(process)
-    _, alive = psutil.wait_procs(left, timeout=10)
+    _, alive = psutil.wait_procs(left, timeout=60)
     told = []
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):

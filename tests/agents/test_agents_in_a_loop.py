@@ -17,7 +17,8 @@ import pytest
 from loop_agents import TASKS, TOKENIZER, Client, Heard, collected, collector, said, tool_user, user
 from matrix import shows
 
-from agentrl_core import Store, env, recipes
+import agentrl_core as arl
+from agentrl_core import Store, engine, env, recipes
 from agentrl_core.advantage import Discounted
 from agentrl_core.exceptions import InvalidInputError
 
@@ -192,6 +193,55 @@ def test_a_lane_that_is_resumed_goes_on_from_its_own_tokens() -> None:
     assert TOKENIZER.decode(first[1].tokens) in third[0]
 
 
+@shows("openai SDK, Completions", "in a loop")
+def test_a_prompt_that_is_completed_is_a_lane_of_one_turn() -> None:
+    model = Heard(lambda request: f"seven and {request.seed % 1000}")
+    told = []
+    ids = TOKENIZER("six times seven is", add_special_tokens=False)["input_ids"]
+
+    async def run(task, base_url, api_key):
+        async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+            one = await client.completions.create(model="m", prompt="two times seven is", n=2)
+            told.extend(choice.text for choice in one.choices)
+            stream = await client.completions.create(model="m", prompt=ids, max_tokens=2, stream=True)
+            told.append("".join([part.choices[0].text async for part in stream]))
+            chat = await client.chat.completions.create(model="m", messages=[user(task.question)])
+            told.append(chat.choices[0].message.content)
+        return 1.0
+
+    batch = collected(run, group_size=1, model=model)
+    prompts, segments = zip(*model.heard, strict=True)
+    assert prompts[:3] == ("two times seven is", "two times seven is", "six times seven is"), "no template"
+    assert prompts[3].startswith("<|im_start|>")
+    assert [segment.finish_reason for segment in segments] == ["stop", "stop", "length", "stop"]
+    assert told == [TOKENIZER.decode(segment.tokens, skip_special_tokens=True) for segment in segments]
+    assert len(set(told)) == 4
+    assert batch.num_draws == 4
+    assert batch.column("reward", "draw").tolist() == [1.0] * 4
+    assert pl.DataFrame(batch.steps).group_by("trajectory_id").len()["len"].to_list() == [1] * 4
+    nodes = pl.DataFrame(batch.nodes)["tokens"].to_list()
+    assert ids in nodes, "ids stay as they were given"
+    assert {tuple(segment.tokens.tolist()) for segment in segments} <= set(map(tuple, nodes))
+
+
+def test_ids_need_a_tokenizer() -> None:
+    found = []
+
+    async def run(_, base_url, api_key):
+        async with httpx.AsyncClient(timeout=60, headers={"Authorization": f"Bearer {api_key}"}) as client:
+            found.append(await client.post(f"{base_url}/completions", json={"prompt": [1, 2]}))
+            found.append(await client.post(f"{base_url}/completions", json={"prompt": "a text"}))
+        return 1.0
+
+    world = env.Agents(run, TASKS)
+    collect = arl.Collector(engine.Scripted(TOKENIZER, ["yes"]), world, recipes.GRPO, task_pool=1)
+    assert collect(tasks=1, group_size=1).num_draws == 1
+    collect.close()
+    world.close()
+    assert [reply.status_code for reply in found] == [400, 200]
+    assert "env.Agents(tokenizer=...)" in found[0].json()["error"]["message"]
+
+
 def test_programs_that_break_down_fail_and_harm_no_other() -> None:
     tries = dict.fromkeys((task.task_id for task in TASKS), 0)
     ended = []
@@ -252,7 +302,7 @@ def test_what_is_asked_behind_the_end_is_refused() -> None:
         body = {"messages": [user("still there?")]}
         headers = {"Authorization": f"Bearer {api_key}"}
         try:
-            heard.append(httpx.post(f"{base_url}/chat/completions", json=body, headers=headers).status_code)
+            heard.append(httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=60).status_code)
         except httpx.HTTPError as error:
             heard.append(error)
 
@@ -322,8 +372,11 @@ def test_what_a_loop_does_not_answer_is_said(request_body, headers, status) -> N
             url = f"{base_url}/chat/completions"
             found.append(await client.post(url, json=request_body, headers=own | headers))
             assert (await client.get(f"{base_url}/models", headers=own)).json()["data"][0]["id"] == "policy"
-            complete = await client.post(f"{base_url}/completions", json={"prompt": "a"}, headers=own)
-            assert complete.status_code == 400
+            for wrong in ({"prompt": ["a", "b"]}, {"prompt": [0, 10**6]}, {"prompt": "a", "n": 0}, {"echo": True}):
+                refused = await client.post(f"{base_url}/completions", json=wrong, headers=own)
+                assert refused.status_code == 400, refused.text
+            raw = {"messages": [{"role": "prompt", "content": "a"}]}
+            assert (await client.post(url, json=raw, headers=own)).status_code == 400
         await Client(base_url, api_key)([user("a")])
         return 1.0
 

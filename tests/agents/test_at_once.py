@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
+from urllib.parse import urlsplit
 
 import openai
 import polars as pl
@@ -45,6 +48,44 @@ def test_what_is_asked_at_the_same_time_is_said_at_the_same_time_and_stored_by_w
         batch = collected(helping(order), group_size=1, model=model)
         assert len(model.heard) == 6
         assert batch.num_draws == 3
+        stored.append(by_content(batch))
+    for one, other in zip(*stored, strict=True):
+        assert one.equals(other), "whoever asked first"
+
+
+async def posted(base_url, api_key, bodies, hold):
+    """Requests that are written one after the other, while nothing else happens on the loop of the program."""
+    place = urlsplit(f"{base_url}/chat/completions")
+    talks = [await asyncio.open_connection(place.hostname, place.port) for _ in bodies]
+    for (_, writer), body in zip(talks, bodies, strict=True):
+        content = json.dumps(body).encode()
+        head = f"POST {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nAuthorization: Bearer {api_key}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + content)
+        time.sleep(hold)  # noqa: ASYNC251 -- as on a machine that does something else now
+    replies = []
+    for reader, writer in talks:
+        replies.append((await reader.read()).decode())
+        writer.close()
+        await writer.wait_closed()
+    return replies
+
+
+@pytest.mark.parametrize("hold", [0.0, 0.05])
+def test_the_first_lane_is_decided_by_what_is_asked_first_and_not_by_who_is_faster(hold) -> None:
+    stored = []
+    for order in (("ann", "ben", "cleo"), ("cleo", "ben", "ann")):
+
+        async def run(_, base_url, api_key, order=order):
+            bodies = [{"messages": [user(f"you are {name}")]} for name in order]
+            replies = await posted(base_url, api_key, bodies, hold)
+            assert all(reply.startswith("HTTP/1.1 200") for reply in replies), replies
+            return 1.0
+
+        model = Heard(lambda request: f"said {request.seed % 1000}")
+        batch = collected(run, group_size=2, model=model)
+        assert batch.num_draws == 6
+        assert len({TOKENIZER.decode(segment.tokens) for _, segment in model.heard}) == 6
         stored.append(by_content(batch))
     for one, other in zip(*stored, strict=True):
         assert one.equals(other), "whoever asked first"

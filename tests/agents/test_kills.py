@@ -18,18 +18,15 @@ from tool_agents import endpoint
 from agentrl_core import Store
 
 SUPPORT = Path(__file__).parents[1] / "support"
-TURNS, KILLS = 200, 6
+TURNS, BETWEEN = 210, 30
+SECONDS = 600.0
+"""A hang, not a slow day."""
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def start(folder: Path, port: int) -> subprocess.Popen[str]:
-    command = [sys.executable, str(SUPPORT / "serving.py"), str(folder), str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=SUPPORT)
+def start(folder: Path, listener: socket.socket) -> subprocess.Popen[str]:
+    number = listener.fileno()
+    command = [sys.executable, str(SUPPORT / "serving.py"), str(folder), str(number)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=SUPPORT, pass_fds=[number])
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
@@ -42,22 +39,24 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 def test_kills_lose_no_answer_and_double_none(tmp_path) -> None:
-    port, rng = free_port(), random.Random(0)
+    rng = random.Random(0)
     heard: list[str] = []
-    done = threading.Event()
+    due, killed = threading.Semaphore(0), threading.Semaphore(0)
 
-    def agent() -> None:
+    def agent(url: str) -> None:
         """Asks turn by turn, and asks again whenever the server is gone, as the clients of OpenAI and Anthropic do."""
         messages = [{"role": "user", "content": "begin"}]
         with httpx.Client(timeout=60) as client:
-            for _ in range(TURNS):
+            for turn in range(TURNS):
+                if turn % BETWEEN == 0:
+                    # The server is to be killed while the next turns are asked for, and was before the ones behind.
+                    assert turn == 0 or killed.acquire(timeout=SECONDS)
+                    due.release()
                 tries = 0
                 while True:
                     try:
                         reply = client.post(
-                            f"http://127.0.0.1:{port}/s/one/v1/chat/completions",
-                            json={"messages": messages},
-                            headers={"x-stainless-retry-count": str(tries)},
+                            url, json={"messages": messages}, headers={"x-stainless-retry-count": str(tries)}
                         )
                         break
                     except httpx.TransportError:
@@ -66,26 +65,21 @@ def test_kills_lose_no_answer_and_double_none(tmp_path) -> None:
                 answer = reply.json()["choices"][0]["message"]
                 heard.append(answer["content"])
                 messages += [answer, {"role": "user", "content": "go on"}]
-        done.set()
 
-    process = start(tmp_path, port)
-    talker = threading.Thread(target=agent)
-    talker.start()
-    kills = 0
-    while not done.is_set():
-        heard_before = len(heard)
-        while not done.is_set() and len(heard) < heard_before + TURNS // (KILLS + 1):
-            time.sleep(0.002)
-        time.sleep(rng.uniform(0, 0.01))
-        if done.is_set() or kills == KILLS:
-            done.wait()
-            break
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        process = start(tmp_path, listener)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/s/one/v1/chat/completions"
+        talker = threading.Thread(target=agent, args=(url,))
+        talker.start()
+        for _ in range(TURNS // BETWEEN):
+            assert due.acquire(timeout=SECONDS)
+            time.sleep(rng.uniform(0, 0.05))
+            kill(process)
+            process = start(tmp_path, listener)
+            killed.release()
+        talker.join()
         kill(process)
-        kills += 1
-        process = start(tmp_path, port)
-    talker.join()
-    kill(process)
-    assert kills >= KILLS // 2
+    assert len(heard) == TURNS
     with Store.open(tmp_path) as store:
         served = endpoint([], store=store)
         turns = served._recorder.sessions["one"].turns

@@ -16,9 +16,10 @@ import openai
 import pytest
 import torch
 from matrix import shows
+from ports import free_port
 from templates import QWEN
 from tool_agents import CALCULATOR, tokenizer
-from vllm_server import free_port, serving
+from vllm_server import serving
 
 from agentrl_core import Store
 from agentrl_core.agents import Endpoint, VllmUpstream
@@ -225,9 +226,9 @@ def test_agentrl_serve_records_to_a_store(served, opened, tmp_path) -> None:
         client = opened(openai.OpenAI(base_url=f"http://127.0.0.1:{port}/s/one/v1", api_key="none", max_retries=20))
         messages = [{"role": "user", "content": "hello"}]
         said = client.chat.completions.create(model="m", messages=messages, max_tokens=8).choices[0]
-        closed = httpx.post(f"http://127.0.0.1:{port}/sessions/one/close", json={"reward": 1.0}, timeout=60)
+        closed = httpx.post(f"http://127.0.0.1:{port}/sessions/one/close", json={"reward": 1.0}, timeout=600)
         assert closed.status_code == 200
-        assert httpx.post(f"http://127.0.0.1:{port}/iterations", timeout=60).status_code == 200
+        assert httpx.post(f"http://127.0.0.1:{port}/iterations", timeout=600).status_code == 200
         process.send_signal(signal.SIGINT)
         process.communicate()
     with Store.open(tmp_path / "run", read_only=True) as store:

@@ -22,7 +22,7 @@ from agentrl_core.cli.compare import interval, paired, solved
 from agentrl_core.integrations.polars import scan
 from agentrl_core.view.statistics import statistics
 
-_SECONDS = 60.0
+_SECONDS = 600.0
 
 
 @pytest.fixture

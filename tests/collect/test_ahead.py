@@ -26,7 +26,7 @@ from agentrl_core.env import Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout import Branch, Rollout
 
-QUIET = 60.0
+QUIET = 600.0
 """Seconds behind which a wait hangs."""
 
 

@@ -22,7 +22,7 @@ from agentrl_core import Batch, Collector, recipes
 from agentrl_core.engine import Request, Segment
 from agentrl_core.env import Outcome, Task
 
-QUIET = 30.0
+QUIET = 600.0
 """Seconds behind which a wait hangs."""
 TURN = 4
 """Tokens of an action."""

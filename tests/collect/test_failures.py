@@ -77,7 +77,7 @@ def test_what_goes_wrong_for_good_fails_its_branch_alone(tmp_path: Path, runs: s
     collect = collector(world)
     with pytest.warns(RuntimeWarning, match="broke down 3 times; the last time: OSError: the server is down") as told:
         batch = collect(tasks=4, group_size=2)
-    assert len(told) == 1
+    assert len([each for each in told if "broke down" in str(each.message)]) == 1
     without_tokens = how.startswith("reset")
     assert by_task(batch) == {"fine": ["finished"] * 4, **({} if without_tokens else {how: ["failed"] * 4})}
     assert batch.num_draws == 4
@@ -119,8 +119,8 @@ def test_threads_that_are_given_up_are_counted_until_there_are_too_many(
 ) -> None:
     seen: list[int] = []
     world = FailingWorld(str(tmp_path), ("fine", "hang 9"), "thread")
-    collect = collector(world, call_seconds=0.5, progress=lambda progress: seen.append(progress.abandoned))
-    with pytest.warns(RuntimeWarning, match="took longer than 0.5 s"):
+    collect = collector(world, call_seconds=1.5, progress=lambda progress: seen.append(progress.abandoned))
+    with pytest.warns(RuntimeWarning, match="took longer than 1.5 s"):
         batch = collect(tasks=2, group_size=1)
     assert seen[-1] == 3, "once, and two repairs"
     said: list[Any] = []
@@ -128,7 +128,7 @@ def test_threads_that_are_given_up_are_counted_until_there_are_too_many(
     collect.update(recipes.GRPO.credit(batch), {})
     assert said == [{"draws": 1, "unscored": 0, "failed": 1, "abandoned": 3}]
     monkeypatch.setattr("agentrl_core.collect.threads._MOST_ABANDONED", 4)
-    with pytest.raises(InvalidInputError, match=r"FailingWorld: 5 calls took longer than 0.5 s, .*: runs=\"process\""):
+    with pytest.raises(InvalidInputError, match=r"FailingWorld: 5 calls took longer than 1.5 s, .*: runs=\"process\""):
         collect.evaluate(tasks=2, split="train", samples=4)
     collect.close()
 
@@ -305,7 +305,7 @@ def test_asynchronous_episodes_run_in_the_loop() -> None:
 
 def test_episodes_wait_side_by_side(tmp_path: Path) -> None:
     seen: list[int] = []
-    world = FailingWorld(str(tmp_path), ("fine",), seconds=0.05)
+    world = FailingWorld(str(tmp_path), ("fine",), seconds=0.5)
     collect = collector(world, progress=lambda progress: seen.append(progress.at_environment))
     collect(tasks=2, group_size=8)
     assert max(seen) > 1, "the watcher saw several of them wait at once"

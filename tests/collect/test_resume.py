@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from pathlib import Path
@@ -120,15 +120,19 @@ def test_an_interrupt_goes_on_in_the_same_process() -> None:
             asked.append(request.seed)
             return await super().generate(request)
 
-    def slow(task: Task, seed: int, actions: list[str]) -> Outcome:
+    answered = itertools.count(1)
+
+    def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+        if next(answered) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.02)
         return resuming.answer(task, seed, actions)
 
-    expected = arl.Collector(SmallWorld(slow), SmallWorld(slow), recipes.GRPO, task_pool=8)(tasks=2, group_size=2)
-    world = Listening(slow)
+    calm = SmallWorld(resuming.answer)
+    expected = arl.Collector(calm, calm, recipes.GRPO, task_pool=8)(tasks=2, group_size=2)
+    world = Listening(answer)
     collect = arl.Collector(world, world, recipes.GRPO, task_pool=8)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
         with pytest.raises(KeyboardInterrupt):
             collect(tasks=2, group_size=2)

@@ -11,7 +11,7 @@ from small_world import SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.collect import Progress
+from agentrl_core.collect import Progress, watchdog
 from agentrl_core.collect.watchdog import Watchdog
 from agentrl_core.rollout import Branch, Rollout
 
@@ -44,11 +44,13 @@ def test_a_program_that_holds_the_loop_is_named(monkeypatch: pytest.MonkeyPatch)
         collected(Sleepy(), 1)
     lines, first = inspect.getsourcelines(Sleepy.branch)
     [wanted] = [number for number, line in enumerate(lines, start=first) if "time.sleep(0.2)" in line]
-    assert f"test_watchdog.py:{wanted})" in str(found[0].message)
+    assert any(f"test_watchdog.py:{wanted})" in str(each.message) for each in found)
 
 
 def test_many_short_calls_in_one_turn_of_the_loop_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watchdog, "told", set())
+    # So that a machine which stands still for a moment in one of the calls is not blamed on it.
+    monkeypatch.setattr(watchdog, "_MOST_SECONDS", 0.25)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert collected(Busy(), 64).num_draws == 256, "each turn of the loop takes half a second in all"

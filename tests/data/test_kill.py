@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from stores import scan
 from writer import tokens_of
 
 from agentrl_core import Store
@@ -56,14 +57,6 @@ def killed(writers: subprocess.Popen[str], words: int, seconds: float) -> list[t
     return said
 
 
-def scan(folder: Path, name: str) -> pl.DataFrame:
-    files = sorted((folder / name).glob("*.arrow"))
-    if files and min(int(file.name.partition("-")[0]) for file in files):
-        # A folder is not listed in one moment: of a file that was being replaced neither name was seen.
-        raise FileNotFoundError(folder / name)
-    return pl.scan_ipc(files).collect() if files else pl.DataFrame()
-
-
 def check_scan(folder: Path) -> int:
     """What stock Polars reads from the folders is whole, whoever is in the middle of what; returns the trajectories.
 
@@ -72,8 +65,8 @@ def check_scan(folder: Path) -> int:
         PolarsError: the same.
     """
     # Rows refer to rows of tables read later, which can only have become more.
-    draws, trajectories = scan(folder, "draws"), scan(folder, "trajectories")
-    steps, nodes = scan(folder, "steps"), scan(folder, "nodes")
+    draws, trajectories = scan(folder / "draws"), scan(folder / "trajectories")
+    steps, nodes = scan(folder / "steps"), scan(folder / "nodes")
     if not len(draws):
         return 0
     assert nodes["node_id"].to_list() == list(range(len(nodes)))
@@ -152,7 +145,7 @@ def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> No
         assert store.verify() == []
         assert not list(tmp_path.rglob("*.tmp"))
         for name in FACTS:
-            assert scan(tmp_path, name).equals(pl.DataFrame(getattr(store, name)), null_equal=True)
+            assert scan(tmp_path / name).equals(pl.DataFrame(getattr(store, name)), null_equal=True)
         for iteration in range(store.iteration):
             assert store.batch(iteration).num_draws == (6 if iteration % 3 == 2 else 4)
 

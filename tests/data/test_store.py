@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 import pytest
 from forests import Token, grow, rebuilt, same
-from stores import assert_same_as_trained, trained
+from stores import assert_same_as_trained, scan, trained
 
 from agentrl_core import Batch, Forest, Store
 from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError, StoreError
@@ -264,7 +264,7 @@ def test_stock_tools_read_while_another_process_writes(tmp_path: Path) -> None:
             if not list((tmp_path / "nodes").glob("*.arrow")):
                 continue
             try:
-                nodes = pl.scan_ipc(tmp_path / "nodes" / "*.arrow").collect()
+                nodes = scan(tmp_path / "nodes")
             except (FileNotFoundError, pl.exceptions.PolarsError):
                 continue  # files are just being merged
             assert nodes["node_id"].to_list() == list(range(len(nodes)))
@@ -406,7 +406,7 @@ def test_a_forked_child_is_told_to_open_the_store_again(tmp_path: Path, monkeypa
         child = context.Process(target=use_in_child, args=(store, answers))
         child.start()
         texts = [answers.get(timeout=600) for _ in range(4)]
-        child.join(30)
+        child.join(600)
         assert all("which was forked from it; open it again here" in text for text in texts[:3]), texts
         assert "is locked" in texts[3], "the parent holds the lock"
         trained(store, 0)

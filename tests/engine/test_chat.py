@@ -76,6 +76,13 @@ def test_pieces_are_the_callers_own(tokenizer):
     assert chat.observation("<result>2</result>").any()
 
 
+def test_a_message_of_role_prompt_is_rendered_by_no_template(any_tokenizer):
+    chat = Chat(any_tokenizer)
+    tokens = chat.prompt({"role": "prompt", "content": "two times seven is"})
+    assert any_tokenizer.decode(tokens) == "two times seven is"
+    assert chat.prompt([{"role": "prompt", "content": "", "tokens": [5, 3, 5]}]).tolist() == [5, 3, 5]
+
+
 def test_tokenizers_that_cannot_chat_are_refused(chatml):
     chatml.chat_template = None
     with pytest.raises(InvalidInputError, match="no chat_template"):

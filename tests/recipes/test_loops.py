@@ -100,7 +100,7 @@ KILLED = ("ppo", "arpo_gui", "mopps")
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_process_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, recipe_loop.__file__, str(tmp_path), *KILLED]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
     codes = {(name, int(moment)): int(code) for name, moment, code in map(str.split, found.stdout.splitlines())}
     for name in KILLED:
         assert [codes[name, moment] for moment in (1, 2, 0)] == [-signal.SIGKILL, -signal.SIGKILL, 0], found.stderr

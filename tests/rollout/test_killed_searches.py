@@ -20,7 +20,7 @@ NAMES = list(searching.programs(Path()))
 def run(folder: Path, every: int) -> dict[str, int]:
     """How often each program was killed."""
     command = [sys.executable, searching.__file__, str(folder), str(every)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1200).stdout
     return {name: int(kills) for name, kills in (line.split() for line in said.splitlines())}
 
 

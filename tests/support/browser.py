@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_SECONDS = 60.0
+_SECONDS = 600.0
 _STRICT = {"allowUnsafeEvalBlockedByCSP": False}
 """What is evaluated is bound by the policy of the page, as its own script is."""
 
@@ -42,10 +43,10 @@ class Browser:
         ]
 
         def pipes() -> None:
-            os.dup2(to_browser, 103)
-            os.dup2(from_browser, 104)
-            os.dup2(103, 3)
-            os.dup2(104, 4)
+            # By other numbers first: either may have one of those that the browser knows them by.
+            ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_browser, from_browser)]
+            for number, end in enumerate(ends, start=3):
+                os.dup2(end, number)
 
         self._process = subprocess.Popen(
             [found, *options, f"--user-data-dir={self._profile}", f"--window-size={width},{height}", "about:blank"],
@@ -172,7 +173,7 @@ class Browser:
         """End the browser and all that it started."""
         self._session = None
         self.call("Browser.close")
-        self._process.wait(60)
+        self._process.wait(_SECONDS)
         os.close(self._write)
         os.close(self._read)
         shutil.rmtree(self._profile, ignore_errors=True)

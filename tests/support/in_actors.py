@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
+from pathlib import Path
 
 import numpy as np
+from failing_world import FailingWorld
 from small_world import SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.engine import Request, Segment
+from agentrl_core.env import Task
 
 
 class Slow(SmallWorld):
@@ -34,6 +39,19 @@ class Slow(SmallWorld):
 
     def close(self) -> None:
         pass
+
+
+class Waiting(FailingWorld):
+    """Says in which process each episode waits, in its folder, until there is a file that lets all of them go on."""
+
+    def count(self, task: Task, what: str) -> int:
+        found = super().count(task, what)
+        go_on = Path(self.folder) / "go on"
+        if what == "ends" and not go_on.exists():
+            (Path(self.folder) / f"{task.task_id} in process {os.getpid()}").touch()
+            while not go_on.exists():
+                time.sleep(0.01)
+        return found
 
 
 class Holder:

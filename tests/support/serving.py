@@ -1,7 +1,12 @@
-"""A process that records to a store: python serving.py FOLDER PORT. Every answer is another one."""
+"""A process that records to a store: python serving.py FOLDER LISTENER. Every answer is another one.
+
+LISTENER is the descriptor of a socket that listens, which is inherited: who connects while there is no such process
+waits for the next one.
+"""
 
 from __future__ import annotations
 
+import socket
 import sys
 import uuid
 
@@ -11,8 +16,8 @@ from tool_agents import endpoint
 from agentrl_core import Store
 
 if __name__ == "__main__":
-    folder, port = sys.argv[1], int(sys.argv[2])
+    folder, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     served = endpoint(lambda _: uuid.uuid4().hex[:8], store=Store.open(folder))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    uvicorn.run(served.app, host="127.0.0.1", port=port, log_level="critical")
+    uvicorn.Server(uvicorn.Config(served.app, log_level="critical")).run(sockets=[listener])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 from forests import grow, same
@@ -32,3 +34,22 @@ def assert_same_as_trained(found: Batch, expected: Batch) -> None:
         column = expected.column(name, level)
         assert found.column(name, level).dtype == column.dtype
         np.testing.assert_array_equal(found.column(name, level), column)
+
+
+def scan(folder: Path) -> pl.DataFrame:
+    """What stock Polars reads from the files of a table, which a process may be writing; no columns where none are.
+
+    Raises:
+        FileNotFoundError: files were just being merged.
+        PolarsError: the same.
+    """
+    # A folder is not listed in one moment: of files that are merged meanwhile neither name may be seen, or both.
+    files = sorted({*folder.glob("*.arrow"), *folder.glob("*.arrow")})
+    if not files:
+        return pl.DataFrame()
+    rows = pl.scan_ipc(files, include_file_paths="path").collect()
+    begins = rows.with_row_index("begin").group_by("path", maintain_order=True).first()
+    names = [(int(Path(path).name.partition("-")[0]), begin) for path, begin in begins["path", "begin"].iter_rows()]
+    if any(first != begin for first, begin in names):
+        raise FileNotFoundError(folder)
+    return rows.drop("path")

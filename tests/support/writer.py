@@ -1,7 +1,7 @@
 """A training loop's writes without the training: run as a program, it closes iterations until it is killed.
 
 `python writer.py FOLDER [fork]`: says `open N` and then `closed N` on standard output for every iteration that is
-durable. With `fork`, a child that inherited the store lives on for a minute.
+durable. With `fork`, a child that inherited the store lives on for an hour.
 
 With `compact`, a thread merges files all the while.
 
@@ -83,7 +83,7 @@ def compact(store: Store) -> None:
 def write() -> None:
     with Store.open(sys.argv[1]) as store:
         if "fork" in sys.argv[2:] and os.fork() == 0:
-            time.sleep(60)
+            time.sleep(3600)
             os._exit(0)
         say("open", store.iteration)
         if "compact" in sys.argv[2:]:

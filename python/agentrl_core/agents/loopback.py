@@ -48,6 +48,7 @@ class Call:
         state: digest of the whole history.
         max_tokens: most tokens of what is said; None: as the loop samples.
         answer: set to the text that the model said.
+        loop: that of the endpoint.
     """
 
     lane: int
@@ -57,6 +58,7 @@ class Call:
     state: str
     max_tokens: int | None
     answer: Future[str] = field(default_factory=Future)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
 
 class Talk:
@@ -86,9 +88,12 @@ class Talk:
             raise InvalidInputError(_OVER)
         return await self._repeats.once(key, request, lambda: self._ask(request, key), is_gone, retry=retry)
 
-    async def complete(self, *_: Any, **__: Any) -> Answer:
-        """Refuse: the loop's contexts are chats."""
-        raise InvalidInputError("inside a loop /v1/completions is not answered; use /v1/chat/completions")
+    async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
+        """Answer a prompt, which is a lane of one turn; see `doors.Conversation`."""
+        del version
+        if self._over:
+            raise InvalidInputError(_OVER)
+        return await self._repeats.once(key, request, lambda: self._continue(request, key), is_gone, retry=retry)
 
     def end(self) -> None:
         """Answer nothing from here on."""
@@ -103,12 +108,11 @@ class Talk:
         for message in messages:
             if text_of(message.get("content")) is None:
                 raise InvalidInputError("inside a loop agents talk in texts; a message holds something else")
-        most = _number(request, "max_completion_tokens") or _number(request, "max_tokens")
-        count = _number(request, "n", _MOST_CHOICES) or 1
-        stops = request.get("stop") or []
-        stops = [stops] if isinstance(stops, str) else stops
-        if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
-            raise InvalidInputError(f"stop is {stops!r:.60}; give a text, or a list of texts")
+            if message.get("role") == "prompt":
+                raise InvalidInputError(
+                    "a message has the role 'prompt'; send what no template renders to /v1/completions"
+                )
+        most, count, stops = _options(request)
         chain = self._chats.digests(messages, [tools, options])
         place = self._lanes.begin(chain)
         # Every further choice begins a lane of its own, with the whole history.
@@ -117,19 +121,7 @@ class Talk:
         following = told if place.behind is None else told[place.behind + 1 :]
         calls = [Call(place.lane, place.behind is None, following, tools, chain[-1], most)]
         calls += [replace(calls[0], lane=lane, whole=True, messages=told, answer=Future()) for lane in others]
-        self._waiting.update(call.answer for call in calls)
-        if self._over:
-            self.end()
-        for call in [] if self._over else calls:
-            self._offer(call)
-        try:
-            texts = await asyncio.gather(*(asyncio.wrap_future(call.answer) for call in calls))
-        except BaseException:
-            for call in calls:
-                self._lanes.give_up(call.lane)
-            raise
-        finally:
-            self._waiting.difference_update(call.answer for call in calls)
+        texts = await self._told(calls)
         opening = "" if self._tokenizer is None else _opening(self._tokenizer)
         choices = []
         for call, text in zip(calls, texts, strict=True):
@@ -139,6 +131,52 @@ class Talk:
             choices.append(Choice(message, [], [], "tool_calls" if message.get("tool_calls") else "stop"))
         answer = self._given[key] = Answer([], choices, dict(_NO_USAGE))
         return answer
+
+    async def _continue(self, request: Json, key: str) -> Answer:
+        most, count, stops = _options(request)
+        message = self._raw(request["prompt"])
+        state = digests([message], ["completions", message.get("tokens")])[-1]
+        lanes = [self._lanes.another(state) for _ in range(count)]
+        calls = [Call(lane, whole=True, messages=[message], tools=None, state=state, max_tokens=most) for lane in lanes]
+        choices = []
+        for call, text in zip(calls, await self._told(calls), strict=True):
+            self._lanes.end(call.lane, "")
+            told: Json = {"content": text}
+            _cut(told, stops)
+            choices.append(Choice(told, [], [], "stop"))
+        answer = self._given[key] = Answer([], choices, dict(_NO_USAGE))
+        return answer
+
+    def _raw(self, prompt: str | list[int]) -> Json:
+        """A prompt as a message that no template renders."""
+        if isinstance(prompt, str):
+            return {"role": "prompt", "content": prompt}
+        if self._tokenizer is None:
+            raise InvalidInputError(
+                "prompt is token ids, and no tokenizer is known: send a text, or make env.Agents(tokenizer=...)"
+            )
+        for token in prompt:
+            if isinstance(token, bool) or not 0 <= token < len(self._tokenizer):
+                raise InvalidInputError(
+                    f"prompt has the token id {token}; give ids from 0 to {len(self._tokenizer) - 1}, or a text"
+                )
+        return {"role": "prompt", "content": "", "tokens": prompt}
+
+    async def _told(self, calls: Sequence[Call]) -> list[str]:
+        """What the model says to calls, which are offered together."""
+        self._waiting.update(call.answer for call in calls)
+        if self._over:
+            self.end()
+        for call in [] if self._over else calls:
+            self._offer(call)
+        try:
+            return await asyncio.gather(*(asyncio.wrap_future(call.answer) for call in calls))
+        except BaseException:
+            for call in calls:
+                self._lanes.give_up(call.lane)
+            raise
+        finally:
+            self._waiting.difference_update(call.answer for call in calls)
 
 
 class Loopback(Doors):
@@ -212,6 +250,16 @@ def _said(message: Mapping[str, Any]) -> Json:
     if told.get("content") is None and not told.get("tool_calls"):
         told["content"] = ""
     return told
+
+
+def _options(request: Json) -> tuple[int | None, int, list[str]]:
+    """Most tokens of an answer, how many answers, and the texts that end what is told."""
+    most = _number(request, "max_completion_tokens") or _number(request, "max_tokens")
+    stops = request.get("stop") or []
+    stops = [stops] if isinstance(stops, str) else stops
+    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+        raise InvalidInputError(f"stop is {stops!r:.60}; give a text, or a list of texts")
+    return most, _number(request, "n", _MOST_CHOICES) or 1, stops
 
 
 def _number(request: Json, name: str, most: int = 2**31 - 1) -> int | None:

@@ -15,8 +15,8 @@ from agentrl_core.env.base import Environment
 
 _LENGTH = struct.Struct("<Q")
 _MOST_BYTES = 1 << 18
-_SECONDS_TO_DIE = 0.1
-"""Behind its last word, so that it can be told how it ended."""
+_SECONDS_TO_DIE = 10.0
+"""Behind its last word, so that it can be told how it ended; one that is still there then is ended."""
 _FULL = 77
 """The exit code of one that needed more memory than it may have."""
 _dumps = functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)

@@ -100,7 +100,8 @@ class Chat:
         """The tokens up to the first action, int32 [n]: the messages and the opening of the assistant's turn.
 
         Args:
-            content: a text, which is a user's; a message; or several.
+            content: a text, which is a user's; a message; or several. One of role `prompt` is all that there is: its
+                text without the template, or its `tokens`.
             tools: JSON schemas of the tools that the model may call, shown as the template shows them.
 
         Raises:
@@ -149,6 +150,9 @@ class Chat:
 
     def _prompt(self, messages: str, tools: str) -> tuple[str, NDArray[np.int32]]:
         conversation, schemas = json.loads(messages), json.loads(tools) if tools else None
+        if len(conversation) == 1 and conversation[0]["role"] == "prompt":  # as it is, without the template
+            text, tokens = conversation[0]["content"], conversation[0].get("tokens")
+            return text, self._encode(text) if tokens is None else np.asarray(tokens, np.int32)
         self._check_prompt(conversation, schemas)
         rendered = self._render(conversation, schemas)
         return rendered, self._encode(rendered)

@@ -8,7 +8,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import InvalidStateError
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -19,11 +19,13 @@ from agentrl_core.env.base import Context, Environment, Message, Outcome, Split,
 from agentrl_core.env.task_list import TaskList
 from agentrl_core.exceptions import InvalidInputError
 
-# Requests that come within this of each other are answered at the same time. It decides nothing of what is stored, but
-# which lane is the first where a program begins with several requests at once.
+# Requests that come within this of each other are answered at the same time. It decides nothing of what is stored.
 _TOGETHER_SECONDS = 0.005
+# Which lane is the first is decided by all that a program begins with at the same time: what its own loop and the
+# endpoint's do within that, after each other, however busy the machine is; where one of them stands still, this long.
+_STANDING_SECONDS = 10.0
 # How long a program that is run again may take to ask what it asked before, where it has asked something else.
-_PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 60.0
 Run = Callable[[Task, str, str], Awaitable[float]] | Callable[[Task, str, str], float]
 
 
@@ -31,10 +33,10 @@ class Agents:
     """Programs that call a model, as they are: LangGraph, the OpenAI Agents SDK, smolagents, or a client alone.
 
     Each episode runs `run(task, base_url, api_key)`. The base URL is that of an endpoint of this machine alone, which
-    speaks OpenAI's chat completions and responses and Anthropic's messages (for its clients take the URL without
-    `/v1`). What the program asks there is the next context of a branch, the collector's engine answers it, and what
-    `run` returns is the reward; a reward of at least 1 is a success. So every recipe trains on what agents say, and
-    limits, failures, concurrency, the store and going on after a kill are those of any environment.
+    speaks OpenAI's chat completions, responses and completions and Anthropic's messages (for its clients take the URL
+    without `/v1`). What the program asks there is the next context of a branch, the collector's engine answers it, and
+    what `run` returns is the reward; a reward of at least 1 is a success. So every recipe trains on what agents say,
+    and limits, failures, concurrency, the store and going on after a kill are those of any environment.
 
     The tokens of an answer stay as they were sampled while the program goes on from it, however its client writes the
     answer back. A history that it rewrote is a new context. Each of its conversations is a lane (`env.Context`), a
@@ -108,7 +110,7 @@ class Agents:
         """Begin a program, up to what it asks first."""
         del seed  # of the engine's sampling alone
         episode = AgentEpisode(task, self._loopback, shows_tools=self._shows_tools)
-        await episode.begin(lambda: self._start(task, episode))
+        await episode.begin(lambda: self._start(task, episode), self._runs_on())
         return episode
 
     async def restore(self, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None) -> AgentEpisode:
@@ -120,7 +122,7 @@ class Agents:
         del seed
         order = [] if snapshot is None else [str(state) for state in json.loads(snapshot)]
         episode = AgentEpisode(task, self._loopback, shows_tools=self._shows_tools, order=order)
-        await episode.begin(lambda: self._start(task, episode))
+        await episode.begin(lambda: self._start(task, episode), self._runs_on())
         for number, action in enumerate(actions):
             outcome = await episode.step(action)
             if outcome.terminated:
@@ -138,7 +140,8 @@ class Agents:
 
     def _start(self, task: Task, episode: AgentEpisode) -> Callable[[], None]:
         """Run the program; returns what stops it."""
-        if not any(map(inspect.iscoroutinefunction, (self._run, getattr(self._run, "__call__", None)))):  # noqa: B004
+        loop = self._runs_on()
+        if loop is None:
             plain = cast("Callable[[Task, str, str], float]", self._run)
 
             def work() -> None:
@@ -160,12 +163,13 @@ class Agents:
                 event = _broken(error)
             episode.tell(event)
 
-        loop = self._running()
         running = asyncio.run_coroutine_threadsafe(wait(), loop)
         return lambda: cast("None", running.cancel())
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        """The loop of all programs that are coroutines."""
+    def _runs_on(self) -> asyncio.AbstractEventLoop | None:
+        """The loop of all programs that are coroutines; None where they are plain functions."""
+        if not any(map(inspect.iscoroutinefunction, (self._run, getattr(self._run, "__call__", None)))):  # noqa: B004
+            return None
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -201,8 +205,12 @@ class AgentEpisode:
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
-    async def begin(self, start: Callable[[], Callable[[], None]]) -> None:
+    async def begin(self, start: Callable[[], Callable[[], None]], runs: asyncio.AbstractEventLoop | None) -> None:
         """Have the program ask.
+
+        Args:
+            start: runs it; gives what stops it.
+            runs: the loop that it runs on; None: a thread.
 
         Raises:
             RuntimeError: it ended without.
@@ -211,6 +219,9 @@ class AgentEpisode:
         self._name, self.base_url, self.api_key, _ = opened
         try:
             self._stop = start()
+            if not self._order:
+                self._hear(await self._events.get())
+                await self._first(runs)
             outcome = await self._next()
         except BaseException:
             self.close()
@@ -271,7 +282,7 @@ class AgentEpisode:
         try:
             if self._order and not is_told:
                 self._tell(await self._expected(self._order.popleft()))
-            elif not is_told:
+            elif not (is_told or self._heard or self._end):
                 await self._listen()
         except asyncio.CancelledError:  # it took too long
             self.close()
@@ -302,6 +313,17 @@ class AgentEpisode:
                 self._hear(await asyncio.wait_for(self._events.get(), _TOGETHER_SECONDS))
             except TimeoutError:
                 return
+
+    async def _first(self, runs: asyncio.AbstractEventLoop | None) -> None:
+        """Hear all that the program begins with: until nothing comes while the loops that take part go on."""
+        while not self._end:
+            for loop in (runs, self._heard[0].loop):
+                if loop is not None:
+                    await _gone_on(loop)
+            if self._events.empty():
+                return
+            while not self._events.empty():
+                self._hear(self._events.get_nowait())
 
     async def _expected(self, state: str) -> Any:
         """The call of a state, which was told before, whatever else is asked first."""
@@ -356,6 +378,14 @@ def _broken(error: BaseException) -> Exception:
     if isinstance(error, Exception):
         return error
     return RuntimeError(f"the agent ended by {type(error).__name__}: {error}")
+
+
+async def _gone_on(loop: asyncio.AbstractEventLoop) -> None:
+    """Wait until another loop has done what it can do, and some more."""
+    passed: Future[None] = Future()
+    with suppress(RuntimeError):  # it is closed
+        loop.call_soon_threadsafe(loop.call_later, _TOGETHER_SECONDS, passed.set_result, None)
+        await asyncio.wait({asyncio.wrap_future(passed)}, timeout=_STANDING_SECONDS)
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:

@@ -21,7 +21,9 @@ class Message(TypedDict, total=False):
     """A message of a chat, as OpenAI and the templates of models have it.
 
     `role` is `system`, `user`, `assistant` or `tool`; `content` its text, or its parts in order, texts and images; an
-    assistant's message may have `tool_calls`, and a tool's says by `tool_call_id` or `name` which call it answers.
+    assistant's message may have `tool_calls`, and a tool's says by `tool_call_id` or `name` which call it answers. A
+    message of role `prompt` stands alone and is a whole context as it is, without a template: its text, or its `tokens`
+    where it has any.
     """
 
     role: str
@@ -29,6 +31,7 @@ class Message(TypedDict, total=False):
     tool_calls: list[dict[str, Any]]
     tool_call_id: str
     name: str
+    tokens: list[int]
 
 
 Content = str | Message | Sequence[Message]

@@ -82,6 +82,10 @@ pub(super) fn refuse_link(fs: &dyn Fs, folder: &Path) -> Result<()> {
 
 /// What to do in one folder.
 struct Plan {
+    /// A marker without a name, which was being made.
+    unfinished: Option<PathBuf>,
+    /// The marker that the folder lacks: the writer had not come to it.
+    lacks: Option<PathBuf>,
     remove: Vec<PathBuf>,
     rename: Vec<(PathBuf, PathBuf)>,
     markers: Vec<PathBuf>,
@@ -90,13 +94,19 @@ struct Plan {
 impl Plan {
     /// In the order in which the commit would have done it.
     fn carry_out(&self, fs: &dyn Fs) -> Result<()> {
+        if let Some(path) = &self.unfinished {
+            fs.remove(path).map_err(failed("remove", path))?;
+        }
+        if let Some(marker) = &self.lacks {
+            mark(fs, marker)?;
+        }
         for path in &self.remove {
             fs.remove(path).map_err(failed("remove", path))?;
         }
         for (from, to) in &self.rename {
             fs.rename(from, to).map_err(failed("rename", from))?;
         }
-        self.markers.iter().try_for_each(|path| fs.remove(path).map_err(failed("remove", path)))
+        self.markers.iter().chain(&self.lacks).try_for_each(|path| fs.remove(path).map_err(failed("remove", path)))
     }
 }
 
@@ -104,7 +114,7 @@ impl Plan {
 fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<Plan> {
     let path = store.join(folder);
     let names = fs.list(&path).map_err(failed("list", &path))?;
-    let mut plan = Plan { remove: Vec::new(), rename: Vec::new(), markers: Vec::new() };
+    let mut plan = Plan { unfinished: None, lacks: None, remove: Vec::new(), rename: Vec::new(), markers: Vec::new() };
     for segment in manifest.of(folder) {
         let (staged, own) = (segment.staged(&path), segment.path(&path));
         match (is_in(&names, &staged), is_in(&names, &own)) {
@@ -126,9 +136,16 @@ fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<
     }
     for name in &names {
         let found = path.join(name);
-        if [MARKER, STAGED_MARKER, OLD_MARKER].contains(&name.as_str()) {
-            plan.markers.push(found);
-            continue;
+        match name.as_str() {
+            MARKER | OLD_MARKER => {
+                plan.markers.push(found);
+                continue;
+            }
+            STAGED_MARKER => {
+                plan.unfinished = Some(found);
+                continue;
+            }
+            _ => {}
         }
         let Some((row, commit)) = segment::numbers(name) else { continue };
         let is_sealed = found.extension().is_some_and(|ending| ending == "arrow");
@@ -145,6 +162,10 @@ fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<
         if !is_named && !plan.rename.iter().any(|(from, _)| *from == found) {
             plan.remove.push(found);
         }
+    }
+    let is_read = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "arrow");
+    if plan.markers.is_empty() && plan.remove.iter().any(is_read) {
+        plan.lacks = Some(path.join(MARKER));
     }
     Ok(plan)
 }

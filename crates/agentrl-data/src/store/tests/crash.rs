@@ -1,8 +1,9 @@
 //! Every crash point: a run that stops before any write, sync or rename comes back as it was before or after its commit.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::super::recover::MARKED;
+use super::super::recover::{MARKED, MARKER};
 use super::memory::{Crash, Image};
 use super::*;
 
@@ -131,6 +132,30 @@ fn check_whole(files: &BTreeMap<PathBuf, Arc<[u8]>>, what: &str) {
     }
 }
 
+/// What stock tools read of each folder.
+fn visible(files: &BTreeMap<PathBuf, Arc<[u8]>>) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
+    let mut found = BTreeMap::<_, BTreeSet<_>>::new();
+    for path in files.keys().filter(|path| path.extension().is_some_and(|end| end == "arrow")) {
+        found.entry(path.parent().unwrap().to_owned()).or_default().insert(path.clone());
+    }
+    found
+}
+
+/// Whoever reads a folder while it is recovered finds what was there, or what will be, or the marker.
+fn check_visible(
+    from: &BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+    to: &BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+    now: &BTreeMap<PathBuf, BTreeSet<PathBuf>>,
+    what: &str,
+) {
+    let none = BTreeSet::new();
+    for (folder, old) in from {
+        let [new, now] = [to, now].map(|files| files.get(folder).unwrap_or(&none));
+        let is_marked = now.contains(&folder.join(MARKER));
+        assert!(is_marked || now.is_superset(old) || now.is_superset(new), "{what}: {now:?}, not {old:?} or {new:?}");
+    }
+}
+
 /// All crash points of a workload; returns how many there were.
 fn all_points(seed: u64) -> usize {
     let memory = Memory::new();
@@ -160,8 +185,10 @@ fn all_points(seed: u64) -> usize {
                 let recovered = Memory::from(after.clone());
                 recovered.record();
                 drop(open(&recovered));
+                let [from, to] = [&files, &recovered.image().files()].map(visible);
                 for (again, image) in recovered.history().into_iter().enumerate() {
                     let what = format!("{what}, recovery stopped before operation {again}");
+                    check_visible(&from, &to, &visible(&image.after(Crash::Kill, &mut random).files()), &what);
                     check(image.after(Crash::LoseSome, &mut random), &[last, next], &what);
                 }
             }

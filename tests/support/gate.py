@@ -1,0 +1,51 @@
+"""An engine that steps when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+_SECONDS = 600.0
+"""A hang, not a slow day."""
+
+
+class Gate:
+    """Lets an engine do one step after the other: `pass_(n)` returns when it has begun the one behind them."""
+
+    def __init__(self, engine: Any) -> None:
+        self.begun, self.allowed = threading.Semaphore(0), threading.Semaphore(0)
+        self.running: list[int] = []
+        self._engine = engine
+        step = engine._step
+
+        def gated() -> Any:
+            self.running.append(len(engine._running))
+            self.begun.release()
+            assert self.allowed.acquire(timeout=_SECONDS)
+            return step()
+
+        engine._step = gated
+
+    async def stands(self) -> None:
+        """Wait until a step begins."""
+        assert await asyncio.to_thread(self.begun.acquire, timeout=_SECONDS)
+
+    async def pass_(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.allowed.release()
+            await self.stands()
+
+    async def told(self) -> None:
+        """Wait until the engine, which stands, has something to read behind the step: what another thread tells it."""
+        assert await asyncio.to_thread(self._told)
+
+    def _told(self) -> bool:
+        end = time.monotonic() + _SECONDS
+        while self._engine._mail.empty() and time.monotonic() < end:
+            time.sleep(0.001)
+        return not self._engine._mail.empty()
+
+    def open(self) -> None:
+        self.allowed.release(1000)

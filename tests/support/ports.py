@@ -1,0 +1,26 @@
+"""Ports for servers that tests start as processes."""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+_FIRST = 10_000
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_port() -> int:
+    """One that nobody listens on, and that the system gives to nobody before a server has started on it.
+
+    What the system chooses by itself, for listeners without a port and for whoever connects, lies in a range that is
+    left out. A client that asks again and again where nobody listens could even be connected with itself there.
+    """
+    lowest, highest = map(int, _RANGE.read_text(encoding="ascii").split()) if _RANGE.exists() else (32_768, 60_999)
+    ports = [*range(_FIRST, lowest), *range(max(_FIRST, highest + 1), 1 << 16)]
+    while True:
+        port = random.SystemRandom().choice(ports)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
