@@ -43,7 +43,13 @@ pub struct Extra<'a> {
 /// `InvalidInput` if lengths differ, ids are not dense, a valid value, baseline or divisor is not finite (the message names
 /// its row), a column that an option needs is missing, or an option is out of range; `Overflow` if a result or the distance
 /// of a group's values is too large for its type. `out` is unspecified after an error.
-pub fn normalise<T: Float, O: Float>(
+pub fn normalise<T: Float>(columns: &Columns<'_, T>, options: &Options, extra: Extra<'_>, out: &mut [T]) -> Result<()> {
+    // Not in line: what calls this may be compiled to be small.
+    T::normalise(columns, options, extra, out)
+}
+
+/// The same into a column of either type.
+pub(crate) fn normalise_into<T: Float, O: Float>(
     columns: &Columns<'_, T>,
     options: &Options,
     extra: Extra<'_>,
