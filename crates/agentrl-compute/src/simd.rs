@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn keys_ascend_unless_one_is_below_the_one_before() {
         let mut keys: Vec<u32> = (0..10 * BLOCK as u32).map(|key| key / 3).collect();
-        assert!(ascend(&keys) && ascend(&keys[..1]) && ascend(&[]));
+        assert!(ascend(&keys) && ascend(&keys[..1]) && ascend::<u32>(&[]));
         for place in (0..keys.len()).step_by(61) {
             let key = std::mem::replace(&mut keys[place], u32::MAX);
             assert_eq!(ascend(&keys), place + 1 == 10 * BLOCK, "{place}");
