@@ -78,8 +78,8 @@ impl Found {
         let (mut high, mut middle, mut low) = ([0; LANES], [0; LANES], [0; LANES]);
         for votes in votes {
             for lane in 0..LANES {
-                let value = grids.round(lane, votes[lane]) - nearests[lane];
-                let [a, b] = halves(if votes[lane].is_nan() { 0 } else { value });
+                let known = !votes[lane].is_nan();
+                let [a, b] = halves(if known { grids.round(lane, votes[lane]) - nearests[lane] } else { 0 });
                 high[lane] += a * a;
                 middle[lane] += a * b;
                 low[lane] += b * b;
