@@ -114,6 +114,14 @@ pub(crate) fn ascend<K: PartialOrd>(keys: &[K]) -> bool {
     })
 }
 
+/// A number, or the end of the range from minus a bound to it; `clamp` would also look whether there is such a range, and
+/// where a loop can end in a panic it is not made of vectors.
+#[inline(always)]
+pub(crate) fn within(number: f64, bound: f64) -> f64 {
+    let number = if number < -bound { -bound } else { number };
+    if number > bound { bound } else { number }
+}
+
 /// `e^x` of each number, to within one unit in the last place, of what lies within a bound of at most 700; beyond it is that
 /// of the bound.
 #[inline(never)]
@@ -122,7 +130,7 @@ pub(crate) fn exp(numbers: &mut [f64], bound: f64) {
         #[inline(always)]
         || {
             for number in numbers {
-                let (order, power) = reduced(number.clamp(-bound, bound));
+                let (order, power) = reduced(within(*number, bound));
                 *number = (1.0 + power) * power_of_two(order);
             }
         },

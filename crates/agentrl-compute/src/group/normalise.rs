@@ -4,7 +4,7 @@ use super::columns::{Columns, Units};
 use super::options::{Center, Options, Scale};
 use super::rule::{Line, Rule, rule_maker, rules};
 use crate::check::{finite, same_length};
-use crate::simd::{BLOCK, wide};
+use crate::simd::{BLOCK, wide, within};
 use crate::{Error, Float, Result, par};
 
 /// What a centre or a scale may need besides the columns.
@@ -202,7 +202,7 @@ fn compare(numbers: &mut [f64], lines: &[Line], valid: Option<&[bool]>, bound: f
 /// A result within its bounds; adding zero turns a negative zero into zero.
 #[inline(always)]
 fn cut(value: f64, bound: f64) -> f64 {
-    value.clamp(-bound, bound) + 0.0
+    within(value, bound) + 0.0
 }
 
 /// A column that an option needs, checked; `None` where it needs none.
