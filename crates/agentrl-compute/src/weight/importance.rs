@@ -124,9 +124,10 @@ impl Bounds {
         let &Self { least, most, action } = self;
         let (below, above) = if action == Action::Truncate { (least, most) } else { (0.0, 0.0) };
         let filter = action == Action::Filter;
+        // Moved into the closure: numbers that it only borrows are chosen by their addresses, and then gathered.
         wide(
             #[inline(always)]
-            || {
+            move || {
                 if let Some(mask) = mask {
                     // What is NaN is not outside.
                     let tokens = weights.iter_mut().zip(mask);
