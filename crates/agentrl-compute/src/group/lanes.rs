@@ -4,7 +4,8 @@ use super::grid::{DIGITS, halves, nearest, squares};
 use super::moments::{Statistics, greater, lesser};
 use crate::simd::wide;
 
-/// Groups that are worked on at once.
+/// Groups that are worked on at once: more than a vector has room for, or else loops over them are unrolled, and vectors are
+/// made of votes, which stand apart.
 const LANES: usize = 32;
 
 /// The most votes of a group that has a lane.
