@@ -1,4 +1,4 @@
-"""Group advantage of a million rewards in groups of 8: raw ids in, advantages out, beside NumPy, Polars and verl.
+"""Group advantage of a million rewards in groups of 8, and of fewer: raw ids in, advantages out.
 
 python bench/group_advantage.py [--rows 1000000] [--growth]
 """
@@ -6,6 +6,7 @@ python bench/group_advantage.py [--rows 1000000] [--growth]
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -50,9 +51,9 @@ def main() -> None:
     bench = Bench("group_advantage")
     out = np.empty(rows)
     for work, given, number, goals in [
-        ("contiguous integer ids", ids, ids, (3.5, 3.0)),
-        ("shuffled integer ids", shuffled, shuffled, (2.0, 3.0)),
-        ("contiguous string ids", names, None, (0.0, 3.0)),
+        ("contiguous integer ids", ids, ids, (4.0, 6.0)),
+        ("shuffled integer ids", shuffled, shuffled, (2.5, 3.0)),
+        ("contiguous string ids", names, None, (0.0, 6.0)),
         ("shuffled string ids", mixed_names, None, (0.0, 3.0)),
     ]:
 
@@ -65,8 +66,26 @@ def main() -> None:
             )
         series = given if isinstance(given, pl.Series) else pl.Series(given)
         bench.against(work, "Polars over", ours, lambda s=series: polars_advantage(rewards, s), runs=15, goal=goals[1])
+    small_batches(bench, rng)
     growth = draw_growth(rng) if options.growth else None
     bench.write(rows=rows, group=GROUP, growth=growth)
+
+
+def small_batches(bench: Bench, rng: np.random.Generator) -> None:
+    """What a batch has: some hundred rows to some ten thousand; so many calls in a row that their time can be read."""
+    for rows in (100, 1_000, 10_000):
+        rewards, ids = rng.normal(size=rows), np.repeat(np.arange(rows // GROUP + 1), GROUP)[:rows]
+        for order, given in (("contiguous", ids), ("shuffled", rng.permutation(ids))):
+            work = f"{rows} rows, {order} ids, {100_000 // rows} calls"
+            ours, theirs = (partial(repeated, made, rewards, given) for made in (group.normalise, numpy_advantage))
+            bench.against(work, "NumPy bincount", ours, theirs, runs=50, goal=1.0)
+
+
+def repeated(work: Callable[[np.ndarray, np.ndarray], np.ndarray], rewards: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """What many calls make."""
+    for _ in range(100_000 // len(ids)):
+        made = work(rewards, ids)
+    return made
 
 
 def draw_growth(rng: np.random.Generator) -> list[dict[str, float]]:

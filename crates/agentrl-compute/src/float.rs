@@ -3,6 +3,7 @@
 //! What takes long reads a column block by block, works on f64 alone, and writes it back: such work is compiled once, here,
 //! whatever the column's type is and however the crate that calls it is compiled.
 
+use crate::group::{self, Columns, Extra, Options};
 use crate::simd::wide;
 use crate::{Error, Result};
 
@@ -34,6 +35,9 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
 
     /// Numbers as f64: as they stand, or read into a buffer.
     fn doubles<'a>(values: &'a [Self], buffer: &'a mut Vec<f64>) -> &'a [f64];
+
+    /// [`normalise`](group::normalise) of a column of this type.
+    fn normalise(columns: &Columns<'_, Self>, options: &Options, extra: Extra<'_>, out: &mut [Self]) -> Result<()>;
 
     /// A row's result in this type; an error where it is too large for it.
     fn result(row: usize, value: f64) -> Result<Self> {
@@ -70,6 +74,10 @@ macro_rules! in_vectors {
                 #[inline(always)]
                 || values.iter_mut().zip(numbers).for_each(|(value, &number)| *value = Self::from_f64(number)),
             );
+        }
+
+        fn normalise(columns: &Columns<'_, Self>, options: &Options, extra: Extra<'_>, out: &mut [Self]) -> Result<()> {
+            group::normalise_into(columns, options, extra, out)
         }
     };
 }

@@ -1,6 +1,6 @@
 # Statistics of groups and what is made of them.
 
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,26 +35,25 @@ _Statistics: TypeAlias = tuple[
 
 def normalise(
     values: NDArray[_Float],
-    groups: _U32,
-    *,
-    center: str = "mean",
-    scale: str = "std",
-    median: str = "midpoint",
+    ids: NDArray[Any],
+    center: str,
+    scale: str,
+    median: str,
     ddof: int,
-    eps: float = 1e-6,
-    variance_eps: float = 0.0,
-    scale_at_least: float = 0.0,
-    scale_above: float = 0.0,
-    votes_at_least: int | None = None,
-    singleton: str = "zero",
-    at_most: float | None = None,
-    weights: _F64 | None = None,
-    units: _U32 | None = None,
-    baseline: _F64 | None = None,
-    divisor: _F64 | None = None,
-    scale_groups: _U32 | None = None,
-    valid: _Bool | None = None,
-    out: NDArray[_Float] | None = None,
+    eps: float,
+    variance_eps: float,
+    scale_at_least: float,
+    scale_above: float,
+    votes_at_least: int | None,
+    singleton: str,
+    at_most: float | None,
+    weights: _F64 | None,
+    units: _U32 | None,
+    baseline: _F64 | None,
+    divisor: _F64 | None,
+    scale_groups: _U32 | None,
+    valid: _Bool | None,
+    out: NDArray[_Float] | None,
 ) -> NDArray[_Float]: ...
 def statistics(
     values: NDArray[_Float],

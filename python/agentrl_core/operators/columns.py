@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from agentrl_core.exceptions import InvalidInputError
 _STATE_BYTES = 16
 _LARGEST = np.iinfo(np.int64).max
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
+_INTEGERS = (np.dtype(np.int64),)
+_BOOLEANS = (np.dtype(np.bool_),)
+_IDS = (np.dtype(np.int64), np.dtype(np.uint32))
 
 
 def numbers(
@@ -31,6 +34,8 @@ def numbers(
     Raises:
         InvalidInputError: of another number of dimensions, not numbers, or of another length.
     """
+    if _is_plain(values, _FLOATS, dimensions):
+        return _checked(values, name, length)
     array = column(values, name, dimensions=dimensions)
     if array.dtype not in _FLOATS:
         if array.dtype.kind not in "fiub":
@@ -67,6 +72,8 @@ def alike(**columns: object) -> list[NDArray[Any]]:
     arrays: list[NDArray[Any]] = []
     for name, values in columns.items():
         arrays.append(numbers(values, name, length=len(arrays[0]) if arrays else None))
+    if len({array.dtype for array in arrays}) == 1:
+        return arrays
     kind = np.result_type(*arrays)
     return [array.astype(kind, copy=False) for array in arrays]
 
@@ -77,6 +84,8 @@ def like(results: NDArray[np.float64], column: NDArray[Any]) -> NDArray[Any]:
     Raises:
         InvalidInputError: a number is too large for the type.
     """
+    if results.dtype == column.dtype:
+        return representable(results)
     with np.errstate(over="ignore"):
         return representable(results.astype(column.dtype, copy=False))
 
@@ -102,6 +111,8 @@ def integers(values: object, name: str, *, length: int | None = None) -> NDArray
     Raises:
         InvalidInputError: not one-dimensional, not whole numbers, or of another length.
     """
+    if _is_plain(values, _INTEGERS):
+        return _checked(values, name, length)
     array = column(values, name)
     if array.dtype.kind not in "iu":
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give whole numbers without missing values")
@@ -120,6 +131,8 @@ def mask(
     """
     if values is None:
         return None
+    if _is_plain(values, _BOOLEANS):
+        return _checked(values, name, length, first)
     array = column(values, name)
     if array.dtype != np.bool_ and len(array):
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans, True where the row counts")
@@ -148,7 +161,9 @@ def keys(
     Raises:
         InvalidInputError: ids of another type, or of another length.
     """
-    if isinstance(values, (list, tuple)):
+    if _is_plain(values, _IDS):
+        dense, _ = _core.keys.dense(values)
+    elif isinstance(values, (list, tuple)):
         dense, _ = _core.keys.dense(list(values), name)
     elif not isinstance(values, np.ndarray) and is_arrow(values):
         try:
@@ -162,6 +177,21 @@ def keys(
     return _checked(dense, name, length, first)
 
 
+def ids(values: object, name: str, *, length: int | None = None) -> NDArray[Any]:
+    """A column of ids for what labels them itself: whole numbers of any width as they are, others dense.
+
+    Raises:
+        InvalidInputError: as `keys`.
+    """
+    if _is_plain(values, _IDS):
+        return _checked(values, name, length)
+    if isinstance(values, np.ndarray) or not (isinstance(values, (list, tuple)) or is_arrow(values)):
+        values = column(values, name, dimensions=(1, 2))
+        if values.ndim == 1 and values.dtype.kind in "iu":
+            return _checked(_flat(values), name, length)
+    return keys(values, name, length=length)
+
+
 def labels(values: object, name: str, *, length: int | None = None) -> NDArray[np.uint32]:
     """A column of ids as `uint32` ids in no particular order, for what does not give one result for each group.
 
@@ -171,11 +201,7 @@ def labels(values: object, name: str, *, length: int | None = None) -> NDArray[n
     Raises:
         InvalidInputError: as `keys`.
     """
-    if not isinstance(values, (list, tuple)) and not is_arrow(values):
-        values = column(values, name, dimensions=(1, 2))
-        if values.ndim == 1 and values.dtype.kind in "iu":
-            return _checked(_core.keys.label(_flat(values), name), name, length)
-    return keys(values, name, length=length)
+    return _core.keys.label(ids(values, name, length=length), name)
 
 
 def groups(values: object | None, name: str, *, length: int) -> NDArray[np.uint32]:
@@ -380,6 +406,16 @@ def _is_whole(values: Any) -> bool:
 def is_arrow(values: object) -> bool:
     """Whether something is an Arrow array, or a stream of them, of whatever library."""
     return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
+
+
+def _is_plain(
+    values: object, dtypes: tuple[np.dtype[Any], ...], dimensions: tuple[int, ...] = (1,)
+) -> TypeGuard[NDArray[Any]]:
+    """Whether something is a column of one of some types that the core may look at as it is, which most are."""
+    if type(values) is not np.ndarray or values.dtype not in dtypes or values.ndim not in dimensions:
+        return False
+    flags = values.flags
+    return flags.c_contiguous and flags.aligned
 
 
 def _flat(array: NDArray[Any]) -> NDArray[Any]:

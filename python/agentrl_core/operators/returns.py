@@ -32,7 +32,7 @@ from agentrl_core.operators import columns
 _VARIANCE_EPS = 1e-8  # what `group.whiten` adds
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Rows:
     """Columns brought into sequences that stand together, and back."""
 
@@ -73,18 +73,14 @@ class _Rows:
             starts = np.arange(len(table) + 1) * table.shape[1]
         else:
             raise InvalidInputError(f"{name} has no sequences; give sequence_ids, offsets, or a table [B, T]")
-        shell = cls(table.shape, dtype, starts.astype(np.int64, copy=False), order, None, None, np.empty(0, dtype))
-        if mask is None and ends is None and bootstrap is None:
-            return shell
-        return cls(
-            table.shape,
-            dtype,
-            shell.offsets,
-            order,
-            None if mask is None else shell.flags(mask, "mask"),
-            None if ends is None else shell.flags(ends, "ends"),
-            shell.bootstrap if bootstrap is None else shell.numbers(bootstrap, "bootstrap"),
-        )
+        rows = cls(table.shape, dtype, starts.astype(np.int64, copy=False), order, None, None, np.empty(0, dtype))
+        if mask is not None:
+            rows.mask = rows.flags(mask, "mask")
+        if ends is not None:
+            rows.ends = rows.flags(ends, "ends")
+        if bootstrap is not None:
+            rows.bootstrap = rows.numbers(bootstrap, "bootstrap")
+        return rows
 
     def flags(self, column: object, name: str) -> NDArray[np.bool_]:
         array = columns.column(column, name, dimensions=(1, 2))
@@ -98,13 +94,13 @@ class _Rows:
     def _arranged(self, array: NDArray[Any], name: str) -> NDArray[Any]:
         if array.shape != self.shape:
             raise InvalidInputError(f"{name} has shape {array.shape} but the first column has {self.shape}")
-        flat = np.ascontiguousarray(array).reshape(-1)
+        flat = array if array.ndim == 1 and array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
         return flat if self.order is None else flat[self.order]
 
     def back(self, results: NDArray[Any]) -> NDArray[Any]:
         """A result in the order and the shape of the input."""
         if self.order is None:
-            return results.reshape(self.shape)
+            return results if len(self.shape) == 1 else results.reshape(self.shape)
         out = np.empty_like(results)
         out[self.order] = results
         return out

@@ -2,7 +2,7 @@
 //! state.
 
 use crate::check::same_length;
-use crate::group::{Columns, Extra, Options, Scale, Singleton, normalise};
+use crate::group::{Columns, Extra, Options, Scale, Singleton, normalise_into};
 use crate::keys::pair;
 use crate::{Error, Float, Result, names, par};
 
@@ -83,7 +83,7 @@ pub struct GigpoColumns<'a, T> {
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, ids are not dense, a valid value is not finite or an option is out of range; `Overflow`
-/// as in [`normalise`]. `out` is unspecified after an error.
+/// as in [`normalise`](crate::group::normalise). `out` is unspecified after an error.
 pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, out: &mut [T]) -> Result<()> {
     let &GigpoColumns { episode_scores, step_returns, groups, trajectories, anchors, valid } = columns;
     let rows = episode_scores.len();
@@ -107,11 +107,11 @@ pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, ou
         ..Columns::new("episode_scores", episode_scores, groups)
     };
     let mut by_episode = vec![0.0_f64; rows];
-    normalise(&episodes, &by_group, Extra::default(), &mut by_episode)?;
+    normalise_into(&episodes, &by_group, Extra::default(), &mut by_episode)?;
     let states = pair(groups, anchors)?.ids;
     let steps = Columns { valid, ..Columns::new("step_returns", step_returns, &states) };
     let mut by_state = vec![0.0_f64; rows];
-    normalise(&steps, &Options { singleton: Singleton::Zero, ..by_group }, Extra::default(), &mut by_state)?;
+    normalise_into(&steps, &Options { singleton: Singleton::Zero, ..by_group }, Extra::default(), &mut by_state)?;
     par::fill(out, |start, piece| {
         for (row, place) in (start..).zip(piece) {
             *place = T::result(row, by_episode[row] + step_weight * by_state[row])?;

@@ -12,17 +12,31 @@ pub(super) fn headroom(count: u64) -> i32 {
 }
 
 /// Digits of a value on its grid. With so many, adding a float rounds to it: see [`Grid::round`].
-const DIGITS: i32 = 51;
-
-/// Of groups of up to two to the power of this, the number of values times the sum of their squares fits 128 bits too:
-/// that saves a division of integers, which would cost as much as all the rest.
-pub(super) const SMALL: i32 = 12;
+pub(super) const DIGITS: i32 = 51;
 
 /// Values from which on several are squared at once.
 const MANY: usize = 64;
 
 /// A float from which on all are whole, in the middle of those of its binary order.
-const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
+pub(super) const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
+
+/// `2^26 a + b`: halves whose products are those of 32 bits, of which processors make several at once.
+#[inline(always)]
+pub(super) fn halves(value: i64) -> [i64; 2] {
+    [i64::from((value >> 26) as i32), i64::from((value & ((1 << 26) - 1)) as i32)]
+}
+
+/// The whole number next to one that is at most `2^51` in size.
+#[inline(always)]
+pub(super) fn nearest(value: f64) -> i64 {
+    (value + WHOLE).to_bits().cast_signed() - WHOLE.to_bits().cast_signed()
+}
+
+/// The sum `2^52 high + low` as a float.
+#[inline(always)]
+pub(super) fn squares(high: i64, low: i64) -> f64 {
+    high as f64 * (1_u64 << 52) as f64 + low as f64
+}
 
 /// Where values are rounded to integers: multiples of a power of two, relative to an origin.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +63,7 @@ impl Grid {
     /// The nearest integer: the difference of two floats of one binary order is that of their bits.
     #[inline]
     pub(crate) fn round(&self, value: f64) -> i64 {
-        let scaled = (value - self.origin) * self.scale[0] * self.scale[1];
-        (scaled + WHOLE).to_bits().cast_signed() - WHOLE.to_bits().cast_signed()
+        nearest((value - self.origin) * self.scale[0] * self.scale[1])
     }
 
     /// Sums of some of the values of the grid; those that are NaN are none.
@@ -78,8 +91,8 @@ impl Grid {
 
     /// The sum of at most [`BLOCK`] values, and what is known already with their squares added.
     ///
-    /// A value `2^26 a + b` has the square `2^52 a² + 2^27 a b + b²`: products of 32 bits, of which processors make several at
-    /// once, and of which so few add up to no more than 64 bits hold.
+    /// A value `2^26 a + b` has the square `2^52 a² + 2^27 a b + b²`; products of so few values add up to no more than 64 bits
+    /// hold.
     #[inline(never)]
     fn add_many(&self, numbers: &[f64], squares: i128) -> (i64, i128) {
         let [sum, high, middle, low] = wide(
@@ -88,7 +101,7 @@ impl Grid {
                 let mut sums = [0_i64; 4];
                 for &number in numbers {
                     let value = self.round(if number.is_nan() { self.origin } else { number });
-                    let (a, b) = (i64::from((value >> 26) as i32), i64::from((value & ((1 << 26) - 1)) as i32));
+                    let [a, b] = halves(value);
                     sums[0] += value;
                     sums[1] += a * a;
                     sums[2] += a * b;

@@ -4,6 +4,7 @@ use std::mem::take;
 use std::ops::Range;
 
 use super::columns::Columns;
+use super::lanes;
 use super::moments::{Extent, Moments, Statistics};
 use super::scattered::Scattered;
 use super::votes::{Buffer, Read, Votes};
@@ -232,11 +233,13 @@ impl<T: Float> Grouped<'_, T> {
 
 /// The statistics of groups that start at some places, the first of which is that of the first value.
 fn of_groups(starts: &[u32], values: &[f64], weights: &[f64], ddof: u32, found: &mut Vec<Statistics>) {
+    if weights.is_empty() {
+        return lanes::of_groups(starts, values, ddof, found);
+    }
     let first = starts[0];
-    // One group after another with nothing between: the processor works on several of them at once.
     found.extend(starts.windows(2).map(|ends| {
         let votes = (ends[0] - first) as usize..(ends[1] - first) as usize;
-        Statistics::of(&values[votes.clone()], weights.get(votes).unwrap_or(&[]), ddof)
+        Statistics::of(&values[votes.clone()], &weights[votes], ddof)
     }));
 }
 
@@ -268,13 +271,19 @@ impl<T: Float> Group<'_, '_, T> {
     #[inline]
     pub(crate) fn statistics(&mut self, ddof: u32) -> Result<&Statistics> {
         if self.buffer.found.is_empty() {
-            if self.large {
-                self.buffer.found.push(self.statistics_in_pieces(ddof)?);
-            } else {
-                self.grouped.statistics(self.piece, ddof, self.buffer);
-            }
+            self.find(ddof)?;
         }
         Ok(&self.buffer.found[self.index - self.piece.start])
+    }
+
+    #[inline(never)]
+    fn find(&mut self, ddof: u32) -> Result<()> {
+        if self.large {
+            self.buffer.found.push(self.statistics_in_pieces(ddof)?);
+        } else {
+            self.grouped.statistics(self.piece, ddof, self.buffer);
+        }
+        Ok(())
     }
 
     /// Those of a large group, reading its rows block by block, twice: the votes are never all in memory.

@@ -4,8 +4,9 @@
 //! because its sums are exact integer additions. Rows that are not valid neither vote nor get a value.
 //!
 //! The files, from the ground up. `columns` are the rows as they come, checked; `options` what may be asked of them.
-//! `accumulator` adds numbers up exactly, `grid` rounds them so that integers add up to the same, `moments` makes count, mean, deviation and range of it, `sums` only the sum. `votes`
-//! holds what was read of neighbouring groups, `scattered` reads it where the rows of a group stand apart, and `grouped` in
+//! `accumulator` adds numbers up exactly, `grid` rounds them so that integers add up to the same, `moments` makes count, mean,
+//! deviation and range of it, `lanes` those of many small groups at once, `sums` only the sum. `votes` holds what was read of
+//! neighbouring groups, `scattered` reads it where the rows of a group stand apart, and `grouped` in
 //! either case, so that work on each group runs on all threads. On these stand what users call: `statistics`, `order`
 //! (quantiles), `reduce` (one number for each group, or a column made within groups), and `normalise`, which turns a group's
 //! statistics into a `rule` (with `beta` for one of its scales) and applies it to the rows; `whitened` is its short cut for
@@ -16,6 +17,7 @@ mod beta;
 mod columns;
 mod grid;
 mod grouped;
+mod lanes;
 mod moments;
 mod normalise;
 mod options;
@@ -42,6 +44,7 @@ pub use sums::sums;
 pub(crate) use accumulator::Accumulator;
 pub(crate) use columns::group_count;
 pub(crate) use grid::Grid;
+pub(crate) use normalise::normalise_into;
 pub(crate) use sums::total;
 pub(crate) use whitened::whitened;
 

@@ -4,7 +4,7 @@ use super::columns::{Columns, Units};
 use super::options::{Center, Options, Scale};
 use super::rule::{Line, Rule, rule_maker, rules};
 use crate::check::{finite, same_length};
-use crate::simd::{BLOCK, wide};
+use crate::simd::{BLOCK, wide, within};
 use crate::{Error, Float, Result, par};
 
 /// What a centre or a scale may need besides the columns.
@@ -43,7 +43,13 @@ pub struct Extra<'a> {
 /// `InvalidInput` if lengths differ, ids are not dense, a valid value, baseline or divisor is not finite (the message names
 /// its row), a column that an option needs is missing, or an option is out of range; `Overflow` if a result or the distance
 /// of a group's values is too large for its type. `out` is unspecified after an error.
-pub fn normalise<T: Float, O: Float>(
+pub fn normalise<T: Float>(columns: &Columns<'_, T>, options: &Options, extra: Extra<'_>, out: &mut [T]) -> Result<()> {
+    // Not in line: what calls this may be compiled to be small.
+    T::normalise(columns, options, extra, out)
+}
+
+/// The same into a column of either type.
+pub(crate) fn normalise_into<T: Float, O: Float>(
     columns: &Columns<'_, T>,
     options: &Options,
     extra: Extra<'_>,
@@ -196,7 +202,7 @@ fn compare(numbers: &mut [f64], lines: &[Line], valid: Option<&[bool]>, bound: f
 /// A result within its bounds; adding zero turns a negative zero into zero.
 #[inline(always)]
 fn cut(value: f64, bound: f64) -> f64 {
-    value.clamp(-bound, bound) + 0.0
+    within(value, bound) + 0.0
 }
 
 /// A column that an option needs, checked; `None` where it needs none.

@@ -89,6 +89,7 @@ struct OfGroup<'a> {
 
 impl OfGroup<'_> {
     /// The rule of a group with these statistics, and with this median and distance from it if they are needed.
+    #[inline]
     fn rule(&self, index: usize, found: &Statistics, (middle, distance): (f64, f64)) -> Result<Rule> {
         let &Self { name, options, shape, fewest } = self;
         check_distance(name, index, found)?;
@@ -102,8 +103,7 @@ impl OfGroup<'_> {
             Scale::Std => options.divisor(found.std),
             Scale::Mad => options.divisor(distance),
             Scale::Range => options.divisor(found.most - found.least),
-            // The weight 1 / density is at most a million.
-            Scale::Beta => beta::density(found.mean, shape.0, shape.1).max(1e-6),
+            Scale::Beta => density(found.mean, shape),
         };
         // Frequencies of 1 or less in all leave nothing for an unbiased variance.
         let no_spread = options.scale == Scale::Std && found.std.is_nan();
@@ -113,6 +113,12 @@ impl OfGroup<'_> {
         }
         Ok(Rule { line: Line { centre, divisor }, weight: found.weight, small: false })
     }
+}
+
+/// The weight 1 / density is at most a million.
+#[inline(never)]
+fn density(mean: f64, shape: (f64, f64)) -> f64 {
+    beta::density(mean, shape.0, shape.1).max(1e-6)
 }
 
 /// The Beta shape of the means of all groups that have votes.

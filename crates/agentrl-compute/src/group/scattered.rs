@@ -16,12 +16,16 @@ const BUCKET: usize = 1 << 14;
 /// Number of buckets that a piece can write to at once without losing time.
 const BUCKETS: usize = 1 << 8;
 
+/// Votes that are few enough to be sorted into their groups at once.
+const FEW: usize = par::PIECE;
+
 /// The votes in buckets of neighbouring groups.
 #[derive(Debug)]
 pub(super) struct Scattered<T> {
     /// A group's bucket is its id without these last bits, at most 16.
     bits: u32,
     groups: usize,
+    /// None where there is one bucket, which is read from the columns.
     pieces: Vec<Piece<T>>,
 }
 
@@ -39,10 +43,19 @@ struct Piece<T> {
 impl<T: Float> Scattered<T> {
     /// The votes of checked columns of so many groups.
     pub(super) fn new(columns: &Columns<'_, T>, groups: usize) -> Result<Self> {
+        if columns.values.len() <= FEW {
+            return Ok(Self { bits: groups.next_power_of_two().trailing_zeros(), groups, pieces: Vec::new() });
+        }
         let buckets = columns.values.len().div_ceil(BUCKET).clamp(1, BUCKETS);
         let bits = groups.div_ceil(buckets).next_power_of_two().trailing_zeros().min(u16::BITS);
         let buckets = groups.div_ceil(1 << bits);
-        let pieces = par::each(par::pieces(columns.values.len()), |rows| Ok(Piece::new(columns, rows, bits, buckets)))?;
+        // Memory is taken by the thread that gives it back: so it finds it again, and none is new to the system.
+        let room = |rows: Range<usize>| (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()), rows);
+        let pieces = par::pieces(columns.values.len()).into_iter().map(room).collect();
+        let pieces = par::each(pieces, |(tags, values, rows)| {
+            Ok(Piece { tags, values, first_row: rows.start as u32, starts: vec![0; buckets + 1] }
+                .filled(columns, rows, bits))
+        })?;
         Ok(Self { bits, groups, pieces })
     }
 
@@ -57,16 +70,15 @@ impl<T: Float> Scattered<T> {
         let bucket = groups.start >> self.bits;
         let Buffer { starts, values, weights, rows, .. } = buffer;
         starts.resize(groups.len() + 1, 0);
+        if self.pieces.is_empty() {
+            return read_few(columns, with_rows, buffer);
+        }
         for piece in &self.pieces {
             piece.tags[piece.bucket(bucket)].iter().for_each(|&(group, _)| starts[group as usize] += 1);
         }
-        let mut sum = 0;
-        for start in &mut *starts {
-            sum += *start;
-            *start = sum;
-        }
-        values.resize(sum as usize, 0.0);
-        rows.resize(if with_rows { sum as usize } else { 0 }, 0);
+        let sum = ends(starts);
+        values.resize(sum, 0.0);
+        rows.resize(if with_rows { sum } else { 0 }, 0);
         for piece in self.pieces.iter().rev() {
             let votes = piece.bucket(bucket);
             for (&(group, row), value) in piece.tags[votes.clone()].iter().zip(&piece.values[votes]).rev() {
@@ -84,21 +96,60 @@ impl<T: Float> Scattered<T> {
     }
 }
 
+/// Reads the votes of all groups of a few rows.
+fn read_few<T: Float>(columns: &Columns<'_, T>, with_rows: bool, buffer: &mut Buffer) {
+    let Buffer { starts, values, weights, rows, .. } = buffer;
+    if columns.weights.is_none() && columns.valid.is_none() && !with_rows {
+        columns.groups.iter().for_each(|&group| starts[group as usize] += 1);
+        ends(starts);
+        values.resize(columns.values.len(), 0.0);
+        for (&group, value) in columns.groups.iter().zip(columns.values).rev() {
+            let place = &mut starts[group as usize];
+            *place -= 1;
+            values[*place as usize] = value.to_f64();
+        }
+        return;
+    }
+    let votes = (0..columns.values.len()).filter(|&row| columns.votes(row));
+    votes.clone().for_each(|row| starts[columns.groups[row] as usize] += 1);
+    let count = ends(starts);
+    values.resize(count, 0.0);
+    rows.resize(if with_rows { count } else { 0 }, 0);
+    for row in votes.rev() {
+        let place = &mut starts[columns.groups[row] as usize];
+        *place -= 1;
+        values[*place as usize] = columns.values[row].to_f64();
+        if with_rows {
+            rows[*place as usize] = row as u32;
+        }
+    }
+    if let Some(column) = columns.weights {
+        weights.extend(rows.iter().map(|&row| column[row as usize]));
+    }
+}
+
+/// Where each run ends, of the lengths of all; their sum.
+fn ends(lengths: &mut [u32]) -> usize {
+    let mut sum = 0;
+    for length in lengths {
+        sum += *length;
+        *length = sum;
+    }
+    sum as usize
+}
+
 impl<T: Float> Piece<T> {
-    fn new(columns: &Columns<'_, T>, rows: Range<usize>, bits: u32, buckets: usize) -> Self {
+    fn filled(mut self, columns: &Columns<'_, T>, rows: Range<usize>, bits: u32) -> Self {
         let groups = &columns.groups[rows.clone()];
         let all = columns.weights.is_none() && columns.valid.is_none();
         let votes = |place: usize| all || columns.votes(rows.start + place);
-        let mut starts = vec![0; buckets + 1];
+        let Self { starts, tags, values, .. } = &mut self;
         for (place, &group) in groups.iter().enumerate() {
             starts[(group >> bits) as usize] += u32::from(votes(place));
         }
-        let mut sum = 0;
-        for start in &mut starts {
-            sum += *start;
-            *start = sum;
-        }
-        let (mut tags, mut values) = (vec![(0, 0); sum as usize], vec![T::from_f64(0.0); sum as usize]);
+        let sum = ends(starts);
+        tags.resize(sum, (0, 0));
+        values.resize(sum, T::from_f64(0.0));
         let column = columns.values[rows.clone()].iter().zip(groups).enumerate();
         for (place, (&value, &group)) in column.rev().filter(|&(place, _)| votes(place)) {
             let start = &mut starts[(group >> bits) as usize];
@@ -106,7 +157,7 @@ impl<T: Float> Piece<T> {
             tags[*start as usize] = ((group & ((1 << bits) - 1)) as u16, place as u16);
             values[*start as usize] = value;
         }
-        Self { first_row: rows.start as u32, tags, values, starts }
+        self
     }
 
     fn bucket(&self, bucket: usize) -> Range<usize> {

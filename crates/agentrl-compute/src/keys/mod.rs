@@ -15,6 +15,7 @@ pub use history::{History, history};
 pub use similar::{Similarity, Sketch, sequence_ratio, similar};
 
 use crate::check::same_length;
+use crate::simd::{ascend, wide};
 use crate::{Result, par};
 
 /// Ids of the keys of some rows.
@@ -30,20 +31,33 @@ pub struct Keys {
 pub trait Integer: Copy + Send + Sync + PartialOrd {
     /// A different number for every different key of the type.
     fn key(self) -> u64;
+
+    /// [`label_integers`] of a column of this type.
+    fn labels(keys: &[Self]) -> Result<Vec<u32>> {
+        labels(keys)
+    }
 }
 
 macro_rules! integers {
-    ($($type:ty),+) => {
+    ($($type:ty $({ $($labels:item)+ })?),+) => {
         $(impl Integer for $type {
+            #[inline(always)]
             fn key(self) -> u64 {
                 // The order of keys is kept, so that neighbours stay neighbours.
                 (i128::from(self) - i128::from(<$type>::MIN)) as u64
             }
+
+            $($($labels)+)?
         })+
     };
 }
 
-integers!(i8, i16, i32, i64, u8, u16, u32, u64);
+integers!(i8, i16, i32, u8, u16, u32, u64, i64 {
+    // What most ids are, compiled here: what calls this may be compiled to be small.
+    fn labels(keys: &[Self]) -> Result<Vec<u32>> {
+        labels(keys)
+    }
+});
 
 /// Ids of integers of any width.
 ///
@@ -82,6 +96,10 @@ pub fn dense_integers<K: Integer>(keys: &[K]) -> Result<Keys> {
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 pub fn label_integers<K: Integer>(keys: &[K]) -> Result<Vec<u32>> {
+    K::labels(keys)
+}
+
+fn labels<K: Integer>(keys: &[K]) -> Result<Vec<u32>> {
     let (least, range) = range(&spans(keys)?);
     if range >= keys.len() as u64 {
         return Ok(dense_integers(keys)?.ids);
@@ -117,11 +135,14 @@ struct Span {
 fn spans<K: Integer>(keys: &[K]) -> Result<Vec<Span>> {
     par::each(par::pieces(keys.len()), |piece| {
         let keys = &keys[piece.start.saturating_sub(1)..piece.end];
-        let sorted = keys.is_sorted();
+        let sorted = ascend(keys);
         let (least, most) = if sorted {
             (keys[0].key(), keys[keys.len() - 1].key())
         } else {
-            keys.iter().fold((u64::MAX, 0), |(a, b), key| (a.min(key.key()), b.max(key.key())))
+            wide(
+                #[inline(always)]
+                || keys.iter().fold((u64::MAX, 0), |(a, b), key| (a.min(key.key()), b.max(key.key()))),
+            )
         };
         Ok(Span { least, most, sorted })
     })

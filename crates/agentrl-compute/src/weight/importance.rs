@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::ratios::{Ratios, cover, kept};
+use super::ratios::{MOST_LOG_RATIO, Ratios, cover};
 use crate::check::same_length;
 use crate::simd::{BLOCK, exp, wide};
 use crate::{Error, Float, Result, names, par};
@@ -82,7 +82,7 @@ pub fn importance_weights<T: Float>(
     options: &ImportanceOptions<'_>,
     out: &mut [T],
 ) -> Result<()> {
-    ratios.check()?;
+    ratios.check_lengths()?;
     same_length("out", out.len(), "log_ratios", ratios.log_ratios.len())?;
     let (least, most) = (options.at_least.unwrap_or(0.0), options.at_most.unwrap_or(f64::INFINITY));
     if options.at_least.is_some_and(|least| least.is_nan() || least <= 0.0) || most.is_nan() || least > most {
@@ -92,6 +92,7 @@ pub fn importance_weights<T: Float>(
     let bounds = Bounds { least, most, action: options.action };
     par::fill_rows(ratios.offsets, out, |rows, out| {
         let from = ratios.row(rows.start).start;
+        ratios.check_tokens(from..from + out.len())?;
         for row in rows {
             let tokens = ratios.row(row);
             let weights = &mut out[tokens.start - from..tokens.end - from];
@@ -123,9 +124,10 @@ impl Bounds {
         let &Self { least, most, action } = self;
         let (below, above) = if action == Action::Truncate { (least, most) } else { (0.0, 0.0) };
         let filter = action == Action::Filter;
+        // Moved into the closure: numbers that it only borrows are chosen by their addresses, and then gathered.
         wide(
             #[inline(always)]
-            || {
+            move || {
                 if let Some(mask) = mask {
                     // What is NaN is not outside.
                     let tokens = weights.iter_mut().zip(mask);
@@ -156,18 +158,24 @@ fn fill_unit<T: Float>(
 ) -> bool {
     // The weight that all tokens of the unit share.
     let shared = match level {
-        Level::Step | Level::Sequence => Some(ratios.sum(unit.clone()).total),
+        Level::Step | Level::Sequence => Some(ratios.total(unit.clone()).0),
         Level::StepGeometric | Level::Geometric => {
-            let found = ratios.sum(unit.clone());
-            Some(found.total / found.count.max(1) as f64)
+            let (total, count) = ratios.total(unit.clone());
+            Some(total / count.max(1) as f64)
         }
         Level::Token | Level::Prefix | Level::PrefixMin => None,
     };
     let mut numbers = [0.0; BLOCK];
     let shared = shared.map(|mut log_weight| {
-        exp_of_log_ratios(std::slice::from_mut(&mut log_weight));
+        exp(std::slice::from_mut(&mut log_weight), MOST_LOG_RATIO);
         log_weight
     });
+    if let (Some(weight), None) = (shared, ratios.mask) {
+        numbers.fill(weight);
+        let outside = bounds.apply(&mut numbers, None);
+        out.chunks_mut(BLOCK).for_each(|out| T::write(&numbers[..out.len()], out));
+        return outside && !out.is_empty();
+    }
     let (mut so_far, mut least) = (0.0, None);
     let mut outside = false;
     for (start, out) in unit.step_by(BLOCK).zip(out.chunks_mut(BLOCK)) {
@@ -188,21 +196,12 @@ fn fill_unit<T: Float>(
                 }),
                 _ => {}
             }
-            exp_of_log_ratios(numbers);
+            exp(numbers, MOST_LOG_RATIO);
         }
         outside |= bounds.apply(numbers, ratios.mask.map(|mask| &mask[tokens]));
         T::write(numbers, out);
     }
     outside
-}
-
-/// The ratios of logarithms within ± 20.
-fn exp_of_log_ratios(numbers: &mut [f64]) {
-    wide(
-        #[inline(always)]
-        || numbers.iter_mut().for_each(|number| *number = kept(*number)),
-    );
-    exp(numbers);
 }
 
 /// The bounds of what shares weights within a row: its steps, or the row itself.

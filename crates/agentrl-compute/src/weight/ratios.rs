@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use crate::check::{column, same_length};
+use crate::check::{column, finite_piece, same_length};
 use crate::ragged::Ragged;
-use crate::simd::{BLOCK, Lanes, Sum, keep};
+use crate::simd::{BLOCK, LANES, Lanes, Sum, add, keep};
 use crate::{Error, Float, Result};
 
 /// Log-ratios are kept within ± this before they are exponentiated, as verl does.
-const MOST_LOG_RATIO: f64 = 20.0;
+pub(super) const MOST_LOG_RATIO: f64 = 20.0;
 
 /// `log π(token) - log μ(token)` of ragged rows.
 #[derive(Clone, Copy, Debug)]
@@ -23,11 +23,20 @@ pub struct Ratios<'a, T> {
 
 impl<T: Float> Ratios<'_, T> {
     pub(super) fn check(&self) -> Result<()> {
+        self.check_lengths()?;
+        column("log_ratios", self.log_ratios, "log_ratios", self.log_ratios.len(), self.mask)
+    }
+
+    pub(super) fn check_lengths(&self) -> Result<()> {
         if let Some(mask) = self.mask {
             same_length("mask", mask.len(), "log_ratios", self.log_ratios.len())?;
         }
-        column("log_ratios", self.log_ratios, "log_ratios", self.log_ratios.len(), self.mask)?;
         cover("offsets", self.offsets, self.log_ratios.len())
+    }
+
+    /// Some tokens must have numbers where they take part.
+    pub(super) fn check_tokens(&self, tokens: Range<usize>) -> Result<()> {
+        finite_piece("log_ratios", self.log_ratios, self.mask, tokens)
     }
 
     pub(super) fn acted(&self, token: usize) -> bool {
@@ -51,7 +60,21 @@ impl<T: Float> Ratios<'_, T> {
         }
     }
 
-    /// What the log-ratios of a range sum up to.
+    /// Sum and number of the log-ratios of a range.
+    pub(super) fn total(&self, tokens: Range<usize>) -> (f64, u64) {
+        if self.mask.is_some() {
+            let found = self.sum(tokens);
+            return (found.total, found.count);
+        }
+        let (mut numbers, mut sums, count) = ([0.0; BLOCK], [0.0; LANES], tokens.len() as u64);
+        for few in self.log_ratios[tokens].chunks(BLOCK) {
+            T::read(few, &mut numbers[..few.len()]);
+            add(&numbers[..few.len()], &mut sums);
+        }
+        (sums.iter().sum(), count)
+    }
+
+    /// What is known of the log-ratios of a range.
     pub(super) fn sum(&self, tokens: Range<usize>) -> Sum {
         let mut numbers = [0.0; BLOCK];
         let mut lanes = Lanes::NONE;

@@ -9,6 +9,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use super::columns::run;
+use super::keys::labels;
 use super::{Floats, flags, kernel, optional};
 use crate::arrays::{Whole, slice};
 use crate::error::to_python;
@@ -20,15 +21,13 @@ pub(crate) mod exports {
     use super::{arg_extreme, extents, finish, log_mean_exp, map, moments, normalise, quantile, statistics, sums};
 }
 
+/// Ids of any integers; and all by place, for looking up twenty names takes longer than to normalise the rewards of a batch.
 #[pyfunction]
-#[pyo3(signature = (values, groups, *, center="mean", scale="std", median="midpoint", ddof, eps=1e-6, variance_eps=0.0,
-    scale_at_least=0.0, scale_above=0.0, votes_at_least=None, singleton="zero", at_most=None, weights=None, units=None, baseline=None,
-    divisor=None, scale_groups=None, valid=None, out=None))]
-#[expect(clippy::too_many_arguments, reason = "options by name")]
+#[expect(clippy::too_many_arguments, reason = "all options of Python's function")]
 fn normalise<'py>(
     py: Python<'py>,
     values: Floats<'py>,
-    groups: PyReadonlyArray1<'py, u32>,
+    ids: &Bound<'py, PyAny>,
     center: &str,
     scale: &str,
     median: &str,
@@ -48,7 +47,8 @@ fn normalise<'py>(
     valid: Option<PyReadonlyArray1<'py, bool>>,
     out: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (groups, valid) = (slice("groups", &groups)?, flags("valid", valid.as_ref())?);
+    let labels = labels(py, ids, "ids")?;
+    let (groups, valid) = (labels.slice("ids")?, flags("valid", valid.as_ref())?);
     let (weights, units) = (optional("weights", weights.as_ref())?, optional("voter_ids", units.as_ref())?);
     let ddof = ddof.named("ddof")?;
     let votes_at_least = votes_at_least.map(|count| count.named("votes_at_least")).transpose()?;

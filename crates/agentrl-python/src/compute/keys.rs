@@ -59,21 +59,49 @@ fn dense<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResu
     Ok((PyArray1::from_vec(py, made.ids), made.count))
 }
 
-/// Ids in no particular order of an array of integers; ids that are such already are given back as they are.
-#[pyfunction]
-#[pyo3(signature = (values, name="values"))]
-fn label<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {
+/// Ids in no particular order.
+pub(super) enum Labels<'py> {
+    Given(PyReadonlyArray1<'py, u32>),
+    Made(Vec<u32>),
+}
+
+impl Labels<'_> {
+    pub(super) fn slice(&self, name: &str) -> PyResult<&[u32]> {
+        match self {
+            Self::Given(ids) => slice(name, ids),
+            Self::Made(ids) => Ok(ids),
+        }
+    }
+}
+
+/// Ids in no particular order of an array of integers; ids that are such already are read as they are.
+pub(super) fn labels<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Labels<'py>> {
+    if let Ok(array) = values.cast::<PyArray1<i64>>() {
+        let keys = array.readonly();
+        let keys = slice(name, &keys)?;
+        return run(py, keys.len(), || keys::label_integers(keys)).map(Labels::Made);
+    }
     if let Ok(array) = values.cast::<PyArray1<u32>>() {
-        let ids = array.readonly();
-        let ids = slice(name, &ids)?;
+        let array = array.readonly();
+        let ids = slice(name, &array)?;
         if run(py, ids.len(), || keys::are_labels(ids))? {
-            return Ok(array.clone());
+            return Ok(Labels::Given(array));
         }
     }
     integers!(values, name, |values| {
-        return Ok(PyArray1::from_vec(py, run(py, values.len(), || keys::label_integers(values))?));
+        return run(py, values.len(), || keys::label_integers(values)).map(Labels::Made);
     });
     Err(not_keys(name, values))
+}
+
+/// The same as an array.
+#[pyfunction]
+#[pyo3(signature = (values, name="values"))]
+fn label<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {
+    Ok(match labels(py, values, name)? {
+        Labels::Given(_) => values.cast::<PyArray1<u32>>()?.clone(),
+        Labels::Made(ids) => PyArray1::from_vec(py, ids),
+    })
 }
 
 /// Ids of an Arrow array of any string or binary type, of which nothing is copied.

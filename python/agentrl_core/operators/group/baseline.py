@@ -288,6 +288,13 @@ def _past(state: Mapping[str, object], names: list[str], new: list[float]) -> ND
     """What a state knows of each name, a row of numbers; `new` of one that it does not know."""
     if not isinstance(state, Mapping):
         raise InvalidInputError(f"state is {state!r:.80}; give what the last call returned, or {{}} at the start")
+    unknown = new if len(new) > 1 else new[0]
+    try:
+        found = np.array([state.get(name, unknown) for name in names], np.float64)
+        if found.size == len(names) * len(new) and np.isfinite(found).all():
+            return found.reshape(len(names), len(new))
+    except (TypeError, ValueError):
+        pass  # One of them is wrong: which?
     rows = np.empty((len(names), len(new)), np.float64)
     for row, name in enumerate(names):
         try:
@@ -310,5 +317,7 @@ def _named(ids: object, count: int) -> tuple[NDArray[np.uint32], list[str]]:
     """Dense ids and the name of each, by which a state remembers it."""
     groups = columns.keys(ids, "ids", length=count)
     column = columns.column(ids, "ids")
-    _, first = np.unique(groups, return_index=True)
-    return groups, [str(column[row]) for row in first]
+    # Ids count up in order of appearance.
+    highest = np.maximum.accumulate(groups)
+    first = highest.searchsorted(np.arange(int(highest[-1]) + 1 if count else 0))
+    return groups, [str(name) for name in column[first].tolist()]

@@ -1,0 +1,192 @@
+//! Statistics of many small groups at once: each has a lane of the widest vectors.
+
+use super::grid::{DIGITS, halves, nearest, squares};
+use super::moments::{Statistics, greater, lesser};
+use crate::simd::wide;
+
+/// Groups that are worked on at once: more than a vector has room for, or else loops over them are unrolled, and vectors are
+/// made of votes, which stand apart.
+const LANES: usize = 32;
+
+/// The most votes of a group that has a lane.
+const MOST: usize = 64;
+
+/// One number for each group.
+type Lanes<N> = [N; LANES];
+
+/// The statistics of groups whose votes start at some places, the first of which is that of the first value; to the bits of
+/// [`Statistics::of`].
+pub(super) fn of_groups(starts: &[u32], values: &[f64], ddof: u32, found: &mut Vec<Statistics>) {
+    let (mut votes, mut lanes) = ([[0.0; LANES]; MOST], Found::default());
+    found.reserve(starts.len() - 1);
+    for first in (0..starts.len() - 1).step_by(LANES) {
+        let ends = &starts[first..starts.len().min(first + LANES + 1)];
+        let groups =
+            ends.windows(2).map(|ends| &values[(ends[0] - starts[0]) as usize..(ends[1] - starts[0]) as usize]);
+        let longest = groups.clone().fold(0, |longest, values| longest.max(values.len()));
+        if longest > MOST {
+            found.extend(groups.map(|values| Statistics::of(values, &[], ddof)));
+            continue;
+        }
+        let votes = &mut votes[..longest];
+        lanes.counts = [0.0; LANES];
+        votes.fill([f64::NAN; LANES]);
+        for (lane, values) in groups.enumerate() {
+            lanes.counts[lane] = values.len() as f64;
+            votes.iter_mut().zip(values).for_each(|(votes, &value)| votes[lane] = value);
+        }
+        wide(
+            #[inline(always)]
+            || lanes.fill(votes, f64::from(ddof)),
+        );
+        found.extend((0..ends.len() - 1).map(|lane| lanes.statistics(lane)));
+    }
+}
+
+/// What is known of groups.
+#[derive(Debug, Default)]
+struct Found {
+    counts: Lanes<f64>,
+    means: Lanes<f64>,
+    stds: Lanes<f64>,
+    least: Lanes<f64>,
+    most: Lanes<f64>,
+}
+
+impl Found {
+    /// Of groups of so many votes, which are NaN after the last.
+    #[inline(always)]
+    fn fill(&mut self, votes: &[Lanes<f64>], ddof: f64) {
+        let (mut least, mut most) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
+        for votes in votes {
+            for lane in 0..LANES {
+                least[lane] = lesser(votes[lane], least[lane]);
+                most[lane] = greater(votes[lane], most[lane]);
+            }
+        }
+        let grids = Grids::of(&least, &most);
+        let mut firsts = [0; LANES];
+        for votes in votes {
+            for lane in 0..LANES {
+                firsts[lane] += if votes[lane].is_nan() { 0 } else { grids.round(lane, votes[lane]) };
+            }
+        }
+        let (mut means, mut nearests) = ([0.0; LANES], [0; LANES]);
+        for lane in 0..LANES {
+            means[lane] = firsts[lane] as f64 / self.counts[lane];
+            nearests[lane] = nearest(means[lane]);
+        }
+        let (mut high, mut middle, mut low) = ([0; LANES], [0; LANES], [0; LANES]);
+        for votes in votes {
+            for lane in 0..LANES {
+                let known = !votes[lane].is_nan();
+                let [a, b] = halves(if known { grids.round(lane, votes[lane]) - nearests[lane] } else { 0 });
+                high[lane] += a * a;
+                middle[lane] += a * b;
+                low[lane] += b * b;
+            }
+        }
+        for lane in 0..LANES {
+            let rest = ((middle[lane] & ((1 << 25) - 1)) << 27) + low[lane];
+            let whole = high[lane] + (middle[lane] >> 25) + (rest >> 52);
+            let divisor = self.counts[lane] - ddof;
+            let variance = squares(whole, rest & ((1 << 52) - 1)) / divisor;
+            let std = variance.sqrt() * grids.steps[0][lane] * grids.steps[1][lane];
+            let mean = grids.origins[lane] + means[lane] * grids.steps[0][lane] * grids.steps[1][lane];
+            // Rounding can miss the range by one digit.
+            let mean = lesser(greater(mean, least[lane]), most[lane]);
+            let equal = least[lane] >= most[lane];
+            let std = if equal { 0.0 } else { std };
+            self.means[lane] = if equal { least[lane] } else { mean };
+            self.stds[lane] = if divisor > 0.0 { std } else { f64::NAN };
+            self.least[lane] = least[lane];
+            self.most[lane] = most[lane];
+        }
+    }
+
+    fn statistics(&self, lane: usize) -> Statistics {
+        let [weight, mean, std, least, most] =
+            [&self.counts, &self.means, &self.stds, &self.least, &self.most].map(|of| of[lane]);
+        let known = |number: f64| if weight > 0.0 { number } else { f64::NAN };
+        Statistics { count: weight as u64, weight, mean: known(mean), std, least: known(least), most: known(most) }
+    }
+}
+
+/// The grid of each group: see [`Grid`](super::Grid).
+struct Grids {
+    origins: Lanes<f64>,
+    /// What distances from the origin are multiplied with, one after the other.
+    scales: [Lanes<f64>; 2],
+    /// What undoes that.
+    steps: [Lanes<f64>; 2],
+}
+
+impl Grids {
+    #[inline(always)]
+    fn of(least: &Lanes<f64>, most: &Lanes<f64>) -> Self {
+        let (mut origins, mut scales, mut steps) = ([0.0; LANES], [[0.0; LANES]; 2], [[0.0; LANES]; 2]);
+        for lane in 0..LANES {
+            let (least, most) = (least[lane], most[lane]);
+            let range = most - least;
+            let origin = if 2.0 * range >= greater(most.abs(), least.abs()) { 0.0 } else { least + 0.5 * range };
+            let furthest = greater((most - origin).abs(), (least - origin).abs());
+            let order = ((furthest.to_bits() >> 52) as i64 & 0x7ff).max(1) - 1023;
+            let exponent = i64::from(DIGITS) - 1 - order;
+            let first = exponent.min(1000);
+            origins[lane] = origin;
+            for (place, exponent) in [first, exponent - first].into_iter().enumerate() {
+                scales[place][lane] = f64::from_bits(((1023 + exponent) as u64) << 52);
+                steps[place][lane] = f64::from_bits(((1023 - exponent) as u64) << 52);
+            }
+        }
+        Self { origins, scales, steps }
+    }
+
+    #[inline(always)]
+    fn round(&self, lane: usize, value: f64) -> i64 {
+        nearest((value - self.origins[lane]) * self.scales[0][lane] * self.scales[1][lane])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bits(found: &Statistics) -> (u64, [u64; 5]) {
+        let Statistics { count, weight, mean, std, least, most } = *found;
+        (count, [weight, mean, std, least, most].map(f64::to_bits))
+    }
+
+    fn groups() -> impl Strategy<Value = Vec<Vec<f64>>> {
+        let value = prop_oneof![
+            4 => prop_oneof![Just(0.0), Just(1.0), Just(-1.0), Just(0.1), Just(f64::MAX), Just(5e-324)],
+            3 => -10.0_f64..10.0,
+            1 => (-10.0_f64..10.0).prop_map(|value| 1e12 + value),
+            2 => prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL,
+        ];
+        let size = prop_oneof![8 => 0..10_usize, 1 => MOST - 2..MOST + 3];
+        prop::collection::vec((size, prop::collection::vec(value, MOST + 3), any::<bool>()), 1..40).prop_map(|groups| {
+            let group = |(size, values, constant): (usize, Vec<f64>, bool)| {
+                if constant { vec![values[0]; size] } else { values[..size].to_vec() }
+            };
+            groups.into_iter().map(group).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn as_one_by_one(groups in groups(), ddof in 0_u32..2, offset in 0_u32..9) {
+            let mut starts = vec![offset];
+            for group in &groups {
+                starts.push(starts[starts.len() - 1] + group.len() as u32);
+            }
+            let mut found = Vec::new();
+            of_groups(&starts, &groups.concat(), ddof, &mut found);
+            prop_assert_eq!(found.len(), groups.len());
+            for (found, group) in found.iter().zip(&groups) {
+                prop_assert_eq!(bits(found), bits(&Statistics::of(group, &[], ddof)), "{:?}", group);
+            }
+        }
+    }
+}
