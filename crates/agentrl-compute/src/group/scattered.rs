@@ -49,12 +49,10 @@ impl<T: Float> Scattered<T> {
         let buckets = columns.values.len().div_ceil(BUCKET).clamp(1, BUCKETS);
         let bits = groups.div_ceil(buckets).next_power_of_two().trailing_zeros().min(u16::BITS);
         let buckets = groups.div_ceil(1 << bits);
-        // Memory is taken by the thread that gives it back: so it finds it again, and none is new to the system.
-        let room = |rows: Range<usize>| (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()), rows);
-        let pieces = par::pieces(columns.values.len()).into_iter().map(room).collect();
-        let pieces = par::each(pieces, |(tags, values, rows)| {
-            Ok(Piece { tags, values, first_row: rows.start as u32, starts: vec![0; buckets + 1] }
-                .filled(columns, rows, bits))
+        let pieces = par::each(par::pieces(columns.values.len()), |rows| {
+            let starts = vec![0; buckets + 1];
+            let piece = Piece { first_row: rows.start as u32, tags: Vec::new(), values: Vec::new(), starts };
+            Ok(piece.filled(columns, rows, bits))
         })?;
         Ok(Self { bits, groups, pieces })
     }
