@@ -15,13 +15,12 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, SchemaRef};
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::folders::key_of;
 use super::fs::MOST_BYTES as MOST_READ_BYTES;
 use super::united::{Parts, Rows};
 use crate::batch::i64s;
-use crate::ipc::{self, Footer};
+use crate::ipc::{Footer, Passed};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug};
 
@@ -147,28 +146,25 @@ pub(super) fn bounds_of(blocks: &[Block]) -> (i64, i64) {
     known.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))).unwrap_or_default()
 }
 
-/// Rows of a folder as the bytes of a file, with its blocks and the byte where its footer begins.
-pub(super) fn encode((schema, parts): &Rows, folder: &str) -> Result<(Vec<Block>, u64, Vec<u8>)> {
+/// Passes on rows of a folder as the bytes of a file. Returns its blocks, where its footer ends, and the footer's hash.
+pub(super) fn write(
+    (schema, parts): &Rows,
+    folder: &str,
+    to: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<(Vec<Block>, u64, u64)> {
     let chunks = chunked(schema, parts, folder)?;
     let mut blocks = Vec::with_capacity(chunks.len());
-    let bytes = ipc::encode_saying(schema, &chunks, KEY, |bytes, ends| {
-        let mut from = 0;
-        for (chunk, &end) in chunks.iter().zip(ends) {
-            let keys = key_of(folder).map_or(Ok((0, 0)), |key| i64s(chunk, key).map(|keys| bounds(keys.values())))?;
-            blocks.push(Block {
-                end: end as u64,
-                rows: chunk.num_rows() as u64,
-                keys,
-                hash: xxh3_64(&bytes[from..end]),
-            });
-            from = end;
-        }
-        let said: Vec<Said> = blocks.iter().map(|block| (block.rows, block.keys.0, block.keys.1, block.hash)).collect();
-        serde_json::to_string(&said)
-            .map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))
-    })?;
-    let begin = blocks.last().map_or(0, |block| block.end);
-    Ok((blocks, begin, bytes))
+    let mut file = Passed::begin(schema, to)?;
+    for chunk in &chunks {
+        let keys = key_of(folder).map_or(Ok((0, 0)), |key| i64s(chunk, key).map(|keys| bounds(keys.values())))?;
+        let (end, hash) = file.write(chunk)?;
+        blocks.push(Block { end, rows: chunk.num_rows() as u64, keys, hash });
+    }
+    let said: Vec<Said> = blocks.iter().map(|block| (block.rows, block.keys.0, block.keys.1, block.hash)).collect();
+    let said = serde_json::to_string(&said)
+        .map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))?;
+    let (end, hash) = file.finish(KEY, said)?;
+    Ok((blocks, end, hash))
 }
 
 fn bounds(keys: &[i64]) -> (i64, i64) {

@@ -1,5 +1,6 @@
 //! Opening for writing: whatever a writer left behind becomes the state before or after its last commit.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::folders::FOLDERS;
@@ -193,7 +194,7 @@ pub(super) fn publish(
         fs.sync_all(&files, folders)?;
     }
     fs.rename(&staged, &path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => other_writer(&path),
+        io::ErrorKind::AlreadyExists => other_writer(&path),
         _ => failed("rename", &staged)(error),
     })?;
     // The number is free again where another writer is two commits ahead, and goes on from its own.
@@ -218,12 +219,23 @@ fn other_writer(path: &Path) -> Error {
 
 /// Writes a file whose name is made durable by whoever calls.
 pub(super) fn write(fs: &dyn Fs, path: &Path, bytes: &[u8], sync: Sync) -> Result<()> {
-    fs.write(path, bytes).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => other_writer(path),
+    write_with(fs, path, sync, |file| file.write_all(bytes).map_err(failed("write", path)))
+}
+
+/// [`write`] of a file that is made piece by piece.
+pub(super) fn write_with<T>(
+    fs: &dyn Fs,
+    path: &Path,
+    sync: Sync,
+    work: impl FnOnce(&mut dyn io::Write) -> Result<T>,
+) -> Result<T> {
+    let mut file = fs.create(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => other_writer(path),
         _ => failed("write", path)(error),
     })?;
+    let done = work(file.as_mut())?;
     if sync != Sync::Never {
         fs.sync(path).map_err(failed("sync", path))?;
     }
-    Ok(())
+    Ok(done)
 }
