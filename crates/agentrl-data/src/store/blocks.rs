@@ -5,7 +5,6 @@
 //! that, in its own metadata, which rows and keys each has and its checksum. So what a commit says of a file is the same
 //! however many blocks it has.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -222,26 +221,24 @@ struct Unit {
 }
 
 fn units(parts: &[RecordBatch], folder: &str) -> Result<Vec<Unit>> {
-    let children = children(parts, folder)?;
+    let shared = shared(parts, folder)?;
     let mut units: Vec<Unit> = Vec::new();
     for (number, part) in parts.iter().enumerate() {
         let mut sizes = vec![0; part.num_rows()];
         part.columns().iter().for_each(|column| add_bytes(column, &mut sizes));
         let keys = key_of(folder).map(|key| i64s(part, key)).transpose()?;
         let parents = if folder == Table::Nodes.name() { Some(i64s(part, "parent_id")?) } else { None };
-        let is_shared =
-            |row: usize| keys.is_some_and(|keys| children.get(&keys.value(row)).is_some_and(|&count| count > 1));
-        let goes_on = |row: usize| match (keys, parents) {
+        let goes_on = |row: usize, last: &Unit| match (keys, parents) {
             _ if row == 0 => false,
             (Some(keys), Some(parents)) => {
-                parents.is_valid(row) && parents.value(row) == keys.value(row - 1) && !is_shared(row - 1)
+                parents.is_valid(row) && parents.value(row) == keys.value(row - 1) && !last.is_shared
             }
             (Some(keys), None) => keys.value(row) == keys.value(row - 1),
             (None, _) => false,
         };
         for (row, &bytes) in sizes.iter().enumerate() {
-            let is_shared = is_shared(row);
-            match units.last_mut().filter(|unit| goes_on(row) && unit.bytes + bytes <= MOST_BYTES) {
+            let is_shared = keys.is_some_and(|keys| shared.binary_search(&keys.value(row)).is_ok());
+            match units.last_mut().filter(|unit| goes_on(row, unit) && unit.bytes + bytes <= MOST_BYTES) {
                 Some(unit) => {
                     (unit.rows.end, unit.bytes, unit.is_shared) = (row + 1, unit.bytes + bytes, is_shared);
                 }
@@ -252,13 +249,14 @@ fn units(parts: &[RecordBatch], folder: &str) -> Result<Vec<Unit>> {
     Ok(units)
 }
 
-/// How many nodes of some parts go on from each.
-fn children(parts: &[RecordBatch], folder: &str) -> Result<HashMap<i64, u32>> {
-    let mut children = HashMap::new();
+/// The nodes that several of some parts go on from, in their order.
+fn shared(parts: &[RecordBatch], folder: &str) -> Result<Vec<i64>> {
+    let mut parents = Vec::new();
     for part in parts.iter().filter(|_| folder == Table::Nodes.name()) {
-        i64s(part, "parent_id")?.iter().flatten().for_each(|id| *children.entry(id).or_default() += 1);
+        parents.extend(i64s(part, "parent_id")?.iter().flatten());
     }
-    Ok(children)
+    parents.sort_unstable();
+    Ok(parents.chunk_by(|one, next| one == next).filter(|same| same.len() > 1).map(|same| same[0]).collect())
 }
 
 /// Adds to each row the bytes that a column has for it.
