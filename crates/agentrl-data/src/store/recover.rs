@@ -43,10 +43,12 @@ pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest>
     blobs::remove_unfinished(fs, store)?;
     // A store of an older version lacks the folders that came later.
     if FOLDERS.iter().any(|&folder| is_new || !manifest.segments.contains_key(folder)) {
-        create_folders(fs, store, sync)?;
-    }
-    if is_new {
-        publish(fs, store, &manifest, sync, Vec::new(), &[])?;
+        let changed = create_folders(fs, store)?;
+        if is_new {
+            publish(fs, store, &manifest, sync, Vec::new(), &changed)?;
+        } else if sync != Sync::Never {
+            fs.sync_all(&[], &changed)?;
+        }
     }
     Ok(manifest)
 }
@@ -161,19 +163,15 @@ pub(super) fn mark(fs: &dyn Fs, marker: &Path) -> Result<()> {
     fs.rename(&staged, marker).map_err(failed("rename", &staged))
 }
 
-/// All folders, as far as they are not there. With the first manifest, readers can open a store before its first commit.
-fn create_folders(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<()> {
+/// Makes all folders, as far as they are not there. With the first manifest, readers can open a store before its first
+/// commit. Returns the folders whose names are new.
+fn create_folders(fs: &dyn Fs, store: &Path) -> Result<[PathBuf; 2]> {
     for folder in FOLDERS.iter().chain([&manifest::FOLDER]) {
         let path = store.join(folder);
         fs.create_folder(&path).map_err(failed("create folder", &path))?;
     }
-    if sync != Sync::Never {
-        let above = store.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        for folder in [above, store] {
-            fs.sync_folder(folder).map_err(failed("sync folder", folder))?;
-        }
-    }
-    Ok(())
+    let above = store.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok([above.to_owned(), store.to_owned()])
 }
 
 /// Writes a manifest under its number, once it is durable itself, and with it the files of its commit and the names in
