@@ -152,7 +152,9 @@ def sequences(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFra
     keyed = frame.select("draw_id", "trajectory_id").with_row_index("row")
     of_steps = [name for name in _names(tables.step_columns, "draw_id", "step") if name in wanted]
     # What was computed for a draw is repeated for the tokens of a step that has nothing of its own.
-    taken, nodes, found = _actions(keyed, tables, wanted.also("tokens") if of_steps else wanted)
+    of_actions = Wanted.of("tokens", "trainable") if of_steps else Wanted.of("trainable")
+    needed = wanted.also("tokens", "trainable") if of_steps else wanted
+    taken, nodes, found = _actions(keyed, tables, needed)
     length = np.bincount(found.path, found.end, minlength=len(taken)).astype(np.int64)
     last = find(nodes.tree.node_id, taken["node_id"].to_numpy())
     stop = taken["start"].to_numpy() + length
@@ -170,8 +172,7 @@ def sequences(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFra
     if not of_steps and "trainable" not in wanted:
         return rows
     total = np.bincount(whole.path, whole.end, minlength=len(rows)).astype(np.int64)
-    needed = Wanted.of("tokens", "trainable") if of_steps else Wanted.of("trainable")
-    taken = _with_lists(taken, nodes, found, tables, needed)
+    taken = _with_lists(taken, nodes, found, tables, of_actions)
     return rows.with_columns(_step_lists(taken, length, sequence, total, tables, of_steps))
 
 
