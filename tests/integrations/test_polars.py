@@ -238,6 +238,27 @@ def test_lazy_frames_give_the_same(recorded: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_what_is_asked_for_is_what_it_is_beside_all_the_rest(recorded: Path, method: str) -> None:
+    run = scan(recorded)
+    lazy = getattr(run.draws.agentrl, method)(run)
+    whole = lazy.collect()
+    assert len(whole.columns) > len(run.draws.collect_schema())
+    for name in whole.columns:
+        assert_frame_equal(lazy.select(name).collect(), whole.select(name))
+    # A filter on what was there, on what was added, and on both.
+    first = whole.filter(pl.col("iteration") == 1)
+    added = next(name for name in reversed(whole.columns) if first[name].null_count() < len(first))
+    assert added not in run.draws.collect_schema()
+    conditions = [pl.col("draw_id") % 2 == 1, pl.col(added).is_not_null() & (pl.col("iteration") == 1)]
+    for condition in [*conditions, conditions[0] | conditions[1]]:
+        kept = whole.filter(condition)
+        assert 0 < len(kept) < len(whole)
+        assert_frame_equal(lazy.filter(condition).collect(), kept)
+        assert lazy.filter(condition).select(pl.len()).collect().item() == len(kept)
+    assert_frame_equal(lazy.head(3).collect(), whole.head(3))
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_row_twice_is_two_rows(recorded: Path, method: str) -> None:
     run = scan(recorded)
     once = run.draws.head(3).collect().with_columns(copy=pl.lit(0))

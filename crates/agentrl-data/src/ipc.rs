@@ -17,6 +17,7 @@ use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_ipc::{Block, MetadataVersion, root_as_footer};
 use arrow_schema::{DataType, Schema, SchemaRef};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{Error, Result, arrow_bug};
 
@@ -25,6 +26,9 @@ const ALIGNMENT: usize = 64;
 
 /// The same in files of many small record batches, which would else be mostly what lies between their columns.
 const CLOSE_ALIGNMENT: usize = 8;
+
+/// Bytes of a file that are passed on at once, about.
+const PASSED_BYTES: usize = 256 << 10;
 
 /// Bytes at the end of a file that say how long the footer is.
 const TRAILER: usize = 10;
@@ -130,38 +134,60 @@ fn guarded<T>(name: &str, read: impl FnOnce() -> std::result::Result<T, String>)
 
 /// The bytes of an Arrow IPC file with some record batches of one schema.
 pub fn encode(schema: &Schema, parts: &[RecordBatch]) -> Result<Vec<u8>> {
-    written(schema, parts, ALIGNMENT)?.0.into_inner().map_err(arrow_bug)
-}
-
-/// [`encode`], with what `say` answers about the bytes before the footer, and where each record batch ends in them, in the
-/// footer's metadata.
-pub(crate) fn encode_saying(
-    schema: &Schema,
-    parts: &[RecordBatch],
-    key: &str,
-    say: impl FnOnce(&[u8], &[usize]) -> Result<String>,
-) -> Result<Vec<u8>> {
-    let (mut writer, ends) = written(schema, parts, CLOSE_ALIGNMENT)?;
-    let said = say(writer.get_ref(), &ends)?;
-    writer.write_metadata(key, said);
-    writer.into_inner().map_err(arrow_bug)
-}
-
-/// A file without its footer, and where each record batch ends.
-fn written(schema: &Schema, parts: &[RecordBatch], alignment: usize) -> Result<(FileWriter<Vec<u8>>, Vec<usize>)> {
-    let options = IpcWriteOptions::try_new(alignment, false, MetadataVersion::V5).map_err(arrow_bug)?;
     // Room for the rows and what is said about them: a buffer that grows is copied each time.
     let bytes: usize = parts.iter().map(size).sum();
     let mut buffer = Vec::new();
     // Without so much memory in one piece it grows, as far as there is any.
     let _ = buffer.try_reserve_exact(bytes + bytes / 16 + 4096 * parts.len() + 16_384);
-    let mut writer = FileWriter::try_new_with_options(buffer, schema, options).map_err(arrow_bug)?;
-    let mut ends = Vec::with_capacity(parts.len());
-    for rows in parts {
-        writer.write(rows).map_err(arrow_bug)?;
-        ends.push(writer.get_ref().len());
+    let mut writer = writer(schema, ALIGNMENT, buffer)?;
+    parts.iter().try_for_each(|rows| writer.write(rows)).map_err(arrow_bug)?;
+    writer.into_inner().map_err(arrow_bug)
+}
+
+fn writer(schema: &Schema, alignment: usize, buffer: Vec<u8>) -> Result<FileWriter<Vec<u8>>> {
+    let options = IpcWriteOptions::try_new(alignment, false, MetadataVersion::V5).map_err(arrow_bug)?;
+    FileWriter::try_new_with_options(buffer, schema, options).map_err(arrow_bug)
+}
+
+/// A file that is passed on as it is made, record batch by record batch. What is copied and hashed is then small enough to
+/// stay in the processor's own memory.
+pub(crate) struct Passed<'a> {
+    writer: FileWriter<Vec<u8>>,
+    /// Bytes that were passed on, and bytes in the writer's buffer that a hash was told of.
+    passed: usize,
+    hashed: usize,
+    to: &'a mut dyn FnMut(&[u8]) -> Result<()>,
+}
+
+impl<'a> Passed<'a> {
+    /// The beginning of a file whose bytes `to` gets.
+    pub(crate) fn begin(schema: &Schema, to: &'a mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Self> {
+        Ok(Self { writer: writer(schema, CLOSE_ALIGNMENT, Vec::new())?, passed: 0, hashed: 0, to })
     }
-    Ok((writer, ends))
+
+    /// Puts a record batch behind the others. Returns where it ends, and the hash of all that lies before it and behind
+    /// the one before.
+    pub(crate) fn write(&mut self, rows: &RecordBatch) -> Result<(u64, u64)> {
+        self.writer.write(rows).map_err(arrow_bug)?;
+        let bytes = self.writer.get_mut();
+        let said = ((self.passed + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..]));
+        self.hashed = bytes.len();
+        if bytes.len() >= PASSED_BYTES {
+            (self.to)(bytes)?;
+            self.passed += bytes.len();
+            bytes.clear();
+            self.hashed = 0;
+        }
+        Ok(said)
+    }
+
+    /// The footer, with a text in its metadata. Returns where it ends, and its hash.
+    pub(crate) fn finish(mut self, key: &str, text: String) -> Result<(u64, u64)> {
+        self.writer.write_metadata(key, text);
+        let bytes = self.writer.into_inner().map_err(arrow_bug)?;
+        (self.to)(&bytes)?;
+        Ok(((self.passed + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..])))
+    }
 }
 
 /// Bytes that rows take in a file, about: of lists only what lies between the first row and the last.
@@ -202,6 +228,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_that_is_passed_on_is_the_file() {
+        let ids = |from: i64| -> ArrayRef { Arc::new(Int64Array::from_iter_values(from..from + 20_000)) };
+        let parts: Vec<_> = (0..5).map(|part| RecordBatch::try_from_iter([("id", ids(part))]).unwrap()).collect();
+        let (mut pieces, mut said) = (Vec::<Vec<u8>>::new(), Vec::new());
+        let mut to = |bytes: &[u8]| {
+            pieces.push(bytes.to_vec());
+            Ok(())
+        };
+        let mut file = Passed::begin(&parts[0].schema(), &mut to).unwrap();
+        for rows in &parts {
+            said.push(file.write(rows).unwrap());
+        }
+        said.push(file.finish("key", "text".to_owned()).unwrap());
+        // Two record batches of 160 kB are more than what is passed on at once.
+        assert_eq!(pieces.iter().map(|piece| piece.len() / 160_000).collect::<Vec<_>>(), [2, 2, 1]);
+        let bytes = pieces.concat();
+        assert_eq!(said.last().unwrap().0, bytes.len() as u64);
+        let mut begin = 0;
+        for (end, hash) in said {
+            assert_eq!(hash, xxh3_64(&bytes[begin as usize..end as usize]));
+            begin = end;
+        }
+        let (footer, bytes) = (Footer::read("file", &bytes).unwrap(), Buffer::from(bytes));
+        assert_eq!(footer.metadata["key"], "text");
+        assert_eq!((0..5).map(|part| footer.rows("file", part, &bytes, 0).unwrap()).collect::<Vec<_>>(), parts);
+        let mut refuse = |_: &[u8]| Err(Error::invalid("full"));
+        let mut file = Passed::begin(&parts[0].schema(), &mut refuse).unwrap();
+        file.write(&parts[0]).unwrap();
+        assert_eq!(file.write(&parts[1]).unwrap_err().to_string(), "full");
+    }
+
+    #[test]
     fn room_is_made_for_the_rows_and_not_for_what_they_are_cut_from() {
         let lists = (0..4096).map(|row| Some((0..64).map(move |place| Some(row + place)).collect::<Vec<_>>()));
         let columns: [(&str, ArrayRef); 2] = [
@@ -212,9 +270,9 @@ mod tests {
         // 8 bytes of id, 4 of an offset and one offset more, a bit for whether there is a list, 64 tokens of 4 bytes.
         assert_eq!(size(&rows.slice(100, 10)), 10 * 8 + (4 * 11 + 1) + 640 * 4);
         let parts: Vec<_> = (0..256).map(|part| rows.slice(16 * part, 16)).collect();
-        let (writer, _) = written(&rows.schema(), &parts, CLOSE_ALIGNMENT).unwrap();
-        let (whole, room) = (writer.get_ref().len(), writer.get_ref().capacity());
+        let written = encode(&rows.schema(), &parts).unwrap();
+        let (whole, room) = (written.len(), written.capacity());
         assert!(whole > 4096 * 64 * 4 && room < 3 * whole, "{room} bytes for {whole}");
-        assert_eq!(decode("rows", &encode(&rows.schema(), &parts).unwrap().into()).unwrap(), rows);
+        assert_eq!(decode("rows", &written.into()).unwrap(), rows);
     }
 }

@@ -33,6 +33,15 @@ def statistics(tables: Tables) -> pl.DataFrame:
 def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
     import polars as pl
 
+    # Of each file what these draws have: all chunks together read a run about once.
+    own = _among(draws["trajectory_id"])
+    tables = replace(
+        tables,
+        trajectories=tables.trajectories.filter(own),
+        steps=tables.steps.filter(own),
+        draw_columns=tables.draw_columns.filter(_among(draws["draw_id"])),
+        tasks=tables.tasks.clear(),
+    )
     # The score is what the advantage was made of; before it is computed, the reward stands for it.
     drawn = draws.agentrl.trajectories(tables).agentrl.computed(tables)
     score = pl.col("score") if "score" in drawn.columns else pl.col("reward")
@@ -40,23 +49,24 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
     steps = draws.lazy().join(tables.steps, on="trajectory_id").group_by("iteration")
     called = pl.col("flags") & env.TOOL_RESULT != 0
     failed = pl.col("flags") & env.TOOL_ERROR != 0
-    wanted = ("node_id", "parent_id", "parent_end", "group_id", "kind", "tokens", "entropies", "policy_version")
-    small = replace(tables, nodes=tables.nodes.select(*wanted))
-    nodes = draws.select("iteration", "draw_id", "trajectory_id").agentrl.nodes(small)
+    keys = draws.lazy().select("iteration", "draw_id", "trajectory_id")
+    nodes = keys.agentrl.nodes(tables).select("iteration", "draw_id", "node_id", "end", "policy_version").collect()
     generated = pl.col("policy_version").is_not_null()
     per_draw = nodes.group_by("iteration", "draw_id").agg(
         length=pl.col("end").sum(),
         generated=pl.col("end").filter(generated).sum(),
         age=((pl.col("iteration") - pl.col("policy_version")) * pl.col("end")).sum(),
     )
-    stored = nodes.unique(["iteration", "node_id"])
+    length = pl.col("tokens").list.len().cast(pl.Int64)
+    lists = tables.nodes.filter(_among(nodes["node_id"])).select("node_id", "entropies", stored=length).collect()
+    stored = nodes.unique(["iteration", "node_id"]).join(lists, on="node_id", how="left")
     per_iteration = (
         drawn.group_by("iteration").agg(
             draws=pl.len(), success=pl.col("success").mean(), reward=pl.col("reward").mean()
         ),
         groups.group_by("iteration").agg(groups=pl.len(), same_reward=pl.col("same").mean()),
         stored.group_by("iteration").agg(
-            entropy=pl.col("entropies").list.explode().mean(), stored=pl.col("tokens").list.len().sum()
+            entropy=pl.col("entropies").list.explode().mean(), stored=pl.col("stored").sum()
         ),
         steps.agg(turns=pl.len(), tool_errors=failed.sum() / called.sum()).collect(),
         per_draw.group_by("iteration").agg(pl.col("length", "generated", "age").sum()),
@@ -79,3 +89,9 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
         staleness=pl.col("age") / pl.col("generated"),
         tool_errors="tool_errors",
     )
+
+
+def _among(values: Any) -> pl.Expr:
+    import polars as pl
+
+    return pl.col(values.name).is_in(values.unique().implode())

@@ -5,7 +5,6 @@
 //! that, in its own metadata, which rows and keys each has and its checksum. So what a commit says of a file is the same
 //! however many blocks it has.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,13 +14,12 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, SchemaRef};
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::folders::key_of;
 use super::fs::MOST_BYTES as MOST_READ_BYTES;
 use super::united::{Parts, Rows};
 use crate::batch::i64s;
-use crate::ipc::{self, Footer};
+use crate::ipc::{Footer, Passed};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug};
 
@@ -147,28 +145,25 @@ pub(super) fn bounds_of(blocks: &[Block]) -> (i64, i64) {
     known.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))).unwrap_or_default()
 }
 
-/// Rows of a folder as the bytes of a file, with its blocks and the byte where its footer begins.
-pub(super) fn encode((schema, parts): &Rows, folder: &str) -> Result<(Vec<Block>, u64, Vec<u8>)> {
+/// Passes on rows of a folder as the bytes of a file. Returns its blocks, where its footer ends, and the footer's hash.
+pub(super) fn write(
+    (schema, parts): &Rows,
+    folder: &str,
+    to: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<(Vec<Block>, u64, u64)> {
     let chunks = chunked(schema, parts, folder)?;
     let mut blocks = Vec::with_capacity(chunks.len());
-    let bytes = ipc::encode_saying(schema, &chunks, KEY, |bytes, ends| {
-        let mut from = 0;
-        for (chunk, &end) in chunks.iter().zip(ends) {
-            let keys = key_of(folder).map_or(Ok((0, 0)), |key| i64s(chunk, key).map(|keys| bounds(keys.values())))?;
-            blocks.push(Block {
-                end: end as u64,
-                rows: chunk.num_rows() as u64,
-                keys,
-                hash: xxh3_64(&bytes[from..end]),
-            });
-            from = end;
-        }
-        let said: Vec<Said> = blocks.iter().map(|block| (block.rows, block.keys.0, block.keys.1, block.hash)).collect();
-        serde_json::to_string(&said)
-            .map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))
-    })?;
-    let begin = blocks.last().map_or(0, |block| block.end);
-    Ok((blocks, begin, bytes))
+    let mut file = Passed::begin(schema, to)?;
+    for chunk in &chunks {
+        let keys = key_of(folder).map_or(Ok((0, 0)), |key| i64s(chunk, key).map(|keys| bounds(keys.values())))?;
+        let (end, hash) = file.write(chunk)?;
+        blocks.push(Block { end, rows: chunk.num_rows() as u64, keys, hash });
+    }
+    let said: Vec<Said> = blocks.iter().map(|block| (block.rows, block.keys.0, block.keys.1, block.hash)).collect();
+    let said = serde_json::to_string(&said)
+        .map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))?;
+    let (end, hash) = file.finish(KEY, said)?;
+    Ok((blocks, end, hash))
 }
 
 fn bounds(keys: &[i64]) -> (i64, i64) {
@@ -226,26 +221,24 @@ struct Unit {
 }
 
 fn units(parts: &[RecordBatch], folder: &str) -> Result<Vec<Unit>> {
-    let children = children(parts, folder)?;
+    let shared = shared(parts, folder)?;
     let mut units: Vec<Unit> = Vec::new();
     for (number, part) in parts.iter().enumerate() {
         let mut sizes = vec![0; part.num_rows()];
         part.columns().iter().for_each(|column| add_bytes(column, &mut sizes));
         let keys = key_of(folder).map(|key| i64s(part, key)).transpose()?;
         let parents = if folder == Table::Nodes.name() { Some(i64s(part, "parent_id")?) } else { None };
-        let is_shared =
-            |row: usize| keys.is_some_and(|keys| children.get(&keys.value(row)).is_some_and(|&count| count > 1));
-        let goes_on = |row: usize| match (keys, parents) {
+        let goes_on = |row: usize, last: &Unit| match (keys, parents) {
             _ if row == 0 => false,
             (Some(keys), Some(parents)) => {
-                parents.is_valid(row) && parents.value(row) == keys.value(row - 1) && !is_shared(row - 1)
+                parents.is_valid(row) && parents.value(row) == keys.value(row - 1) && !last.is_shared
             }
             (Some(keys), None) => keys.value(row) == keys.value(row - 1),
             (None, _) => false,
         };
         for (row, &bytes) in sizes.iter().enumerate() {
-            let is_shared = is_shared(row);
-            match units.last_mut().filter(|unit| goes_on(row) && unit.bytes + bytes <= MOST_BYTES) {
+            let is_shared = keys.is_some_and(|keys| shared.binary_search(&keys.value(row)).is_ok());
+            match units.last_mut().filter(|unit| goes_on(row, unit) && unit.bytes + bytes <= MOST_BYTES) {
                 Some(unit) => {
                     (unit.rows.end, unit.bytes, unit.is_shared) = (row + 1, unit.bytes + bytes, is_shared);
                 }
@@ -256,13 +249,14 @@ fn units(parts: &[RecordBatch], folder: &str) -> Result<Vec<Unit>> {
     Ok(units)
 }
 
-/// How many nodes of some parts go on from each.
-fn children(parts: &[RecordBatch], folder: &str) -> Result<HashMap<i64, u32>> {
-    let mut children = HashMap::new();
+/// The nodes that several of some parts go on from, in their order.
+fn shared(parts: &[RecordBatch], folder: &str) -> Result<Vec<i64>> {
+    let mut parents = Vec::new();
     for part in parts.iter().filter(|_| folder == Table::Nodes.name()) {
-        i64s(part, "parent_id")?.iter().flatten().for_each(|id| *children.entry(id).or_default() += 1);
+        parents.extend(i64s(part, "parent_id")?.iter().flatten());
     }
-    Ok(children)
+    parents.sort_unstable();
+    Ok(parents.chunk_by(|one, next| one == next).filter(|same| same.len() > 1).map(|same| same[0]).collect())
 }
 
 /// Adds to each row the bytes that a column has for it.

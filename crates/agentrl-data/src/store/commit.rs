@@ -12,7 +12,7 @@ use super::fs::failed;
 use super::journal::{self, Entry, Kind};
 use super::manifest::{self, Manifest};
 use super::read::{joined, taken};
-use super::recover::{MARKER, mark, publish, write};
+use super::recover::{MARKER, mark, publish};
 use super::segment::Segment;
 use super::states::{Arrays, check_state};
 use super::united::united;
@@ -363,7 +363,7 @@ impl Commit {
         self.seal(store, folder, rows, first_row)
     }
 
-    /// Rows as files of a folder, as few as their columns allow.
+    /// Rows as files of a folder, as few as their columns allow, under temporary names.
     pub(super) fn seal(
         &mut self,
         store: &Store,
@@ -372,18 +372,13 @@ impl Commit {
         mut row: u64,
     ) -> Result<()> {
         for rows in united(parts)? {
-            let (segment, bytes) = Segment::seal(&rows, folder, row, self.next.head.version)?;
+            let segment = Segment::begun(row, self.next.head.version);
+            let path = segment.staged(&store.path.join(folder));
+            // All files of a commit are synced together.
+            let segment = segment.seal(store.fs.as_ref(), &path, &rows, folder, Sync::Never)?;
             row = segment.end_row();
-            self.stage(store, folder, segment, &bytes)?;
+            self.insert(folder, segment);
         }
-        Ok(())
-    }
-
-    /// Writes a file under its temporary name.
-    fn stage(&mut self, store: &Store, folder: &'static str, segment: Segment, bytes: &[u8]) -> Result<()> {
-        // All files of a commit are synced together.
-        write(store.fs.as_ref(), &segment.staged(&store.path.join(folder)), bytes, Sync::Never)?;
-        self.insert(folder, segment);
         Ok(())
     }
 

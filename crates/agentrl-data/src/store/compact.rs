@@ -11,7 +11,6 @@ use std::sync::Arc;
 use super::commit::Commit;
 use super::folders::FOLDERS;
 use super::fs::failed;
-use super::recover::write;
 use super::segment::{Segment, is_other};
 use super::tiers::MERGED_BYTES;
 use super::united::united;
@@ -86,12 +85,14 @@ impl Merge {
         let (folder, commit) = (self.before.path.join(self.folder), self.before.files.head.version);
         let mut sealed = Vec::with_capacity(files.len());
         for rows in files {
-            let (segment, bytes) = Segment::seal(&rows, self.folder, row, commit)?;
-            row = segment.end_row();
-            if let Err(error) = write(self.before.fs.as_ref(), &segment.merged(&folder), &bytes, self.sync) {
+            let segment = Segment::begun(row, commit);
+            let path = segment.merged(&folder);
+            let segment = match segment.seal(self.before.fs.as_ref(), &path, &rows, self.folder, self.sync) {
+                Ok(segment) => segment,
                 // Nobody knows what a disk keeps that failed once.
-                return within(enter, |store| store.poisoning(|_| Err(error)));
-            }
+                Err(error) => return within(enter, |store| store.poisoning(|_| Err(error))),
+            };
+            row = segment.end_row();
             sealed.push(segment);
         }
         within(enter, |store| store.take_over(self, &sealed))

@@ -29,9 +29,14 @@ pub(crate) trait Fs: Debug + Send + Sync {
     /// Bytes of a file in aligned memory of our own: a map would die with the file.
     fn read(&self, path: &Path, range: Range<u64>) -> io::Result<Buffer>;
 
-    /// Makes a file and writes it, which is not one moment: what others read gets its name by `rename`. `AlreadyExists`:
+    /// Makes a file, which is written piece by piece: what others read gets its name by `rename`. `AlreadyExists`:
     /// something has the name, be it a link to nothing.
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    fn create(&self, path: &Path) -> io::Result<Box<dyn io::Write>>;
+
+    /// [`Fs::create`] of a file that is there as a whole.
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.create(path)?.write_all(bytes)
+    }
 
     /// Opens a file, made where there is none, with its first `length` bytes and no others, to put more behind them.
     fn tail(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Tail>>;
@@ -126,12 +131,13 @@ mod disk {
     use std::collections::BTreeMap;
     use std::fs::{File, OpenOptions};
     use std::io::Write as _;
+    use std::num::NonZeroU64;
     use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
     use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::time::Duration;
 
     use arrow_buffer::MutableBuffer;
-    use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
+    use rustix::fs::{Advice, CWD, FlockOperation, OFlags, RenameFlags, fadvise, flock, renameat_with};
     use rustix::io::Errno;
 
     use super::{Any, Arc, Buffer, Disk, Fs, MOST_BYTES, Path, PathBuf, Range, Result, Tail, failed, io, too_long};
@@ -183,9 +189,10 @@ mod disk {
             Ok(bytes.into())
         }
 
-        fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        fn create(&self, path: &Path) -> io::Result<Box<dyn io::Write>> {
             // What is made new is no link that somebody else put there.
-            OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
+            let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+            Ok(Box::new(New { file, length: 0, begun: 0 }))
         }
 
         fn tail(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Tail>> {
@@ -250,6 +257,34 @@ mod disk {
                 std::thread::sleep(PAUSE);
             }
             Err(io::ErrorKind::WouldBlock.into())
+        }
+    }
+
+    /// A file that is just being written.
+    struct New {
+        file: File,
+        length: u64,
+        /// Bytes that are on their way to the disk.
+        begun: u64,
+    }
+
+    /// So many bytes of a new file are sent to the disk at once.
+    const SENT_BYTES: u64 = 16 << 20;
+
+    impl io::Write for New {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let written = self.file.write(bytes)?;
+            self.length += written as u64;
+            if let Some(bytes) = NonZeroU64::new(self.length - self.begun).filter(|bytes| bytes.get() >= SENT_BYTES) {
+                // The disk can work while the rest is made. Whether it does is told by the sync at the end.
+                let _ = fadvise(&self.file, self.begun, Some(bytes), Advice::DontNeed);
+                self.begun = self.length;
+            }
+            Ok(written)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
         }
     }
 

@@ -1,5 +1,6 @@
 //! Opening for writing: whatever a writer left behind becomes the state before or after its last commit.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::folders::FOLDERS;
@@ -42,10 +43,12 @@ pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest>
     blobs::remove_unfinished(fs, store)?;
     // A store of an older version lacks the folders that came later.
     if FOLDERS.iter().any(|&folder| is_new || !manifest.segments.contains_key(folder)) {
-        create_folders(fs, store, sync)?;
-    }
-    if is_new {
-        publish(fs, store, &manifest, sync, Vec::new(), &[])?;
+        let changed = create_folders(fs, store)?;
+        if is_new {
+            publish(fs, store, &manifest, sync, Vec::new(), &changed)?;
+        } else if sync != Sync::Never {
+            fs.sync_all(&[], &changed)?;
+        }
     }
     Ok(manifest)
 }
@@ -181,19 +184,15 @@ pub(super) fn mark(fs: &dyn Fs, marker: &Path) -> Result<()> {
     fs.rename(&staged, marker).map_err(failed("rename", &staged))
 }
 
-/// All folders, as far as they are not there. With the first manifest, readers can open a store before its first commit.
-fn create_folders(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<()> {
+/// Makes all folders, as far as they are not there. With the first manifest, readers can open a store before its first
+/// commit. Returns the folders whose names are new.
+fn create_folders(fs: &dyn Fs, store: &Path) -> Result<[PathBuf; 2]> {
     for folder in FOLDERS.iter().chain([&manifest::FOLDER]) {
         let path = store.join(folder);
         fs.create_folder(&path).map_err(failed("create folder", &path))?;
     }
-    if sync != Sync::Never {
-        let above = store.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        for folder in [above, store] {
-            fs.sync_folder(folder).map_err(failed("sync folder", folder))?;
-        }
-    }
-    Ok(())
+    let above = store.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok([above.to_owned(), store.to_owned()])
 }
 
 /// Writes a manifest under its number, once it is durable itself, and with it the files of its commit and the names in
@@ -214,7 +213,7 @@ pub(super) fn publish(
         fs.sync_all(&files, folders)?;
     }
     fs.rename(&staged, &path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => other_writer(&path),
+        io::ErrorKind::AlreadyExists => other_writer(&path),
         _ => failed("rename", &staged)(error),
     })?;
     // The number is free again where another writer is two commits ahead, and goes on from its own.
@@ -239,12 +238,23 @@ fn other_writer(path: &Path) -> Error {
 
 /// Writes a file whose name is made durable by whoever calls.
 pub(super) fn write(fs: &dyn Fs, path: &Path, bytes: &[u8], sync: Sync) -> Result<()> {
-    fs.write(path, bytes).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => other_writer(path),
+    write_with(fs, path, sync, |file| file.write_all(bytes).map_err(failed("write", path)))
+}
+
+/// [`write`] of a file that is made piece by piece.
+pub(super) fn write_with<T>(
+    fs: &dyn Fs,
+    path: &Path,
+    sync: Sync,
+    work: impl FnOnce(&mut dyn io::Write) -> Result<T>,
+) -> Result<T> {
+    let mut file = fs.create(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => other_writer(path),
         _ => failed("write", path)(error),
     })?;
+    let done = work(file.as_mut())?;
     if sync != Sync::Never {
         fs.sync(path).map_err(failed("sync", path))?;
     }
-    Ok(())
+    Ok(done)
 }

@@ -12,9 +12,11 @@ use arrow_buffer::Buffer;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::Sync;
 use super::blocks::{self, Block, Index};
 use super::folders::{CHOSEN_BY, key_of};
 use super::fs::{Fs, MOST_BYTES, failed};
+use super::recover::write_with;
 use super::united::Rows;
 use crate::{Error, ErrorKind, Result};
 
@@ -118,21 +120,33 @@ pub(super) struct Piece {
 }
 
 impl Segment {
-    /// Seals rows of a folder: the segment, and the bytes of its file.
-    pub(super) fn seal(rows: &Rows, folder: &str, first_row: u64, commit: u64) -> Result<(Self, Vec<u8>)> {
-        let (blocks, begin, bytes) = blocks::encode(rows, folder)?;
-        let segment = Self {
+    /// A segment that has no rows yet.
+    pub(super) fn begun(first_row: u64, commit: u64) -> Self {
+        Self {
             first_row,
             commit,
-            rows: blocks.iter().map(|block| block.rows).sum(),
-            keys: blocks::bounds_of(&blocks),
-            bounds: Arc::new(bounds(rows, folder)),
-            footer: Footer(begin, bytes.len() as u64, xxh3_64(&bytes[begin as usize..])),
+            rows: 0,
+            keys: (0, 0),
+            bounds: Arc::default(),
+            footer: Footer(0, 0, 0),
             listed: None,
             is_named_by_row: false,
             index: Arc::default(),
-        };
-        Ok((segment, bytes))
+        }
+    }
+
+    /// Seals rows of a folder in the file of a segment that has none yet.
+    pub(super) fn seal(self, fs: &dyn Fs, path: &Path, rows: &Rows, folder: &str, sync: Sync) -> Result<Self> {
+        let (blocks, end, hash) = write_with(fs, path, sync, |file| {
+            blocks::write(rows, folder, &mut |bytes| file.write_all(bytes).map_err(failed("write", path)))
+        })?;
+        Ok(Self {
+            rows: blocks.iter().map(|block| block.rows).sum(),
+            keys: blocks::bounds_of(&blocks),
+            bounds: Arc::new(bounds(rows, folder)),
+            footer: Footer(blocks.last().map_or(0, |block| block.end), end, hash),
+            ..self
+        })
     }
 
     /// Number of the row after its last one, where what is said of it can be.
@@ -300,17 +314,7 @@ pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
         (None, "arrow") => (stem.parse().ok()?, None),
         _ => return None,
     };
-    let segment = Segment {
-        first_row: row,
-        commit: commit.unwrap_or(0),
-        rows: 0,
-        keys: (0, 0),
-        bounds: Arc::default(),
-        footer: Footer(0, 0, 0),
-        listed: None,
-        is_named_by_row: commit.is_none(),
-        index: Arc::default(),
-    };
+    let segment = Segment { is_named_by_row: commit.is_none(), ..Segment::begun(row, commit.unwrap_or(0)) };
     let folder = Path::new("");
     let own = [segment.path(folder), segment.staged(folder), segment.merged(folder)];
     let is_own = own.iter().any(|own| own == Path::new(name));

@@ -39,6 +39,7 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
 from agentrl_core.integrations.polars import _stored, _texts, _token_frames
 from agentrl_core.integrations.polars._names import named
+from agentrl_core.integrations.polars._wanted import Wanted, lazily
 from agentrl_core.integrations.polars.tables import Tables
 from agentrl_core.integrations.polars.vocabulary import Vocabulary
 
@@ -351,7 +352,7 @@ class _Namespace(Generic[Frame]):
             [{'role': 'user', 'content': '6*7='}, {'role': 'assistant', 'content': '42'}]
         """
         vocabulary = Vocabulary.of(tokenizer)
-        return self._eagerly(lambda frame, tables: _texts.chats(frame, tables, vocabulary), source, "trajectory_id")
+        return self._eagerly(lambda frame, tables, _: _texts.chats(frame, tables, vocabulary), source, "trajectory_id")
 
     def group_relative(
         self, score: str = "reward", by: str = "group_id", *, name: str = "advantage", **options: Any
@@ -397,18 +398,18 @@ class _Namespace(Generic[Frame]):
         made: Frame = found if self._is_lazy() else found.collect()
         return made
 
-    def _eagerly(self, work: Callable[[pl.DataFrame, Tables], Any], source: Source, key: str) -> Frame:
+    def _eagerly(self, work: Callable[[pl.DataFrame, Tables, Wanted], Any], source: Source, key: str) -> Frame:
         self._require(key)
         tables = scan(source)
 
-        def schema() -> Any:
+        def schema() -> pl.Schema:
             nothing = Tables(**{field.name: getattr(tables, field.name).clear() for field in fields(Tables)})
-            return work(pl.DataFrame(schema=self._frame.collect_schema()), nothing).schema
+            return pl.Schema(work(pl.DataFrame(schema=self._frame.collect_schema()), nothing, Wanted()).schema)
 
         made: Frame = (
-            self._frame.map_batches(lambda frame: work(frame, tables), schema=schema())
+            lazily(self._frame, schema(), lambda frame, wanted: work(frame, tables, wanted))
             if self._is_lazy()
-            else work(self._frame, tables)
+            else work(self._frame, tables, Wanted())
         )
         return made
 

@@ -26,7 +26,7 @@ def can_be_true(predicate: pl.Expr, bounds: dict[str, tuple[int, int]]) -> bool:
         >>> can_be_true(wanted, {"iteration": (0, 6)}), can_be_true(wanted, {"iteration": (0, 7)})
         (False, True)
     """
-    return all(_can_be_true(term, bounds) for term in _terms(predicate))
+    return all(_can_be_true(term, bounds) for term in terms(predicate))
 
 
 def _can_be_true(term: pl.Expr, bounds: dict[str, tuple[int, int]]) -> bool:
@@ -44,7 +44,7 @@ def _can_be_true(term: pl.Expr, bounds: dict[str, tuple[int, int]]) -> bool:
         return True
 
 
-def _terms(predicate: pl.Expr) -> list[pl.Expr]:
+def terms(predicate: pl.Expr) -> list[pl.Expr]:
     """The parts of a predicate that all have to be true."""
     if len(set(predicate.meta.root_names())) == 1:
         return [predicate]

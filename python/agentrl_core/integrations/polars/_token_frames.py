@@ -1,7 +1,11 @@
-"""Tokens of paths and of actions as Polars frames: what `agentrl_core.polars` adds to frames."""
+"""Tokens of paths and of actions as Polars frames: what `agentrl_core.polars` adds to frames.
+
+Each function makes the columns that are asked for, and reads what they need.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,6 +15,7 @@ from numpy.typing import NDArray
 from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 from agentrl_core.integrations.polars._paths import Indices, PathNodes, Tree, find, ranges, walk
+from agentrl_core.integrations.polars._wanted import Wanted
 
 if TYPE_CHECKING:
     from agentrl_core.integrations.polars.tables import Tables
@@ -19,35 +24,60 @@ if TYPE_CHECKING:
 SINGULAR = {"tokens": "token", "kinds": "kind", "logprobs": "logprob", "entropies": "entropy"}
 
 
+# The columns of nodes that the lists of a path are made of, beside those that were computed.
+_SOURCES = {
+    "tokens": ("tokens",),
+    "kinds": ("kind",),
+    "trainable": ("trainable", "kind"),
+    "logprobs": ("logprobs",),
+    "entropies": ("entropies",),
+}
+
+
 class _Nodes(NamedTuple):
-    """The nodes of some groups: as a frame, and as a tree."""
+    """The nodes of some groups: as a frame with some of their columns, and as a tree."""
 
     frame: pl.DataFrame
     tree: Tree
 
 
-def path_nodes(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+class _Actions(NamedTuple):
+    """A row for each step, and the path of its action: without what the tokens of the action have."""
+
+    rows: pl.DataFrame
+    nodes: _Nodes
+    found: PathNodes
+
+
+def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFrame:
     """`agentrl.nodes`."""
-    nodes, found = _paths_of(frame, tables)
-    prefix = {name: f"node_{name}" for name in nodes.frame.columns if name in frame.columns or name == "end"}
+    own = tables.nodes.collect_schema().names()
+    prefix = {name: f"node_{name}" if name in frame.columns or name == "end" else name for name in own}
+    asked = {name: other for name, other in prefix.items() if other in wanted or name == "node_id"}
+    nodes, found = _paths_of(frame, tables, asked)
     rows = frame[found.path].with_columns(end=pl.Series(found.end, dtype=pl.Int32))
-    return pl.concat([rows, nodes.frame[found.node].rename(prefix)], how="horizontal")
+    return pl.concat([rows, nodes.frame[found.node].rename(asked)], how="horizontal")
 
 
-def paths(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+def paths(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFrame:
     """`agentrl.paths`."""
-    nodes, found = _paths_of(frame, tables)
-    return _with_lists(frame, nodes, found, tables)
+    nodes, found = _paths_of(frame, tables, _sources(wanted))
+    return _with_lists(frame, nodes, found, tables, wanted)
 
 
-def steps(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+def steps(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFrame:
     """`agentrl.steps`."""
+    rows, nodes, found = _actions(frame, tables, wanted)
+    return _with_lists(rows, nodes, found, tables, wanted)
+
+
+def _actions(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> _Actions:
     facts = _trajectories(frame, tables)
     taken = tables.steps.filter(_among(facts["trajectory_id"])).collect()
     taken = taken.rename({"reward": "step_reward", "rewards": "step_rewards"})
     prefix = {name: f"step_{name}" for name in taken.columns if name in frame.columns and name != "trajectory_id"}
     rows = frame.join(taken.rename(prefix), on="trajectory_id", how="inner", maintain_order="left_right")
-    nodes = _nodes(facts["group_id"], tables)
+    nodes = _nodes(facts["group_id"], tables, _sources(wanted))
     ids = nodes.tree.node_id
     first = find(ids, rows[prefix.get("first_node_id", "first_node_id")].to_numpy())
     node_id = rows[prefix.get("node_id", "node_id")]
@@ -57,7 +87,7 @@ def steps(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     end = np.where(node_id == own["leaf_node_id"], own["leaf_end"], -1)
     _refuse_taken(rows, "start")
     rows = rows.with_columns(start=nodes.frame["start"][first])
-    return _with_lists(rows, nodes, walk(nodes.tree, last, end, first), tables)
+    return _Actions(rows, nodes, walk(nodes.tree, last, end, first))
 
 
 def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
@@ -72,12 +102,14 @@ def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
     return frame
 
 
-def tokens(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+def tokens(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFrame:
     """`agentrl.tokens`."""
     given = frame.columns
-    frame = steps(frame, tables)
+    frame = steps(frame, tables, wanted.also("tokens", *(name for name, one in SINGULAR.items() if one in wanted)))
     if "draw_id" in given:
-        frame = computed(frame.lazy(), tables).collect()
+        needed = wanted.also(*frame.columns)
+        made = computed(frame.lazy(), tables)
+        frame = made.select(name for name in made.collect_schema().names() if name in needed).collect()
     lists = [
         name
         for name, kind in frame.schema.items()
@@ -88,7 +120,8 @@ def tokens(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
         if name not in lists:
             _refuse_taken(frame, name)
     position = pl.int_ranges("start", pl.col("start") + pl.col("tokens").list.len(), dtype=pl.Int32)
-    frame = frame.with_columns(*map(_filled, lists), token_position=position)
+    count = pl.col("tokens").list.len()
+    frame = frame.with_columns(*(_filled(name, count) for name in lists), token_position=position)
     return frame.explode("token_position", *lists).rename(renamed)
 
 
@@ -112,26 +145,35 @@ def _names(made: pl.LazyFrame, *keys: str) -> set[str]:
     return set(made.collect_schema().names()).difference(keys)
 
 
-def sequences(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+def sequences(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFrame:
     """`agentrl.sequences`."""
     _refuse_taken(frame, "sequence")
     # A frame may hold a draw twice: its rows are told apart by their number.
     keyed = frame.select("draw_id", "trajectory_id").with_row_index("row")
-    taken = steps(keyed, tables)
-    nodes = _nodes(_trajectories(frame, tables)["group_id"], tables)
+    of_steps = [name for name in _names(tables.step_columns, "draw_id", "step") if name in wanted]
+    # What was computed for a draw is repeated for the tokens of a step that has nothing of its own.
+    of_actions = Wanted.of("tokens", "trainable") if of_steps else Wanted.of("trainable")
+    needed = wanted.also("tokens", "trainable") if of_steps else wanted
+    taken, nodes, found = _actions(keyed, tables, needed)
+    length = np.bincount(found.path, found.end, minlength=len(taken)).astype(np.int64)
     last = find(nodes.tree.node_id, taken["node_id"].to_numpy())
-    stop = (taken["start"] + taken["tokens"].list.len()).to_numpy()
+    stop = taken["start"].to_numpy() + length
     ends = _last_of_context(taken["row"].to_numpy(), nodes.tree, last)
     sequence = np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(np.int64) if len(ends) else np.zeros(0, np.int64)
     row = taken["row"].to_numpy()[ends]
     rows = frame[row].with_columns(sequence=pl.Series(row, dtype=pl.UInt32))
     rows = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).over("sequence").alias("sequence"))
-    of_draws = tables.draw_columns.drop(_names(tables.step_columns, "draw_id", "step"), strict=False)
-    rows = _joined(rows.lazy(), of_draws, "draw_id").collect()
+    of_draws = _names(tables.draw_columns, "draw_id") - _names(tables.step_columns, "draw_id", "step")
+    made = tables.draw_columns.select("draw_id", *(name for name in sorted(of_draws) if name in wanted))
+    rows = _joined(rows.lazy(), made, "draw_id").collect()
     begin = nodes.frame["start"].to_numpy()[last[ends]]
-    found = walk(nodes.tree, last[ends], stop[ends] - begin)
-    rows = _with_lists(rows, nodes, found, tables)
-    return _with_step_lists(rows, taken.with_columns(sequence=sequence), tables)
+    whole = walk(nodes.tree, last[ends], stop[ends] - begin)
+    rows = _with_lists(rows, nodes, whole, tables, wanted)
+    if not of_steps and "trainable" not in wanted:
+        return rows
+    total = np.bincount(whole.path, whole.end, minlength=len(rows)).astype(np.int64)
+    taken = _with_lists(taken, nodes, found, tables, of_actions)
+    return rows.with_columns(_step_lists(taken, length, sequence, total, tables, of_steps))
 
 
 def _last_of_context(row: Indices, tree: Tree, last: Indices) -> NDArray[np.bool_]:
@@ -143,32 +185,31 @@ def _last_of_context(row: Indices, tree: Tree, last: Indices) -> NDArray[np.bool
     return ~np.append(goes_on, np.zeros(min(len(last), 1), bool))
 
 
-def _with_step_lists(rows: pl.DataFrame, taken: pl.DataFrame, tables: Tables) -> pl.DataFrame:
-    """The rows of sequences with what belongs to the tokens of their steps `taken`."""
-    length = rows["tokens"].list.len().to_numpy().astype(np.int64)
-    made = computed(taken.lazy(), tables).collect()
-    names = [name for name in made.columns if name in _names(tables.step_columns, "draw_id", "step")]
-    count = pl.col("tokens").list.len()
+def _step_lists(
+    taken: pl.DataFrame, length: Indices, sequence: Indices, total: Indices, tables: Tables, names: list[str]
+) -> pl.DataFrame:
+    """What belongs to the tokens of steps, as lists of the sequences, which have `total` tokens each.
+
+    Step `i` of `taken` has `length[i]` tokens and lies in sequence `sequence[i]`.
+    """
+    count = pl.Series("count", length, dtype=pl.UInt32)
+    made = computed(taken.lazy(), tables).collect() if names else taken
     per_token = (
-        _filled(name) if isinstance(made.schema[name], pl.List) else pl.col(name).repeat_by(count) for name in names
+        _filled(name, count) if isinstance(made.schema[name], pl.List) else pl.col(name).repeat_by(count)
+        for name in names
     )
-    made = made.with_columns(
-        trainable=pl.when(pl.col("flags") & UNTRAINED == 0)
-        .then("trainable")
-        .otherwise(pl.lit(0, pl.UInt8).repeat_by(count))
+    trainable = (
+        pl.when(pl.col("flags") & UNTRAINED == 0).then("trainable").otherwise(pl.lit(0, pl.UInt8).repeat_by(count))
     )
-    flat = made.select("trainable", *per_token).explode("trainable", *names)
-    offsets = np.cumsum(length) - length
-    starts = offsets[taken["sequence"].to_numpy()] + taken["start"].to_numpy()
-    place = ranges(starts, taken["tokens"].list.len().to_numpy().astype(np.int64))
-    source = np.full(length.sum(), -1, np.int64)
+    flat = made.select(trainable.alias("trainable"), *per_token).explode("trainable", *names)
+    starts = (np.cumsum(total) - total)[sequence] + taken["start"].to_numpy()
+    place = ranges(starts, length)
+    source = np.full(total.sum(), -1, np.int64)
     source[place] = np.arange(len(place))
     index = pl.Series(source).replace(-1, None)
     values = {name: flat[name].gather(index) for name in names}
     values["trainable"] = flat["trainable"].gather(index).fill_null(0)
-    for name in names:
-        _refuse_taken(rows, name)
-    return rows.with_columns(_lists(np.repeat(np.arange(len(rows)), length), values))
+    return _lists(np.repeat(np.arange(len(total)), total), values)
 
 
 def _lists(row: Indices, values: dict[str, pl.Series]) -> pl.DataFrame:
@@ -185,9 +226,14 @@ def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame
     return frame.join(made, on=list(keys), how="left", maintain_order="left")
 
 
-def _paths_of(frame: pl.DataFrame, tables: Tables) -> tuple[_Nodes, PathNodes]:
+def _sources(wanted: Wanted) -> list[str]:
+    """The columns of nodes that lists are made of."""
+    return ["node_id", "start", *{name: None for made, names in _SOURCES.items() if made in wanted for name in names}]
+
+
+def _paths_of(frame: pl.DataFrame, tables: Tables, columns: Iterable[str]) -> tuple[_Nodes, PathNodes]:
     facts = _trajectories(frame, tables)
-    nodes = _nodes(facts["group_id"], tables)
+    nodes = _nodes(facts["group_id"], tables, columns)
     last = find(nodes.tree.node_id, facts["leaf_node_id"].to_numpy())
     return nodes, walk(nodes.tree, last, facts["leaf_end"].to_numpy())
 
@@ -210,15 +256,15 @@ def _trajectories(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     return rows
 
 
-def _nodes(groups: pl.Series, tables: Tables) -> _Nodes:
-    frame = tables.nodes.filter(_among(groups)).collect()
-    columns = frame.select(
-        "node_id",
-        pl.col("parent_id").fill_null(-1),
-        pl.col("parent_end").cast(pl.Int64).fill_null(-1),
-        pl.col("tokens").list.len().cast(pl.Int64),
-    )
-    return _Nodes(frame, Tree.of(*(column.to_numpy() for column in columns)))
+def _nodes(groups: pl.Series, tables: Tables, columns: Iterable[str]) -> _Nodes:
+    shape = {
+        "tree.node": pl.col("node_id"),
+        "tree.parent": pl.col("parent_id").fill_null(-1),
+        "tree.parent_end": pl.col("parent_end").cast(pl.Int64).fill_null(-1),
+        "tree.length": pl.col("tokens").list.len().cast(pl.Int64),
+    }
+    frame = tables.nodes.filter(_among(groups)).select(*columns, **shape).collect()
+    return _Nodes(frame.drop(shape), Tree.of(*(frame[name].to_numpy() for name in shape)))
 
 
 def _among(values: pl.Series) -> pl.Expr:
@@ -226,37 +272,46 @@ def _among(values: pl.Series) -> pl.Expr:
     return pl.col(values.name).is_in(values.unique().implode())
 
 
-def _with_lists(rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tables) -> pl.DataFrame:
+def _with_lists(rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tables, wanted: Wanted) -> pl.DataFrame:
     """The rows with lists of what the tokens of their nodes have, `found` being a path for each row."""
+    columns = _token_columns(nodes, tables, wanted)
+    if not columns:
+        return rows
     length = nodes.tree.length
     taken = ranges((np.cumsum(length) - length)[found.node], found.end)
     path = np.repeat(found.path, found.end)
-    values = {name: column[taken] for name, column in _token_columns(nodes.frame, tables).items()}
+    values = {name: column[taken] for name, column in columns.items()}
     for name in values:
         _refuse_taken(rows, name)
-    names = pl.element().cat.to(nodes.frame.schema["kind"])
-    lists = _lists(path, values).with_columns(pl.col("kinds").list.eval(names))
+    lists = _lists(path, values)
+    if "kinds" in values:
+        names = pl.element().cat.to(nodes.frame.schema["kind"])
+        lists = lists.with_columns(pl.col("kinds").list.eval(names))
     return pl.concat([rows, lists], how="horizontal")
 
 
-def _token_columns(nodes: pl.DataFrame, tables: Tables) -> dict[str, pl.Series]:
+def _token_columns(nodes: _Nodes, tables: Tables, wanted: Wanted) -> dict[str, pl.Series]:
     """What each token of each node has, all in a row."""
-    made = tables.node_columns.filter(_among(nodes["node_id"])).collect()
-    nodes = nodes.join(made, on="node_id", how="left", maintain_order="left")
-    count = pl.col("tokens").list.len()
+    frame = nodes.frame
+    made = [name for name in tables.node_columns.collect_schema().names() if name in wanted and name != "node_id"]
+    if made:
+        values = tables.node_columns.filter(_among(frame["node_id"])).select("node_id", *made).collect()
+        frame = frame.join(values, on="node_id", how="left", maintain_order="left")
+    count = pl.Series("count", nodes.tree.length, dtype=pl.UInt32)
     allowed = (pl.col("kind") == "action").cast(pl.UInt8).repeat_by(count)
-    lists = nodes.select(
-        "tokens",
-        pl.col("kind").to_physical().repeat_by(count).alias("kinds"),  # names come last: codes are faster
-        pl.col("trainable").fill_null(allowed),
-        *(_filled(name) for name in ("logprobs", "entropies", *made.drop("node_id").columns)),
-    )
-    return lists.explode(lists.columns).to_dict()
+    lists = {
+        "tokens": pl.col("tokens"),
+        "kinds": pl.col("kind").to_physical().repeat_by(count),  # names come last: codes are faster
+        "trainable": pl.col("trainable").fill_null(allowed),
+        **{name: _filled(name, count) for name in ("logprobs", "entropies", *made)},
+    }
+    chosen = frame.select(**{name: values for name, values in lists.items() if name in wanted})
+    return chosen.explode(chosen.columns).to_dict() if chosen.columns else {}
 
 
-def _filled(name: str) -> pl.Expr:
-    """A list column with a null for each token where there is no list."""
-    nulls = pl.lit(None).repeat_by(pl.col("tokens").list.len())
+def _filled(name: str, count: pl.Expr | pl.Series) -> pl.Expr:
+    """A list column with a null for each of `count` tokens where there is no list."""
+    nulls = pl.lit(None).repeat_by(count)
     return pl.when(pl.col(name).is_null()).then(nulls).otherwise(pl.col(name)).alias(name)
 
 

@@ -139,6 +139,14 @@ impl Image {
         }
     }
 
+    fn create(&mut self, path: &Path) -> io::Result<usize> {
+        let (folder, name) = split(path);
+        let id = self.files.len();
+        self.folder(folder)?.change(Change::Set(name.to_owned(), Entry::File(id)));
+        self.files.push(File { now: Arc::default(), durable: Arc::default() });
+        Ok(id)
+    }
+
     fn folder(&mut self, path: &Path) -> io::Result<&mut Folder> {
         self.folders.get_mut(path).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -281,38 +289,16 @@ impl Fs for Memory {
         })
     }
 
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn io::Write>> {
         if self.state().image.id(path).is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        self.state().written += bytes.len() as u64;
-        // A kill can come when half of the bytes are written.
-        for part in [&bytes[..bytes.len() / 2], bytes] {
-            self.operate(|image| {
-                let id = image.id(path).or_else(|_| {
-                    let (folder, name) = split(path);
-                    let id = image.files.len();
-                    image.folder(folder)?.change(Change::Set(name.to_owned(), Entry::File(id)));
-                    image.files.push(File { now: Arc::default(), durable: Arc::default() });
-                    Ok::<_, io::Error>(id)
-                })?;
-                image.files[id].now = part.into();
-                Ok(())
-            })?;
-        }
-        Ok(())
+        let id = self.operate(|image| image.create(path))?;
+        Ok(Box::new(MemoryFile(MemoryTail(self.clone(), id))))
     }
 
     fn tail(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Tail>> {
-        let id = self.operate(|image| {
-            image.id(path).or_else(|_| {
-                let (folder, name) = split(path);
-                let id = image.files.len();
-                image.folder(folder)?.change(Change::Set(name.to_owned(), Entry::File(id)));
-                image.files.push(File { now: Arc::default(), durable: Arc::default() });
-                Ok::<_, io::Error>(id)
-            })
-        })?;
+        let id = self.operate(|image| image.id(path).or_else(|_| image.create(path)))?;
         let change = |image: &mut Image| {
             let file = &mut image.files[id];
             let first = file.now.get(..length as usize).ok_or(io::ErrorKind::InvalidData)?;
@@ -380,6 +366,7 @@ struct MemoryTail(Memory, usize);
 
 impl Tail for MemoryTail {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        // A kill can come when half of the bytes are written.
         for part in [&bytes[..bytes.len() / 2], &bytes[bytes.len() / 2..]] {
             self.0.operate(|image| {
                 let file = &mut image.files[self.1];
@@ -396,6 +383,21 @@ impl Tail for MemoryTail {
             file.durable = file.now.clone();
             Ok(())
         })
+    }
+}
+
+/// A file that is just being written.
+struct MemoryFile(MemoryTail);
+
+impl io::Write for MemoryFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.0.state().written += bytes.len() as u64;
+        self.0.append(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

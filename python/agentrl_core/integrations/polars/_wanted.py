@@ -1,0 +1,62 @@
+"""Frames that are made of other frames when they are collected, with the rows and columns that are then asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from agentrl_core.integrations.polars._bounds import terms
+
+# Columns of a frame that others are found by.
+KEYS = {"trajectory_id", "draw_id", "step", "node_id"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The names of the columns that are asked for; all of them unless some are given."""
+
+    names: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, *names: str) -> Wanted:
+        """These and no others."""
+        return cls(frozenset(names))
+
+    def __contains__(self, name: str) -> bool:
+        return self.names is None or name in self.names
+
+    def also(self, *names: str) -> Wanted:
+        """These and some more."""
+        return self if self.names is None else Wanted(self.names.union(names))
+
+
+Work = Callable[[pl.DataFrame, Wanted], pl.DataFrame]
+"""Makes a frame of another one, row by row: all its columns, and at least those of the added ones that are wanted."""
+
+
+def lazily(frame: pl.LazyFrame, schema: pl.Schema, work: Work) -> Any:
+    """What `work` makes of a frame, with only the rows and columns that are asked for once it is collected."""
+    given = frame.collect_schema()
+
+    def rows(
+        columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _: int | None
+    ) -> Iterator[pl.DataFrame]:
+        chosen = list(schema) if columns is None else columns
+        parts = [] if predicate is None else terms(predicate)
+        before = [part for part in parts if given.keys() >= set(part.meta.root_names())]
+        after = [part for part in parts if not given.keys() >= set(part.meta.root_names())]
+        asked = Wanted.of(*chosen).also(*(name for part in after for name in part.meta.root_names()))
+        # Work tells by the names of all columns how to name its own.
+        read = (
+            pl.col(name) if name in asked or name in KEYS else pl.lit(None, kind).alias(name)
+            for name, kind in given.items()
+        )
+        made = work(frame.filter(*before).select(*read).collect(), asked)
+        made = made.filter(*after).select(chosen)
+        yield made if most is None else made.head(most)
+
+    return register_io_source(rows, schema=schema, is_pure=True)
