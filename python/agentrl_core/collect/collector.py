@@ -232,6 +232,8 @@ class Collector:
         batch = self.store.rebase(batch)
         self.store.append(batch, iteration=head.iteration)
         self.store.flush()
+        # Nobody asks it any more, and it holds all that was sampled.
+        self._journals.pop(head.iteration, None)
         self._head = Head.of(self.store, tasks=self._tasks)
         # Chance in phase reward follows from ids, which the store gives: a restart scores what is stored, and so do we.
         batch = as_committed(batch)
