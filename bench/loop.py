@@ -3,7 +3,8 @@
     python bench/loop.py [--tokens 10_000 100_000 1_000_000 10_000_000] [--seconds-per-token 2e-5] [--demo]
 
 The loop is the one of the README, with a store on disk: collect, credit, pack, update. Engine and environment answer at
-once, and what they take is not counted; the tokens of texts are there already; the model is left out. What is left is agentrl_core:
+once, and what they take is not counted; the tokens of texts are there already; the model is left out. What is left is
+agentrl_core:
 
 - collect: programs, forest, journal, checks, the rows of the batch on disk, without engine and environment;
 - credit: advantage and weight;
@@ -52,9 +53,9 @@ AGENTRL = Path(sys.executable).with_name("agentrl")
 
 PROMPT, OBSERVATION = np.full(32, 5, np.int32), np.full(8, 6, np.int32)
 CHAT = SimpleNamespace(
-    prompt=lambda text: PROMPT,
-    observation=lambda text: OBSERVATION,
-    decode=lambda tokens: "an action",
+    prompt=lambda _: PROMPT,
+    observation=lambda _: OBSERVATION,
+    decode=lambda _: "an action",
     stop_token_ids=(END,),
     end_of_turn=END,
 )
