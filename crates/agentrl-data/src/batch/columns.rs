@@ -211,12 +211,12 @@ impl Batch {
                 let mut stored = Vec::with_capacity(layout.actions.len());
                 layout.actions.node_tokens().for_each(|run| stored.extend(run.start as i64..run.end as i64));
                 Ok(Numbers::I64(stored))
-            },
+            }
             (Level::Token, "position") => {
                 let mut positions = Vec::with_capacity(layout.actions.len());
                 layout.actions.positions().for_each(|run| positions.extend(run));
                 Ok(Numbers::I32(positions))
-            },
+            }
             (Level::Token, "trainable") => self.trainable(),
             (Level::Token, _) => match self.node_fact(name) {
                 Some(numbers) => Ok(self.to_tokens(&numbers?)),

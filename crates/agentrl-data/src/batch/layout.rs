@@ -369,3 +369,52 @@ pub(super) fn row_of(ids: &[i64], id: i64) -> Option<usize> {
 fn broken(message: String) -> Error {
     Error::new(ErrorKind::Corrupt, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn action_tokens_lie_where_their_runs_do() {
+        let mut actions = Actions::default();
+        // Three tokens of a node that begins at token 10 of all and at position 4 of its path, then two of another.
+        for (node_token, position, count) in [(10, 4, 3), (99, 0, 0), (20, 9, 2)] {
+            actions.push(node_token, position, count);
+        }
+        assert_eq!(actions.len(), 5);
+        assert_eq!(actions.node_tokens().collect::<Vec<_>>(), [10..13, 20..22]);
+        assert_eq!(actions.positions().collect::<Vec<_>>(), [4..7, 9..11]);
+        assert_eq!(actions.at(2), ActionToken { token: 2, node_token: 12, position: 6 });
+        let tokens: Vec<_> = actions.of(1..4).map(|at| (at.token, at.node_token, at.position)).collect();
+        assert_eq!(tokens, [(1, 11, 5), (2, 12, 6), (3, 20, 9)]);
+    }
+
+    proptest! {
+        /// Runs say of every token what a number for each would.
+        #[test]
+        fn runs_are_a_number_for_each_token(
+            runs in prop::collection::vec((0_i64..100, 0_i32..100, 0_usize..5), 0..20),
+            cuts in (0_usize..101, 0_usize..101),
+        ) {
+            let (mut actions, mut naive) = (Actions::default(), Vec::new());
+            for (node_token, position, count) in runs {
+                actions.push(node_token, position, count);
+                naive.extend((0..count).map(|place| (node_token + place as i64, position + place as i32)));
+            }
+            prop_assert_eq!(actions.len(), naive.len());
+            let (from, to) = (cuts.0.min(cuts.1).min(naive.len()), cuts.0.max(cuts.1).min(naive.len()));
+            let found: Vec<_> = actions.of(from..to).map(|at| (at.token, at.node_token, at.position)).collect();
+            let wanted: Vec<_> = (from..to).map(|token| (token, naive[token].0, naive[token].1)).collect();
+            prop_assert_eq!(found, wanted);
+            for (token, &(node_token, position)) in naive.iter().enumerate() {
+                prop_assert_eq!(actions.at(token), ActionToken { token, node_token, position });
+            }
+            let stored: Vec<_> = actions.node_tokens().flatten().map(|token| token as i64).collect();
+            let positions: Vec<_> = actions.positions().flatten().collect();
+            prop_assert_eq!(stored, naive.iter().map(|at| at.0).collect::<Vec<_>>());
+            prop_assert_eq!(positions, naive.iter().map(|at| at.1).collect::<Vec<_>>());
+        }
+    }
+}
