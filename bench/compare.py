@@ -133,6 +133,10 @@ def main() -> None:
     options = parser.parse_args(given[:end])
     if not (ROOT / "bench" / f"{options.bench}.py").exists():
         parser.error(f"there is no bench/{options.bench}.py")
+    if options.rounds < 3:
+        parser.error(
+            f"--rounds {options.rounds} gives no interval: two rounds drawn again are the same two; give 3 or more"
+        )
     head = PLACE / "here"
     shutil.rmtree(head, ignore_errors=True)
     built(ROOT, head, PLACE / "cargo-here")
