@@ -86,9 +86,12 @@ def call(*command: str | Path, folder: Path = ROOT, **environment: str) -> str:
     return done.stdout
 
 
-def built(source: Path, side: Path) -> None:
-    """Put the package of a source tree into a folder, with its binding, optimised as in the wheel."""
-    target = PLACE / "cargo"
+def built(source: Path, side: Path, target: Path) -> None:
+    """Put the package of a source tree into a folder, with its binding, optimised as in the wheel.
+
+    Each side has a `target` of its own: cargo takes crates of the same names for the same ones, wherever they lie, and
+    would link what it compiled last into both.
+    """
     command = ("cargo", "build", "--release", "--locked", "--package", "agentrl-python", "--lib")
     call(*command, folder=source, CARGO_TARGET_DIR=str(target), PYO3_BUILD_EXTENSION_MODULE="1")
     shutil.copytree(source / "python", side / "python", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
@@ -101,10 +104,13 @@ def base_of(revision: str) -> Path:
     side = PLACE / call("git", "rev-parse", "--short=12", f"{revision}^{{commit}}").strip()
     if not (side / "python" / "agentrl_core" / BINDING).exists():
         shutil.rmtree(side, ignore_errors=True)
-        source = PLACE / "source"
+        source, target = PLACE / "source", PLACE / "cargo-base"
+        if not target.exists():
+            # The crates of others are compiled once; ours are newer in a fresh checkout, and are compiled again.
+            shutil.copytree(PLACE / "cargo-here", target)
         call("git", "worktree", "add", "--force", "--detach", source, revision)
         try:
-            built(source, side)
+            built(source, side, target)
         finally:
             call("git", "worktree", "remove", "--force", source)
     return side
@@ -127,9 +133,13 @@ def main() -> None:
     options = parser.parse_args(given[:end])
     if not (ROOT / "bench" / f"{options.bench}.py").exists():
         parser.error(f"there is no bench/{options.bench}.py")
+    if options.rounds < 3:
+        parser.error(
+            f"--rounds {options.rounds} gives no interval: two rounds drawn again are the same two; give 3 or more"
+        )
     head = PLACE / "here"
     shutil.rmtree(head, ignore_errors=True)
-    built(ROOT, head)
+    built(ROOT, head, PLACE / "cargo-here")
     sides = (base_of(options.base), head)
     for side in sides:
         shutil.rmtree(side / "bench", ignore_errors=True)

@@ -16,6 +16,7 @@ import math
 import random
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,9 +132,13 @@ def learned(
     model: Any, tokenizer: Any, world: env.TextWorld, recipe: Recipe, options: Any, seed: int
 ) -> dict[str, Any]:
     """Success before and after the training of one recipe."""
-    generate = engine.Transformers(model, tokenizer)
+    generate, store = engine.Transformers(model, tokenizer), None
+    if options.stored:
+        run = Path(options.stored) / f"{recipe.name}-{seed}"
+        store = arl.Store.open(run)
+        model.save_pretrained(run / "start")
     collect = arl.Collector(
-        generate, world, recipe, seed=seed, task_pool=options.games, sampling=SAMPLING, context_tokens=1000
+        generate, world, recipe, store=store, seed=seed, task_pool=options.games, sampling=SAMPLING, context_tokens=1000
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.0)
     begin, before = time.perf_counter(), measured(collect, options.games)
@@ -156,6 +161,8 @@ def learned(
     after = measured(collect, options.games)
     collect.close()
     generate.close()
+    if store is not None:
+        store.close()
     return {"before": before, "after": after, "success": success, "seconds": time.perf_counter() - begin}
 
 
@@ -175,6 +182,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="of the warm start")
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--folder", help="where games are kept")
+    parser.add_argument(
+        "--stored", metavar="FOLDER", help="where a run for each seed and recipe is kept; none is if not given"
+    )
     options = parser.parse_args()
     bench = Bench("learning")
     world = env.TextWorld(

@@ -1,20 +1,27 @@
 """A step of a small language model (forward, loss, backward) over trees: the tree layout beside sequences and padding.
 
     python bench/tree_step.py [--family llama] [--width 256] [--layers 4] [--vocabulary 4096] [--runs 3]
+                              [--stored RUN ...] [--iterations 0 5 20]
 
 Padding is the model's own forward over right-padded rows with an attention mask, logits of all tokens, in
 micro-batches of as many tokens as our packs. Losses and gradients of all three are compared before anything is timed.
 For each shape of tree the table says how many tokens each layout runs.
+
+Each RUN is the folder of a run that was stored, by `agentrl train` of the demo or by `bench/learning.py --stored` of
+games of TextWorld: the update of each of the iterations, of the model that the run began with, as sequences of all
+draws, and as it is run: a tree of equal tokens, without the draws that have no gradient.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
 from common import Bench
+from stored import compared
 from torch import Tensor
 from transformers import (
     LlamaConfig,
@@ -173,6 +180,9 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=4096)
     parser.add_argument("--max-tokens", type=int, default=4096)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--shapes", nargs="*", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--stored", nargs="*", default=[], metavar="RUN")
+    parser.add_argument("--iterations", type=int, nargs="+", default=[0, 5, 20])
     options = parser.parse_args()
     config, kind = FAMILIES[options.family]
     torch.manual_seed(0)
@@ -191,7 +201,8 @@ def main() -> None:
     recipe = recipes.GRPO.replace(loss=loss.Policy(clip=loss.Clip(0.2, 0.2), aggregate="token_mean"))
     bench = Bench("tree_step")
     counts = {}
-    for name, (shape, goal) in SHAPES.items():
+    for name in options.shapes:
+        shape, goal = SHAPES[name]
         grown = Grown(options.vocabulary)
         shape(grown)
         batch = grown.forest.freeze()
@@ -234,7 +245,10 @@ def main() -> None:
             bench.against(name, peer, in_tree, call, runs=options.runs, goal=goal, read=read, tolerance=1e-3)
         counts[name] = tokens
         print(f"{'':<44} tokens: tree {tokens['tree']}, sequences {tokens['sequence']}, padded {tokens['padded']}")
-    bench.write(tokens=counts, **vars(options))
+    for run in map(Path, options.stored):
+        counts |= compared(bench, run, options.iterations, options.runs)
+    # The whole path of a run would tell more about the machine than about the figures.
+    bench.write(tokens=counts, **vars(options) | {"stored": [Path(run).name for run in options.stored]})
 
 
 if __name__ == "__main__":

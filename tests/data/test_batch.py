@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agentrl_core import Batch
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
 LEVELS = ("draw", "step", "token", "node_token")
 seeds = st.integers(0, 2**32 - 1)
@@ -196,6 +196,34 @@ def test_facts_come_from_the_tables() -> None:
     }
     inverse = batch.column("inverse_temperature", "token")
     assert set(inverse.tolist()) <= {float(np.float32(1) / np.float32(t)) for t in temperatures}
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_batch_has_the_columns_that_it_gives(seed: int) -> None:
+    batch = computed(grow(seed)[0])
+    tables = (batch.nodes, batch.steps, batch.trajectories, batch.draws)
+    names = {*NAMES, *(name for table in tables for name in table.column_names)}
+    names |= {
+        "token",
+        "behaviour_logprob",
+        "entropy",
+        "inverse_temperature",
+        "node_token",
+        "position",
+        "no such column",
+    }
+    given: set[tuple[str, str]] = set()
+    for level in LEVELS:
+        for name in names:
+            try:
+                batch.column(name, level)
+            except AgentRLError:
+                assert not batch.has(name, level), (name, level)
+            else:
+                assert batch.has(name, level), (name, level)
+                given.add((name, level))
+    assert {("score", "token"), ("position", "token"), ("entropy", "node_token"), ("reward", "step")} <= given
+    assert ("score", "node_token") not in given
 
 
 def test_computed_columns_reach_every_finer_level() -> None:

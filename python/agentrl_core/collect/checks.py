@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from numbers import Integral
 
 from agentrl_core.collect.episode import World
+from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine
 from agentrl_core.env.base import Environment, Split, Task
@@ -59,6 +60,15 @@ def check_concurrency(concurrency: object, worlds: Sequence[str]) -> None:
             "for all of them"
         )
     check_whole("Collector", **{f"concurrency[{name!r}]": number for name, number in concurrency.items()})
+
+
+def check_limits(call_seconds: object, **limits: object) -> None:
+    """Refuse limits of which one is neither a whole number nor a `Schedule` nor None."""
+    for name, value in limits.items():
+        if value is not None and not isinstance(value, Schedule):
+            check_whole("Collector", **{name: value})
+    if isinstance(call_seconds, bool) or not isinstance(call_seconds, (int, float, Schedule, type(None))):
+        raise InvalidInputError(f"Collector: call_seconds={call_seconds!r}; give a number of seconds, or None")
 
 
 def check_whole(place: str, **numbers: object) -> None:

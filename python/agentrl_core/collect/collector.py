@@ -19,6 +19,7 @@ from agentrl_core.collect.asking import Model
 from agentrl_core.collect.checks import (
     check_ahead,
     check_concurrency,
+    check_limits,
     check_parts,
     check_whole,
     checked_tasks,
@@ -146,12 +147,7 @@ class Collector:
         check_whole("Collector", task_pool=task_pool, processes=processes)
         check_concurrency(concurrency, list(environments))
         check_ahead(engines, staleness)
-        limits = {"context_tokens": context_tokens, "turn_limit": turn_limit, "memory_bytes": memory_bytes}
-        for name, value in limits.items():
-            if value is not None and not isinstance(value, Schedule):
-                check_whole("Collector", **{name: value})
-        if isinstance(call_seconds, bool) or not isinstance(call_seconds, (int, float, Schedule, type(None))):
-            raise InvalidInputError(f"Collector: call_seconds={call_seconds!r}; give a number of seconds, or None")
+        check_limits(call_seconds, context_tokens=context_tokens, turn_limit=turn_limit, memory_bytes=memory_bytes)
         if draw("score") not in recipe.collected:
             raise RecipeError(
                 f"recipe {recipe.name!r}: admission reads the score, but phase reward makes none before it waits for a "
@@ -234,6 +230,7 @@ class Collector:
         batch = self.store.rebase(batch)
         self.store.append(batch, iteration=head.iteration)
         self.store.flush()
+        self._journals.pop(head.iteration, None)  # nobody asks it any more, and it holds all that was sampled
         self._head = Head.of(self.store, tasks=self._tasks).carried(self.recipe, self._run, self._notices)
         # Chance in phase reward follows from ids, which the store gives: a restart scores what is stored, and so do we.
         batch = as_committed(batch)

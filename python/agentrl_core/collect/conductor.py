@@ -341,7 +341,7 @@ class Conductor:
 
     def policy(self, agent: str) -> int:
         """The number of the policy that speaks for an agent."""
-        return next((number for number, name in enumerate(self._engines) if name == agent), 0)
+        return self._agents[agent] if agent in self._engines else 0
 
     def number(self) -> int:
         """A number for one more group of the forest."""
@@ -432,7 +432,11 @@ class Conductor:
 
     def _count(self, name: str, request: Request, segment: Segment) -> None:
         """Note what was said for a group."""
-        self.said.setdefault(group_of(name), Said()).add(segment, len(request.tokens))
+        group = group_of(name)
+        said = self.said.get(group)
+        if said is None:
+            said = self.said[group] = Said()
+        said.add(segment, len(request.tokens))
 
     async def _generate(self, engine: Engine, request: Request) -> Segment:
         """Ask an engine; what it raises is asked again, a few times."""

@@ -150,7 +150,7 @@ class Gate:
         most = request.sampling.max_tokens
         if self._window is not None:
             most = min(most, self._window - self._said.get(name.rpartition("/")[0], 0))
-        if most < 1 or group_of(name) in self.closed:
+        if most < 1 or (self.closed and group_of(name) in self.closed):
             self.waiting += 1
             try:
                 await asyncio.get_running_loop().create_future()

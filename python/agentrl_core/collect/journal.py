@@ -171,21 +171,30 @@ def group_of(name: str) -> str:
 
 def digest(*parts: bytes | str) -> bytes:
     """16 bytes that tell questions apart."""
-    raws = [part.encode() if isinstance(part, str) else part for part in parts]
-    joined = b"".join([piece for raw in raws for piece in (len(raw).to_bytes(8, "little"), raw)])
-    return hashlib.blake2b(joined, digest_size=DIGEST_BYTES).digest()
+    return _digest([_framed(part) for part in parts])
 
 
 def question(request: Request, engine: str) -> bytes:
     """The digest of a request to an engine."""
-    images = (image.sha256 for image in request.images)
-    return digest(request.tokens.astype(np.int32, copy=False).tobytes(), _said(request.sampling), engine, *images)
+    tokens = request.tokens.astype(np.int32, copy=False)
+    images = [_framed(image.sha256) for image in request.images]
+    return _digest([tokens.nbytes.to_bytes(8, "little"), tokens.tobytes(), _asked(request.sampling, engine), *images])
+
+
+def _digest(pieces: Sequence[bytes]) -> bytes:
+    return hashlib.blake2b(b"".join(pieces), digest_size=DIGEST_BYTES).digest()
+
+
+def _framed(part: bytes | str) -> bytes:
+    """A part behind its length."""
+    raw = part.encode() if isinstance(part, str) else part
+    return len(raw).to_bytes(8, "little") + raw
 
 
 @lru_cache(maxsize=64)
-def _said(sampling: Sampling) -> str:
-    """A sampling as a text, which is that of earlier versions where they knew all that it says."""
-    return repr(sampling).replace(", by_entropy=None", "")
+def _asked(sampling: Sampling, engine: str) -> bytes:
+    """How an engine is asked, as parts of a digest: as in earlier versions where those knew all that it says."""
+    return _framed(repr(sampling).replace(", by_entropy=None", "")) + _framed(engine)
 
 
 def write_segment(segment: Segment) -> bytes:
@@ -251,28 +260,32 @@ def read_answer(payload: bytes) -> Answer | Joint:
 
 
 def _table(answer: Answer) -> dict[str, Any]:
+    """An answer as JSON: what is as it is where nobody says anything is left out."""
     outcome = answer.outcome
-    facts = {name: _packed(value) for name, value in (outcome.facts or {}).items()}
-    return {
+    told: dict[str, Any] = {
         "observation": _shown(outcome.observation),
         "reward": None if outcome.reward is None else repr(float(outcome.reward)),
-        "terminated": outcome.terminated,
-        "truncated": outcome.truncated,
-        "flags": outcome.flags,
         "success": outcome.success,
         "info": outcome.info,
-        "facts": facts or None,
-        "state_key": _packed(answer.state_key),
         "context": None if outcome.context is None else _placed(outcome.context),
-        **({"besides": [_placed(context) for context in outcome.besides]} if outcome.besides else {}),
     }
+    table = {name: value for name, value in told.items() if value is not None}
+    for name in ("terminated", "truncated", "flags"):
+        if value := getattr(outcome, name):
+            table[name] = value
+    if outcome.facts:
+        table["facts"] = {name: _packed(value) for name, value in outcome.facts.items()}
+    if outcome.besides:
+        table["besides"] = [_placed(context) for context in outcome.besides]
+    table["state_key"] = _packed(answer.state_key)
+    return table
 
 
 def _answer(table: dict[str, Any]) -> Answer:
     state = _unpacked(table.pop("state_key"))
-    reward = table.pop("reward")
-    facts = {name: _unpacked(value) for name, value in (table.pop("facts") or {}).items()}
-    table["observation"] = _seen(table["observation"])
+    reward = table.pop("reward", None)
+    facts = {name: _unpacked(value) for name, value in (table.pop("facts", None) or {}).items()}
+    table["observation"] = _seen(table.get("observation"))
     context = table.pop("context", None)
     table["context"] = None if context is None else _place(context)
     table["besides"] = tuple(map(_place, table.pop("besides", ())))

@@ -153,7 +153,7 @@ class Gathered:
     def made(self, group_size: int) -> Made:
         """The batch: what was admitted, with what replay mixes in."""
         begin, parts = self._begin, self._parts
-        batch = Batch.concat(parts)
+        batch = parts[0] if len(parts) == 1 else Batch.concat(parts)
         # A restart scores the batch as a whole, so what came in rounds or was cut is scored again for equal scores.
         batch = parts[0] if len(parts) == 1 and batch.num_draws == self._drawn else self._score(batch)
         batch = with_old_logprobs(_mixed(begin, batch, self._score), begin.recipe.old_logprob)

@@ -149,7 +149,7 @@ class Inline:
     async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
         """See `Workers`."""
         outcome = handle.step(action)
-        if inspect.isawaitable(outcome):
+        if not isinstance(outcome, Outcome) and inspect.isawaitable(outcome):
             outcome = await _in_time(outcome, seconds)
         return _replied(handle, outcome)
 

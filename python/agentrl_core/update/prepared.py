@@ -178,9 +178,13 @@ def _idle(batch: Batch, credit: dict[str, NDArray[np.float32]]) -> NDArray[np.bo
     """The tokens of draws all of whose advantages are 0."""
     advantages = [values != 0 for column, values in credit.items() if column.startswith("advantage")]
     ends = batch.offsets("token")[batch.offsets("step")]
-    before = np.concatenate([[0], np.cumsum(np.logical_or.reduce(advantages))])
-    idle: NDArray[np.bool_] = np.repeat(np.diff(before[ends]) == 0, np.diff(ends))
-    return idle
+    counts, idle = np.diff(ends), np.ones(len(ends) - 1, np.bool_)
+    # Of a draw without tokens `reduceat` would take those of the next one.
+    said = np.flatnonzero(counts)
+    if len(said):
+        idle[said] = ~np.logical_or.reduceat(np.logical_or.reduce(advantages), ends[said])
+    spread: NDArray[np.bool_] = np.repeat(idle, counts)
+    return spread
 
 
 def _units(loss: Loss, segments: dict[str, NDArray[np.int64]]) -> NDArray[np.int64] | None:

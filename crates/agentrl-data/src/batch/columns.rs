@@ -83,8 +83,22 @@ impl Numbers {
 
     /// Each value once for every element of its row.
     pub(super) fn repeat(&self, offsets: &[i64]) -> Self {
-        let rows = offsets.windows(2).enumerate();
-        self.gather(rows.flat_map(|(row, pair)| std::iter::repeat_n(row, (pair[1] - pair[0]) as usize)))
+        each!(self, values => {
+            let mut repeated = Vec::with_capacity(offsets.last().map_or(0, |&last| last as usize));
+            for (&value, pair) in values.iter().zip(offsets.windows(2)) {
+                repeated.extend(std::iter::repeat_n(value, (pair[1] - pair[0]) as usize));
+            }
+            repeated
+        })
+    }
+
+    /// The values of some ranges, one behind the other, `count` in all.
+    fn joined(&self, ranges: impl Iterator<Item = std::ops::Range<usize>>, count: usize) -> Self {
+        each!(self, values => {
+            let mut joined = Vec::with_capacity(count);
+            ranges.for_each(|range| joined.extend_from_slice(&values[range]));
+            joined
+        })
     }
 
     /// The array's values; integers with nulls have no number to stand for the unknown and are refused.
@@ -137,7 +151,7 @@ impl Batch {
         match level {
             Level::Draw => layout.trajectory_rows.len(),
             Level::Step => layout.step_rows.len(),
-            Level::Token => layout.node_tokens.len(),
+            Level::Token => layout.actions.len(),
             Level::NodeToken => layout.node_offsets.last().map_or(0, |&last| last as usize),
         }
     }
@@ -193,8 +207,16 @@ impl Batch {
         let layout = &self.layout;
         match (level, name) {
             (Level::NodeToken, _) => self.node_fact(name).ok_or_else(|| self.no_column(name, level))?,
-            (Level::Token, "node_token") => Ok(Numbers::I64(layout.node_tokens.clone())),
-            (Level::Token, "position") => Ok(Numbers::I32(layout.positions.clone())),
+            (Level::Token, "node_token") => {
+                let mut stored = Vec::with_capacity(layout.actions.len());
+                layout.actions.node_tokens().for_each(|run| stored.extend(run.start as i64..run.end as i64));
+                Ok(Numbers::I64(stored))
+            }
+            (Level::Token, "position") => {
+                let mut positions = Vec::with_capacity(layout.actions.len());
+                layout.actions.positions().for_each(|run| positions.extend(run));
+                Ok(Numbers::I32(positions))
+            }
             (Level::Token, "trainable") => self.trainable(),
             (Level::Token, _) => match self.node_fact(name) {
                 Some(numbers) => Ok(self.to_tokens(&numbers?)),
@@ -241,7 +263,7 @@ impl Batch {
 
     /// Values of stored tokens at the action tokens of draws.
     fn to_tokens(&self, values: &Numbers) -> Numbers {
-        values.gather(self.layout.node_tokens.iter().map(|&token| token as usize))
+        values.joined(self.layout.actions.node_tokens(), self.layout.actions.len())
     }
 
     /// Dense ids, in order of first appearance, of an id, key or text column: a computed one, else one of the tables.

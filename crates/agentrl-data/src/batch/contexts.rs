@@ -42,7 +42,7 @@ impl Batch {
             }
         }
         let actions = layout.token_offsets.windows(2);
-        let begin = |of: &[i64]| if of[0] < of[1] { i64::from(layout.positions[of[0] as usize]) } else { -1 };
+        let begin = |of: &[i64]| if of[0] < of[1] { i64::from(layout.actions.at(of[0] as usize).position) } else { -1 };
         found.begins = actions.map(begin).collect();
         Ok(found)
     }

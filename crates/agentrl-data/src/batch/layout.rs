@@ -25,6 +25,85 @@ pub(crate) struct Context {
     pub(crate) steps: Range<usize>,
 }
 
+/// Where an action token lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ActionToken {
+    /// Index in the `token` level.
+    pub(super) token: usize,
+    /// Index in the `node_token` level.
+    pub(super) node_token: i64,
+    /// Position in the path of its context.
+    pub(super) position: i32,
+}
+
+/// The action tokens by runs, each the first tokens of a node: a number for each token would take more memory than what
+/// is stored of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Actions {
+    /// The first token of each run; no run is empty.
+    runs: Vec<ActionToken>,
+    count: usize,
+}
+
+impl Actions {
+    fn push(&mut self, node_token: i64, position: i32, count: usize) {
+        if count > 0 {
+            self.runs.push(ActionToken { token: self.count, node_token, position });
+            self.count += count;
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// One of them.
+    pub(super) fn at(&self, token: usize) -> ActionToken {
+        behind(self.runs[self.run_of(token)], token)
+    }
+
+    /// Those of a range of the token level.
+    pub(super) fn of(&self, tokens: Range<usize>) -> impl Iterator<Item = ActionToken> {
+        let first = if tokens.is_empty() { self.runs.len() } else { self.run_of(tokens.start) };
+        let runs = self.runs[first..].iter().zip(first..).take_while(move |(run, _)| run.token < tokens.end);
+        runs.flat_map(move |(&run, place)| {
+            let own = run.token.max(tokens.start)..self.end(place).min(tokens.end);
+            own.map(move |token| behind(run, token))
+        })
+    }
+
+    /// The runs in order, as ranges of the `node_token` level.
+    pub(super) fn node_tokens(&self) -> impl Iterator<Item = Range<usize>> {
+        self.runs.iter().zip(0..).map(|(run, place)| {
+            let first = run.node_token as usize;
+            first..first + self.end(place) - run.token
+        })
+    }
+
+    /// The runs in order, as positions in the paths of their contexts.
+    pub(super) fn positions(&self) -> impl Iterator<Item = Range<i32>> {
+        self.runs.iter().zip(0..).map(|(run, place)| {
+            let count = self.end(place) - run.token;
+            run.position..run.position + count as i32
+        })
+    }
+
+    fn run_of(&self, token: usize) -> usize {
+        self.runs.partition_point(|run| run.token <= token) - 1
+    }
+
+    fn end(&self, run: usize) -> usize {
+        self.runs.get(run + 1).map_or(self.count, |next| next.token)
+    }
+}
+
+/// A token of the run that begins with another.
+fn behind(run: ActionToken, token: usize) -> ActionToken {
+    let count = token - run.token;
+    ActionToken { token, node_token: run.node_token + count as i64, position: run.position + count as i32 }
+}
+
 /// Joins made once. Levels nest: draws, steps of draws, action tokens of those steps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layout {
@@ -38,12 +117,8 @@ pub(super) struct Layout {
     pub(super) step_rows: Vec<usize>,
     /// Tokens of step `j` are `token_offsets[j]..token_offsets[j + 1]`.
     pub(super) token_offsets: Vec<i64>,
-    /// Index in the `node_token` level of each action token.
-    pub(super) node_tokens: Vec<i64>,
-    /// Row in `nodes` of each action token.
-    pub(super) node_rows: Vec<usize>,
-    /// Position in the path of its context of each action token.
-    pub(super) positions: Vec<i32>,
+    /// Where the action tokens lie.
+    pub(super) actions: Actions,
     /// Contexts of draw `i` are `context_offsets[i]..context_offsets[i + 1]`.
     context_offsets: Vec<usize>,
     /// Steps of context `k` are `context_steps[k]..context_steps[k + 1]`.
@@ -99,12 +174,10 @@ impl Layout {
             for (place, node) in path[..=last].iter().enumerate().skip(from) {
                 let (first, start) = (self.node_offsets[node.row], nodes.starts.value(node.row));
                 let used = end.filter(|_| place == last).unwrap_or(node.used);
-                self.node_tokens.extend((0..used as i64).map(|token| first + token));
-                self.positions.extend((0..used as i32).map(|token| start + token));
-                self.node_rows.extend(std::iter::repeat_n(node.row, used));
+                self.actions.push(first, start, used);
             }
             self.step_rows.push(step);
-            self.token_offsets.push(self.node_tokens.len() as i64);
+            self.token_offsets.push(self.actions.len() as i64);
         }
         Ok(())
     }
@@ -295,4 +368,53 @@ pub(super) fn row_of(ids: &[i64], id: i64) -> Option<usize> {
 
 fn broken(message: String) -> Error {
     Error::new(ErrorKind::Corrupt, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn action_tokens_lie_where_their_runs_do() {
+        let mut actions = Actions::default();
+        // Three tokens of a node that begins at token 10 of all and at position 4 of its path, then two of another.
+        for (node_token, position, count) in [(10, 4, 3), (99, 0, 0), (20, 9, 2)] {
+            actions.push(node_token, position, count);
+        }
+        assert_eq!(actions.len(), 5);
+        assert_eq!(actions.node_tokens().collect::<Vec<_>>(), [10..13, 20..22]);
+        assert_eq!(actions.positions().collect::<Vec<_>>(), [4..7, 9..11]);
+        assert_eq!(actions.at(2), ActionToken { token: 2, node_token: 12, position: 6 });
+        let tokens: Vec<_> = actions.of(1..4).map(|at| (at.token, at.node_token, at.position)).collect();
+        assert_eq!(tokens, [(1, 11, 5), (2, 12, 6), (3, 20, 9)]);
+    }
+
+    proptest! {
+        /// Runs say of every token what a number for each would.
+        #[test]
+        fn runs_are_a_number_for_each_token(
+            runs in prop::collection::vec((0_i64..100, 0_i32..100, 0_usize..5), 0..20),
+            cuts in (0_usize..101, 0_usize..101),
+        ) {
+            let (mut actions, mut naive) = (Actions::default(), Vec::new());
+            for (node_token, position, count) in runs {
+                actions.push(node_token, position, count);
+                naive.extend((0..count).map(|place| (node_token + place as i64, position + place as i32)));
+            }
+            prop_assert_eq!(actions.len(), naive.len());
+            let (from, to) = (cuts.0.min(cuts.1).min(naive.len()), cuts.0.max(cuts.1).min(naive.len()));
+            let found: Vec<_> = actions.of(from..to).map(|at| (at.token, at.node_token, at.position)).collect();
+            let wanted: Vec<_> = (from..to).map(|token| (token, naive[token].0, naive[token].1)).collect();
+            prop_assert_eq!(found, wanted);
+            for (token, &(node_token, position)) in naive.iter().enumerate() {
+                prop_assert_eq!(actions.at(token), ActionToken { token, node_token, position });
+            }
+            let stored: Vec<_> = actions.node_tokens().flatten().map(|token| token as i64).collect();
+            let positions: Vec<_> = actions.positions().flatten().collect();
+            prop_assert_eq!(stored, naive.iter().map(|at| at.0).collect::<Vec<_>>());
+            prop_assert_eq!(positions, naive.iter().map(|at| at.1).collect::<Vec<_>>());
+        }
+    }
 }

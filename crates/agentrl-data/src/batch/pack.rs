@@ -2,6 +2,7 @@
 
 use agentrl_compute::pack::{Span, Trie};
 
+use super::layout::ActionToken;
 use super::plan::{PackLayout, Paths, Plan};
 use crate::{Error, Result};
 
@@ -222,11 +223,11 @@ impl LaidOut<'_> {
     fn fill_pairs(&self, index: usize, path: &[Span], tokens: &[i32], next: &mut PairWriter, out: &mut PackArrays<'_>) {
         let layout = &self.plan.batch.layout;
         let mut path = path.iter().peekable();
-        for token in self.plan.sequences[index].tokens.clone().filter(|&token| self.plan.makes_pair[token]) {
-            let source = layout.positions[token] as usize - 1;
+        let tokens_of = layout.actions.of(self.plan.sequences[index].tokens.clone());
+        for ActionToken { token, node_token, position } in tokens_of.filter(|at| self.plan.makes_pair[at.token]) {
+            let source = position as usize - 1;
             while path.next_if(|span| span.to <= source).is_some() {}
             let Some(span) = path.peek() else { return };
-            let node_token = layout.node_tokens[token];
             let one = [token as i64];
             let stands_for = match &self.plan.folded {
                 Some(pairs) => pairs.items(pairs.of[token] as usize),

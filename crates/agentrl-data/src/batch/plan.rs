@@ -119,13 +119,14 @@ impl Batch {
             };
             return Ok(trainable.iter().map(|&trainable| trainable != 0).collect());
         };
-        let layout = &self.layout;
-        if given.len() != layout.positions.len() {
-            let count = layout.positions.len();
+        let actions = &self.layout.actions;
+        if given.len() != actions.len() {
+            let count = actions.len();
             let found = given.len();
             return Err(Error::invalid(format!("trained has {found} values for {count} action tokens; give one each")));
         }
-        if let Some(token) = (0..given.len()).find(|&token| given[token] && layout.positions[token] == 0) {
+        let first = actions.of(0..actions.len()).find(|at| given[at.token] && at.position == 0);
+        if let Some(token) = first.map(|at| at.token) {
             return Err(Error::invalid(format!(
                 "trained[{token}] is true, but nothing comes before this token that could predict it; make it false"
             )));
@@ -140,7 +141,7 @@ impl Batch {
             for (context, steps) in layout.contexts(draw as usize) {
                 let tokens = layout.tokens_of(steps);
                 let Some(last) = tokens.clone().rev().find(|&token| trained[token]) else { continue };
-                sequences.push(Sequence { draw, context, tokens, rows: layout.positions[last] as usize });
+                sequences.push(Sequence { draw, context, tokens, rows: layout.actions.at(last).position as usize });
             }
         }
         sequences
@@ -154,7 +155,8 @@ impl Batch {
             run[sequence.tokens.clone()].copy_from_slice(&trained[sequence.tokens.clone()]);
         }
         let Some(order) = order else {
-            let stored = self.layout.node_tokens.iter().map(|&token| token as u32).collect();
+            let mut stored = Vec::with_capacity(trained.len());
+            stored.extend(self.layout.actions.of(0..trained.len()).map(|at| at.node_token as u32));
             return fold(stored, self.level_len(Level::NodeToken), &run, same);
         };
         let trie = Trie::new(paths, order);
@@ -162,12 +164,12 @@ impl Batch {
         for (place, branch) in trie.branches().iter().enumerate() {
             let path = trie.path(place);
             let mut spans = path.iter().peekable();
-            for token in paths.sequences[branch.sequence].tokens.clone() {
-                let depth = self.layout.positions[token] as usize;
+            for at in self.layout.actions.of(paths.sequences[branch.sequence].tokens.clone()) {
+                let depth = at.position as usize;
                 while spans.next_if(|span| span.to <= depth).is_some() {}
                 // Behind its last trained token a sequence is not read.
                 let Some(span) = spans.peek() else { break };
-                nodes[token] = (span.node + depth - span.from) as u32;
+                nodes[at.token] = (span.node + depth - span.from) as u32;
             }
         }
         fold(nodes, trie.nodes(), &run, same)

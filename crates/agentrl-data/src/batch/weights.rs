@@ -47,15 +47,16 @@ impl Batch {
             trainable.iter_mut().zip(keep).for_each(|(trainable, &keep)| *trainable &= u8::from(keep));
         }
         let layout = &self.layout;
-        let mut draw_of_token = vec![0_u32; layout.node_tokens.len()];
+        let mut draw_of_token = vec![0_u32; layout.actions.len()];
         for draw in 0..self.num_draws() {
             draw_of_token[layout.tokens(draw)].fill(draw as u32);
         }
-        let mut share_of_token = vec![1.0; layout.node_tokens.len()];
+        let mut share_of_token = vec![1.0; layout.actions.len()];
         if options.shared != Shared::Each {
             // Tokens that are trained, by the place where they are stored: a branch may share part of an action only.
             let trained: Vec<usize> = (0..trainable.len()).filter(|&token| trainable[token] != 0).collect();
-            let stored: Vec<i64> = trained.iter().map(|&token| layout.node_tokens[token]).collect();
+            let all = layout.actions.of(0..layout.actions.len());
+            let stored: Vec<i64> = all.filter(|at| trainable[at.token] != 0).map(|at| at.node_token).collect();
             let draws: Vec<u32> = trained.iter().map(|&token| draw_of_token[token]).collect();
             let shares = weight::shares(&keys::dense_integers(&stored)?.ids, &draws, &valid, options.shared)?;
             for (token, share) in trained.into_iter().zip(shares) {

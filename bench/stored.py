@@ -1,0 +1,88 @@
+"""The training step of `tree_step.py` on what a run stored: the tokens that each layout runs, and the time it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from common import Bench
+from transformers import AutoModelForCausalLM
+
+from agentrl_core import Batch, Recipe, Store
+from agentrl_core.update.update import Update
+from agentrl_core.update.updates import Updates
+
+PACK = 16_384
+
+
+def step(update: Update, model: torch.nn.Module, layout: str) -> list[torch.Tensor]:
+    """The gradients of an optimizer step."""
+    model.zero_grad()
+    for pack in update.pack(max_tokens=PACK, layout=layout):
+        update.loss(pack.run(model), pack).backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def update_of(recipe: Recipe, batch: Batch, *, metrics_of_all: bool) -> Update:
+    """One step of all draws."""
+    training = recipe.replace(epochs=1, minibatches=1).training()
+    (update,) = Updates(batch, training, shared=recipe.shared, metrics_of_all=metrics_of_all)
+    return update
+
+
+def stored_once(batch: Batch) -> int:
+    """Tokens of the tree as it is stored: of each node as many as some trained token has before it."""
+    nodes = pl.DataFrame(batch.nodes).select("node_id", "parent_id", "parent_end", pl.col("tokens").list.len())
+    row = {node: place for place, node in enumerate(nodes["node_id"])}
+    parents, ends, lengths = nodes["parent_id"].to_list(), nodes["parent_end"].to_list(), nodes["tokens"].to_list()
+    trained = batch.column("node_token", "token")[np.asarray(batch.column("trainable", "token")) != 0]
+    bounds = batch.offsets("node_token")
+    of = np.searchsorted(bounds, trained, side="right") - 1
+    read = np.zeros(len(row), np.int64)
+    np.maximum.at(read, of, trained - bounds[of])
+    for node in np.unique(of).tolist():
+        place = node
+        while parents[place] is not None:
+            above = row[parents[place]]
+            end = lengths[above] if ends[place] is None else ends[place]
+            if read[above] >= end:
+                break
+            read[above], place = end, above
+    return int(read.sum())
+
+
+def compared(bench: Bench, run: Path, iterations: list[int], runs: int) -> dict[str, dict[str, int]]:
+    """A line for the update of each iteration, as it is run beside sequences of all draws; returns its tokens.
+
+    They are those of all draws; of the tree of what is stored once; of the tree of what is equal, wherever it is
+    stored; and of that tree without the draws that have no advantage, which is what an update runs.
+    """
+    model = AutoModelForCausalLM.from_pretrained(run / "start", dtype=torch.float32)
+    counts = {}
+    with Store.open(run, read_only=True) as store:
+        recipe = Recipe.from_dict(store.state["run"]["recipe"])
+        for iteration in iterations:
+            work = f"{run.name}, iteration {iteration}"
+            batch = recipe.credit(store.batch(iteration))
+            every = update_of(recipe, batch, metrics_of_all=True)
+            trained = update_of(recipe, batch, metrics_of_all=False)
+            counts[work] = {
+                "all draws": sum(len(pack.input_ids) for pack in every.pack(max_tokens=PACK)),
+                "stored once": stored_once(batch),
+                "equal once": sum(len(pack.input_ids) for pack in every.pack(max_tokens=10**7, layout="tree")),
+                "with a gradient": sum(len(pack.input_ids) for pack in trained.pack(max_tokens=10**7, layout="tree")),
+            }
+            bench.against(
+                work,
+                "sequences, all draws",
+                lambda trained=trained: step(trained, model, "tree"),
+                lambda every=every: step(every, model, "sequence"),
+                runs=runs,
+                goal=1.0,
+                read=lambda gradients: np.concatenate([gradient.flatten().numpy() for gradient in gradients]),
+                tolerance=1e-4,
+            )
+            print(f"{'':<44} tokens: " + ", ".join(f"{name} {count}" for name, count in counts[work].items()))
+    return counts
