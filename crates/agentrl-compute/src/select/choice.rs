@@ -207,7 +207,7 @@ pub fn log_total(logits: &[f64]) -> Result<f64> {
         let sum = |numbers: &[f64]| {
             let powers = &mut block[..numbers.len()];
             powers.iter_mut().zip(numbers).for_each(|(power, number)| *power = number - most);
-            exp(powers);
+            exp(powers, 700.0);
             powers.iter().sum::<f64>()
         };
         Ok(logits[piece].chunks(BLOCK).map(sum).sum::<f64>())
