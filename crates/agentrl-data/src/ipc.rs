@@ -153,8 +153,9 @@ fn writer(schema: &Schema, alignment: usize, buffer: Vec<u8>) -> Result<FileWrit
 /// stay in the processor's own memory.
 pub(crate) struct Passed<'a> {
     writer: FileWriter<Vec<u8>>,
-    /// Bytes that were passed on, and bytes in the writer's buffer that a hash was told of.
-    passed: usize,
+    /// Bytes that went on, before those in the writer's buffer.
+    gone: usize,
+    /// Bytes in that buffer that a hash was told of.
     hashed: usize,
     to: &'a mut dyn FnMut(&[u8]) -> Result<()>,
 }
@@ -162,7 +163,7 @@ pub(crate) struct Passed<'a> {
 impl<'a> Passed<'a> {
     /// The beginning of a file whose bytes `to` gets.
     pub(crate) fn begin(schema: &Schema, to: &'a mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Self> {
-        Ok(Self { writer: writer(schema, CLOSE_ALIGNMENT, Vec::new())?, passed: 0, hashed: 0, to })
+        Ok(Self { writer: writer(schema, CLOSE_ALIGNMENT, Vec::new())?, gone: 0, hashed: 0, to })
     }
 
     /// Puts a record batch behind the others. Returns where it ends, and the hash of all that lies before it and behind
@@ -170,11 +171,11 @@ impl<'a> Passed<'a> {
     pub(crate) fn write(&mut self, rows: &RecordBatch) -> Result<(u64, u64)> {
         self.writer.write(rows).map_err(arrow_bug)?;
         let bytes = self.writer.get_mut();
-        let said = ((self.passed + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..]));
+        let said = ((self.gone + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..]));
         self.hashed = bytes.len();
         if bytes.len() >= PASSED_BYTES {
             (self.to)(bytes)?;
-            self.passed += bytes.len();
+            self.gone += bytes.len();
             bytes.clear();
             self.hashed = 0;
         }
@@ -186,7 +187,7 @@ impl<'a> Passed<'a> {
         self.writer.write_metadata(key, text);
         let bytes = self.writer.into_inner().map_err(arrow_bug)?;
         (self.to)(&bytes)?;
-        Ok(((self.passed + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..])))
+        Ok(((self.gone + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..])))
     }
 }
 

@@ -176,7 +176,7 @@ def fitting(initial: State, kept: Mapping[str, Any]) -> State:
     """
     if not initial:
         return dict(kept)
-    tables = {name: value for name, value in initial.items() if isinstance(value, Mapping)}
+    tables: dict[str, State] = {name: dict(value) for name, value in initial.items() if isinstance(value, Mapping)}
     if not all(name in kept and _alike(initial[name], kept[name]) for name in initial if name not in tables):
         return initial
     own = {name: kept[name] if isinstance(kept.get(name), Mapping) else value for name, value in tables.items()}

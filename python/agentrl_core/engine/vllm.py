@@ -106,7 +106,7 @@ class Vllm(Stepping):
             # A prompt prefilled in parts rewinds its request's random generator, which a CPU generator cannot do.
             defaults |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
         self._llm: Any = vllm.LLM(str(path), **(defaults | options))
-        config = self._llm.llm_engine.model_config
+        config: Any = self._llm.llm_engine.model_config
         self.vocabulary_size = int(config.get_vocab_size())
         self._context_tokens = int(config.max_model_len)
         self._most_logprobs = int(config.max_logprobs)

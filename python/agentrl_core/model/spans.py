@@ -162,7 +162,8 @@ class Parsed(Spans):
                 lengths[count] = len(self.decode(tokens[:count]))
             return lengths[count]
 
-        spans, last = [], 0
+        spans: list[tuple[int, int]] = []
+        last = 0
         for span in self.parser(text):
             begin, end = span
             if not last <= begin <= end <= len(text):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agentrl_core.advantage import Gae
 from agentrl_core.loss import Imitation, Sum, Value
@@ -39,11 +39,13 @@ def proposed_value(proposal: nn.Module, target: nn.Module, scale: float = 1.0) -
     """
 
     def answer(pack: Pack) -> Tensor:
-        best = pack.run(proposal, answers=("likeliest",)).likeliest
-        asked = replace(pack.to(best.device), target=best, _copies={})  # type: ignore[union-attr]  # it was asked for
+        best = cast("Tensor", pack.run(proposal, answers=("likeliest",)).likeliest)
+        asked = replace(pack.to(best.device), target=best, _copies={})
         said = asked.run(target, answers=("max_logprob", "value"))
-        gap = (said.logprob - said.max_logprob) / asked.to(said.logprob.device).streams.inverse_temperature
-        return said.value + scale * gap  # type: ignore[no-any-return]  # the answers are there
+        gap = (said.logprob - cast("Tensor", said.max_logprob)) / asked.to(
+            said.logprob.device
+        ).streams.inverse_temperature
+        return cast("Tensor", said.value) + scale * gap
 
     return answer
 

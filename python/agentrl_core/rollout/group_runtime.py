@@ -25,6 +25,10 @@ class Program(Protocol):
         """Make the trajectories of one task."""
         ...
 
+    def branches(self, group_size: int) -> int:
+        """How many members a group has in the end."""
+        ...
+
 
 class GroupRuntime(Runtime, Protocol):
     """Who runs programs, as a group sees it."""

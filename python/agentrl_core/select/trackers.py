@@ -110,7 +110,9 @@ class Beta(Tracker):
         """The mean success rate."""
         alpha, beta = self.evidence(state, candidates)
         total = alpha + beta
-        return np.divide(alpha, total, out=np.full(len(candidates), self.unseen), where=total > 0)
+        means = np.full(len(candidates), self.unseen)
+        np.divide(alpha, total, out=means, where=total > 0)
+        return means
 
     def posterior_draw(self, state: State, candidates: Candidates, key: int) -> NDArray[np.float64]:
         """A draw of the success rate."""

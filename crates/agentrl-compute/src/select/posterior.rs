@@ -72,15 +72,18 @@ fn large_beta_draw(alpha: f64, small: f64, large: f64, seed: u64) -> f64 {
     loop {
         let (one, other) = (uniform(seed, counter).max(f64::EPSILON / 4.0), uniform(seed, counter + 1));
         counter += 2;
-        let v = width * (one / (1.0 - one)).ln();
-        let w = small * v.exp();
-        let z = one * one * other;
-        let r = slope * v - LN_4;
-        let s = small + r - w;
-        if s + BOUND >= 5.0 * z || s >= z.ln() || r + sum * (sum / (large + w)).ln() >= z.ln() {
+        let logarithm = width * (one / (1.0 - one)).ln();
+        let proposed = small * logarithm.exp();
+        let chance = one * one * other;
+        let fixed = slope * logarithm - LN_4;
+        let least = small + fixed - proposed;
+        if least + BOUND >= 5.0 * chance
+            || least >= chance.ln()
+            || fixed + sum * (sum / (large + proposed)).ln() >= chance.ln()
+        {
             // Beyond the largest float it is all.
-            let of_small = if w.is_finite() { w / (large + w) } else { 1.0 };
-            return if alpha <= small { of_small } else { large / (large + w) };
+            let of_small = if proposed.is_finite() { proposed / (large + proposed) } else { 1.0 };
+            return if alpha <= small { of_small } else { large / (large + proposed) };
         }
     }
 }
