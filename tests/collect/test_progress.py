@@ -91,7 +91,7 @@ def test_success_of_domains_is_a_row_of_the_metrics_and_a_column_of_stats(
             expected.append(found)
             collect.update(recipes.GRPO.credit(batch), {"loss": 0.5})
         rows = pl.DataFrame(store.metrics)
-        assert len(rows) == sum(len(each) for each in expected) + 2 * 12
+        assert len(rows) == sum(len(each) for each in expected) + 2 * 13
         for iteration, each in enumerate(expected):
             assert {name: told[iteration][name] for name in each} == pytest.approx(each)
             here = dict(rows.filter(iteration=iteration).select("name", "value").iter_rows())

@@ -77,7 +77,7 @@ def test_what_systems_need_of_their_environment() -> None:
     assert names["copo"] == names["seed_grpo"] == {"answer_cluster", "answer_parsed"}
     assert names["digirl"] == {"task_advantage"}
     assert names["dyna_mind"] == {"refined"}
-    assert names["rank_grpo"] == {"hit.0", "item"}
+    assert names["rank_grpo"] == {"hit.0"}, "the spans of items are the user's to find"
     assert names["ui_s1"] == {"matched"}
     assert names["a2fm"] == {"reward.mode", "reward.forced", "reward.format"}
     assert "reward.searches_unique" in names["fathom"]

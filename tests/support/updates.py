@@ -195,7 +195,8 @@ class Rollouts:
 
 def largest_unit(batch: Batch, update: Update, unit: str) -> int:
     """Tokens of the largest unit, or of the longest sequence where it may lie in several packs."""
-    (plan,) = batch.plan(update.draws, max_tokens=10**6)
+    # What lies behind the last token that counts is not run.
+    (plan,) = batch.plan(update.draws, max_tokens=10**6, trained=update.prepared.weights(update.draws) > 0)
     lengths = np.diff(plan.cu_seqlens)
     if unit in ("token", "step"):
         return int(lengths.max())
