@@ -125,13 +125,6 @@ def main() -> None:
         assert paths["tokens"].to_list() == expected_paths
         tokens = int(paths["tokens"].list.len().sum())
         line(f"paths, {tokens / ours / 1e6:.0f} M tokens a second", ours, theirs, "Python")
-
-        one = run.trajectories.filter(pl.col("iteration") == iterations // 2).select("trajectory_id")
-        ours, paths = best(lambda: one.agentrl.paths(scan(store)).collect())
-        whole = run.trajectories.agentrl.paths(run).filter(pl.col("iteration") == iterations // 2)
-        theirs, expected = best(lambda: whole.select(paths.columns).collect(), 2)
-        assert_frame_equal(paths, expected)
-        line("paths of one iteration", ours, theirs, "paths of all, then one")
     RECORD.mkdir(exist_ok=True)
     text = json.dumps({"bench": "scan", **circumstances(), "lines": LINES}, indent=1)
     (RECORD / "scan.json").write_text(text + "\n", encoding="utf-8")

@@ -12,6 +12,7 @@ __all__ = [
     "drawn",
     "greedy",
     "independent",
+    "log_total",
     "permuted",
     "places",
     "shares",
