@@ -120,11 +120,11 @@ def normalised_entropy(tokens: Tokens, quantile: float, scope: Scope) -> Tensor:
         scope: the statistics are of each `sequence` or of `all` rows.
     """
     segments = tokens.segments(scope)
-    log_entropy = tokens.entropy.detach().clamp(min=1e-8).log()
+    log_entropy = tokens.entropy.detach().clamp(min=LEAST).log()
     height = log_entropy - segments.spread(segments.quantile(log_entropy, quantile, nearest=True))
     largest, smallest = (segments.spread(segments.maximum(sign * height)) for sign in (1.0, -1.0))
     # Dividing by the root mean square first would change neither sign nor quotient.
-    above, below = (height / size.clamp(min=1e-8) for size in (largest, smallest))
+    above, below = (height / size.clamp(min=LEAST) for size in (largest, smallest))
     return torch.where(tokens.trained, torch.where(height > 0, above, below), 0.0)
 
 
