@@ -87,3 +87,6 @@ def test_release_wheel_is_small(wheel: Path, measured: Callable[[str], None]) ->
     measured(f"{wheel.parent.name}: {size / 2**20:.1f} MiB")
     if wheel.parent.name == "wheels":
         assert size <= LARGEST_WHEEL
+        with ZipFile(wheel) as archive:
+            (library,) = (name for name in archive.namelist() if name.endswith(".so"))
+            assert b".symtab" not in archive.read(library), "the names of functions were not stripped"
