@@ -33,6 +33,7 @@ from agentrl_core.component.component import PHASES
 from agentrl_core.model.probe import Probe
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.brorl import Pieces
+from agentrl_core.recipes.otr import OneToken
 from agentrl_core.rollout import Imagined
 from agentrl_core.schedule import Above, Freeze, Repeat, Skip, Stop
 from agentrl_core.select import Stages, Tasks
@@ -51,6 +52,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "marft": {"actions": Skip(when=Above("approximate_kl", 1e6))},
     "bu_po": {"actions": (Freeze("policy", until=2), Freeze("internal", since=2))},
     "brorl": {"rollout": Pieces(count=8, piece=4)},
+    "otr": {"rollout": OneToken(candidates=16)},
     "vla_rl": {"actions": (Freeze("policy", until=2), Stop(when=Above("approximate_kl", 0.02), unit="steps"))},
 }
 """Recipes that would roll out hundreds for each task, wait for long, or name the domains of other tasks."""
