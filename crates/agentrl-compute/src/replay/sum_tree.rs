@@ -75,12 +75,12 @@ impl SumTree {
     /// outside [0, 100].
     pub fn new(priorities: &[f64], exponent: f64) -> Result<Self> {
         within("exponent", exponent, 0.0, 100.0)?;
-        let rows = priorities.len();
+        let (rows, most) = (priorities.len(), most_of(priorities.len()));
         let mut leaves = vec![Family([0.0; WIDTH]); rows.div_ceil(WIDTH)];
         par::fill(&mut leaves, |start, piece| {
             for (first, family) in (start * WIDTH..rows).step_by(WIDTH).zip(piece) {
                 for (row, leaf) in (first..rows).zip(&mut family.0) {
-                    *leaf = raised(row, priorities[row], exponent, rows)?;
+                    *leaf = raised(row, priorities[row], exponent, most)?;
                 }
             }
             Ok(())
@@ -139,9 +139,9 @@ impl SumTree {
     /// `InvalidInput` for a row that there is not, or a priority that [`SumTree::new`] would refuse.
     pub fn update(&mut self, rows: &[i64], priorities: &[f64]) -> Result<()> {
         same_length("priorities", priorities.len(), "rows", rows.len())?;
-        let mut leaves = Vec::with_capacity(rows.len());
+        let (mut leaves, most) = (Vec::with_capacity(rows.len()), most_of(self.rows));
         for (place, (&row, &priority)) in rows.iter().zip(priorities).enumerate() {
-            leaves.push((self.check_row("rows", place, row)?, raised(place, priority, self.exponent, self.rows)?));
+            leaves.push((self.check_row("rows", place, row)?, raised(place, priority, self.exponent, most)?));
         }
         self.set(&leaves);
         Ok(())
@@ -339,8 +339,13 @@ pub fn importance(probabilities: &[f64], rows: usize, beta: f64, normalise: Norm
     Ok(probabilities.iter().map(|&probability| (base / probability).powf(beta)).collect())
 }
 
-/// A priority to the power of an exponent; as many as there are rows add up to a number.
-fn raised(row: usize, priority: f64, exponent: f64, rows: usize) -> Result<f64> {
+/// The most that each of so many leaves may hold if they are to have a sum.
+fn most_of(rows: usize) -> f64 {
+    f64::MAX / 2.0 / rows as f64
+}
+
+/// A priority to the power of an exponent, at most what is given.
+fn raised(row: usize, priority: f64, exponent: f64, most: f64) -> Result<f64> {
     if !(priority > 0.0 && priority.is_finite()) {
         return Err(Error::invalid(format!(
             "priorities[{row}] is {priority}, but must be above 0 and finite; take a row out to draw it no more, and add a \
@@ -348,12 +353,12 @@ fn raised(row: usize, priority: f64, exponent: f64, rows: usize) -> Result<f64> 
         )));
     }
     let leaf = if (exponent - 1.0).abs() < f64::EPSILON { priority } else { priority.powf(exponent) };
-    if leaf > 0.0 && leaf <= f64::MAX / 2.0 / rows as f64 {
+    if leaf > 0.0 && leaf <= most {
         return Ok(leaf);
     }
     Err(Error::invalid(format!(
-        "priorities[{row}] is {priority}, whose power {exponent} is {leaf}, and {rows} of those have no sum in f64; divide \
-         the priorities by their largest, or give a smaller exponent"
+        "priorities[{row}] is {priority}, whose power {exponent} is {leaf}, and as many of those as there are rows have no sum \
+         in f64; divide the priorities by their largest, or give a smaller exponent"
     )))
 }
 

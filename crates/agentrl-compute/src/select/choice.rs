@@ -1,70 +1,16 @@
 //! Rows by their scores: the largest, or at random.
 
-use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::ops::Range;
 
+use super::best::{FEW, anywhere, best_of, reached_by};
 use crate::check::same_length;
 use crate::rng::uniform;
-use crate::simd::{BLOCK, exp};
+use crate::simd::{BLOCK, exp, wide};
 use crate::{Error, Result, par};
 
 /// Half of the distance of two neighbouring uniform numbers: with it added, none of them is 0.
 const HALF: f64 = 1.0 / (1_u64 << 54) as f64;
-
-/// A candidate while the best are sought.
-#[derive(Clone, Copy)]
-struct Candidate {
-    score: f64,
-    tie: f64,
-    place: usize,
-}
-
-/// The larger score first; of equal ones, what `tie` says, then the earlier.
-fn before(one: &Candidate, other: &Candidate) -> Ordering {
-    other.score.total_cmp(&one.score).then(one.tie.total_cmp(&other.tie)).then(one.place.cmp(&other.place))
-}
-
-/// The `count` best of some candidates, in any order.
-fn cut(candidates: &mut Vec<Candidate>, count: usize) {
-    if count < candidates.len() && count > 0 {
-        candidates.select_nth_unstable_by(count - 1, before);
-    }
-    candidates.truncate(count);
-}
-
-/// The places of the `count` best of `total` rows, in order: by their scores (None: a row cannot be chosen), then their ties.
-/// Who scores is told a number below which a score changes nothing.
-fn best_of(
-    total: usize,
-    count: usize,
-    score: impl Fn(usize, f64) -> Result<Option<f64>> + Sync,
-    tie: impl Fn(usize) -> f64 + Sync,
-) -> Result<Vec<i64>> {
-    let step = par::PIECE.max(count.saturating_mul(16));
-    let pieces = (0..total).step_by(step).map(|start| start..total.min(start + step)).collect();
-    let kept = par::each(pieces, |piece: Range<usize>| {
-        // The worst of so many that are kept: most rows are worse, and cost a comparison.
-        let (mut candidates, mut worst) = (Vec::<Candidate>::new(), f64::NEG_INFINITY);
-        for place in piece {
-            let Some(score) = score(place, worst)? else { continue };
-            if score < worst {
-                continue;
-            }
-            candidates.push(Candidate { score, tie: tie(place), place });
-            if candidates.len() >= 2 * count.max(32) {
-                cut(&mut candidates, count);
-                worst = candidates.last().map_or(f64::INFINITY, |last| last.score);
-            }
-        }
-        cut(&mut candidates, count);
-        Ok(candidates)
-    })?;
-    let mut candidates = kept.concat();
-    cut(&mut candidates, count);
-    candidates.sort_unstable_by(before);
-    Ok(candidates.into_iter().map(|candidate| candidate.place as i64).collect())
-}
 
 /// The first `count` rows of 0 to `total - 1` in the random order of a key, without those that are taken.
 ///
@@ -91,7 +37,8 @@ pub fn permuted(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<V
         )));
     }
     let number = |row: usize| uniform(key.wrapping_add(row as u64), 0);
-    best_of(total, count, |row, _| Ok((taken.is_empty() || !taken.contains(&row)).then(|| -number(row))), |_| 0.0)
+    let score = |row: usize, _: f64| Ok((taken.is_empty() || !taken.contains(&row)).then(|| -number(row)));
+    best_of(total, count, f64::NEG_INFINITY, anywhere, score, |_| 0.0)
 }
 
 /// `count` rows of 0 to `total - 1`, all equally likely and each at most once, without those that are taken; no row is looked
@@ -137,7 +84,24 @@ pub fn top(scores: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i
         let score = bounded("scores", place, scores[place])?;
         Ok((score > f64::NEG_INFINITY).then_some(score))
     };
-    best_of(scores.len(), count, score, |place| uniform(key, rows[place] as u64))
+    let near = |rows: Range<usize>, worst: f64, may: &mut [u8]| {
+        let (few, rest) = scores[rows].as_chunks::<FEW>();
+        wide(
+            #[inline(always)]
+            || {
+                for (may, few) in may.iter_mut().zip(few) {
+                    let bit = |(place, &score): (usize, &f64)| u8::from(!(score < worst)) << place;
+                    *may = few.iter().enumerate().map(bit).fold(0, |may, bit| may | bit);
+                }
+            },
+        );
+        if !rest.is_empty() {
+            may[few.len()] = u8::MAX;
+        }
+    };
+    let best = |least| best_of(scores.len(), count, least, near, score, |place| uniform(key, rows[place] as u64));
+    let chosen = best(reached_by(scores, count))?;
+    if chosen.len() < count.min(scores.len()) { best(f64::NEG_INFINITY) } else { Ok(chosen) }
 }
 
 /// The places of `count` rows drawn one after another without replacement, each with a probability in proportion to
@@ -162,7 +126,7 @@ pub fn successive(logits: &[f64], rows: &[i64], count: usize, key: u64) -> Resul
         }
         Ok(Some(logit - (-(number + HALF).ln()).ln()))
     };
-    let chosen = best_of(logits.len(), count, score, |_| 0.0)?;
+    let chosen = best_of(logits.len(), count, f64::NEG_INFINITY, anywhere, score, |_| 0.0)?;
     if chosen.len() < count {
         return Err(Error::invalid(format!(
             "count is {count}, but {} of {} rows have a weight above 0; ask for fewer, or give every row some weight",
@@ -445,6 +409,32 @@ mod tests {
             order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(tie(a).total_cmp(&tie(b))));
             let expected: Vec<i64> = order.iter().take(count).map(|&place| place as i64).collect();
             prop_assert_eq!(top(&scores, &rows, count, key)?, expected);
+        }
+
+        /// So many rows that a sample says which are looked at: at random, with ties, in order, and where it misleads.
+        #[test]
+        fn as_sorting_many(
+            rows in 2000_usize..6000, kind in 0_usize..5, count in 0_usize..600, key in any::<u64>(),
+        ) {
+            let score = |place: usize| match kind {
+                0 => uniform(key, place as u64),
+                1 => (4.0 * uniform(key, place as u64)).floor(),
+                2 => place as f64,
+                // What a sample of every fourth to eleventh row sees is much above the others, or below.
+                3 => if (4..12).any(|step| place % step == 0) { 1.0 } else { uniform(key, place as u64) },
+                _ => if place % 50 == 1 { uniform(key, place as u64) } else { f64::NEG_INFINITY },
+            };
+            let scores: Vec<f64> = (0..rows).map(score).collect();
+            let ids: Vec<i64> = (0..rows as i64).collect();
+            let mut order: Vec<usize> = (0..rows).filter(|&place| scores[place].is_finite()).collect();
+            let tie = |place: usize| uniform(key, place as u64);
+            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(tie(a).total_cmp(&tie(b))));
+            let expected: Vec<i64> = order.iter().take(count).map(|&place| place as i64).collect();
+            prop_assert_eq!(top(&scores, &ids, count, key)?, expected);
+            let mut wrong = scores;
+            wrong[rows / 2] = f64::NAN;
+            let expected = format!("scores[{}] is NaN; give a number, or -inf for what is never chosen", rows / 2);
+            prop_assert_eq!(message(top(&wrong, &ids, count, key)), expected);
         }
 
         /// Against a sort of all logits with their noise; most rows are left out before a logarithm is taken.

@@ -4,6 +4,7 @@
 //! the other candidates nor on their order, and any number of threads chooses the same.
 
 mod allocation;
+mod best;
 mod choice;
 mod posterior;
 mod predicted;

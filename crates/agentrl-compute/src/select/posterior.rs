@@ -24,8 +24,10 @@ pub fn beta_draws(alpha: &[f64], beta: &[f64], rows: &[i64], key: u64) -> Result
     same_length("beta", beta.len(), "alpha", alpha.len())?;
     same_length("rows", rows.len(), "alpha", alpha.len())?;
     let mut draws = vec![0.0; alpha.len()];
-    par::fill(&mut draws, |start, piece| {
-        for (place, draw) in (start..).zip(piece) {
+    // A draw takes as long as dozens of rows of most kernels: few of them are worth a thread.
+    let pieces = draws.chunks_mut(PIECE).enumerate().collect();
+    par::each(pieces, |(piece, draws): (usize, &mut [f64])| {
+        for (place, draw) in (piece * PIECE..).zip(draws) {
             positive("alpha", place, alpha[place])?;
             positive("beta", place, beta[place])?;
             *draw = beta_draw(alpha[place], beta[place], word(key, rows[place] as u64));
@@ -34,6 +36,9 @@ pub fn beta_draws(alpha: &[f64], beta: &[f64], rows: &[i64], key: u64) -> Result
     })?;
     Ok(draws)
 }
+
+/// Draws that a thread makes before it looks for more.
+const PIECE: usize = 1 << 10;
 
 fn positive(name: &str, place: usize, value: f64) -> Result<()> {
     if value.is_finite() && value > 0.0 {

@@ -49,36 +49,39 @@ pub struct AncestorOptions {
 /// As [`fuse`].
 pub fn ancestor_relative(tree: &Topology, rows: &Rows<'_>, options: &AncestorOptions) -> Result<Vec<f64>> {
     let Fused { values, masses } = fuse(tree, rows, Fusion::Leaves, None)?;
-    let mut counts = vec![0_u32; tree.len()];
-    for row in (0..rows.values.len()).filter(|&row| rows.valid.is_none_or(|valid| valid[row])) {
-        counts[rows.nodes[row] as usize] += 1;
+    // How many rows go through each node: what they weigh, where each weighs 1.
+    let mut counts: Vec<u32> =
+        masses.iter().map(|&mass| if rows.weights.is_none() { mass as u32 } else { 0 }).collect();
+    if rows.weights.is_some() {
+        for row in (0..rows.values.len()).filter(|&row| rows.valid.is_none_or(|valid| valid[row])) {
+            counts[rows.nodes[row] as usize] += 1;
+        }
+        tree.fold_up(&mut counts, |parent, child| *parent += child)?;
     }
-    tree.fold_up(&mut counts, |parent, child| *parent += child)?;
-    let mut constant = vec![false; tree.len()];
+    let mut constant = Vec::new();
     if options.drop_constant {
         let most = fuse(tree, rows, Fusion::Max, None)?.values;
         let least = fuse(tree, rows, Fusion::Min, None)?.values;
         constant = most.iter().zip(least).map(|(most, least)| *most <= least).collect();
     }
-    // Of each node: Σ w·V and Σ w over it and its ancestors.
-    let mut sums: Vec<(f64, f64)> = (0..tree.len())
+    // Of each node: Σ w·V and Σ w over it and its ancestors, and how many rows its tree has.
+    let mut sums: Vec<(f64, f64, u32)> = (0..tree.len())
         .map(|node| {
             let is_root = tree.parent(node as u32).is_none();
-            if masses[node] <= 0.0 || (!is_root && (counts[node] < 2 || constant[node])) {
-                return (0.0, 0.0);
+            if masses[node] <= 0.0 || (!is_root && (counts[node] < 2 || constant.get(node) == Some(&true))) {
+                return (0.0, 0.0, counts[node]);
             }
             let weight = if options.weighting == Weighting::Size { masses[node] } else { 1.0 };
-            (weight * values[node], weight)
+            (weight * values[node], weight, counts[node])
         })
         .collect();
-    tree.fold_down(&mut sums, |above, own| *own = (own.0 + above.0, own.1 + above.1))?;
-    let roots = tree.root_of_each();
+    tree.fold_down(&mut sums, |above, own| *own = (own.0 + above.0, own.1 + above.1, above.2))?;
     let credit = |row: usize| {
         let node = rows.nodes[row] as usize;
-        let (value, (weighted, weight)) = (rows.values[row], sums[node]);
+        let (value, (weighted, weight, of_tree)) = (rows.values[row], sums[node]);
         if rows.valid.is_some_and(|valid| !valid[row]) || weight <= 0.0 {
             0.0
-        } else if counts[roots[node] as usize] == 1 {
+        } else if of_tree == 1 {
             if options.singleton == Singleton::Raw { value } else { 0.0 }
         } else {
             value - weighted / weight

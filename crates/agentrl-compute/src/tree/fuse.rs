@@ -1,7 +1,7 @@
 //! Values that flow through a tree: from the rows that end at nodes up to the roots, and down the paths again.
 
 use super::Topology;
-use crate::check::{finite, mask_length, same_length, within};
+use crate::check::{column, finite, mask_length, same_length, within};
 use crate::group::Accumulator;
 use crate::members::Members;
 use crate::names::choice;
@@ -86,6 +86,10 @@ impl Rows<'_> {
         if let Some(weights) = self.weights {
             same_length("weights", weights.len(), "values", count)?;
         }
+        if self.weights.is_none() {
+            column("values", self.values, "values", count, self.valid)?;
+            return Ok(Members::of(self.nodes, tree.len(), self.valid));
+        }
         let mut counted = vec![u32::MAX; count];
         for row in (0..count).filter(|&row| self.valid.is_none_or(|valid| valid[row])) {
             finite("values", row, self.values[row])?;
@@ -139,7 +143,7 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
     let logprobs = edges(tree, fusion, edge_logprobs)?;
     let mut values = vec![0.0; tree.len()];
     let mut masses = vec![0.0; tree.len()];
-    for &node in tree.preorder().iter().rev() {
+    for &node in tree.downwards().iter().rev() {
         let own = members.rows(node as usize).iter().map(|&row| (rows.values[row as usize], rows.weight(row as usize)));
         let below = tree.children(node).iter().map(|&child| child as usize).filter(|&child| masses[child] > 0.0);
         if logprobs.is_some() && own.len() > 0 && below.clone().next().is_some() {
@@ -150,14 +154,14 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
         let children = below.clone().map(|child| (values[child], masses[child]));
         let (average, mass) = mean(own.clone().chain(children.clone()));
         // The rows of a node vote by their weights; where children vote once each, so do these rows together.
-        let alone = (own.len() > 0).then(|| mean(own.clone()).0);
+        let alone = || (own.len() > 0).then(|| mean(own.clone()).0);
         let value = match fusion {
             _ if mass <= 0.0 => 0.0,
             Fusion::Leaves => average,
             Fusion::Children => {
-                mean(alone.into_iter().chain(children.map(|(value, _)| value)).map(|value| (value, 1.0))).0
+                mean(alone().into_iter().chain(children.map(|(value, _)| value)).map(|value| (value, 1.0))).0
             }
-            Fusion::Path { alpha } => match (alone, logprobs) {
+            Fusion::Path { alpha } => match (alone(), logprobs) {
                 (None, Some(logprobs)) => {
                     let score = |child: usize| alpha * logprobs[child];
                     let most = below.clone().map(score).fold(f64::NEG_INFINITY, f64::max);
@@ -165,7 +169,9 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
                 }
                 (alone, _) => alone.unwrap_or(0.0),
             },
-            Fusion::Expectile { level } => expectile(alone.into_iter().chain(children.map(|(value, _)| value)), level),
+            Fusion::Expectile { level } => {
+                expectile(alone().into_iter().chain(children.map(|(value, _)| value)), level)
+            }
             Fusion::Max => own.chain(children).map(|(value, _)| value).fold(f64::NEG_INFINITY, f64::max),
             Fusion::Min => own.chain(children).map(|(value, _)| value).fold(f64::INFINITY, f64::min),
             Fusion::Sum => total(own.map(|(value, weight)| value * weight).chain(children.map(|(value, _)| value))),
@@ -228,6 +234,11 @@ pub(super) fn total(terms: impl Iterator<Item = f64> + Clone) -> f64 {
 
 /// `Σ w·x / Σ w` in any order, exactly `x` if all are equal; and `Σ w`.
 pub(super) fn mean(items: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64) {
+    // Most nodes are leaves at which one row ends.
+    let mut first = items.clone();
+    if let (Some(only), None) = (first.next(), first.next()) {
+        return only;
+    }
     let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
     let (mut weights, mut products) = (Sum::default(), Sum::default());
     for (value, weight) in items.clone() {
@@ -261,8 +272,10 @@ impl Sum {
     fn add(&mut self, term: f64) {
         // So many terms of this size stay below 2^53.
         const SMALL: f64 = (1_u64 << 40) as f64;
+        /// From here on all floats are whole.
+        const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
         self.plain += term;
-        self.whole &= term.abs() < SMALL && (term as i64) as f64 - term == 0.0;
+        self.whole &= (term.abs() < SMALL) & (term + WHOLE - WHOLE - term == 0.0);
         self.largest = self.largest.max(term.abs());
         self.count += 1;
     }

@@ -1,6 +1,8 @@
 //! The shape of a forest of nodes: order, subtrees, ancestors, folds. Nothing here recurses, so a chain of a million nodes
 //! is as fine as a bush.
 
+use std::sync::OnceLock;
+
 use crate::check::same_length;
 use crate::members::Members;
 use crate::{Error, Result};
@@ -31,6 +33,16 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Debug)]
 pub struct Topology {
     parents: Vec<u32>,
+    children: Members,
+    /// The nodes, each behind its parent and the children of a node in the order of their rows.
+    downwards: Vec<u32>,
+    /// Made when it is first asked for: folds do without.
+    places: OnceLock<Places>,
+}
+
+/// Where nodes stand.
+#[derive(Clone, Debug)]
+struct Places {
     /// The nodes in preorder.
     order: Vec<u32>,
     /// Place of each node in `order`.
@@ -41,7 +53,6 @@ pub struct Topology {
     /// An ancestor of each node, further away the deeper the node is; roots have themselves. With it and the parents, any
     /// ancestor that can be told by a monotone test is found in O(log depth) (Myers, skew-binary jump pointers).
     jumps: Vec<u32>,
-    children: Members,
 }
 
 impl Topology {
@@ -71,19 +82,30 @@ impl Topology {
         let parents = parents.collect::<Result<Vec<u32>>>()?;
         let count = parents.len();
         let children = Members::new(parents.iter().copied(), count);
-        // Level by level: a node comes after its parent. What is in or below a cycle is never reached.
-        let mut levels: Vec<u32> = (0..count as u32).filter(|&node| parents[node as usize] == NONE).collect();
-        levels.reserve_exact(count - levels.len());
-        let mut next = 0;
-        while let Some(&node) = levels.get(next) {
-            levels.extend_from_slice(children.rows(node as usize));
-            next += 1;
+        let mut downwards: Vec<u32> = (0..count as u32).collect();
+        if downwards.iter().zip(&parents).any(|(&node, &parent)| parent != NONE && parent >= node) {
+            // Level by level. What is in or below a cycle is never reached.
+            downwards.retain(|&node| parents[node as usize] == NONE);
+            let mut next = 0;
+            while let Some(&node) = downwards.get(next) {
+                downwards.extend_from_slice(children.rows(node as usize));
+                next += 1;
+            }
+            if downwards.len() < count {
+                return Err(Error::invalid(cycle(&parents)));
+            }
         }
-        if levels.len() < count {
-            return Err(Error::invalid(cycle(&parents)));
-        }
+        Ok(Self { parents, children, downwards, places: OnceLock::new() })
+    }
+
+    fn places(&self) -> &Places {
+        self.places.get_or_init(|| self.find_places())
+    }
+
+    fn find_places(&self) -> Places {
+        let (parents, count) = (&self.parents, self.parents.len());
         let mut sizes = vec![1_u32; count];
-        for &node in levels.iter().rev() {
+        for &node in self.downwards.iter().rev() {
             let parent = parents[node as usize];
             if parent != NONE {
                 sizes[parent as usize] += sizes[node as usize];
@@ -92,7 +114,7 @@ impl Topology {
         let (mut enter, mut exit, mut free) = (vec![0_u32; count], vec![0_u32; count], vec![0_u32; count]);
         let (mut depths, mut jumps, mut order) = (vec![0_u32; count], vec![0_u32; count], vec![0_u32; count]);
         let mut free_of_roots = 0;
-        for &node in &levels {
+        for &node in &self.downwards {
             let (row, parent) = (node as usize, parents[node as usize]);
             let place = if parent == NONE {
                 jumps[row] = node;
@@ -111,7 +133,7 @@ impl Topology {
             free[row] = enter[row] + 1;
             order[enter[row] as usize] = node;
         }
-        Ok(Self { parents, order, enter, exit, depths, jumps, children })
+        Places { order, enter, exit, depths, jumps }
     }
 
     /// Number of nodes.
@@ -126,27 +148,32 @@ impl Topology {
 
     /// The nodes in preorder: a node, then the subtrees of its children one after the other.
     pub fn preorder(&self) -> &[u32] {
-        &self.order
+        &self.places().order
     }
 
     /// Place of each node in preorder.
     pub fn enter(&self) -> &[u32] {
-        &self.enter
+        &self.places().enter
     }
 
     /// The first place in preorder after the subtree of each node: its subtree is `preorder()[enter[n]..exit[n]]`.
     pub fn exit(&self) -> &[u32] {
-        &self.exit
+        &self.places().exit
     }
 
     /// Number of edges between each node and its root.
     pub fn depths(&self) -> &[u32] {
-        &self.depths
+        &self.places().depths
     }
 
     /// The parent of a node; `None` for a root.
     pub fn parent(&self, node: u32) -> Option<u32> {
         Some(self.parents[node as usize]).filter(|&parent| parent != NONE)
+    }
+
+    /// The nodes, each behind its parent.
+    pub(super) fn downwards(&self) -> &[u32] {
+        &self.downwards
     }
 
     /// The children of a node, in the order of their rows.
@@ -156,17 +183,17 @@ impl Topology {
 
     /// Whether a node has no children.
     pub fn is_leaf(&self, node: u32) -> bool {
-        self.exit[node as usize] == self.enter[node as usize] + 1
+        self.children(node).is_empty()
     }
 
     /// The nodes without children, in preorder.
     pub fn leaves(&self) -> impl Iterator<Item = u32> {
-        self.order.iter().copied().filter(|&node| self.is_leaf(node))
+        self.preorder().iter().copied().filter(|&node| self.is_leaf(node))
     }
 
     /// The nodes without parents, in preorder.
     pub fn roots(&self) -> impl Iterator<Item = u32> {
-        self.order.iter().copied().filter(|&node| self.parents[node as usize] == NONE)
+        self.preorder().iter().copied().filter(|&node| self.parents[node as usize] == NONE)
     }
 
     /// The root of the tree of each node.
@@ -178,7 +205,7 @@ impl Topology {
 
     /// Number of nodes of the subtree of a node, itself included.
     pub fn subtree_size(&self, node: u32) -> u32 {
-        self.exit[node as usize] - self.enter[node as usize]
+        self.exit()[node as usize] - self.enter()[node as usize]
     }
 
     /// Number of leaves of the subtree of each node; 1 for a leaf.
@@ -190,8 +217,9 @@ impl Topology {
 
     /// Whether `upper` is `lower` or one of its ancestors.
     pub fn contains(&self, upper: u32, lower: u32) -> bool {
-        let place = self.enter[lower as usize];
-        self.enter[upper as usize] <= place && place < self.exit[upper as usize]
+        let Places { enter, exit, .. } = self.places();
+        let place = enter[lower as usize];
+        enter[upper as usize] <= place && place < exit[upper as usize]
     }
 
     /// A node, its parent, and so on up to the root.
@@ -210,7 +238,7 @@ impl Topology {
     pub fn lowest_common_ancestor(&self, first: u32, second: u32) -> Option<u32> {
         let mut node = first;
         while !self.contains(node, second) {
-            let far = self.jumps[node as usize];
+            let far = self.places().jumps[node as usize];
             // A root jumps to itself: then only its missing parent is left.
             node = if far == node || self.contains(far, second) { self.parent(node)? } else { far };
         }
@@ -239,7 +267,7 @@ impl Topology {
     }
 
     fn up<T>(&self, values: &mut [T], mut fold: impl FnMut(&mut T, &T)) {
-        for &node in self.order.iter().rev() {
+        for &node in self.downwards.iter().rev() {
             if let Some((parent, child)) = self.edge(values, node) {
                 fold(parent, child);
             }
@@ -247,7 +275,7 @@ impl Topology {
     }
 
     fn down<T>(&self, values: &mut [T], mut fold: impl FnMut(&T, &mut T)) {
-        for &node in &self.order {
+        for &node in &self.downwards {
             if let Some((parent, child)) = self.edge(values, node) {
                 fold(parent, child);
             }
