@@ -1,6 +1,8 @@
 //! Ids of keys.
 
-use agentrl_compute::keys::{self, Keys, Similarity, Sketch};
+use std::borrow::Cow;
+
+use agentrl_compute::keys::{self, Ids, Keys, Similarity, Sketch};
 use agentrl_compute::{Error, Result};
 use arrow_array::cast::AsArray as _;
 use arrow_array::{Array as _, ArrayRef};
@@ -59,49 +61,38 @@ fn dense<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResu
     Ok((PyArray1::from_vec(py, made.ids), made.count))
 }
 
-/// Ids in no particular order.
-pub(super) enum Labels<'py> {
-    Given(PyReadonlyArray1<'py, u32>),
-    Made(Vec<u32>),
-}
-
-impl Labels<'_> {
-    pub(super) fn slice(&self, name: &str) -> PyResult<&[u32]> {
-        match self {
-            Self::Given(ids) => slice(name, ids),
-            Self::Made(ids) => Ok(ids),
-        }
-    }
-}
-
-/// Ids in no particular order of an array of integers; ids that are such already are read as they are.
-pub(super) fn labels<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Labels<'py>> {
+/// Does something with an array of integers of any width as ids.
+pub(super) fn with_ids<'py, R>(
+    py: Python<'py>,
+    values: &Bound<'py, PyAny>,
+    name: &str,
+    work: impl FnOnce(&dyn Ids) -> PyResult<R>,
+) -> PyResult<R> {
     if let Ok(array) = values.cast::<PyArray1<i64>>() {
-        let keys = array.readonly();
-        let keys = slice(name, &keys)?;
-        return run(py, keys.len(), || keys::label_integers(keys)).map(Labels::Made);
+        return work(&slice(name, &array.readonly())?);
     }
     if let Ok(array) = values.cast::<PyArray1<u32>>() {
-        let array = array.readonly();
-        let ids = slice(name, &array)?;
-        if run(py, ids.len(), || keys::are_labels(ids))? {
-            return Ok(Labels::Given(array));
-        }
+        return work(&slice(name, &array.readonly())?);
     }
-    integers!(values, name, |values| {
-        return run(py, values.len(), || keys::label_integers(values)).map(Labels::Made);
+    integers!(values, name, |keys| {
+        let made = run(py, keys.len(), || keys::label_integers(keys))?;
+        return work(&&*made.ids);
     });
     Err(not_keys(name, values))
 }
 
-/// The same as an array.
+/// Ids in no particular order of an array of integers; ids that are such already are given back.
 #[pyfunction]
 #[pyo3(signature = (values, name="values"))]
 fn label<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {
-    Ok(match labels(py, values, name)? {
-        Labels::Given(_) => values.cast::<PyArray1<u32>>()?.clone(),
-        Labels::Made(ids) => PyArray1::from_vec(py, ids),
-    })
+    integers!(values, name, |keys| {
+        let made = run(py, keys.len(), || keys::label_integers(keys))?;
+        return Ok(match made.ids {
+            Cow::Borrowed(_) => values.cast::<PyArray1<u32>>()?.clone(),
+            Cow::Owned(ids) => PyArray1::from_vec(py, ids),
+        });
+    });
+    Err(not_keys(name, values))
 }
 
 /// Ids of an Arrow array of any string or binary type, of which nothing is copied.
