@@ -45,14 +45,28 @@ pub struct Extra<'a> {
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, a valid value, baseline or divisor is not finite (the message names
-/// its row), a column that an option needs is missing, or an option is out of range; `Overflow` if a result or the distance
-/// of a group's values is too large for its type. `out` is unspecified after an error.
+/// `InvalidInput` if lengths differ, a valid value, baseline or divisor is not finite (the message names its row), a column
+/// that an option needs is missing, or an option is out of range; `Overflow` if a result or the distance of a group's values
+/// is too large for its type. `out` is unspecified after an error.
 pub fn normalise<T: Float>(columns: &Columns<'_, T>, options: &Options, extra: Extra<'_>, out: &mut [T]) -> Result<()> {
     normalise_by(&columns.groups, columns, options, extra, out)
 }
 
-/// [`normalise`] by other ids of the groups than those of the columns, which are not read.
+/// [`normalise`] by any ids of the groups: those of the columns are not read. Where they never decrease it takes one pass.
+///
+/// ```
+/// use agentrl_compute::group::{Columns, Extra, Options, Scale, normalise_by};
+///
+/// let (ids, columns) = ([-7_i64, -7, 900], Columns::new("scores", &[1.0, 2.0, 6.0], &[]));
+/// let mut advantages = [7.0; 3];
+/// let options = Options { scale: Scale::None, ..Options::default() };
+/// normalise_by(&&ids[..], &columns, &options, Extra::default(), &mut advantages)?;
+/// assert_eq!(advantages, [-0.5, 0.5, 0.0]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`normalise`].
 pub fn normalise_by<T: Float>(
     ids: &dyn Ids,
     columns: &Columns<'_, T>,
@@ -75,11 +89,12 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
     options.check()?;
     same_length("out", out.len(), columns.name, columns.values.len())?;
     same_length("groups", ids.rows(), columns.name, columns.values.len())?;
+    columns.check_lengths()?;
     let baseline = given("baseline", "center", columns, options.center == Center::Baseline, extra.baseline)?;
     let divisor = given("divisor", "scale", columns, options.scale == Scale::Divisor, extra.divisor)?;
-    columns.check_lengths()?;
+    // What is known of some groups does not follow from their rows alone.
     let whole = columns.units.is_some() || extra.scale_groups.is_some() || options.scale == Scale::Beta;
-    let by_runs = |rows: Range<usize>, starts: Vec<u32>, out: &mut [O]| {
+    let some_groups = |rows: Range<usize>, starts: Vec<u32>, out: &mut [O]| {
         let columns = columns.part(rows.clone());
         columns.check_piece(0..out.len())?;
         let [baseline, divisor] = [baseline, divisor].map(|column| column.map(|column| &column[rows.clone()]));
@@ -87,7 +102,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
         let rule = rule_maker(&columns, starts.len() - 1, true, options)?;
         rows.compare(columns.in_runs(starts), rule, out)
     };
-    if !whole && runs::fill(ids, out, by_runs).is_some() {
+    if !whole && runs::fill(ids, out, some_groups).is_some() {
         return Ok(());
     }
     let Labels { ids, count, sorted } = ids.labels()?;
