@@ -4,6 +4,7 @@
 //! whatever the column's type is and however the crate that calls it is compiled.
 
 use crate::group::{self, Columns, Extra, Options};
+use crate::keys::Ids;
 use crate::simd::wide;
 use crate::{Error, Result};
 
@@ -36,8 +37,14 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
     /// Numbers as f64: as they stand, or read into a buffer.
     fn doubles<'a>(values: &'a [Self], buffer: &'a mut Vec<f64>) -> &'a [f64];
 
-    /// [`normalise`](group::normalise) of a column of this type.
-    fn normalise(columns: &Columns<'_, Self>, options: &Options, extra: Extra<'_>, out: &mut [Self]) -> Result<()>;
+    /// [`normalise_by`](group::normalise_by) of a column of this type.
+    fn normalise(
+        ids: &dyn Ids,
+        columns: &Columns<'_, Self>,
+        options: &Options,
+        extra: Extra<'_>,
+        out: &mut [Self],
+    ) -> Result<()>;
 
     /// A row's result in this type; an error where it is too large for it.
     fn result(row: usize, value: f64) -> Result<Self> {
@@ -76,8 +83,14 @@ macro_rules! in_vectors {
             );
         }
 
-        fn normalise(columns: &Columns<'_, Self>, options: &Options, extra: Extra<'_>, out: &mut [Self]) -> Result<()> {
-            group::normalise_into(columns, options, extra, out)
+        fn normalise(
+            ids: &dyn Ids,
+            columns: &Columns<'_, Self>,
+            options: &Options,
+            extra: Extra<'_>,
+            out: &mut [Self],
+        ) -> Result<()> {
+            group::normalise_into(ids, columns, options, extra, out)
         }
     };
 }

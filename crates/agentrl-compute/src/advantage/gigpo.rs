@@ -108,11 +108,12 @@ pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, ou
         ..Columns::new("episode_scores", episode_scores, groups)
     };
     let mut by_episode = vec![0.0_f64; rows];
-    normalise_into(&episodes, &by_group, Extra::default(), &mut by_episode)?;
+    normalise_into(&groups, &episodes, &by_group, Extra::default(), &mut by_episode)?;
     let states = pair(groups, anchors)?.ids;
     let steps = Columns { valid, ..Columns::new("step_returns", step_returns, &states) };
     let mut by_state = vec![0.0_f64; rows];
-    normalise_into(&steps, &Options { singleton: Singleton::Zero, ..by_group }, Extra::default(), &mut by_state)?;
+    let by_states = Options { singleton: Singleton::Zero, ..by_group };
+    normalise_into(&&states[..], &steps, &by_states, Extra::default(), &mut by_state)?;
     par::fill(out, |start, piece| {
         for (row, place) in (start..).zip(piece) {
             *place = T::result(row, by_episode[row] + step_weight * by_state[row])?;

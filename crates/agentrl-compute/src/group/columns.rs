@@ -30,6 +30,18 @@ impl<'a, T: Float> Columns<'a, T> {
         Self { name, values, groups, weights: None, units: None, valid: None }
     }
 
+    /// Some neighbouring rows, without the ids of their groups and units.
+    pub(super) fn part(&self, rows: Range<usize>) -> Self {
+        Self {
+            name: self.name,
+            values: &self.values[rows.clone()],
+            groups: &[],
+            weights: self.weights.map(|weights| &weights[rows.clone()]),
+            units: None,
+            valid: self.valid.map(|valid| &valid[rows]),
+        }
+    }
+
     /// Whether a row is valid.
     pub(crate) fn counts(&self, row: usize) -> bool {
         self.valid.is_none_or(|valid| valid[row])
@@ -40,7 +52,7 @@ impl<'a, T: Float> Columns<'a, T> {
         self.counts(row) && self.weights.is_none_or(|weights| weights[row] > 0.0)
     }
 
-    /// Checks everything; gives the number of groups, and whether their ids never decrease.
+    /// Checks lengths and ids; gives the number of groups, and whether their ids never decrease.
     pub(crate) fn check(&self) -> Result<(usize, bool)> {
         let rows = self.values.len();
         same_length("groups", self.groups.len(), self.name, rows)?;
@@ -54,7 +66,7 @@ impl<'a, T: Float> Columns<'a, T> {
                 let row = piece.clone().find(|&row| self.groups[row] as usize >= rows).unwrap_or(piece.start);
                 return Err(sparse("groups", row, self.groups[row], rows));
             }
-            self.check_piece(piece).map(|()| (largest, sorted))
+            Ok((largest, sorted))
         })?;
         let count = found.iter().map(|&(largest, _)| largest as usize + 1).max().unwrap_or(0);
         Ok((count, found.iter().all(|&(_, sorted)| sorted)))
@@ -66,7 +78,7 @@ impl<'a, T: Float> Columns<'a, T> {
         par::each(par::pieces(self.values.len()), |piece| self.check_piece(piece)).map(drop)
     }
 
-    fn check_lengths(&self) -> Result<()> {
+    pub(super) fn check_lengths(&self) -> Result<()> {
         let rows = self.values.len();
         mask_length(self.valid, self.name, rows)?;
         self.weights.map_or(Ok(()), |weights| same_length("weights", weights.len(), self.name, rows))?;
@@ -74,7 +86,7 @@ impl<'a, T: Float> Columns<'a, T> {
     }
 
     /// Checks the values and weights of some rows.
-    fn check_piece(&self, piece: Range<usize>) -> Result<()> {
+    pub(super) fn check_piece(&self, piece: Range<usize>) -> Result<()> {
         finite_piece(self.name, self.values, self.valid, piece.clone())?;
         let Some(weights) = self.weights else { return Ok(()) };
         match piece.into_iter().find(|&row| self.counts(row) && !(0.0..f64::INFINITY).contains(&weights[row])) {
@@ -137,7 +149,8 @@ mod tests {
     use super::*;
 
     fn message(columns: Columns<'_, f64>) -> String {
-        columns.check().map_or_else(|error| error.to_string(), |_| "fine".to_owned())
+        let checked = columns.check().and_then(|_| columns.check_rows());
+        checked.map_or_else(|error| error.to_string(), |()| "fine".to_owned())
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::moments::{Extent, Moments, Statistics};
 use super::scattered::Scattered;
 use super::votes::{Buffer, Read, Votes};
 use crate::par::{self, PIECE};
-use crate::{Float, Result};
+use crate::{Float, Result, simd};
 
 /// Rows of a large group that are read at once.
 const BLOCK: usize = 1 << 12;
@@ -31,20 +31,25 @@ enum Places<T> {
 }
 
 impl<'a, T: Float> Columns<'a, T> {
-    /// The votes of each group, of checked columns without units.
+    /// The votes of each group, of columns whose groups start at some rows, and the last of which ends with them.
+    pub(super) fn in_runs(self, starts: Vec<u32>) -> Grouped<'a, T> {
+        Grouped { columns: self, places: Places::Runs(starts) }
+    }
+
+    /// The votes of each group, of columns without units whose ids are checked; values and weights are checked here.
     pub(crate) fn grouped(self, count: usize, sorted: bool) -> Result<Grouped<'a, T>> {
-        let places = if sorted {
-            Places::Runs(starts(self.groups, count)?)
-        } else {
-            Places::Scattered(Scattered::new(&self, count)?)
-        };
-        Ok(Grouped { columns: self, places })
+        if sorted {
+            return Ok(self.in_runs(starts(&self, count)?));
+        }
+        Ok(Grouped { columns: self, places: Places::Scattered(Scattered::new(&self, count)?) })
     }
 }
 
 /// The first row of each group, of ids that never decrease, and the number of rows.
-fn starts(groups: &[u32], count: usize) -> Result<Vec<u32>> {
+fn starts<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<u32>> {
+    let groups = columns.groups;
     let found = par::each(par::pieces(groups.len()), |piece| {
+        columns.check_piece(piece.clone())?;
         // Of the groups after the one of the row before, from the last row to the first, which is the one that stays.
         let next = if piece.start == 0 { 0 } else { groups[piece.start - 1] + 1 };
         let mut starts = vec![u32::MAX; (groups[piece.end - 1] + 1 - next) as usize];
@@ -66,11 +71,39 @@ fn starts(groups: &[u32], count: usize) -> Result<Vec<u32>> {
     Ok(starts)
 }
 
+/// Fills a column by what was made of each group, of which each row has the id.
+pub(super) fn by_id<R: Copy, O: Send>(
+    groups: &[u32],
+    out: &mut [O],
+    made: impl Fn(usize) -> R + Sync,
+    fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
+) -> Result<()> {
+    par::fill(out, |start, piece| {
+        in_blocks(start, piece, |start, piece, of_rows| {
+            of_rows.extend(groups[start..start + piece.len()].iter().map(|&group| made(group as usize)));
+            fill(start, piece, of_rows)
+        })
+    })
+}
+
+/// Works on a column block by block, each with its first row and an empty buffer.
+fn in_blocks<R, O>(
+    start: usize,
+    out: &mut [O],
+    mut work: impl FnMut(usize, &mut [O], &mut Vec<R>) -> Result<()>,
+) -> Result<()> {
+    let mut buffer = Vec::with_capacity(simd::BLOCK);
+    for (start, block) in (start..).step_by(simd::BLOCK).zip(out.chunks_mut(simd::BLOCK)) {
+        buffer.clear();
+        work(start, block, &mut buffer)?;
+    }
+    Ok(())
+}
+
 impl<T: Float> Grouped<'_, T> {
     /// Does some work on every group and gives the results in the order of the groups.
     pub(crate) fn each<R: Send>(&self, work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync) -> Result<Vec<R>> {
-        let pieces = self.pieces().into_iter().map(|groups| (groups, ())).collect();
-        let mut made = self.share(pieces, work, |_, (), made| Ok(made))?;
+        let mut made = self.each_piece(work)?;
         if made.len() == 1 {
             return Ok(made.remove(0));
         }
@@ -81,17 +114,26 @@ impl<T: Float> Grouped<'_, T> {
         Ok(results)
     }
 
+    /// The same, by neighbouring groups that are worked on together.
+    fn each_piece<R: Send>(&self, work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync) -> Result<Vec<Vec<R>>> {
+        let pieces = self.pieces().into_iter().map(|groups| (groups, ())).collect();
+        self.share(pieces, work, |_, (), made| Ok(made))
+    }
+
     /// Fills a column, one value for each row, by what is made of each group: `fill` is told the row where its part of the
-    /// column starts, and what was made of some neighbouring groups, the first of which has the id it is told too.
-    pub(crate) fn fill<R: Send + Sync, O: Send>(
+    /// column starts, and what was made of the group of each row.
+    pub(crate) fn fill<R: Copy + Send + Sync, O: Send>(
         &self,
         mut out: &mut [O],
         work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync,
-        fill: impl Fn(usize, &mut [O], &[R], usize) -> Result<()> + Sync,
+        fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
     ) -> Result<()> {
-        let Places::Runs(starts) = &self.places else {
-            let made = self.each(work)?;
-            return par::fill(out, |start, piece| fill(start, piece, &made, 0));
+        let starts = match &self.places {
+            Places::Runs(starts) => starts,
+            Places::Scattered(scattered) => {
+                let made = self.each_piece(work)?;
+                return by_id(self.columns.groups, out, |group| *scattered.of_group(&made, group), fill);
+            }
         };
         let mut pieces = Vec::new();
         for groups in self.pieces() {
@@ -100,8 +142,18 @@ impl<T: Float> Grouped<'_, T> {
             out = rest;
         }
         self.share(pieces, work, |groups, out, made| {
-            let row = starts[groups.start] as usize;
-            par::fill(out, |start, piece| fill(row + start, piece, &made, groups.start))
+            let (row, starts) = (starts[groups.start] as usize, &starts[groups.start + 1..]);
+            par::fill(out, |start, piece| {
+                let mut run = starts.partition_point(|&end| end as usize <= row + start);
+                in_blocks(row + start, piece, |start, piece, of_rows: &mut Vec<R>| {
+                    while of_rows.len() < piece.len() {
+                        let end = (starts[run] as usize).min(start + piece.len()) - start;
+                        of_rows.resize(end, made[run]);
+                        run += usize::from(starts[run] as usize == start + end);
+                    }
+                    fill(start, piece, of_rows)
+                })
+            })
         })
         .map(drop)
     }

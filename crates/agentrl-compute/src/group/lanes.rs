@@ -39,7 +39,7 @@ pub(super) fn of_groups(starts: &[u32], values: &[f64], ddof: u32, found: &mut V
             #[inline(always)]
             || lanes.fill(votes, f64::from(ddof)),
         );
-        found.extend((0..ends.len() - 1).map(|lane| lanes.statistics(lane)));
+        found.extend(ends.windows(2).enumerate().map(|(lane, ends)| lanes.statistics(lane, ends[1] - ends[0])));
     }
 }
 
@@ -104,11 +104,12 @@ impl Found {
         }
     }
 
-    fn statistics(&self, lane: usize) -> Statistics {
+    #[inline]
+    fn statistics(&self, lane: usize, count: u32) -> Statistics {
         let [weight, mean, std, least, most] =
             [&self.counts, &self.means, &self.stds, &self.least, &self.most].map(|of| of[lane]);
         let known = |number: f64| if weight > 0.0 { number } else { f64::NAN };
-        Statistics { count: weight as u64, weight, mean: known(mean), std, least: known(least), most: known(most) }
+        Statistics { count: u64::from(count), weight, mean: known(mean), std, least: known(least), most: known(most) }
     }
 }
 

@@ -9,7 +9,8 @@
 //! neighbouring groups, `scattered` reads it where the rows of a group stand apart, and `grouped` in
 //! either case, so that work on each group runs on all threads. On these stand what users call: `statistics`, `order`
 //! (quantiles), `reduce` (one number for each group, or a column made within groups), and `normalise`, which turns a group's
-//! statistics into a `rule` (with `beta` for one of its scales) and applies it to the rows; `whitened` is its short cut for
+//! statistics into a `rule` (with `beta` for one of its scales) and applies it to the rows, by `runs` where ids
+//! never decrease; `whitened` is its short cut for
 //! one group of all rows. `partial` splits statistics over several ranks.
 
 mod accumulator;
@@ -25,6 +26,7 @@ mod order;
 mod partial;
 mod reduce;
 mod rule;
+mod runs;
 mod scattered;
 mod statistics;
 mod sums;
@@ -33,7 +35,7 @@ mod whitened;
 
 pub use columns::Columns;
 pub use moments::{Extent, Moments, Statistics};
-pub use normalise::{Extra, normalise};
+pub use normalise::{Extra, normalise, normalise_by};
 pub use options::{Center, Middle, Options, Scale, Singleton};
 pub use order::quantile;
 pub use partial::{extents, moments};

@@ -89,7 +89,7 @@ struct OfGroup<'a> {
 
 impl OfGroup<'_> {
     /// The rule of a group with these statistics, and with this median and distance from it if they are needed.
-    #[inline]
+    #[inline(always)]
     fn rule(&self, index: usize, found: &Statistics, (middle, distance): (f64, f64)) -> Result<Rule> {
         let &Self { name, options, shape, fewest } = self;
         check_distance(name, index, found)?;

@@ -11,10 +11,13 @@ use super::votes::Buffer;
 use crate::{Float, Result, par};
 
 /// Votes of a bucket.
-const BUCKET: usize = 1 << 14;
+const BUCKET: usize = 1 << 12;
 
 /// Number of buckets that a piece can write to at once without losing time.
 const BUCKETS: usize = 1 << 8;
+
+/// Bits of a row's place in its piece.
+const ROW_BITS: u32 = par::PIECE.trailing_zeros();
 
 /// Votes that are few enough to be sorted into their groups at once.
 const FEW: usize = par::PIECE;
@@ -22,7 +25,7 @@ const FEW: usize = par::PIECE;
 /// The votes in buckets of neighbouring groups.
 #[derive(Debug)]
 pub(super) struct Scattered<T> {
-    /// A group's bucket is its id without these last bits, at most 16.
+    /// A group's bucket is its id without these last bits.
     bits: u32,
     groups: usize,
     /// None where there is one bucket, which is read from the columns.
@@ -33,23 +36,25 @@ pub(super) struct Scattered<T> {
 #[derive(Debug)]
 struct Piece<T> {
     first_row: u32,
-    /// The last bits of each vote's group, and its row's distance from the first.
-    tags: Vec<(u16, u16)>,
+    /// The last bits of each vote's group, and as the last [`ROW_BITS`] its row's distance from the first.
+    tags: Vec<u32>,
     values: Vec<T>,
     /// Where each bucket starts, and where the last ends.
     starts: Vec<u32>,
 }
 
 impl<T: Float> Scattered<T> {
-    /// The votes of checked columns of so many groups.
+    /// The votes of columns of so many groups, of which only values and weights are yet to be checked.
     pub(super) fn new(columns: &Columns<'_, T>, groups: usize) -> Result<Self> {
         if columns.values.len() <= FEW {
+            columns.check_piece(0..columns.values.len())?;
             return Ok(Self { bits: groups.next_power_of_two().trailing_zeros(), groups, pieces: Vec::new() });
         }
         let buckets = columns.values.len().div_ceil(BUCKET).clamp(1, BUCKETS);
-        let bits = groups.div_ceil(buckets).next_power_of_two().trailing_zeros().min(u16::BITS);
+        let bits = groups.div_ceil(buckets).next_power_of_two().trailing_zeros().min(u32::BITS - ROW_BITS);
         let buckets = groups.div_ceil(1 << bits);
         let pieces = par::each(par::pieces(columns.values.len()), |rows| {
+            columns.check_piece(rows.clone())?;
             let starts = vec![0; buckets + 1];
             let piece = Piece { first_row: rows.start as u32, tags: Vec::new(), values: Vec::new(), starts };
             Ok(piece.filled(columns, rows, bits))
@@ -63,6 +68,11 @@ impl<T: Float> Scattered<T> {
         (0..self.groups).step_by(size).map(|first| first..self.groups.min(first + size)).collect()
     }
 
+    /// What was made of a group, of what was made of all groups of each bucket.
+    pub(super) fn of_group<'m, R>(&self, made: &'m [Vec<R>], group: usize) -> &'m R {
+        &made[group >> self.bits][group & ((1 << self.bits) - 1)]
+    }
+
     /// Reads the votes of a bucket's groups, and if asked to their rows and weights.
     pub(super) fn read(&self, groups: &Range<usize>, columns: &Columns<'_, T>, with_rows: bool, buffer: &mut Buffer) {
         let bucket = groups.start >> self.bits;
@@ -71,21 +81,30 @@ impl<T: Float> Scattered<T> {
         if self.pieces.is_empty() {
             return read_few(columns, with_rows, buffer);
         }
+        // First brought together as they stand: copies wait for many pieces of slow memory at once, what works on each vote for
+        // one after the other.
+        let (mut tags, mut unsorted) = (Vec::with_capacity(2 * BUCKET), Vec::with_capacity(2 * BUCKET));
         for piece in &self.pieces {
-            piece.tags[piece.bucket(bucket)].iter().for_each(|&(group, _)| starts[group as usize] += 1);
+            let votes = piece.bucket(bucket);
+            tags.extend_from_slice(&piece.tags[votes.clone()]);
+            unsorted.extend_from_slice(&piece.values[votes]);
         }
+        tags.iter().for_each(|&tag| starts[(tag >> ROW_BITS) as usize] += 1);
         let sum = ends(starts);
         values.resize(sum, 0.0);
-        rows.resize(if with_rows { sum } else { 0 }, 0);
-        for piece in self.pieces.iter().rev() {
-            let votes = piece.bucket(bucket);
-            for (&(group, row), value) in piece.tags[votes.clone()].iter().zip(&piece.values[votes]).rev() {
-                let place = &mut starts[group as usize];
-                *place -= 1;
-                values[*place as usize] = value.to_f64();
-                if with_rows {
-                    rows[*place as usize] = piece.first_row + u32::from(row);
-                }
+        for (&tag, value) in tags.iter().zip(&unsorted).rev() {
+            let place = &mut starts[(tag >> ROW_BITS) as usize];
+            *place -= 1;
+            values[*place as usize] = value.to_f64();
+        }
+        if with_rows {
+            rows.resize(sum, 0);
+            let mut places = starts.clone();
+            let first_rows = self.pieces.iter().flat_map(|piece| piece.bucket(bucket).map(|_| piece.first_row));
+            for (&tag, first_row) in tags.iter().zip(first_rows) {
+                let place = &mut places[(tag >> ROW_BITS) as usize];
+                rows[*place as usize] = first_row + (tag & ((1 << ROW_BITS) - 1));
+                *place += 1;
             }
         }
         if let Some(column) = columns.weights {
@@ -146,13 +165,13 @@ impl<T: Float> Piece<T> {
             starts[(group >> bits) as usize] += u32::from(votes(place));
         }
         let sum = ends(starts);
-        tags.resize(sum, (0, 0));
+        tags.resize(sum, 0);
         values.resize(sum, T::from_f64(0.0));
         let column = columns.values[rows.clone()].iter().zip(groups).enumerate();
         for (place, (&value, &group)) in column.rev().filter(|&(place, _)| votes(place)) {
             let start = &mut starts[(group >> bits) as usize];
             *start -= 1;
-            tags[*start as usize] = ((group & ((1 << bits) - 1)) as u16, place as u16);
+            tags[*start as usize] = (group & ((1 << bits) - 1)) << ROW_BITS | place as u32;
             values[*start as usize] = value;
         }
         self

@@ -3,15 +3,17 @@
 //! Rows of one group mostly stand together, so a key that equals the one before it costs a comparison and no look-up.
 
 mod history;
+mod ids;
 mod similar;
 mod table;
 
+use std::borrow::Cow;
 use std::hash::Hasher;
-use std::ops::Range;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 pub use history::{History, history};
+pub use ids::Ids;
 pub use similar::{Similarity, Sketch, sequence_ratio, similar};
 
 use crate::check::same_length;
@@ -33,8 +35,8 @@ pub trait Integer: Copy + Send + Sync + PartialOrd {
     fn key(self) -> u64;
 
     /// [`label_integers`] of a column of this type.
-    fn labels(keys: &[Self]) -> Result<Vec<u32>> {
-        labels(keys)
+    fn labels(keys: &[Self]) -> Result<Labels<'_>> {
+        labels(keys, &spans(keys)?)
     }
 }
 
@@ -52,12 +54,37 @@ macro_rules! integers {
     };
 }
 
-integers!(i8, i16, i32, u8, u16, u32, u64, i64 {
+integers!(i8, i16, i32, u8, u16, u64, i64 {
     // What most ids are, compiled here: what calls this may be compiled to be small.
-    fn labels(keys: &[Self]) -> Result<Vec<u32>> {
-        labels(keys)
+    fn labels(keys: &[Self]) -> Result<Labels<'_>> {
+        labels(keys, &spans(keys)?)
+    }
+}, u32 {
+    fn labels(keys: &[Self]) -> Result<Labels<'_>> {
+        let spans = spans(keys)?;
+        match spans.iter().map(|span| span.most as usize).max() {
+            Some(most) if most < keys.len() => Ok(Labels::new(Cow::Borrowed(keys), most + 1, &spans)),
+            _ => labels(keys, &spans),
+        }
     }
 });
+
+/// Ids of rows in no particular order, below the number of rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labels<'a> {
+    /// One id for each row: the keys themselves where they are such ids.
+    pub ids: Cow<'a, [u32]>,
+    /// All ids are below it; not each needs to occur.
+    pub count: usize,
+    /// Whether the ids never decrease.
+    pub sorted: bool,
+}
+
+impl<'a> Labels<'a> {
+    fn new(ids: Cow<'a, [u32]>, count: usize, spans: &[Span]) -> Self {
+        Self { ids, count, sorted: spans.iter().all(|span| span.sorted) }
+    }
+}
 
 /// Ids of integers of any width.
 ///
@@ -81,7 +108,7 @@ pub fn dense_integers<K: Integer>(keys: &[K]) -> Result<Keys> {
     if range < 2 * keys.len() as u64 + 1024 {
         return table::direct(keys.len(), range as usize + 1, |row| (keys[row].key() - least) as usize);
     }
-    table::hashed(keys.len(), |a, b| keys[a] == keys[b], |row| mix(0, keys[row].key()))
+    table::hashed(keys.len(), |row| keys[row].key(), |key| mix(0, key))
 }
 
 /// Ids of integers in no particular order: equal where the keys are, and below the number of rows. Not each needs to occur.
@@ -92,17 +119,18 @@ pub fn dense_integers<K: Integer>(keys: &[K]) -> Result<Keys> {
 /// ```
 /// use agentrl_compute::keys::label_integers;
 ///
-/// assert_eq!(label_integers(&[9_i64, 9, 7])?, [2, 2, 0]);
+/// assert_eq!(*label_integers(&[9_i64, 9, 7])?.ids, [2, 2, 0]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
-pub fn label_integers<K: Integer>(keys: &[K]) -> Result<Vec<u32>> {
+pub fn label_integers<K: Integer>(keys: &[K]) -> Result<Labels<'_>> {
     K::labels(keys)
 }
 
-fn labels<K: Integer>(keys: &[K]) -> Result<Vec<u32>> {
-    let (least, range) = range(&spans(keys)?);
+fn labels<K: Integer>(keys: &[K], spans: &[Span]) -> Result<Labels<'static>> {
+    let (least, range) = range(spans);
     if range >= keys.len() as u64 {
-        return Ok(dense_integers(keys)?.ids);
+        let Keys { ids, count } = dense_integers(keys)?;
+        return Ok(Labels::new(Cow::Owned(ids), count as usize, spans));
     }
     table::check(keys.len())?;
     let mut labels = vec![0; keys.len()];
@@ -112,16 +140,7 @@ fn labels<K: Integer>(keys: &[K]) -> Result<Vec<u32>> {
         }
         Ok(())
     })?;
-    Ok(labels)
-}
-
-/// Whether ids are what [`label_integers`] gives: below the number of rows.
-///
-/// # Errors
-/// None that ids can cause.
-pub fn are_labels(ids: &[u32]) -> Result<bool> {
-    let largest = |piece: Range<usize>| Ok(ids[piece].iter().fold(0, |largest, &id| largest.max(id)));
-    Ok(par::each(par::pieces(ids.len()), largest)?.into_iter().all(|largest| (largest as usize) < ids.len()))
+    Ok(Labels::new(Cow::Owned(labels), range as usize + 1, spans))
 }
 
 /// What is known of the keys of a piece.
@@ -169,7 +188,7 @@ pub fn dense_bytes<'a, K: AsRef<[u8]> + ?Sized + 'a>(keys: impl IntoIterator<Ite
 
 /// Ids of the byte strings that a function gives for each of some rows.
 pub fn dense_bytes_of<'a>(rows: usize, key: impl Fn(usize) -> &'a [u8] + Sync) -> Result<Keys> {
-    table::hashed(rows, |a, b| key(a) == key(b), |row| xxh3_64(key(row)))
+    table::hashed(rows, key, xxh3_64)
 }
 
 /// Ids of pairs of ids: rows are the same where both are.
@@ -188,7 +207,7 @@ pub fn dense_bytes_of<'a>(rows: usize, key: impl Fn(usize) -> &'a [u8] + Sync) -
 pub fn pair(first: &[u32], second: &[u32]) -> Result<Keys> {
     same_length("second", second.len(), "first", first.len())?;
     let both = |row: usize| u64::from(first[row]) << 32 | u64::from(second[row]);
-    table::hashed(first.len(), |a, b| both(a) == both(b), |row| mix(0, both(row)))
+    table::hashed(first.len(), both, |key| mix(0, key))
 }
 
 /// One multiplication; both halves of the product, for a table looks at the lowest bits and at the highest.
@@ -282,8 +301,8 @@ mod tests {
             par::set_threads(threads)?;
             let found = dense_integers(&keys)?;
             assert!(found.count == 700 && found.ids == expected);
-            assert_eq!(dense_integers(&label_integers(&keys)?)?, found);
-            assert_eq!(dense_integers(&label_integers(&expected)?)?, found);
+            assert_eq!(dense_integers(&label_integers(&keys)?.ids)?, found);
+            assert_eq!(*label_integers(&expected)?.ids, expected);
             assert_eq!(dense_bytes(&texts)?, found);
         }
         Ok(())
@@ -299,9 +318,10 @@ mod tests {
         #[test]
         fn labels(keys in prop::collection::vec(prop_oneof![-30_i64..30, -30_i64..30, any::<i64>()], 0..60), near in any::<bool>()) {
             let keys: Vec<i64> = keys.into_iter().map(|key| if near { key % 30 } else { key }).collect();
-            let found = label_integers(&keys)?;
-            prop_assert!(are_labels(&found)?);
-            prop_assert_eq!(dense_integers(&found)?, naive(&keys));
+            let Labels { ids, count, sorted } = label_integers(&keys)?;
+            prop_assert!(count <= keys.len() && ids.iter().all(|&id| (id as usize) < count));
+            prop_assert_eq!(sorted, keys.is_sorted());
+            prop_assert_eq!(dense_integers(&ids)?, naive(&keys));
         }
 
         #[test]

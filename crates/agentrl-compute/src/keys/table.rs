@@ -58,50 +58,140 @@ pub(super) fn in_runs<K: PartialEq + Sync>(keys: &[K]) -> Result<Keys> {
     Ok(Keys { count: if ids.is_empty() { 0 } else { last + 1 }, ids })
 }
 
-/// Ids of keys that can be hashed and compared by their rows.
+/// Rows of a bucket: its table, and what it is compared with, fit a core's own memory.
+const BUCKET: usize = 1 << 13;
+
+/// The most bits of a hash that tell buckets apart.
+const MOST: u32 = 8;
+
+/// Ids of keys that can be hashed and compared.
 ///
-/// The keys are read in parallel. Where a key differs from the one before it, a run starts; only runs are looked up, one
-/// after another, because ids count up in order of appearance.
-pub(super) fn hashed(
+/// The keys are read in parallel. Where a key differs from the one before it, a run starts; only runs are looked up, each in
+/// the table of its bucket, which is that of the first bits of its hash. Ids count up in order of appearance: by how many
+/// first rows of keys come before.
+pub(super) fn hashed<K: Copy + PartialEq>(
     rows: usize,
-    same: impl Fn(usize, usize) -> bool + Sync,
-    hash: impl Fn(usize) -> u64 + Sync,
+    key: impl Fn(usize) -> K + Sync,
+    hash: impl Fn(K) -> u64 + Sync,
 ) -> Result<Keys> {
     check(rows)?;
-    let runs = par::each(par::pieces(rows), |piece| {
-        let first = piece.start;
-        let starts = piece.filter(|&row| row == first || !same(row - 1, row));
-        Ok(starts.map(|row| (hash(row), row as u32)).collect::<Vec<_>>())
-    })?;
-    let mut table = Table::new(1024);
-    let mut runs_with_ids = Vec::with_capacity(runs.len());
-    for mut run in runs {
-        for (hash, row) in &mut run {
-            *hash = u64::from(table.id(*hash, *row, &same));
+    let bits = rows.div_ceil(BUCKET).next_power_of_two().trailing_zeros().min(MOST);
+    let mut pieces = par::each(par::pieces(rows), |piece| Ok(Runs::of(piece, &key, &hash).in_buckets(bits)))?;
+    let mut buckets: Vec<Vec<&mut [Run]>> = (0..1 << bits).map(|_| Vec::with_capacity(pieces.len())).collect();
+    for Runs { runs, ends } in &mut pieces {
+        let mut runs = &mut runs[..];
+        for (bucket, length) in buckets.iter_mut().zip(lengths(ends)) {
+            bucket.push(runs.split_off_mut(..length).unwrap_or_default());
         }
-        runs_with_ids.push(run);
     }
-    let mut ids = vec![0; rows];
-    let pieces: Vec<_> = ids.chunks_mut(par::PIECE).zip(runs_with_ids).enumerate().collect();
-    par::each(pieces, |(place, (piece, runs))| {
-        let start = place * par::PIECE;
-        let ends = runs.iter().skip(1).map(|&(_, row)| row as usize - start).chain([piece.len()]);
-        let mut from = 0;
-        for (&(id, _), end) in runs.iter().zip(ends) {
-            piece[from..end].fill(id as u32);
-            from = end;
+    let mut first = par::each(buckets, |bucket| {
+        let mut table = Table::new(1024);
+        for run in bucket.into_iter().flatten() {
+            run.0 = table.id(*run, &key);
+        }
+        Ok(table.first)
+    })?;
+    let count = number(rows, &mut first)?;
+    let mut ids = vec![NONE; rows];
+    let pieces: Vec<_> = ids.chunks_mut(par::PIECE).zip(pieces).enumerate().collect();
+    par::each(pieces, |(place, (piece, Runs { runs, ends }))| {
+        let start = (place * par::PIECE) as u32;
+        let mut runs = &runs[..];
+        for (first, length) in first.iter().zip(lengths(&ends)) {
+            for &(id, row) in runs.split_off(..length).unwrap_or_default() {
+                piece[(row - start) as usize] = first[id as usize].1;
+            }
+        }
+        let mut last = NONE;
+        for id in piece {
+            last = if *id == NONE { last } else { *id };
+            *id = last;
         }
         Ok(())
     })?;
-    Ok(Keys { ids, count: table.first.len() as u32 })
+    Ok(Keys { ids, count })
+}
+
+/// The hash of a key, and the first row of neighbours that have it.
+type Run = (u32, u32);
+
+/// The runs of neighbouring rows, bucket after bucket, in row order within each.
+struct Runs {
+    runs: Vec<Run>,
+    /// Where each bucket ends.
+    ends: Vec<u32>,
+}
+
+impl Runs {
+    fn of<K: Copy + PartialEq>(rows: Range<usize>, key: impl Fn(usize) -> K, hash: impl Fn(K) -> u64) -> Self {
+        let (mut runs, mut before) = (Vec::with_capacity(rows.len() / 4), None);
+        for row in rows {
+            let key = key(row);
+            if before != Some(key) {
+                runs.push(((hash(key) >> 32) as u32, row as u32));
+                before = Some(key);
+            }
+        }
+        Self { ends: vec![runs.len() as u32], runs }
+    }
+
+    /// The same by the first bits of their hashes.
+    fn in_buckets(self, bits: u32) -> Self {
+        if bits == 0 {
+            return self;
+        }
+        let bucket = |hash: u32| (u64::from(hash) >> (u32::BITS - bits)) as usize;
+        let mut ends = vec![0; 1 << bits];
+        self.runs.iter().for_each(|&(hash, _)| ends[bucket(hash)] += 1);
+        let mut end = 0;
+        for length in &mut ends {
+            end += *length;
+            // Where the bucket starts, until its runs are there.
+            *length = end - *length;
+        }
+        let mut runs = vec![(0, 0); self.runs.len()];
+        for run in self.runs {
+            let place = &mut ends[bucket(run.0)];
+            runs[*place as usize] = run;
+            *place += 1;
+        }
+        Self { runs, ends }
+    }
+}
+
+/// The lengths of what ends at some places, one after the other.
+fn lengths(ends: &[u32]) -> impl Iterator<Item = usize> {
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    starts.zip(ends).map(|(start, end)| (end - start) as usize)
+}
+
+/// Puts, for the first row of each key, the number of first rows before it; gives the number of all.
+fn number(rows: usize, first: &mut [Vec<Run>]) -> Result<u32> {
+    let mut words = vec![(0_u64, 0_u32); rows.div_ceil(64)];
+    for &(_, row) in first.iter().flatten() {
+        words[row as usize / 64].0 |= 1 << (row % 64);
+    }
+    let mut count = 0;
+    for (bits, before) in &mut words {
+        *before = count;
+        count += bits.count_ones();
+    }
+    par::each(first.iter_mut().collect(), |first| {
+        for (_, row) in first {
+            let (bits, before) = words[*row as usize / 64];
+            *row = before + (bits & ((1 << (*row % 64)) - 1)).count_ones();
+        }
+        Ok(())
+    })?;
+    Ok(count)
 }
 
 /// An open-addressed table from hashes to ids.
 struct Table {
-    /// The high half of the hash, and the id; `NONE` where the slot is free.
+    /// A hash, and the id; `NONE` where the slot is free.
     slots: Vec<(u32, u32)>,
     /// Hash and first row of each id.
-    first: Vec<(u64, u32)>,
+    first: Vec<Run>,
 }
 
 impl Table {
@@ -110,23 +200,22 @@ impl Table {
     }
 
     /// The id of a row's key; a new one if no row before it has the same.
-    fn id(&mut self, hash: u64, row: u32, same: impl Fn(usize, usize) -> bool) -> u32 {
+    fn id<K: PartialEq>(&mut self, (hash, row): Run, key: impl Fn(usize) -> K) -> u32 {
         let mask = self.slots.len() - 1;
-        let tag = (hash >> 32) as u32;
         let mut place = hash as usize & mask;
         loop {
             let (found, id) = self.slots[place];
             if id == NONE {
                 break;
             }
-            if found == tag && same(self.first[id as usize].1 as usize, row as usize) {
+            if found == hash && key(self.first[id as usize].1 as usize) == key(row as usize) {
                 return id;
             }
             place = (place + 1) & mask;
         }
         let id = self.first.len() as u32;
         self.first.push((hash, row));
-        self.slots[place] = (tag, id);
+        self.slots[place] = (hash, id);
         if 2 * self.first.len() > self.slots.len() {
             self.grow();
         }
@@ -141,7 +230,7 @@ impl Table {
             while slots[place].1 != NONE {
                 place = (place + 1) & mask;
             }
-            slots[place] = ((hash >> 32) as u32, id);
+            slots[place] = (hash, id);
         }
         self.slots = slots;
     }
@@ -150,14 +239,71 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
 
     /// All keys have one hash: they differ all the same.
     #[test]
     fn equal_hashes_are_told_apart() -> Result<()> {
         let keys = [5, 5, 3, 4, 5, 3];
-        let found = hashed(keys.len(), |a, b| keys[a] == keys[b], |_| 42)?;
+        let found = hashed(keys.len(), |row| keys[row], |_| 42)?;
         assert_eq!(found, Keys { ids: vec![0, 0, 1, 2, 0, 1], count: 3 });
         Ok(())
+    }
+
+    /// Ids in order of appearance, by a map that is not ours.
+    fn naive(keys: &[u64]) -> Keys {
+        let mut known = HashMap::new();
+        let mut id = |key: &u64| {
+            let next = known.len() as u32;
+            *known.entry(*key).or_insert(next)
+        };
+        let ids: Vec<u32> = keys.iter().map(&mut id).collect();
+        Keys { ids, count: known.len() as u32 }
+    }
+
+    /// Many buckets and pieces: keys that come back in other pieces, in runs and alone; hashes that are good, that put most keys
+    /// into one bucket, and of which many keys have the same.
+    #[test]
+    fn buckets_number_keys_in_order_of_appearance_on_any_number_of_threads() -> Result<()> {
+        let hashes: [fn(u64) -> u64; 3] = [|key| uniform_word(key), |key| key << 32, |key| uniform_word(key % 500)];
+        for (rows, kinds, run) in
+            [(par::PIECE - 1, 40_u64, 3), (par::PIECE + 1, 40_000, 1), (3 * par::PIECE + 11, 9000, 2)]
+        {
+            let keys: Vec<u64> = (0..rows as u64).map(|row| uniform_word(row / run) % kinds).collect();
+            let expected = naive(&keys);
+            for hash in hashes {
+                for threads in [1, 2, 4] {
+                    par::set_threads(threads)?;
+                    assert!(hashed(rows, |row| keys[row], hash)? == expected, "{rows} {threads}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn uniform_word(place: u64) -> u64 {
+        crate::rng::structural_seed(&[place])
+    }
+
+    proptest! {
+        /// As if all rows were one piece, however few bits tell buckets and keys apart.
+        #[test]
+        fn runs_stay_in_order_in_their_buckets(keys in prop::collection::vec(0_u64..40, 0..200), bits in 0_u32..5, weak in any::<bool>()) {
+            let hash = |key: u64| if weak { key << 61 } else { uniform_word(key) };
+            let plain = Runs::of(0..keys.len(), |row| keys[row], hash).runs;
+            let Runs { runs, ends } = Runs::of(0..keys.len(), |row| keys[row], hash).in_buckets(bits);
+            prop_assert_eq!(ends.len(), 1 << bits);
+            let mut start = 0;
+            for (bucket, length) in lengths(&ends).enumerate() {
+                let of_bucket = |&&(hash, _): &&Run| u64::from(hash) >> (32 - bits) == bucket as u64;
+                let expected: Vec<Run> = plain.iter().filter(of_bucket).copied().collect();
+                prop_assert_eq!(&runs[start..start + length], expected);
+                start += length;
+            }
+            prop_assert_eq!(start, plain.len());
+            prop_assert_eq!(hashed(keys.len(), |row| keys[row], hash)?, naive(&keys));
+        }
     }
 
     #[test]

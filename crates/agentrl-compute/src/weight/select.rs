@@ -108,6 +108,7 @@ pub fn top<T: Float>(columns: &Columns<'_, T>, options: &Top) -> Result<Vec<bool
     let sign = if options.largest { -1.0 } else { 1.0 };
     let (count, sorted) = columns.check()?;
     if count == 1 {
+        columns.check_rows()?;
         return best_of_checked(columns.values, columns.valid, options);
     }
     // Of each group the last score that is chosen, and how many rows with just that score are.

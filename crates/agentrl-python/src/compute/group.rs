@@ -9,7 +9,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use super::columns::run;
-use super::keys::labels;
+use super::keys::with_ids;
 use super::{Floats, flags, kernel, optional};
 use crate::arrays::{Whole, slice};
 use crate::error::to_python;
@@ -47,8 +47,7 @@ fn normalise<'py>(
     valid: Option<PyReadonlyArray1<'py, bool>>,
     out: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let labels = labels(py, ids, "ids")?;
-    let (groups, valid) = (labels.slice("ids")?, flags("valid", valid.as_ref())?);
+    let valid = flags("valid", valid.as_ref())?;
     let (weights, units) = (optional("weights", weights.as_ref())?, optional("voter_ids", units.as_ref())?);
     let ddof = ddof.named("ddof")?;
     let votes_at_least = votes_at_least.map(|count| count.named("votes_at_least")).transpose()?;
@@ -73,9 +72,11 @@ fn normalise<'py>(
         })
     };
     let options = options().map_err(to_python)?;
-    kernel!(py, out.as_ref(), 1 * [values], |out| {
-        let columns = Columns { weights, units, valid, ..Columns::new("values", values, groups) };
-        group::normalise(&columns, &options, extra, out)
+    with_ids(py, ids, "ids", |ids| {
+        kernel!(py, out.as_ref(), 1 * [values], |out| {
+            let columns = Columns { weights, units, valid, ..Columns::new("values", values, &[]) };
+            group::normalise_by(ids, &columns, &options, extra, out)
+        })
     })
 }
 

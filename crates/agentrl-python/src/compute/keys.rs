@@ -1,6 +1,8 @@
 //! Ids of keys.
 
-use agentrl_compute::keys::{self, Keys, Similarity, Sketch};
+use std::borrow::Cow;
+
+use agentrl_compute::keys::{self, Ids, Keys, Similarity, Sketch};
 use agentrl_compute::{Error, Result};
 use arrow_array::cast::AsArray as _;
 use arrow_array::{Array as _, ArrayRef};
@@ -110,20 +112,37 @@ impl Labels<'_> {
 
 /// Ids in no particular order of an array of integers; ids that are such already are read as they are.
 pub(super) fn labels<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Labels<'py>> {
-    if let Ok(array) = values.cast::<PyArray1<i64>>() {
-        let keys = array.readonly();
-        let keys = slice(name, &keys)?;
-        return run(py, keys.len(), || keys::label_integers(keys)).map(Labels::Made);
-    }
     if let Ok(array) = values.cast::<PyArray1<u32>>() {
         let array = array.readonly();
         let ids = slice(name, &array)?;
-        if run(py, ids.len(), || keys::are_labels(ids))? {
-            return Ok(Labels::Given(array));
-        }
+        let made = match run(py, ids.len(), || keys::label_integers(ids))?.ids {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(ids) => Some(ids),
+        };
+        return Ok(made.map_or(Labels::Given(array), Labels::Made));
     }
-    integers!(values, name, |values| {
-        return run(py, values.len(), || keys::label_integers(values)).map(Labels::Made);
+    integers!(values, name, |keys| {
+        return run(py, keys.len(), || keys::label_integers(keys)).map(|made| Labels::Made(made.ids.into_owned()));
+    });
+    Err(not_keys(name, values))
+}
+
+/// Does something with an array of integers of any width as ids.
+pub(super) fn with_ids<'py, R>(
+    py: Python<'py>,
+    values: &Bound<'py, PyAny>,
+    name: &str,
+    work: impl FnOnce(&dyn Ids) -> PyResult<R>,
+) -> PyResult<R> {
+    if let Ok(array) = values.cast::<PyArray1<i64>>() {
+        return work(&slice(name, &array.readonly())?);
+    }
+    if let Ok(array) = values.cast::<PyArray1<u32>>() {
+        return work(&slice(name, &array.readonly())?);
+    }
+    integers!(values, name, |keys| {
+        let made = run(py, keys.len(), || keys::label_integers(keys))?;
+        return work(&&*made.ids);
     });
     Err(not_keys(name, values))
 }
@@ -140,7 +159,7 @@ pub(super) fn rows<'py>(values: &Bound<'py, PyAny>, name: &str) -> PyResult<Labe
     slice(name, &array)?.iter().enumerate().map(narrow).collect::<PyResult<_>>().map(Labels::Made)
 }
 
-/// The same as an array.
+/// Ids in no particular order of an array of integers; ids that are such already are given back.
 #[pyfunction]
 #[pyo3(signature = (values, name="values"))]
 fn label<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {

@@ -1,0 +1,133 @@
+//! Ids of rows as they come, for what gives one result for each row: whole numbers of either type that most ids have.
+
+use std::ops::Range;
+
+use super::{Labels, label_integers};
+use crate::Result;
+use crate::simd::{ascend, wide};
+
+/// A column of ids, of which only it is asked which rows have the same.
+///
+/// ```
+/// use agentrl_compute::keys::Ids;
+///
+/// let ids: &[i64] = &[-7, -7, 900, 901];
+/// assert!(ids.ascend(0..4));
+/// assert_eq!(ids.starts(0..4), [0, 2, 3, 4]);
+/// ```
+pub trait Ids: Sync {
+    /// Number of rows.
+    fn rows(&self) -> usize;
+
+    /// Whether the ids of some rows never decrease, nor from the row before them.
+    fn ascend(&self, rows: Range<usize>) -> bool;
+
+    /// The first row from this one on whose id is not that of the row before it, of so many rows; `None` if all are.
+    fn end_of_run(&self, rows: Range<usize>) -> Option<usize>;
+
+    /// Where each run of equal ids of some rows starts, and where the last ends, from the first of them.
+    fn starts(&self, rows: Range<usize>) -> Vec<u32>;
+
+    /// What [`label_integers`] makes of all.
+    fn labels(&self) -> Result<Labels<'_>>;
+}
+
+/// Keys that are compared at once: as many as a word has bits.
+const WORD: usize = u64::BITS as usize;
+
+/// Where each run of equal keys starts, and where the last ends.
+fn starts<K: Copy + PartialEq>(keys: &[K]) -> Vec<u32> {
+    let mut starts = Vec::with_capacity(keys.len() / 4);
+    starts.push(0);
+    for first in (1..keys.len()).step_by(WORD) {
+        let mut bits = differing(&keys[first - 1..keys.len().min(first + WORD)]);
+        while bits > 0 {
+            starts.push(first as u32 + bits.trailing_zeros());
+            bits &= bits - 1;
+        }
+    }
+    if !keys.is_empty() {
+        starts.push(keys.len() as u32);
+    }
+    starts
+}
+
+/// A bit for each key but the first: whether it is another than the one before it.
+fn differing<K: Copy + PartialEq>(keys: &[K]) -> u64 {
+    let (before, keys) = (&keys[..keys.len() - 1], &keys[1..]);
+    wide(
+        #[inline(always)]
+        || {
+            if let (Some(before), Some(keys)) = (before.first_chunk::<WORD>(), keys.first_chunk::<WORD>()) {
+                return (0..WORD).fold(0, |bits, place| bits | u64::from(before[place] != keys[place]) << place);
+            }
+            (0..keys.len()).fold(0, |bits, place| bits | u64::from(before[place] != keys[place]) << place)
+        },
+    )
+}
+
+// Not for every type: what calls this may be compiled to be small, and this is compiled here.
+macro_rules! ids {
+    ($($type:ty),+) => {
+        $(impl Ids for &[$type] {
+            fn rows(&self) -> usize {
+                self.len()
+            }
+
+            fn ascend(&self, rows: Range<usize>) -> bool {
+                ascend(&self[rows.start.saturating_sub(1)..rows.end])
+            }
+
+            fn end_of_run(&self, rows: Range<usize>) -> Option<usize> {
+                let pairs = self[rows.start - 1..rows.end].windows(2);
+                pairs.into_iter().position(|pair| pair[0] != pair[1]).map(|place| rows.start + place)
+            }
+
+            fn starts(&self, rows: Range<usize>) -> Vec<u32> {
+                starts(&self[rows])
+            }
+
+            fn labels(&self) -> Result<Labels<'_>> {
+                label_integers(self)
+            }
+        })+
+    };
+}
+
+ids!(i64, u32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Row by row, from the definition; words end before, at and after the last key.
+        #[test]
+        fn runs_and_their_ends(
+            steps in prop::collection::vec(prop_oneof![6 => Just(0_i64), 2 => 1_i64..3, 1 => -1_i64..0], 0..300),
+            cut in 0_usize..300,
+        ) {
+            let ids: Vec<i64> = steps.iter().scan(-5, |id, step| { *id += step; Some(*id) }).collect();
+            let narrow: Vec<u32> = ids.iter().map(|&id| (id + 1000) as u32).collect();
+            let cut = cut.min(ids.len());
+            let expected: Vec<u32> = (cut..ids.len())
+                .filter(|&row| row == cut || ids[row] != ids[row - 1])
+                .chain([ids.len()])
+                .map(|row| (row - cut) as u32)
+                .collect();
+            let next = (cut.max(1)..ids.len()).find(|&row| ids[row] != ids[row - 1]);
+            for ids in [&(&ids[..]) as &dyn Ids, &(&narrow[..])] {
+                let rows = ids.rows();
+                prop_assert_eq!(&ids.starts(cut..rows), &expected);
+                if cut > 0 {
+                    prop_assert_eq!(ids.end_of_run(cut..rows), next);
+                }
+                if cut < rows {
+                    let from = cut.saturating_sub(1);
+                    prop_assert_eq!(ids.ascend(cut..rows), steps[from + 1..].iter().all(|&step| step >= 0));
+                }
+            }
+        }
+    }
+}
