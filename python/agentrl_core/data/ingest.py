@@ -382,18 +382,23 @@ def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mappin
 def _without_known(handles: NDArray[np.int64], prompts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
     """Contexts without the one before of their trajectory in the call, if they begin with all of it, and its length.
 
-    Python compares lists much faster than anybody reads them.
+    Python compares lists much faster than anybody reads them, or copies them: what was said so far is kept in a list of
+    our own, to which only what is new is added.
     """
     rest, known = list(prompts), np.zeros(len(prompts), np.int64)
     before: dict[int, list[int]] = {}
     for row, (handle, prompt) in enumerate(zip(handles.tolist(), prompts, strict=False)):
-        last = before.get(handle, [])
         if not isinstance(prompt, list):
             before.pop(handle, None)
             continue
-        if last and prompt[: len(last)] == last:
-            rest[row], known[row] = prompt[len(last) :], len(last)
-        before[handle] = prompt
+        last = before.get(handle, [])
+        length = len(last)
+        new = prompt[length:]
+        last += new
+        if length and last == prompt:
+            rest[row], known[row] = new, length
+        else:
+            before[handle] = prompt.copy()
     return rest, known
 
 
