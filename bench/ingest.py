@@ -73,21 +73,19 @@ def flat(rows: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.fromiter(chain.from_iterable(rows), dtype, int(offsets[-1])), offsets
 
 
-def forest_of(sessions: int) -> arl.Forest:
-    """A forest with sessions that are about to begin."""
+def forest_of(sessions: int) -> tuple[arl.Forest, int]:
+    """A forest with sessions that are about to begin, and the handle of the first; the others follow it."""
     forest = arl.Forest()
     forest.add_group(0, "task")
-    for member in range(sessions):
-        forest.start(0, member)
-    return forest
+    return forest, min(forest.start(0, member) for member in range(sessions))
 
 
-def frozen_sizes(forest: arl.Forest, sessions: int) -> list[int]:
+def frozen_sizes(forest: arl.Forest, first: int, sessions: int) -> list[int]:
     """Number of stored tokens, of sampled tokens, and their sum."""
     import polars as pl
 
     for session in range(sessions):
-        forest.finish(session)
+        forest.finish(first + session)
     nodes = pl.DataFrame(forest.freeze().nodes).select("kind", "tokens")
     actions = nodes.filter(pl.col("kind") == 1)["tokens"].explode().cast(pl.Int64)
     return [int(nodes["tokens"].list.len().sum()), len(actions), int(actions.sum())]
@@ -223,23 +221,24 @@ def main() -> None:
         of_pairs, kinds = flat(pairs, np.float32), np.tile(np.array([4, 1], np.uint8), len(handles))
 
         def whole(turns: Turns = turns, columns: Any = (handles, prompts, outputs), logprobs: Any = logprobs) -> Any:
-            forest = forest_of(turns.sessions)
-            forest.ingest(*columns, logprobs=logprobs)
-            return forest
+            forest, first = forest_of(turns.sessions)
+            forest.ingest(first + columns[0], *columns[1:], logprobs=logprobs)
+            return forest, first
 
         def from_lists(turns: Turns = turns) -> Any:
-            forest = forest_of(turns.sessions)
-            forest.ingest(turns.trajectories, turns.prompts, turns.outputs, logprobs=turns.logprobs)
-            return forest
+            forest, first = forest_of(turns.sessions)
+            trajectories = [first + session for session in turns.trajectories]
+            forest.ingest(trajectories, turns.prompts, turns.outputs, logprobs=turns.logprobs)
+            return forest, first
 
         def deltas(turns: Turns = turns, said: Any = said, logprobs: Any = of_pairs, kinds: Any = kinds) -> Any:
-            forest = forest_of(turns.sessions)
-            forest.append_many(np.repeat(turns.trajectories, 2), said, kind=kinds, logprobs=logprobs)
-            return forest
+            forest, first = forest_of(turns.sessions)
+            forest.append_many(first + np.repeat(turns.trajectories, 2), said, kind=kinds, logprobs=logprobs)
+            return forest, first
 
         def sizes(result: Any, turns: Turns = turns) -> list[int]:
-            if isinstance(result, arl.Forest):
-                return frozen_sizes(result, turns.sessions)
+            if isinstance(result, tuple):
+                return frozen_sizes(*result, turns.sessions)
             return skyrl_sizes(result) if isinstance(result[0], dict) else slime_sizes(result)
 
         for form in (whole, from_lists, deltas):

@@ -5,6 +5,7 @@
 
 use crate::group::{self, Columns, Extra, Options};
 use crate::keys::Ids;
+use crate::returns::{self, Gae, Paths, VTrace};
 use crate::simd::wide;
 use crate::{Error, Result};
 
@@ -45,6 +46,21 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
         extra: Extra<'_>,
         out: &mut [Self],
     ) -> Result<()>;
+
+    /// [`discounted`](returns::discounted) of columns of this type.
+    fn discounted(rewards: &[Self], paths: &Paths<'_, Self>, gamma: f64, out: &mut [Self]) -> Result<()>;
+
+    /// [`gae`](returns::gae) of columns of this type.
+    fn gae(
+        rewards: &[Self],
+        values: &[Self],
+        paths: &Paths<'_, Self>,
+        options: &Gae,
+        out: [&mut [Self]; 2],
+    ) -> Result<()>;
+
+    /// [`v_trace`](returns::v_trace) of columns of this type: rewards, values and log-ratios.
+    fn v_trace(columns: [&[Self]; 3], paths: &Paths<'_, Self>, options: &VTrace, out: [&mut [Self]; 2]) -> Result<()>;
 
     /// A row's result in this type; an error where it is too large for it.
     fn result(row: usize, value: f64) -> Result<Self> {
@@ -91,6 +107,29 @@ macro_rules! in_vectors {
             out: &mut [Self],
         ) -> Result<()> {
             group::normalise_into(ids, columns, options, extra, out)
+        }
+
+        fn discounted(rewards: &[Self], paths: &Paths<'_, Self>, gamma: f64, out: &mut [Self]) -> Result<()> {
+            returns::discounted_into(rewards, paths, gamma, out)
+        }
+
+        fn gae(
+            rewards: &[Self],
+            values: &[Self],
+            paths: &Paths<'_, Self>,
+            options: &Gae,
+            out: [&mut [Self]; 2],
+        ) -> Result<()> {
+            returns::gae_into(rewards, values, paths, options, out)
+        }
+
+        fn v_trace(
+            columns: [&[Self]; 3],
+            paths: &Paths<'_, Self>,
+            options: &VTrace,
+            out: [&mut [Self]; 2],
+        ) -> Result<()> {
+            returns::v_trace_into(columns, paths, options, out)
         }
     };
 }

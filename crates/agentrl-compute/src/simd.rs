@@ -158,28 +158,38 @@ const WHOLE: f64 = 1.5 * (1_u64 << 52) as f64;
 /// `ln 2`, in two parts: the first has so few digits that its products with the orders are exact.
 const LN_2: [f64; 2] = [6.931_471_803_691_238e-1, 1.908_214_929_270_587_7e-10];
 
+/// `1 / k!` from `1 / 2!` to `1 / 13!`.
+const TAYLOR: [f64; 12] = [
+    0.5,
+    1.0 / 6.0,
+    1.0 / 24.0,
+    1.0 / 120.0,
+    1.0 / 720.0,
+    1.0 / 5_040.0,
+    1.0 / 40_320.0,
+    1.0 / 362_880.0,
+    1.0 / 3_628_800.0,
+    1.0 / 39_916_800.0,
+    1.0 / 479_001_600.0,
+    1.0 / 6_227_020_800.0,
+];
+
 /// `x = order · ln 2 + rest`: the whole order, and `e^rest - 1` by Taylor's series up to the power 13.
+///
+/// Terms are added in pairs, and pairs of these: where each waits for the one before, a core cannot begin so many numbers that
+/// it is busy meanwhile.
 #[inline(always)]
 fn reduced(x: f64) -> (f64, f64) {
     let order = x * std::f64::consts::LOG2_E + WHOLE - WHOLE;
     let rest = x - order * LN_2[0] - order * LN_2[1];
-    let mut series = 1.0 / 6_227_020_800.0;
-    for coefficient in [
-        1.0 / 479_001_600.0,
-        1.0 / 39_916_800.0,
-        1.0 / 3_628_800.0,
-        1.0 / 362_880.0,
-        1.0 / 40_320.0,
-        1.0 / 5_040.0,
-        1.0 / 720.0,
-        1.0 / 120.0,
-        1.0 / 24.0,
-        1.0 / 6.0,
-        0.5,
-    ] {
-        series = series * rest + coefficient;
-    }
-    (order, rest * rest * series + rest)
+    let square = rest * rest;
+    let four = |first: usize| {
+        let [a, b, c, d] = [TAYLOR[first], TAYLOR[first + 1], TAYLOR[first + 2], TAYLOR[first + 3]];
+        (a + b * rest) + (c + d * rest) * square
+    };
+    let fourth = square * square;
+    let series = four(0) + fourth * (four(4) + fourth * four(8));
+    (order, square * series + rest)
 }
 
 /// Two to the power of a whole number that a normal float can have: its bits stand at the end of those of the sum.

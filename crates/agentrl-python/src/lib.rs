@@ -42,6 +42,8 @@ mod _core {
     #[pymodule_export]
     use crate::ingest::{append_chats, append_many, ingest};
     #[pymodule_export]
+    use crate::lists::flat_lists;
+    #[pymodule_export]
     use crate::pack::{Plan, PlannedPack, RowPack, exports as pack};
     #[pymodule_export]
     use crate::search::SearchTree;

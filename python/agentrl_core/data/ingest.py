@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -39,7 +38,7 @@ _KINDS = {
     "tool": _CONTEXT,
 }
 _REASONS = {None: 0, "stop": 1, "length": 2, "abort": 3}
-_TYPES: dict[str, tuple[str, Any]] = {"i": ("i", np.int32), "f": ("f", np.float32), "B": ("B", np.uint8)}
+_TYPES: dict[str, Any] = {"i": np.int32, "f": np.float32, "B": np.uint8}
 _RAGGED = {"logprobs": "f", "entropies": "f", "trainable": "B", "rewards": "f"}
 _FLAT: dict[str, Any] = {
     "policy": np.int32,
@@ -382,18 +381,23 @@ def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mappin
 def _without_known(handles: NDArray[np.int64], prompts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
     """Contexts without the one before of their trajectory in the call, if they begin with all of it, and its length.
 
-    Python compares lists much faster than anybody reads them.
+    Python compares lists much faster than anybody reads them, or copies them: what was said so far is kept in a list of
+    our own, to which only what is new is added.
     """
     rest, known = list(prompts), np.zeros(len(prompts), np.int64)
     before: dict[int, list[int]] = {}
     for row, (handle, prompt) in enumerate(zip(handles.tolist(), prompts, strict=False)):
-        last = before.get(handle, [])
         if not isinstance(prompt, list):
             before.pop(handle, None)
             continue
-        if last and prompt[: len(last)] == last:
-            rest[row], known[row] = prompt[len(last) :], len(last)
-        before[handle] = prompt
+        last = before.get(handle, [])
+        length = len(last)
+        new = prompt[length:]
+        last += new
+        if length and last == prompt:
+            rest[row], known[row] = new, length
+        else:
+            before[handle] = prompt.copy()
     return rest, known
 
 
@@ -459,7 +463,7 @@ def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
 
 def _lists(values: Any, name: str, code: str) -> Any:
     """A column of lists as what the core reads: an Arrow array as it is, or flat values and offsets."""
-    kind, dtype = _TYPES[code]
+    dtype = _TYPES[code]
     if columns.is_arrow(values):
         return values
     if isinstance(values, tuple) and len(values) == 2 and all(isinstance(part, np.ndarray) for part in values):
@@ -474,13 +478,11 @@ def _lists(values: Any, name: str, code: str) -> Any:
         raise InvalidInputError(f"{name}[{nested}] has shape {tuple(rows[nested].shape)}; a row is one list of values")
     if rows and all(isinstance(row, np.ndarray) for row in rows):
         return _narrow(np.concatenate(rows), name, dtype), offsets
-    flat = array(kind)
-    for index, row in enumerate(rows):
-        try:
-            flat.fromlist(row if isinstance(row, list) else list(row))
-        except (TypeError, OverflowError, ValueError) as error:
-            raise InvalidInputError(f"{name}[{index}] is no list of {np.dtype(dtype)}: {error}") from None
-    return np.frombuffer(flat, dtype), offsets
+    try:
+        whole = [row if isinstance(row, list) else list(row) for row in rows]
+    except TypeError as error:
+        raise InvalidInputError(f"{name} has a row that is no list: {error}") from None
+    return _core.flat_lists(whole, name, np.dtype(dtype).name), offsets
 
 
 def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:

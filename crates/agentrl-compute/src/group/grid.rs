@@ -94,7 +94,7 @@ impl Grid {
     /// A value `2^26 a + b` has the square `2^52 a² + 2^27 a b + b²`; products of so few values add up to no more than 64 bits
     /// hold.
     #[inline(never)]
-    fn add_many(&self, numbers: &[f64], squares: i128) -> (i64, i128) {
+    pub(super) fn add_many(&self, numbers: &[f64], squares: i128) -> (i64, i128) {
         let [sum, high, middle, low] = wide(
             #[inline(always)]
             || {

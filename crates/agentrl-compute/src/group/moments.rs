@@ -146,7 +146,8 @@ impl Moments {
             if let Some(valid) = valid {
                 keep(numbers, &valid[place * BLOCK..][..values.len()]);
             }
-            found = found.merge(grid.moments(numbers));
+            let (sum, second) = grid.add_many(numbers, found.second);
+            found = Self { first: found.first + i128::from(sum), second, ..found };
         }
         found
     }

@@ -30,6 +30,10 @@ use crate::{Float, Result};
 /// `InvalidInput` if lengths differ, offsets are wrong, `gamma` is outside [0, 1] or a reward is not finite (give 0 where
 /// nothing was paid); `Overflow` if a return is too large for its type.
 pub fn discounted<T: Float>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out: &mut [T]) -> Result<()> {
+    T::discounted(rewards, paths, gamma, out)
+}
+
+pub(crate) fn discounted_into<T: Float>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out: &mut [T]) -> Result<()> {
     within("gamma", gamma, 0.0, 1.0)?;
     let rows = [("rewards", rewards)];
     paths
@@ -37,8 +41,8 @@ pub fn discounted<T: Float>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out
             rows,
             [out],
             |next| next,
-            |row, next| {
-                let to_come = rewards[row].to_f64() + gamma * next;
+            |[reward], next| {
+                let to_come = reward + gamma * next;
                 (to_come, [to_come])
             },
             |_, _| (),
@@ -84,6 +88,16 @@ pub fn gae<T: Float>(
     values: &[T],
     paths: &Paths<'_, T>,
     options: &Gae,
+    out: [&mut [T]; 2],
+) -> Result<()> {
+    T::gae(rewards, values, paths, options, out)
+}
+
+pub(crate) fn gae_into<T: Float>(
+    rewards: &[T],
+    values: &[T],
+    paths: &Paths<'_, T>,
+    options: &Gae,
     [advantages, returns]: [&mut [T]; 2],
 ) -> Result<()> {
     let Gae { gamma, lam, whiten } = *options;
@@ -96,9 +110,8 @@ pub fn gae<T: Float>(
         [("rewards", rewards), ("values", values)],
         [&mut *advantages, returns],
         |next| (next, 0.0),
-        |row, (next, later)| {
-            let value = values[row].to_f64();
-            let advantage = rewards[row].to_f64() + gamma * next - value + decay * later;
+        |[reward, value], (next, later)| {
+            let advantage = reward + gamma * next - value + decay * later;
             ((value, advantage), [advantage, advantage + value])
         },
         |row, [advantages, _]| {
@@ -146,6 +159,15 @@ pub fn v_trace<T: Float>(
     options: &VTrace,
     out: [&mut [T]; 2],
 ) -> Result<()> {
+    T::v_trace([rewards, values, log_ratios], paths, options, out)
+}
+
+pub(crate) fn v_trace_into<T: Float>(
+    [rewards, values, log_ratios]: [&[T]; 3],
+    paths: &Paths<'_, T>,
+    options: &VTrace,
+    out: [&mut [T]; 2],
+) -> Result<()> {
     let &VTrace { gamma, lam, rho_at_most, c_at_most } = options;
     within("gamma", gamma, 0.0, 1.0)?;
     within("lam", lam, 0.0, 1.0)?;
@@ -159,9 +181,8 @@ pub fn v_trace<T: Float>(
             inputs,
             out,
             |next| (next, next),
-            |row, (next, next_target)| {
-                let (reward, value) = (rewards[row].to_f64(), values[row].to_f64());
-                let ratio = log_ratios[row].to_f64().exp();
+            |[reward, value, log_ratio], (next, next_target)| {
+                let ratio = log_ratio.exp();
                 let (rho, c) = (ratio.min(rho_at_most), lam * ratio.min(c_at_most));
                 let target = value + rho * (reward + gamma * next - value) + gamma * c * (next_target - next);
                 ((value, target), [rho * (reward + gamma * next_target - value), target])

@@ -1,5 +1,7 @@
 //! Rows in time order, and how what comes later reaches what came before.
 
+use std::ops::Range;
+
 use crate::check::{finite, same_length};
 use crate::{Error, Float, Result, par};
 
@@ -61,15 +63,16 @@ impl<'a, T: Float> Paths<'a, T> {
 
     /// Walks every sequence backwards and fills some columns.
     ///
-    /// `start` makes the state after an end from its bootstrap; `step` takes a row of the policy and the state after it, and
-    /// gives the state before it and the row's results. Where a result is not a number, the inputs are searched for the cause.
-    /// `look` sees the results of neighbouring rows, of which the first is known, while they are still at hand.
+    /// `start` makes the state after an end from its bootstrap; `step` takes what the inputs say of a row of the policy and the
+    /// state after it, and gives the state before it and the row's results. Where a result is not a number, the inputs are
+    /// searched for the cause. `look` sees the results of neighbouring rows, of which the first is known, while they are still
+    /// at hand.
     pub(super) fn backward<S: Copy, R: Send, const INPUTS: usize, const OUTPUTS: usize>(
         &self,
         inputs: [(&str, &[T]); INPUTS],
         out: [&mut [T]; OUTPUTS],
         start: impl Fn(f64) -> S + Sync,
-        step: impl Fn(usize, S) -> (S, [f64; OUTPUTS]) + Sync,
+        step: impl Fn([f64; INPUTS], S) -> (S, [f64; OUTPUTS]) + Sync,
         look: impl Fn(usize, [&[T]; OUTPUTS]) -> R + Sync,
     ) -> Result<Vec<R>> {
         let rows = inputs[0].1.len();
@@ -81,48 +84,76 @@ impl<'a, T: Float> Paths<'a, T> {
         let mut items = Vec::new();
         for sequences in par::together(self.offsets.len() - 1, |sequence| self.offsets[sequence] as usize) {
             let (from, end) = (self.offsets[sequences.start] as usize, self.offsets[sequences.end] as usize);
-            let mut piece = rest.map(|column| column.split_at_mut(end - from));
-            items.push((sequences, from, piece.each_mut().map(|(piece, _)| std::mem::take(piece))));
-            rest = piece.map(|(_, rest)| rest);
+            items.push((sequences, from, taken(&mut rest, end - from)));
         }
-        let made = par::each(items, |(sequences, from, mut out)| {
-            let mut seen = Vec::with_capacity(sequences.len());
-            for sequence in sequences {
-                let (begin, end) = (self.offsets[sequence] as usize, self.offsets[sequence + 1] as usize);
-                if begin == end {
-                    continue;
+        let columns = inputs.map(|(_, column)| column);
+        par::each(items, |(sequences, from, mut out)| {
+            let mut rest = out.each_mut().map(|column| &mut **column);
+            for first in sequences.clone().step_by(2) {
+                // Two sequences abreast, as far as both reach: a step waits for the one before it for as long as another takes.
+                let both = [first, first + 1].map(|sequence| self.rows(sequence, sequences.end));
+                let mut states =
+                    both.clone().map(|rows| start(if rows.is_empty() { 0.0 } else { self.after(rows.end - 1) }));
+                let abreast = both[0].len().min(both[1].len());
+                let mut last = both.clone().map(|rows| taken(&mut rest, rows.len()));
+                let before = last.each_mut().map(|columns| taken(columns, columns[0].len() - abreast));
+                states = self.walk(columns, both.each_ref().map(|rows| rows.end), last, states, &start, &step);
+                for ((rows, out), state) in both.into_iter().zip(before).zip(states) {
+                    self.walk(columns, [rows.end - abreast], [out], [state], &start, &step);
                 }
-                let mut state = start(self.after(end - 1));
-                let mut sound = true;
-                for row in (begin..end).rev() {
-                    if self.is_end(row) {
-                        state = start(self.after(row));
-                    }
-                    let made = if self.counts(row) {
-                        let (before, made) = step(row, state);
-                        state = before;
-                        made
-                    } else {
-                        [0.0; OUTPUTS]
-                    };
-                    for (column, value) in out.iter_mut().zip(made) {
-                        let value = T::from_f64(value);
-                        sound &= value.to_f64().is_finite();
-                        column[row - from] = value;
-                    }
-                }
-                if !sound {
-                    return Err(self.cause(&inputs, begin, end));
-                }
-                seen.push(look(begin, out.each_ref().map(|column| &column[begin - from..end - from])));
             }
-            Ok(seen)
-        })?;
-        Ok(made.into_iter().flatten().collect())
+            if !out.iter().all(|column| T::all_finite(column)) {
+                return Err(self.cause(&inputs, sequences, from, &out));
+            }
+            Ok(look(from, out.each_ref().map(|column| &**column)))
+        })
     }
 
-    /// Why a result within some rows is not a number.
-    fn cause(&self, inputs: &[(&str, &[T])], begin: usize, end: usize) -> Error {
+    /// The rows of a sequence; none from an end on.
+    fn rows(&self, sequence: usize, end: usize) -> Range<usize> {
+        self.offsets[sequence.min(end)] as usize..self.offsets[(sequence + 1).min(end)] as usize
+    }
+
+    /// Walks over the rows in front of some places, as many of each as the columns have, from states behind them to those before.
+    fn walk<S: Copy, const PARTS: usize, const INPUTS: usize, const OUTPUTS: usize>(
+        &self,
+        inputs: [&[T]; INPUTS],
+        places: [usize; PARTS],
+        out: [[&mut [T]; OUTPUTS]; PARTS],
+        mut states: [S; PARTS],
+        start: impl Fn(f64) -> S,
+        step: impl Fn([f64; INPUTS], S) -> (S, [f64; OUTPUTS]),
+    ) -> [S; PARTS] {
+        let rows = out[0][0].len();
+        let inputs = places.map(|place| inputs.map(|column| &column[place - rows..place]));
+        let [mask, ends] =
+            [self.mask, self.ends].map(|marks| marks.map(|marks| places.map(|place| &marks[place - rows..place])));
+        let mut out = out.map(|columns| columns.map(|column| &mut column[..rows]));
+        for row in (0..rows).rev() {
+            for part in 0..PARTS {
+                if ends.is_some_and(|ends| ends[part][row]) {
+                    states[part] = start(self.after(places[part] - rows + row));
+                }
+                let mut made = [0.0; OUTPUTS];
+                if mask.is_none_or(|mask| mask[part][row]) {
+                    (states[part], made) = step(inputs[part].map(|column| column[row].to_f64()), states[part]);
+                }
+                for (column, made) in out[part].iter_mut().zip(made) {
+                    column[row] = T::from_f64(made);
+                }
+            }
+        }
+        states
+    }
+
+    /// Why a result of some sequences, whose rows start at a known one, is not a number.
+    fn cause(&self, inputs: &[(&str, &[T])], sequences: Range<usize>, from: usize, out: &[&mut [T]]) -> Error {
+        let sound = |&sequence: &usize| {
+            let rows = self.rows(sequence, sequences.end);
+            out.iter().all(|column| T::all_finite(&column[rows.start - from..rows.end - from]))
+        };
+        let Range { start: begin, end } =
+            self.rows(sequences.clone().find(|sequence| !sound(sequence)).unwrap_or(sequences.start), sequences.end);
         let mut columns = inputs.to_vec();
         columns.extend(self.bootstrap.map(|column| ("bootstrap", column)));
         let found = columns.into_iter().find_map(|(name, column)| {
@@ -132,4 +163,9 @@ impl<'a, T: Float> Paths<'a, T> {
             Error::overflow(format!("a result of rows {begin} to {end} is too large for {}; scale the input", T::NAME))
         })
     }
+}
+
+/// The first rows of columns, which then go on behind them.
+fn taken<'a, T, const COLUMNS: usize>(columns: &mut [&'a mut [T]; COLUMNS], rows: usize) -> [&'a mut [T]; COLUMNS] {
+    columns.each_mut().map(|column| column.split_off_mut(..rows).unwrap_or_default())
 }

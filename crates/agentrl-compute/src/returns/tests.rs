@@ -194,6 +194,10 @@ fn what_is_wrong_is_named() {
         Err("whiten is -1; give a number of at least 0".to_owned())
     );
     assert!(message(&[f64::MAX; 2], Paths::new(&[0, 2]), 1.0).starts_with("a result of rows 0 to 2 is too large"));
+    for (offsets, rows) in [(vec![0, 1, 1, 3], "1 to 3"), (vec![0, 2, 3], "0 to 2"), (vec![0, 0, 0, 3], "0 to 3")] {
+        let found = message(&[f64::MAX; 3], Paths::new(&offsets), 1.0);
+        assert!(found.starts_with(&format!("a result of rows {rows} is too large")), "{offsets:?}: {found}");
+    }
     let masked = Paths { mask: Some(&[true, false]), ..Paths::new(&[0, 2]) };
     assert_eq!(message(&[1.0, f64::NAN], masked, 1.0), "fine");
 }
