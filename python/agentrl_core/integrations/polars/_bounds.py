@@ -1,4 +1,4 @@
-"""Which files can have rows that a predicate is true of: told from the bounds of their columns."""
+"""What the bounds of a file's columns tell of a predicate: whether all of its rows pass, or none."""
 
 from __future__ import annotations
 
@@ -13,35 +13,45 @@ import polars as pl
 _MOST = 1 << 20
 
 
-def can_be_true(predicate: pl.Expr, bounds: dict[str, tuple[int, int]]) -> bool:
-    """Whether a row can pass whose values lie between the bounds; columns without bounds can have any value.
+def told(predicate: pl.Expr, bounds: dict[str, tuple[int, int]]) -> bool | None:
+    """Whether rows pass whose values lie between the bounds: True where all do, False where none can, else None.
 
     Each part of the predicate that has to be true and reads one column with bounds is asked about all values between
-    them, so whatever Polars can say of a number is understood.
+    them, so whatever Polars can say of a number is understood. Columns with bounds have no nulls; those without can
+    have any value.
 
     Example:
         >>> import polars as pl
-        >>> from agentrl_core.integrations.polars._bounds import can_be_true
+        >>> from agentrl_core.integrations.polars._bounds import told
         >>> wanted = (pl.col("iteration") % 10 == 7) & (pl.col("reward") > 0)
-        >>> can_be_true(wanted, {"iteration": (0, 6)}), can_be_true(wanted, {"iteration": (0, 7)})
-        (False, True)
+        >>> told(wanted, {"iteration": (0, 6)}), told(wanted, {"iteration": (0, 7)})
+        (False, None)
+        >>> told(pl.col("iteration") < 9, {"iteration": (0, 7)})
+        True
     """
-    return all(_can_be_true(term, bounds) for term in terms(predicate))
+    every = True
+    for term in terms(predicate):
+        passes = _told(term, bounds)
+        if passes is False:
+            return False
+        every = every and passes is True
+    return every or None
 
 
-def _can_be_true(term: pl.Expr, bounds: dict[str, tuple[int, int]]) -> bool:
+def _told(term: pl.Expr, bounds: dict[str, tuple[int, int]]) -> bool | None:
     names = set(term.meta.root_names())
     if len(names) != 1 or not names <= bounds.keys():
-        return True
+        return None
     (name,) = names
     first, last = bounds[name]
     if last - first >= _MOST:
-        return True
+        return None
     values = pl.DataFrame({name: pl.int_range(first, last + 1, dtype=pl.Int64, eager=True)})
     try:
-        return values.filter(term).height > 0
+        passing = values.filter(term).height
     except pl.exceptions.PolarsError:  # a value between the bounds that no row need have
-        return True
+        return None
+    return passing > 0 if passing in (0, values.height) else None
 
 
 def terms(predicate: pl.Expr) -> list[pl.Expr]:
