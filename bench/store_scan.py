@@ -1,8 +1,8 @@
 """What `store_read.py` asks of a store of some gigabytes as a whole: open it, scan a column, statistics, and filters.
 
 Each is timed on files that the system was asked to forget, and on files that are in memory. Bytes are those that came
-from the disk for it (`read_bytes` of `/proc/self/io`), what the system reads ahead included. The peer of a scan is Polars
-on the same files, found by a pattern; results are compared first.
+from the disk for it (`read_bytes` of `/proc/self/io`), what the system reads ahead included. The peer of a scan is
+Polars on the same files, found by a pattern; results are compared first.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from agentrl_core.data.store import Store
-from agentrl_core.integrations.polars._bounds import told
+from agentrl_core.integrations.polars._bounds import Told, teller
 
 # Columns of computed tables that are always there.
 KEYS: dict[str, dict[str, pl.DataType]] = {
@@ -82,7 +82,8 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
     ) -> Iterator[pl.DataFrame]:
         wanted = pl.Schema({column: schema[column] for column in columns or schema})
         found = False
-        for part in _parts(store, name, most, partial(_chosen, wanted, schema, predicate)):
+        told = None if predicate is None else teller(predicate)
+        for part in _parts(store, name, most, partial(_chosen, wanted, schema, predicate, told)):
             found = True
             yield part
         if not found:
@@ -131,13 +132,15 @@ def _again(read: Callable[[], Found]) -> Found:
     return read()
 
 
-def _chosen(wanted: pl.Schema, schema: pl.Schema, predicate: pl.Expr | None, files: list[_Rows]) -> list[pl.DataFrame]:
+def _chosen(
+    wanted: pl.Schema, schema: pl.Schema, predicate: pl.Expr | None, told: Told | None, files: list[_Rows]
+) -> list[pl.DataFrame]:
     """The rows of some files that a predicate is true of, with some of the columns."""
-    if predicate is None:
+    if predicate is None or told is None:
         return pl.collect_all([_columns(file, wanted, schema) for file in files])
     asked = pl.Schema({column: schema[column] for column in predicate.meta.root_names()})
     is_cheap = bool(asked) and not any(isinstance(kind, pl.List) for kind in asked.values())
-    passes = [told(predicate, file.bounds) for file in files]
+    passes = [told(file.bounds) for file in files]
     # What the predicate reads tells where its rows are: those of a group or an iteration lie side by side.
     looked = [place for place, file in enumerate(files) if passes[place] is None and file.count > _FEW and is_cheap]
     is_true = predicate.fill_null(value=False)
