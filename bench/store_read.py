@@ -6,8 +6,9 @@ Iterations of 16 groups of 16 trajectories are appended until the store has its 
 what the last commit of an iteration's state wrote (its manifest included), and what reading random trajectories takes:
 bytes that the process asked the system for (`/proc/self/io`) beside the bytes of their rows, and milliseconds from a
 warm cache. At the sizes of `--scan-at` (gigabytes of nodes) stand the lines of `store_scan.py`: opening, the scan of a
-column beside Polars, statistics, and filters on an iteration and on a task, with the bytes that were read for them. The
-last line is a memory that refers to all trajectories: the commit of its state after one iteration.
+column beside Polars, statistics, and filters on an iteration and on a task, with the bytes that were read for them.
+Last come a memory that refers to all trajectories, the commit of its state after one iteration, and opening at more
+files.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 import polars as pl
 from common import RECORD, circumstances, counted
 from numpy.typing import NDArray
+from store_scan import manifests
 from store_scan import measured as scanned
 
 import agentrl_core as arl
@@ -129,8 +131,9 @@ def main() -> None:
                 )
             snapshot = snapshots(store, trajectories)
             print(f"state of a memory of {trajectories} trajectories after one iteration: {snapshot:.1f} ms")
+        lines += [*scans, *manifests(run, Path(folder) / "manifests")]
     RECORD.mkdir(exist_ok=True)
-    record = {"bench": "store_read", **circumstances(), "lines": [*lines, *scans], "snapshot_ms": snapshot}
+    record = {"bench": "store_read", **circumstances(), "lines": lines, "snapshot_ms": snapshot}
     (RECORD / "store_read.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

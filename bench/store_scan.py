@@ -2,11 +2,13 @@
 
 Each is timed on files that the system was asked to forget, and on files that are in memory. Bytes are those that came
 from the disk for it (`read_bytes` of `/proc/self/io`), what the system reads ahead included. The peer of a scan is
-Polars on the same files, found by a pattern; results are compared first.
+Polars on the same files, found by a pattern; results are compared first. What opening takes where there are more files
+than a disk of today holds is measured on manifests that were made up.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import xxhash
 from common import counted, forget
 
 import agentrl_core as arl
@@ -83,3 +86,36 @@ def _line(run: Path, work: str, call: Callable[[], Any], *, runs: int = 3, rows:
         more = f"   for {line['rows_mb']:8.2f} MB in {line['rows']} rows"
     print(f"{work:<32} {first:10.1f} ms  warm {min(times):9.1f} ms  read {read / 1e6:10.2f} MB{more}", flush=True)
     return line
+
+
+def manifests(run: Path, folder: Path) -> list[dict[str, Any]]:
+    """A line for each number of files that a manifest names, made up of one that a run has."""
+    body = max((run / "manifest").glob("*.json")).read_text(encoding="utf-8").rsplit("\n", 2)[0]
+    lines = []
+    for count in (200, 2_000, 20_000, 200_000):
+        content = json.loads(body)
+        first = content["segments"]["nodes"][0]
+        rows = first["sealed"][0]
+        begin = content["next"]["node"]
+        content["segments"]["nodes"] = [
+            {
+                "first_row": begin + rows * place,
+                "commit": content["version"],
+                "sealed": [rows, [begin + rows * place, begin + rows * (place + 1) - 1], first["sealed"][2]],
+                "bounds": {"group_id": [begin + 128 * place, begin + 128 * place + 127]},
+            }
+            for place in range(count)
+        ]
+        content["rows"]["nodes"] = content["next"]["node"] = begin + rows * count
+        text = json.dumps(content, separators=(",", ":"))
+        path = folder / f"{count}" / "manifest" / f"{content['version']:08}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{text}\n{xxhash.xxh3_128_hexdigest(text.encode())}\n", encoding="utf-8")
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            arl.Store.open(path.parent.parent, read_only=True).close()
+            times.append(1e3 * (time.perf_counter() - start))
+        lines.append({"files": count, "manifest_kb": len(text) / 1e3, "open_ms": min(times)})
+        print(f"a manifest of {count:7} files, {len(text) / 1e3:8.1f} kB: open {min(times):8.2f} ms", flush=True)
+    return lines

@@ -338,3 +338,28 @@ fn a_manifest_says_as_much_of_a_large_file_as_of_a_small_one() {
     assert!(blocks > 24 * 16, "{blocks} blocks of nodes, one a trajectory and some prompts");
     assert!(sizes[23] < 3 * sizes[0], "{sizes:?}");
 }
+
+#[test]
+fn unused_blobs_are_looked_for_once() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    (0..3).for_each(|_| drop(trained(&mut store, &[])));
+    drop(store);
+    let stray = run().join(format!("blobs/ab/ab{}", "0".repeat(62)));
+    let leave = || {
+        memory.create_folder(stray.parent().unwrap()).unwrap();
+        memory.write(&stray, b"what a writer wrote that was killed before its commit").unwrap();
+    };
+    let is_there = || memory.image().files().contains_key(&stray);
+    leave();
+    let mut store = open(&memory);
+    store.compact(&mut || Ok(())).unwrap();
+    assert!(!is_there());
+    // While this writer lives, only what it drops can leave more.
+    leave();
+    let before = memory.bytes_read();
+    assert_eq!(store.compact(&mut || Ok(())).unwrap(), 0);
+    assert_eq!((memory.bytes_read(), is_there()), (before, true), "no node is read again");
+    store.drop_before(1, false, &mut || Ok(())).unwrap();
+    assert!(!is_there());
+}
