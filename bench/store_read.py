@@ -38,18 +38,23 @@ def batch_of(iteration: int, tokens: int) -> arl.Batch:
     rng = np.random.default_rng(iteration)
     forest = arl.Forest(iteration=iteration)
     length = tokens // TURNS // 2
+    paths = []
     for group in range(GROUPS):
         forest.add_group(group, f"task {(iteration * GROUPS + group) % 1000}")
         prompt = rng.integers(0, 50_000, PROMPT, np.int32)
         for member in range(MEMBERS):
-            path = forest.start(group, member)
-            forest.append(path, prompt, kind="prompt")
-            for _ in range(TURNS):
-                said = rng.integers(0, 50_000, length, np.int32)
-                forest.append(path, said, kind="action", logprobs=-rng.random(length, np.float32))
-                forest.step(path)
-                forest.append(path, rng.integers(0, 50_000, length, np.int32), kind="observation")
-            forest.finish(path, reward=float(rng.integers(0, 2)))
+            paths.append(forest.start(group, member))
+            forest.append(paths[-1], prompt, kind="prompt")
+    many = len(paths) * length
+    offsets = np.arange(len(paths) + 1) * length
+    for _ in range(TURNS):
+        said = rng.integers(0, 50_000, many, np.int32)
+        forest.append_many(paths, (said, offsets), kind="action", logprobs=(-rng.random(many, np.float32), offsets))
+        for path in paths:
+            forest.step(path)
+        forest.append_many(paths, (rng.integers(0, 50_000, many, np.int32), offsets), kind="observation")
+    for path in paths:
+        forest.finish(path, reward=float(rng.integers(0, 2)))
     return forest.freeze()
 
 

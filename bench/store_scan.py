@@ -54,7 +54,7 @@ def measured(run: Path) -> list[dict[str, Any]]:
         _line(run, "open", lambda: arl.Store.open(run, read_only=True).close(), runs=20),
         _line(run, "mean log-prob, scan", column),
         _line(run, "mean log-prob, Polars", peer),
-        _line(run, "stats", lambda: statistics(scan(run))),
+        _line(run, "stats", lambda: statistics(scan(run)), runs=1),
     ]
     for name, predicate in wanted.items():
         found = trajectories.filter(predicate)

@@ -336,8 +336,8 @@ class Store:
         """Merge neighbours into files twice the largest of them, to 64 MB; returns by how many files there are fewer.
 
         A thread of its own goes on beside `append`, `flush` and reads; while one is at it, another's call returns 0.
-        Stock tools that read a folder just as its files are exchanged get an error, never a part of the rows. Blobs that
-        no node refers to are removed. Ctrl-C ends it between two merges.
+        Stock tools that read a folder just as its files are exchanged get an error, never a part of the rows. Blobs
+        that no node refers to are removed. Ctrl-C ends it between two merges.
         """
         return self._core.compact()
 
