@@ -106,6 +106,25 @@ class Bench:
         (RECORD / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
 
 
+def counted(name: str) -> int:
+    """Bytes that the system counts for this process so far.
+
+    `rchar` were asked for, `wchar` written, and `read_bytes` came from the disk, pages of mapped files among them.
+    """
+    lines = Path("/proc/self/io").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def forget(folder: Path) -> None:
+    """Ask the system to forget what it keeps of the files below a folder, so that they are read from the disk again."""
+    os.sync()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            file = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(file)
+
+
 def circumstances() -> dict[str, Any]:
     """What the figures depend on besides the code: command, machine, how busy it was, and versions."""
     cores = processor()

@@ -1,31 +1,41 @@
-"""How a store grows under many small commits: bytes written beside bytes kept, the latency of a commit, files.
+"""How a store grows under many small commits: their latency, what opening takes, bytes written beside bytes kept.
 
-    python bench/store_growth.py [--iterations 5000] [--tokens 400] [--sync batch] [--columns alternating] [--beside]
+    python bench/store_growth.py [--iterations 5000] [--tokens 400] [--sync batch] [--columns alternating]
 
 An iteration has four trajectories and is two commits, as a loop makes them: its rows, then what was computed for them.
-Bytes written are those that the system counts for this process (`/proc/self/io`), the manifest and all that is merged
-included. At 100, 1 000 and 10 000 commits it prints the mean latency of the commits since the last line, and the
-slowest one: merges make some slow, few of them. With `--beside` one thread merges files every two seconds, and
-another opens the store and reads it all the time; at the end stand quantiles of the first and last thousand commits,
-and of the readings.
+At 100, 1 000 and 10 000 commits a line says what lies there and what was written for it: bytes that the system counts
+for this process (`/proc/self/io`), the manifest and all that is merged included. Then come
+
+- the latency of commits, a line for each thousand, and the last thousand over the first;
+- the same for files of the same sizes, which a few lines of Python write and sync at once, folders and a manifest
+  included, and remove where the store does: a peer that knows what to write, and follows each commit;
+- opening, for reading and for writing: from files that the system was asked to forget, and again;
+- the latency of commits while a thread merges files without a pause, in turns with others beside which nothing is done.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from common import Bench, counted, forget
 
 import agentrl_core as arl
 from agentrl_core.integrations.polars import scan
 
 MEMBERS, TURNS = 4, 3
+# Commits of a turn with or without merging, and iterations of which each commit is followed by the peer's.
+BLOCK, BLOCKS, BESIDE_PEER = 50, 5, 250
 
 
 def batch_of(iteration: int, tokens: int) -> arl.Batch:
@@ -45,126 +55,217 @@ def batch_of(iteration: int, tokens: int) -> arl.Batch:
     return forest.freeze()
 
 
-def written() -> int:
-    """Bytes that this process has written so far."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
+class Run:
+    """A run under way: each call of `train` is an iteration."""
 
+    def __init__(self, store: arl.Store, tokens: int, *, alternating: bool) -> None:
+        self.store, self._tokens, self._alternating = store, tokens, alternating
 
-def train(store: arl.Store, iteration: int, tokens: int, *, alternating: bool) -> tuple[float, float]:
-    """One iteration; the seconds of its two commits."""
-    batch = store.rebase(batch_of(iteration, tokens))
-    begin = time.perf_counter()
-    store.append(batch, iteration=iteration)
-    store.flush()
-    middle = time.perf_counter()
-    weights = batch.token_weights(np.arange(batch.num_draws))
-    batch = batch.with_columns("draw", advantage=np.arange(4.0)).with_columns("token", weight=weights)
-    if alternating and iteration % 2:
-        batch = batch.with_columns("draw", other=np.arange(4.0)).with_columns("step", value=np.ones(MEMBERS * TURNS))
-    state = {"iteration": iteration, "metrics": {"loss": 0.5, "reward": 0.25}}
-    late = time.perf_counter()
-    store.close_iteration(batch, state)
-    return middle - begin, time.perf_counter() - late
-
-
-class Beside:
-    """What goes on beside the commits: merging, and reading what is there."""
-
-    def __init__(self, store: arl.Store, run: Path) -> None:
-        self.fewer, self.merges = 0, 0
-        self.reads: list[float] = []
-        self._store, self._run = store, run
-        self._ended = threading.Event()
-        self._threads = ThreadPoolExecutor(2)
-        works = ((self._merge, 2.0), (self._read, 0.05))
-        self._begun = [self._threads.submit(self._again, work, pause) for work, pause in works]
-
-    def end(self) -> None:
-        """Let both come to their end, and say what went wrong."""
-        self._ended.set()
-        for work in self._begun:
-            work.result()
-        self._threads.shutdown()
-
-    def _again(self, work: Callable[[], None], pause: float) -> None:
-        while not self._ended.wait(pause):
-            work()
-
-    def _merge(self) -> None:
-        self.fewer += self._store.compact()
-        self.merges += 1
-
-    def _read(self) -> None:
+    def train(self) -> Iterator[float]:
+        """One iteration; the seconds of its two commits, one after the other."""
+        iteration = self.store.iteration
+        batch = self.store.rebase(batch_of(iteration, self._tokens))
         begin = time.perf_counter()
-        with arl.Store.open(self._run, read_only=True) as reader:
-            if reader.iteration:
-                batch = reader.batch(reader.iteration - 1)
-                assert batch.num_draws == MEMBERS
-        self.reads.append(time.perf_counter() - begin)
+        self.store.append(batch, iteration=iteration)
+        self.store.flush()
+        yield time.perf_counter() - begin
+        weights = batch.token_weights(np.arange(batch.num_draws))
+        batch = batch.with_columns("draw", advantage=np.arange(4.0)).with_columns("token", weight=weights)
+        if self._alternating and iteration % 2:
+            batch = batch.with_columns("draw", other=np.arange(4.0))
+            batch = batch.with_columns("step", value=np.ones(MEMBERS * TURNS))
+        state = {"iteration": iteration, "metrics": {"loss": 0.5, "reward": 0.25}}
+        begin = time.perf_counter()
+        self.store.close_iteration(batch, state)
+        yield time.perf_counter() - begin
 
 
-def quantiles(name: str, seconds: list[float]) -> None:
-    """One line of milliseconds."""
-    at = np.quantile(seconds, [0.5, 0.9, 0.99, 1.0])
-    print(f"{name:<34} {len(seconds):6}" + "".join(f"  {1e3 * value:8.2f}" for value in at), flush=True)
+class Raw:
+    """The peer: files as large as those of the store, written, synced and removed as they are, and nothing else."""
+
+    def __init__(self, folder: Path, *, sync: bool) -> None:
+        self._folder, self._sync = folder, sync
+        self._threads = ThreadPoolExecutor(32)
+        self._bytes = memoryview(bytes(80 << 20))
+        self._kept: dict[Path, int] = {}
+
+    def follow(self, sizes: dict[Path, int]) -> float:
+        """Seconds that it takes to have files of these sizes and no others, durably; the last one is a manifest."""
+        begin = time.perf_counter()
+        paths = [self._folder / name for name in sizes if name not in self._kept]
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _staged(path).write_bytes(self._bytes[: sizes[path.relative_to(self._folder)]])
+        folders = {path.parent for path in paths}
+        if self._sync:
+            list(self._threads.map(_sync, [*map(_staged, paths), *folders]))
+        for path in reversed(paths):
+            _staged(path).rename(path)
+            if self._sync and path == paths[-1]:
+                _sync(path.parent)
+        for name in self._kept.keys() - sizes.keys():
+            (self._folder / name).unlink()
+        self._kept = sizes
+        return time.perf_counter() - begin
+
+
+def _staged(path: Path) -> Path:
+    return path.with_suffix(".tmp")
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.close(file)
+
+
+def sizes_of(run: Path) -> dict[Path, int]:
+    """Bytes of each file of a store, those of its manifest last."""
+    found = {path.relative_to(run): path.stat().st_size for path in run.glob("*/*.arrow")}
+    manifest = next((run / "manifest").glob("*.json"))
+    return {**found, manifest.relative_to(run): manifest.stat().st_size}
+
+
+@contextmanager
+def merging(store: arl.Store) -> Iterator[list[tuple[float, int]]]:
+    """Merge files in a thread all the while; seconds of each time, and how many files fewer there were."""
+    ended, times = threading.Event(), []
+
+    def again() -> None:
+        while not ended.is_set():
+            begin = time.perf_counter()
+            fewer = store.compact()
+            times.append((time.perf_counter() - begin, fewer))
+
+    with ThreadPoolExecutor(1) as threads:
+        begun = threads.submit(again)
+        yield times
+        ended.set()
+        begun.result()
+
+
+def quantiles(bench: Bench, name: str, seconds: list[float]) -> dict[str, float]:
+    """A line of milliseconds, printed and kept."""
+    at = dict(zip(("p50", "p99", "slowest"), 1e3 * np.quantile(seconds, [0.5, 0.99, 1.0]), strict=True))
+    bench.lines.append({"work": name, "count": len(seconds), **{f"{key}_ms": value for key, value in at.items()}})
+    print(f"{name:<52} {len(seconds):6}" + "".join(f"  {value:8.2f}" for value in at.values()), flush=True)
+    return at
+
+
+def grow(run: Run, path: Path, iterations: int) -> list[float]:
+    """Train, print a line at each power of ten, and return the seconds of each commit."""
+    seconds: list[float] = []
+    before, shown = counted("wchar"), 0
+    print("commits  files  kept MB  written MB  times  mean ms  slowest ms  manifest kB  open ms  scan ms")
+    for _ in range(iterations):
+        seconds += run.train()
+        commits = len(seconds)
+        if commits not in (100, 1000, 10_000, 2 * iterations):
+            continue
+        files = [file for file in path.rglob("*") if file.is_file()]
+        kept = sum(file.stat().st_size for file in files)
+        total = counted("wchar") - before
+        recent, shown = np.array(seconds[shown:]), commits
+        begin = time.perf_counter()
+        with arl.Store.open(path, read_only=True) as reader:
+            assert reader.iteration == commits // 2
+        opened = time.perf_counter() - begin
+        begin = time.perf_counter()
+        draws = scan(path).draw_columns.collect()
+        scanned = time.perf_counter() - begin
+        assert draws.height == MEMBERS * commits // 2
+        manifest = next((path / "manifest").glob("*.json")).stat().st_size
+        print(
+            f"{commits:7}  {len(files):5}  {kept / 1e6:7.1f}  {total / 1e6:10.1f}  {total / kept:5.1f}"
+            f"  {1e3 * recent.mean():7.1f}  {1e3 * recent.max():10.1f}  {manifest / 1e3:11.1f}"
+            f"  {1e3 * opened:7.1f}  {1e3 * scanned:7.1f}",
+            flush=True,
+        )
+    return seconds
+
+
+def beside_raw(bench: Bench, run: Run, path: Path, raw: Raw, iterations: int) -> None:
+    """Commits, each followed by the peer's of the same bytes."""
+    ours, theirs = [], []
+    raw.follow(sizes_of(path))
+    for _ in range(iterations):
+        for seconds in run.train():
+            ours.append(seconds)
+            theirs.append(raw.follow(sizes_of(path)))
+    mine = quantiles(bench, "commits in turns with the peer's", ours)
+    other = quantiles(bench, "the peer: the same files, with the same syncs", theirs)
+    bench.lines.append({"work": "commit over the peer", "p50": mine["p50"] / other["p50"]})
+    print(f"{'a commit takes so many times the peer, p50':<52} {mine['p50'] / other['p50']:17.2f}")
+
+
+def beside_merging(bench: Bench, run: Run) -> None:
+    """Commits in turns with and without a thread that merges."""
+    alone: list[float] = []
+    beside: list[float] = []
+    times: list[tuple[float, int]] = []
+    for _ in range(BLOCKS):
+        for _ in range(BLOCK):
+            alone += run.train()
+        with merging(run.store) as merged:
+            for _ in range(BLOCK):
+                beside += run.train()
+        times += merged
+    one, two = quantiles(bench, "commits, nothing beside", alone), quantiles(bench, "commits, merging beside", beside)
+    longest, fewer = max(seconds for seconds, _ in times), sum(count for _, count in times)
+    ratio = {"p50": two["p50"] / one["p50"], "p99": two["p99"] / one["p99"]}
+    bench.lines.append(
+        {"work": "merging beside", "times": len(times), "files_fewer": fewer, "longest_ms": 1e3 * longest, **ratio}
+    )
+    print(f"{len(times)} merges beside, {fewer} files fewer, the longest {1e3 * longest:.0f} ms")
+    print(f"{'merging beside over nothing beside':<52}        {ratio['p50']:8.2f}  {ratio['p99']:8.2f}")
+
+
+def opening(bench: Bench, path: Path, runs: int = 20) -> None:
+    """Opening a store that nobody has open."""
+    for how, options in (("reading", {"read_only": True}), ("writing", {})):
+        for state in ("forgotten", "warm"):
+            seconds = []
+            for _ in range(runs):
+                if state == "forgotten":
+                    forget(path)
+                begin = time.perf_counter()
+                arl.Store.open(path, **options).close()
+                seconds.append(time.perf_counter() - begin)
+            quantiles(bench, f"open for {how}, files {state}", seconds)
 
 
 def main() -> None:
-    """Train, and print a line at each power of ten."""
+    """Grow a store, then look at it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=5000)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--sync", choices=("batch", "always", "never"), default="batch")
     parser.add_argument("--columns", choices=("same", "alternating"), default="same")
-    parser.add_argument("--folder")
-    parser.add_argument("--beside", action="store_true", help="merge files and read, in threads")
+    parser.add_argument("--folder", help="where to write; a temporary folder unless it is given")
     options = parser.parse_args()
+    bench = Bench("store_growth")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        run = Path(folder) / "run"
-        seconds: list[float] = []
-        shown = 0
-        before = written()
-        print("commits  files  kept MB  written MB  times  mean ms  slowest ms  manifest kB  open ms  scan ms")
-        with arl.Store.open(run, sync=options.sync) as store:
-            beside = Beside(store, run) if options.beside else None
-            for iteration in range(options.iterations):
-                seconds += train(store, iteration, options.tokens, alternating=options.columns == "alternating")
-                commits = len(seconds)
-                if commits not in (100, 1000, 10_000, 2 * options.iterations):
-                    continue
-                files = [path for path in run.rglob("*") if path.is_file()]
-                kept = sum(path.stat().st_size for path in files)
-                total = written() - before
-                recent = np.array(seconds[shown:])
-                shown = commits
-                begin = time.perf_counter()
-                with arl.Store.open(run, read_only=True) as reader:
-                    assert reader.iteration == iteration + 1
-                opened = time.perf_counter() - begin
-                begin = time.perf_counter()
-                draws = scan(run).draw_columns.collect()
-                scanned = time.perf_counter() - begin
-                assert draws.height == MEMBERS * (iteration + 1)
-                manifest = next((run / "manifest").glob("*.json")).stat().st_size
-                print(
-                    f"{commits:7}  {len(files):5}  {kept / 1e6:7.1f}  {total / 1e6:10.1f}  {total / kept:5.1f}"
-                    f"  {1e3 * recent.mean():7.1f}  {1e3 * recent.max():10.1f}  {manifest / 1e3:11.1f}"
-                    f"  {1e3 * opened:7.1f}  {1e3 * scanned:7.1f}",
-                    flush=True,
-                )
-            if beside is not None:
-                beside.end()
+        path = Path(folder) / "run"
+        with arl.Store.open(path, sync=options.sync) as store:
+            run = Run(store, options.tokens, alternating=options.columns == "alternating")
+            seconds = grow(run, path, options.iterations)
+            print(f"{'ms':<52}  count       50%       99%   slowest")
+            thousand = min(1000, len(seconds))
+            table: list[dict[str, Any]] = [
+                quantiles(bench, f"commits {first + 1} to {first + thousand}", seconds[first : first + thousand])
+                for first in range(0, len(seconds) - thousand + 1, thousand)
+            ]
+            ratio = {name: table[-1][name] / table[0][name] for name in ("p50", "p99")}
+            bench.lines.append({"work": "last thousand over first", **ratio})
+            print(f"{'the last thousand over the first':<52}        {ratio['p50']:8.2f}  {ratio['p99']:8.2f}")
+            raw = Raw(Path(folder) / "raw", sync=options.sync != "never")
+            beside_raw(bench, run, path, raw, min(BESIDE_PEER, options.iterations))
+            shutil.rmtree(Path(folder) / "raw")
+        opening(bench, path)
+        with arl.Store.open(path, sync=options.sync) as store:
+            beside_merging(bench, Run(store, options.tokens, alternating=options.columns == "alternating"))
             assert store.verify() == []
-    print(f"{'ms':<34}  count       50%       90%       99%   slowest")
-    # Every other commit closes an iteration.
-    for kind, own in (("rows", seconds[::2]), ("closed iteration", seconds[1::2])):
-        quantiles(f"{kind}, first 1000 commits", own[:500])
-        quantiles(f"{kind}, last 1000 commits", own[-500:])
-    if beside is not None:
-        quantiles("opened and last batch read, first", beside.reads[: len(beside.reads) // 10 or 1])
-        quantiles("opened and last batch read, last", beside.reads[-len(beside.reads) // 10 :])
-        print(f"{beside.merges} merges beside, {beside.fewer} files fewer")
+    bench.write()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """Reading stored trajectories by reference: milliseconds and bytes, and what a commit writes, in a store that grows.
 
-    python bench/store_read.py [--gigabytes 2] [--tokens 4000] [--trajectories 256] [--folder FOLDER]
+    python bench/store_read.py [--gigabytes 2] [--scan-at 1 3 10] [--tokens 4000] [--folder FOLDER]
 
 Iterations of 16 groups of 16 trajectories are appended until the store has its size. At each tenth of it a line says
 what the last commit of an iteration's state wrote (its manifest included), and what reading random trajectories takes:
 bytes that the process asked the system for (`/proc/self/io`) beside the bytes of their rows, and milliseconds from a
-warm cache. The last line is a memory that refers to all trajectories: the commit of its state after one iteration.
+warm cache. At the sizes of `--scan-at` (gigabytes of nodes) stand the lines of `store_scan.py`: opening, the scan of a
+column beside Polars, statistics, and filters on an iteration and on a task, with the bytes that were read for them.
+Last come a memory that refers to all trajectories, the commit of its state after one iteration, and opening at more
+files.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from common import RECORD, circumstances
+from common import RECORD, circumstances, counted
 from numpy.typing import NDArray
+from store_scan import manifests
+from store_scan import measured as scanned
 
 import agentrl_core as arl
 from agentrl_core.replay.kept import Kept
@@ -33,25 +38,24 @@ def batch_of(iteration: int, tokens: int) -> arl.Batch:
     rng = np.random.default_rng(iteration)
     forest = arl.Forest(iteration=iteration)
     length = tokens // TURNS // 2
+    paths = []
     for group in range(GROUPS):
         forest.add_group(group, f"task {(iteration * GROUPS + group) % 1000}")
         prompt = rng.integers(0, 50_000, PROMPT, np.int32)
         for member in range(MEMBERS):
-            path = forest.start(group, member)
-            forest.append(path, prompt, kind="prompt")
-            for _ in range(TURNS):
-                said = rng.integers(0, 50_000, length, np.int32)
-                forest.append(path, said, kind="action", logprobs=-rng.random(length, np.float32))
-                forest.step(path)
-                forest.append(path, rng.integers(0, 50_000, length, np.int32), kind="observation")
-            forest.finish(path, reward=float(rng.integers(0, 2)))
+            paths.append(forest.start(group, member))
+            forest.append(paths[-1], prompt, kind="prompt")
+    many = len(paths) * length
+    offsets = np.arange(len(paths) + 1) * length
+    for _ in range(TURNS):
+        said = rng.integers(0, 50_000, many, np.int32)
+        forest.append_many(paths, (said, offsets), kind="action", logprobs=(-rng.random(many, np.float32), offsets))
+        for path in paths:
+            forest.step(path)
+        forest.append_many(paths, (rng.integers(0, 50_000, many, np.int32), offsets), kind="observation")
+    for path in paths:
+        forest.finish(path, reward=float(rng.integers(0, 2)))
     return forest.freeze()
-
-
-def counted(name: str) -> int:
-    """Bytes that this process has read or written so far (`rchar`, `wchar`)."""
-    lines = Path("/proc/self/io").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def row_bytes(batch: arl.Batch) -> int:
@@ -81,9 +85,10 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--tokens", type=int, default=4000)
     parser.add_argument("--trajectories", type=int, default=256)
+    parser.add_argument("--scan-at", type=float, nargs="*", default=[1.0, 3.0, 10.0])
     parser.add_argument("--folder")
     options = parser.parse_args()
-    lines = []
+    lines, scans, wanted = [], [], sorted(options.scan_at)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         run, rng = Path(folder) / "run", np.random.default_rng(0)
         held = options.gigabytes * 1e9
@@ -102,6 +107,9 @@ def main() -> None:
                 store.close_iteration(batch.with_columns("draw", advantage=advantages), {"loss": 0.5})
                 commit = counted("wchar") - before
                 size = sum(path.stat().st_size for path in (run / "nodes").iterdir())
+                while wanted and size >= 1e9 * wanted[0]:
+                    scans += scanned(run)
+                    wanted.pop(0)
                 if size < measured + held / 10:
                     continue
                 measured = size if size < 0.999 * held else held
@@ -128,6 +136,7 @@ def main() -> None:
                 )
             snapshot = snapshots(store, trajectories)
             print(f"state of a memory of {trajectories} trajectories after one iteration: {snapshot:.1f} ms")
+        lines += [*scans, *manifests(run, Path(folder) / "manifests")]
     RECORD.mkdir(exist_ok=True)
     record = {"bench": "store_read", **circumstances(), "lines": lines, "snapshot_ms": snapshot}
     (RECORD / "store_read.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -104,6 +104,9 @@ def test_files_are_merged_beside_the_run() -> None:
     names = run("store")
     names["merging"].join()
     assert 1 == len(names["store"].files("nodes")) < before
+    of_task = names["paths"]["task_id"]
+    assert 0 < len(of_task) < len(names["store"].trajectories)
+    assert set(of_task) == {"task 1"}
     names["store"].close()
 
 

@@ -15,11 +15,8 @@ use arrow_array::{Array, ArrayRef, Float32Array, RecordBatch, StringArray, Struc
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 use serde::{Deserialize, Serialize};
 
-use crate::schema::Table;
+use crate::schema::{FACTS, Table, facts_of, with_field};
 use crate::{Error, Result, arrow_bug};
-
-/// Name of the column.
-pub(crate) const COLUMN: &str = "facts";
 
 names! {
     /// What a fact is.
@@ -208,7 +205,7 @@ const OF_TOKENS: [&str; 5] = ["token", "behaviour_logprob", "entropy", "inverse_
 fn check_name(name: &str) -> Result<()> {
     let why = if name.is_empty() {
         "is empty"
-    } else if name == COLUMN || Table::ALL.iter().any(|table| table.schema().column_with_name(name).is_some()) {
+    } else if name == FACTS || Table::ALL.iter().any(|table| table.schema().column_with_name(name).is_some()) {
         "is a column of the tables"
     } else if OF_TOKENS.contains(&name) {
         "is a column of tokens"
@@ -230,7 +227,7 @@ fn field(declared: &Declared) -> Field {
         };
         Field::new(name, of_kind, true)
     });
-    Field::new(COLUMN, DataType::Struct(fields.collect::<Fields>()), true)
+    Field::new(FACTS, DataType::Struct(fields.collect::<Fields>()), true)
 }
 
 /// The columns of a table with what is declared for it.
@@ -242,20 +239,9 @@ pub(crate) fn schema(table: Table, declared: &Declared) -> SchemaRef {
     with_field(&known, Arc::new(field(declared)))
 }
 
-/// Columns with one more at their end.
-pub(crate) fn with_field(schema: &Schema, field: Arc<Field>) -> SchemaRef {
-    let fields = schema.fields().iter().cloned().chain([field]);
-    Arc::new(Schema::new_with_metadata(fields.collect::<Fields>(), schema.metadata().clone()))
-}
-
-/// The field of the facts, where a table has them.
-pub(crate) fn field_of(schema: &Schema) -> Option<&Arc<Field>> {
-    schema.fields().last().filter(|last| last.name() == COLUMN)
-}
-
 /// What a table's columns say is declared for it.
 pub(crate) fn declared_in(table: Table, schema: &Schema) -> Result<Declared> {
-    let Some(found) = field_of(schema) else { return Ok(Declared::new()) };
+    let Some(found) = facts_of(schema) else { return Ok(Declared::new()) };
     let wrong = |why: String| Error::schema(format!("column facts of table {} {why}", table.name()));
     let DataType::Struct(fields) = found.data_type() else {
         return Err(wrong(format!("is {}; it is a struct of the declared facts", found.data_type())));
@@ -316,12 +302,12 @@ pub(crate) fn column<'a>(
 
 /// One fact of all rows of a table, if it has that fact.
 pub(crate) fn find<'a>(rows: &'a RecordBatch, name: &str) -> Option<&'a ArrayRef> {
-    rows.column_by_name(COLUMN)?.as_struct_opt()?.column_by_name(name)
+    rows.column_by_name(FACTS)?.as_struct_opt()?.column_by_name(name)
 }
 
 /// What was said of a row.
 pub(crate) fn said(rows: &RecordBatch, row: usize) -> Said {
-    let Some(facts) = rows.column_by_name(COLUMN).and_then(|column| column.as_struct_opt()) else {
+    let Some(facts) = rows.column_by_name(FACTS).and_then(|column| column.as_struct_opt()) else {
         return Said::new();
     };
     let values = facts.fields().iter().zip(facts.columns()).filter(|(_, column)| column.is_valid(row));
@@ -362,7 +348,7 @@ pub(crate) fn dense(name: &str, column: &dyn Array, rows: &[usize]) -> Result<Ve
 /// Parts of a table with the same columns: one without rows takes those of the others.
 pub(crate) fn aligned(table: Table, parts: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
     let Some(first) = parts.iter().find(|part| part.num_rows() > 0).map(RecordBatch::schema) else {
-        let with = parts.iter().map(RecordBatch::schema).find(|schema| field_of(schema).is_some());
+        let with = parts.iter().map(RecordBatch::schema).find(|schema| facts_of(schema).is_some());
         let schema = with.or_else(|| parts.first().map(RecordBatch::schema));
         return Ok(schema
             .map_or_else(Vec::new, |schema| parts.iter().map(|_| RecordBatch::new_empty(schema.clone())).collect()));
@@ -445,7 +431,7 @@ mod tests {
         use crate::batch::Batch;
 
         let nullable = |name: &str, kind: DataType| Field::new(name, kind, true);
-        let facts = |parts: Vec<Field>| Field::new(COLUMN, DataType::Struct(parts.into()), true);
+        let facts = |parts: Vec<Field>| Field::new(FACTS, DataType::Struct(parts.into()), true);
         let with = |table: Table, field: Field| {
             let tables = Table::ALL.map(|each| {
                 let known = each.schema();
@@ -461,7 +447,7 @@ mod tests {
             (Table::Nodes, good.clone()),
             (Table::Steps, good.clone().with_nullable(false)),
             (Table::Steps, good.with_name("other")),
-            (Table::Steps, nullable(COLUMN, DataType::Float32)),
+            (Table::Steps, nullable(FACTS, DataType::Float32)),
             (Table::Steps, facts(Vec::new())),
             (Table::Steps, facts(vec![nullable("a", DataType::Float64)])),
             (Table::Steps, facts(vec![nullable("reward", DataType::Float32)])),

@@ -14,7 +14,7 @@ use agentrl_compute::names;
 use arrow_array::{ArrayRef, RecordBatch, UInt8Array, new_null_array};
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
-use crate::{Error, Result, facts};
+use crate::{Error, Result};
 
 /// Version of the table format, written in every file.
 pub const FORMAT_VERSION: u32 = 3;
@@ -74,8 +74,8 @@ impl Table {
         let first = parts.iter().find(|part| self.is_described(part));
         let first = first.or_else(|| parts.iter().find(|part| part.num_rows() > 0)).or(parts.first());
         let metadata = first.map_or_else(HashMap::new, |part| part.schema().metadata().clone());
-        let said = parts.iter().find_map(|part| facts::field_of(&part.schema()).cloned());
-        let known = said.map_or_else(|| self.schema(), |field| facts::with_field(&self.schema(), field));
+        let said = parts.iter().find_map(|part| facts_of(&part.schema()).cloned());
+        let known = said.map_or_else(|| self.schema(), |field| with_field(&self.schema(), field));
         let metadata = known.metadata().clone().into_iter().chain(metadata).collect();
         Arc::new(known.as_ref().clone().with_metadata(metadata))
     }
@@ -330,6 +330,20 @@ pub const ENTROPIES: &str = "entropies";
 
 /// Key of the metadata of `steps` and `trajectories` that names the components of `rewards`, as a JSON list.
 pub const REWARD_COMPONENTS: &str = "reward_components";
+
+/// Name of the column of steps and trajectories that has what their environment said, where a run declares any.
+pub(crate) const FACTS: &str = "facts";
+
+/// The field of the facts, where a table has them.
+pub(crate) fn facts_of(schema: &Schema) -> Option<&Arc<Field>> {
+    schema.fields().last().filter(|last| last.name() == FACTS)
+}
+
+/// Columns with one more at their end.
+pub(crate) fn with_field(schema: &Schema, field: Arc<Field>) -> SchemaRef {
+    let fields = schema.fields().iter().cloned().chain([field]);
+    Arc::new(Schema::new_with_metadata(fields.collect::<Fields>(), schema.metadata().clone()))
+}
 
 /// A list of values that are never null.
 pub fn list_of(item: DataType) -> DataType {

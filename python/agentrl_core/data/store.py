@@ -333,11 +333,11 @@ class Store:
         return importlib.import_module("agentrl_core.view").Page.of(self, **options)
 
     def compact(self) -> int:
-        """Merge neighbouring files up to 64 MB and remove unused blobs; returns by how many files there are fewer.
+        """Merge neighbours into files twice the largest of them, to 64 MB; returns by how many files there are fewer.
 
-        In a thread of its own it goes on beside `append`, `flush` and reads; while one thread is at it, another's call
-        returns 0. Stock tools that read a folder in the moment in which its files are exchanged get an error, never a
-        part of the rows. Ctrl-C ends it between two merges.
+        A thread of its own goes on beside `append`, `flush` and reads; while one is at it, another's call returns 0.
+        Stock tools that read a folder just as its files are exchanged get an error, never a part of the rows. Blobs
+        that no node refers to are removed. Ctrl-C ends it between two merges.
         """
         return self._core.compact()
 

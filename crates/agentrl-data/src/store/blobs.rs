@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use super::fs::{Fs, MOST_BYTES, failed, read_whole};
-use super::recover::{refuse_link, write};
+use super::fs::{Fs, MOST_BYTES, failed, read_whole, refuse_link, write};
 use super::{Store, Sync};
 use crate::batch::{Blobs, hex};
 use crate::{Error, Result};

@@ -12,18 +12,17 @@ use super::commit::Commit;
 use super::folders::FOLDERS;
 use super::fs::failed;
 use super::segment::{Segment, is_other};
-use super::tiers::MERGED_BYTES;
 use super::united::united;
-use super::{Store, Sync};
+use super::{Store, Sync, tiers};
 use crate::schema::Table;
 use crate::{Check, Error, Result};
 
 /// Gives the store for a moment.
 pub type Enter<'a> = &'a mut dyn FnMut(&mut dyn FnMut(&mut Store) -> Result<()>) -> Result<()>;
 
-/// Merges neighbouring files of up to 64 MB, and removes blobs that no node refers to, in a store that is entered now and
-/// then and is anybody's between. Rows and their order stay, so readers go on undisturbed. Returns by how many files the
-/// store became smaller; 0 where another thread is doing it.
+/// Merges neighbouring files into ones of twice their size, up to 64 MB, and removes blobs that no node refers to, in a
+/// store that is entered now and then and is anybody's between. Rows and their order stay, so readers go on undisturbed.
+/// Returns by how many files the store became smaller; 0 where another thread is doing it.
 pub fn compact(enter: Enter<'_>, check: Check<'_>) -> Result<usize> {
     let begun = within(enter, |store| {
         let busy = store.writable()?.compacting.clone();
@@ -108,10 +107,14 @@ impl Store {
     /// The first files of some rows of a folder that can be merged.
     fn plan_merge(&mut self, folder: &'static str, rows: std::ops::Range<u64>) -> Result<Option<Merge>> {
         self.writable()?;
-        let files = self.files.of(folder).iter();
-        let files = files.filter(|file| file.first_row >= rows.start && file.end_row() <= rows.end);
+        let files = self.files.of(folder);
+        let from = files.partition_point(|file| file.first_row < rows.start);
+        let to = files.partition_point(|file| file.end_row() <= rows.end);
+        let files = files.get(from..to).unwrap_or_default();
+        let Some(found) = tiers::worth_merging(files) else { return Ok(None) };
+        let files = files[found].to_vec();
         let before = Self::new(self.fs.clone(), &self.path, self.files.clone(), None);
-        Ok(first_group(files).map(|files| Merge { folder, files, before, sync: self.sync() }))
+        Ok(Some(Merge { folder, files, before, sync: self.sync() }))
     }
 
     /// Whether the files of a merge are still those of the store.
@@ -146,8 +149,9 @@ impl Store {
 fn remove_unused_blobs(enter: Enter<'_>, check: Check<'_>) -> Result<()> {
     let nodes = Table::Nodes.name();
     let before = within(enter, |store| {
+        let is_needed = store.writable()?.has_unused_blobs;
         store.settle()?;
-        let is_needed = !store.blob_files()?.is_empty();
+        let is_needed = is_needed && !store.blob_files()?.is_empty();
         Ok(is_needed.then(|| Store::new(store.fs.clone(), &store.path, store.files.clone(), None)))
     })?;
     let Some(mut before) = before else { return Ok(()) };
@@ -157,24 +161,8 @@ fn remove_unused_blobs(enter: Enter<'_>, check: Check<'_>) -> Result<()> {
         store.writable()?;
         store.settle()?;
         kept.extend(store.blobs_in_use(seen..store.head.end(nodes), &mut || Ok(()))?);
-        store.remove_blobs_except(&kept)
+        store.remove_blobs_except(&kept)?;
+        store.writable()?.has_unused_blobs = false;
+        Ok(())
     })
-}
-
-/// The first neighbouring files that together stay below [`MERGED_BYTES`].
-fn first_group<'a>(files: impl Iterator<Item = &'a Segment>) -> Option<Vec<Segment>> {
-    let (mut group, mut bytes) = (Vec::<Segment>::new(), 0);
-    for file in files {
-        let follows = group.last().is_some_and(|last| last.end_row() == file.first_row);
-        bytes += file.bytes();
-        if !follows || bytes > MERGED_BYTES {
-            if group.len() > 1 {
-                break;
-            }
-            bytes = file.bytes();
-            group.clear();
-        }
-        group.push(file.clone());
-    }
-    Some(group).filter(|group| group.len() > 1)
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use arrow_buffer::Buffer;
 
+use super::Sync as When;
 use crate::{Error, Result};
 
 /// What a store asks of a file system. Nothing that was written is durable before it is synced, and no name before its
@@ -97,6 +98,50 @@ pub(crate) fn read_whole(fs: &dyn Fs, path: &Path, most: u64) -> io::Result<Buff
 
 fn too_long(length: u64, most: u64) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, format!("it claims {length} bytes, where no more than {most} can be"))
+}
+
+/// Refuses a folder of a store that is somewhere else: what lies there is not the store's to replace and remove.
+pub(crate) fn refuse_link(fs: &dyn Fs, folder: &Path) -> Result<()> {
+    if fs.is_link(folder).map_err(failed("look at", folder))? {
+        return Err(Error::invalid(format!(
+            "{} is a link to another place, where a store that is written does not change anything; put the folder \
+             itself there, or open the store read-only",
+            folder.display()
+        )));
+    }
+    Ok(())
+}
+
+/// The error of a writer that is not the only one.
+pub(crate) fn other_writer(path: &Path) -> Error {
+    Error::busy(format!(
+        "{} is there already: another process has written this store since it was opened here, although its file lock is \
+         held here; nothing of this commit counts: close the store, and open it again when the other one is closed",
+        path.display()
+    ))
+}
+
+/// Writes a file whose name is made durable by whoever calls.
+pub(crate) fn write(fs: &dyn Fs, path: &Path, bytes: &[u8], sync: When) -> Result<()> {
+    write_with(fs, path, sync, |file| file.write_all(bytes).map_err(failed("write", path)))
+}
+
+/// [`write`] of a file that is made piece by piece.
+pub(crate) fn write_with<T>(
+    fs: &dyn Fs,
+    path: &Path,
+    sync: When,
+    work: impl FnOnce(&mut dyn io::Write) -> Result<T>,
+) -> Result<T> {
+    let mut file = fs.create(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => other_writer(path),
+        _ => failed("write", path)(error),
+    })?;
+    let done = work(file.as_mut())?;
+    if sync != When::Never {
+        fs.sync(path).map_err(failed("sync", path))?;
+    }
+    Ok(done)
 }
 
 /// The writer's lock, with an answer for every way in which it cannot be had.

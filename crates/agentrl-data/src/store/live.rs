@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::fs::{Fs, MOST_BYTES, Tail, failed};
-use super::recover::refuse_link;
+use super::fs::{Fs, MOST_BYTES, Tail, failed, refuse_link};
 use super::verify::Finding;
 use super::{Store, Sync, check_process};
 use crate::{Error, ErrorKind, Result};

@@ -85,9 +85,12 @@ impl Store {
         carried.insert(Table::Nodes.name(), self.paths(&nodes)?);
         carried.insert(Table::Tasks.name(), self.latest_tasks(cuts[Table::Tasks.name()])?);
         check()?;
+        self.writable()?.has_unused_blobs = true;
         self.poisoning(|store| store.drop_rows(iteration, &cuts, carried))?;
         check()?;
-        self.remove_unused_blobs(check)
+        self.remove_unused_blobs(check)?;
+        self.writable()?.has_unused_blobs = false;
+        Ok(())
     }
 
     /// One commit in which the files before the cuts make room for the carried rows and the rest of the file that is cut.

@@ -105,6 +105,9 @@ struct Writer {
     states: Option<Known>,
     /// What failed; set once and for all, because a disk that lost one write can claim that the next one succeeded.
     poisoned: Option<String>,
+    /// Whether there can be blobs that no node refers to: a writer that was killed, or a drop that was broken off, leaves
+    /// some. To find them all nodes are read.
+    has_unused_blobs: bool,
     /// Held by whoever merges files.
     compacting: Arc<()>,
     /// Ended before the lock is given up.
@@ -153,6 +156,7 @@ impl Store {
             facts: files.head.declared(),
             states: None,
             poisoned: None,
+            has_unused_blobs: true,
             compacting: Arc::default(),
             journals: Journals::default(),
             _lock: lock,

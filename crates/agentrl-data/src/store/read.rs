@@ -16,7 +16,7 @@ use super::manifest::{Head, Manifest};
 use super::segment::{Bounds, Piece, Segment, is_other};
 use crate::batch::{Batch, i64s};
 use crate::facts::Facts;
-use crate::schema::Table;
+use crate::schema::{Table, facts_of};
 use crate::{Check, Error, ErrorKind, Result, arrow_bug, facts};
 
 /// How often a reader looks for rows whose file the writer replaces again and again.
@@ -403,7 +403,7 @@ fn with_later_columns(path: &Path, known: &SchemaRef, rows: RecordBatch) -> Resu
     if schema.fields() == known.fields() {
         return Ok(rows);
     }
-    if facts::field_of(&schema).is_some() && schema.fields()[..schema.fields().len() - 1] == known.fields()[..] {
+    if facts_of(&schema).is_some() && schema.fields()[..schema.fields().len() - 1] == known.fields()[..] {
         return Ok(rows);
     }
     let count = schema.fields().len();

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::folders::FOLDERS;
-use super::fs::{Fs, failed};
+use super::fs::{Fs, failed, other_writer, refuse_link, write};
 use super::manifest::{self, Manifest};
 use super::{Sync, blobs, live, segment};
 use crate::{Error, Result};
@@ -67,18 +67,6 @@ fn remove_old(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Res
     if sync != Sync::Never && !old.is_empty() {
         // The next manifest is written under a name that may have been one of these.
         fs.sync_folder(&folder).map_err(failed("sync folder", &folder))?;
-    }
-    Ok(())
-}
-
-/// Refuses a folder of a store that is somewhere else: what lies there is not the store's to replace and remove.
-pub(super) fn refuse_link(fs: &dyn Fs, folder: &Path) -> Result<()> {
-    if fs.is_link(folder).map_err(failed("look at", folder))? {
-        return Err(Error::invalid(format!(
-            "{} is a link to another place, where a store that is written does not change anything; put the folder \
-             itself there, or open the store read-only",
-            folder.display()
-        )));
     }
     Ok(())
 }
@@ -225,36 +213,4 @@ pub(super) fn publish(
         fs.sync_folder(&folder).map_err(failed("sync folder", &folder))?;
     }
     Ok(())
-}
-
-/// The error of a writer that is not the only one.
-fn other_writer(path: &Path) -> Error {
-    Error::busy(format!(
-        "{} is there already: another process has written this store since it was opened here, although its file lock is \
-         held here; nothing of this commit counts: close the store, and open it again when the other one is closed",
-        path.display()
-    ))
-}
-
-/// Writes a file whose name is made durable by whoever calls.
-pub(super) fn write(fs: &dyn Fs, path: &Path, bytes: &[u8], sync: Sync) -> Result<()> {
-    write_with(fs, path, sync, |file| file.write_all(bytes).map_err(failed("write", path)))
-}
-
-/// [`write`] of a file that is made piece by piece.
-pub(super) fn write_with<T>(
-    fs: &dyn Fs,
-    path: &Path,
-    sync: Sync,
-    work: impl FnOnce(&mut dyn io::Write) -> Result<T>,
-) -> Result<T> {
-    let mut file = fs.create(path).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => other_writer(path),
-        _ => failed("write", path)(error),
-    })?;
-    let done = work(file.as_mut())?;
-    if sync != Sync::Never {
-        fs.sync(path).map_err(failed("sync", path))?;
-    }
-    Ok(done)
 }

@@ -15,8 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Sync;
 use super::blocks::{self, Block, Index};
 use super::folders::{CHOSEN_BY, key_of};
-use super::fs::{Fs, MOST_BYTES, failed};
-use super::recover::write_with;
+use super::fs::{Fs, MOST_BYTES, failed, write_with};
 use super::united::Rows;
 use crate::{Error, ErrorKind, Result};
 

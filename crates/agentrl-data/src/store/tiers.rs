@@ -3,6 +3,11 @@
 //! Files are told apart by orders of magnitude. Those of one order are merged when there are eight of them, with the rows
 //! that are just being added, into one of the next order. So a row is written once for each order that it comes through,
 //! and the number of files grows with the logarithm of the rows, up to files that are large enough to stay.
+//!
+//! What is left is merged on demand, by a rule that can be asked for at any time and as often as one likes: a merge makes
+//! the largest of its files twice as large at least. So a row is written once for each doubling of its file.
+
+use std::ops::Range;
 
 use super::segment::Segment;
 
@@ -13,7 +18,7 @@ const FANOUT: usize = 8;
 const SMALLEST_BYTES: u64 = 32 << 10;
 
 /// Files are merged up to this size.
-pub(super) const MERGED_BYTES: u64 = 64 << 20;
+const MERGED_BYTES: u64 = 64 << 20;
 
 /// How many of the last files are merged with new rows of some bytes, which begin with row `end`.
 pub(super) fn merged_with(files: &[Segment], bytes: u64, end: u64) -> usize {
@@ -35,6 +40,27 @@ pub(super) fn merged_with(files: &[Segment], bytes: u64, end: u64) -> usize {
             return count;
         }
     }
+}
+
+/// The first neighbouring files that together are at least twice as large as the largest of them, as many of them as may
+/// be in one file. After their merge there is nothing more to merge before it or with it, unless more rows come.
+pub(super) fn worth_merging(files: &[Segment]) -> Option<Range<usize>> {
+    (0..files.len()).find_map(|first| {
+        let (mut end_row, mut bytes, mut weight, mut largest, mut found) = (files[first].first_row, 0, 0, 0, None);
+        for (place, file) in files.iter().enumerate().skip(first) {
+            bytes += file.bytes();
+            if file.first_row != end_row || bytes > MERGED_BYTES {
+                break;
+            }
+            // However few bytes a file has, it has to be opened.
+            let own = file.bytes().max(SMALLEST_BYTES);
+            (end_row, weight, largest) = (file.end_row(), weight + own, largest.max(own));
+            if weight >= 2 * largest {
+                found = Some(first..place + 1);
+            }
+        }
+        found
+    })
 }
 
 /// Order of magnitude of a file.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
 from agentrl_core.data.store import Store
-from agentrl_core.integrations.polars._bounds import can_be_true
+from agentrl_core.integrations.polars._bounds import Told, teller
 
 # Columns of computed tables that are always there.
 KEYS: dict[str, dict[str, pl.DataType]] = {
@@ -26,13 +28,30 @@ METRICS: dict[str, pl.DataType] = {"iteration": pl.Int64(), "name": pl.String(),
 # How often files that the writer merges away are looked for again.
 _ATTEMPTS = 100
 
-# So few rows are read with all columns at once.
+# So few rows are read with all columns at once, and with what lies on both sides of them.
 _FEW = 4096
+
+# Files, of 64 MB, that are in memory at once.
+_AT_ONCE = 4
 
 Found = TypeVar("Found")
 
-Read = Callable[[Path, int, int, dict[str, tuple[int, int]]], pl.DataFrame | None]
-"""What is wanted of some rows of a file: its place, the first row and how many, and the bounds of its columns."""
+
+class _Rows(NamedTuple):
+    """Some rows of a file, and the bounds of the file's columns."""
+
+    file: Path
+    first: int
+    count: int
+    bounds: dict[str, tuple[int, int]]
+
+    def part(self, first: int, count: int) -> _Rows:
+        """Some of these rows, of which `first` is the number of the first."""
+        return self._replace(first=self.first + first, count=count)
+
+
+Read = Callable[[list[_Rows]], list[pl.DataFrame]]
+"""What is wanted of the rows of some files, in their order."""
 
 
 def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
@@ -63,7 +82,8 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
     ) -> Iterator[pl.DataFrame]:
         wanted = pl.Schema({column: schema[column] for column in columns or schema})
         found = False
-        for part in _parts(store, name, most, partial(_chosen, wanted, schema, predicate)):
+        told = None if predicate is None else teller(predicate)
+        for part in _parts(store, name, most, partial(_chosen, wanted, schema, predicate, told)):
             found = True
             yield part
         if not found:
@@ -77,21 +97,29 @@ def _parts(store: Store, name: str, most: int | None, read: Read) -> Iterator[pl
     place, attempts = 0, 0
     while True:
         try:
-            first = 0
-            for file, count, bounds in store.files(name):
-                end = first + count if most is None else min(first + count, most)
-                if place < end:
-                    part = read(file, place - first, end - place, bounds)
-                    place = end
-                    if part is not None:
-                        yield part
-                first += count
+            rest = _rest(store, name, place, most)
+            # As many at once as there are threads that read.
+            while files := list(islice(rest, min(pl.thread_pool_size(), _AT_ONCE))):
+                frames = read(files)
+                place += sum(file.count for file in files)
+                yield from frames
         except FileNotFoundError:
             attempts += 1
             if attempts == _ATTEMPTS:
                 raise
         else:
             return
+
+
+def _rest(store: Store, name: str, place: int, most: int | None) -> Iterator[_Rows]:
+    """The rows of a table from one of them on, up to a number of rows in all."""
+    begin = 0
+    for file, count, bounds in store.files(name):
+        end = begin + count if most is None else min(begin + count, most)
+        first = max(place, begin)
+        if first < end:
+            yield _Rows(file, first - begin, end - first, bounds)
+        begin += count
 
 
 def _again(read: Callable[[], Found]) -> Found:
@@ -105,42 +133,52 @@ def _again(read: Callable[[], Found]) -> Found:
 
 
 def _chosen(
-    wanted: pl.Schema,
-    schema: pl.Schema,
-    predicate: pl.Expr | None,
-    file: Path,
-    first: int,
-    count: int,
-    bounds: dict[str, tuple[int, int]],
-) -> pl.DataFrame | None:
-    """The rows of a part of a file that a predicate is true of, with some of the columns; None where there are none."""
-    if predicate is None:
-        return _columns(file, first, count, wanted, schema)
-    if not can_be_true(predicate, bounds):
-        return None
+    wanted: pl.Schema, schema: pl.Schema, predicate: pl.Expr | None, told: Told | None, files: list[_Rows]
+) -> list[pl.DataFrame]:
+    """The rows of some files that a predicate is true of, with some of the columns."""
+    if predicate is None or told is None:
+        return pl.collect_all([_columns(file, wanted, schema) for file in files])
     asked = pl.Schema({column: schema[column] for column in predicate.meta.root_names()})
-    if count <= _FEW or not asked or any(isinstance(kind, pl.List) for kind in asked.values()):
-        return _columns(file, first, count, wanted, schema).filter(predicate)
+    is_cheap = bool(asked) and not any(isinstance(kind, pl.List) for kind in asked.values())
+    passes = [told(file.bounds) for file in files]
     # What the predicate reads tells where its rows are: those of a group or an iteration lie side by side.
-    mask = _columns(file, first, count, asked, schema).select(predicate.fill_null(value=False)).to_series()
-    places = mask.arg_true()
-    if len(places) == 0:
-        return None
-    begin, end = places[0], places[-1] + 1
-    part = _columns(file, first + begin, end - begin, wanted, schema)
-    return part if len(places) == end - begin else part.filter(mask[begin:end])
+    looked = [place for place, file in enumerate(files) if passes[place] is None and file.count > _FEW and is_cheap]
+    is_true = predicate.fill_null(value=False)
+    masks = pl.collect_all([_columns(files[place], asked, schema).select(is_true) for place in looked])
+    runs = {place: _runs(mask.to_series()) for place, mask in zip(looked, masks, strict=True)}
+    parts: list[tuple[_Rows, pl.Expr | pl.Series | None]] = []
+    for place, file in enumerate(files):
+        if place in runs:
+            parts += [(file.part(begin, len(mask)), mask) for begin, mask in runs[place]]
+        elif passes[place] is not False:
+            parts.append((file, None if passes[place] else predicate))
+    frames = pl.collect_all([_columns(part, wanted, schema) for part, _ in parts])
+    return [frame if mask is None else frame.filter(mask) for frame, (_, mask) in zip(frames, parts, strict=True)]
 
 
-def _columns(file: Path, first: int, count: int, wanted: pl.Schema, schema: pl.Schema) -> pl.DataFrame:
+def _runs(mask: pl.Series) -> list[tuple[int, pl.Series]]:
+    """Where rows that are true lie: the first one of each run, and what of the mask belongs to it."""
+    places = mask.arg_true().to_numpy()
+    if not len(places):
+        return []
+    ends = np.flatnonzero(np.diff(places) > _FEW + 1)
+    begins = [places[0], *places[ends + 1]]
+    return [
+        (int(begin), mask[int(begin) : int(end) + 1])
+        for begin, end in zip(begins, [*places[ends], places[-1]], strict=True)
+    ]
+
+
+def _columns(rows: _Rows, wanted: pl.Schema, schema: pl.Schema) -> pl.LazyFrame:
     """Some rows of a file, with some of the columns."""
-    part = pl.scan_ipc(file.absolute(), glob=False).slice(first, count)
+    part = pl.scan_ipc(rows.file.absolute(), glob=False).slice(rows.first, rows.count)
     part = part.rename(_renamed(part.collect_schema(), set(schema)))
     own = part.collect_schema()
     columns = (
         (pl.col(column) if column in own else pl.repeat(None, pl.len())).cast(kind).alias(column)
         for column, kind in wanted.items()
     )
-    return part.select(*columns).collect()
+    return part.select(*columns)
 
 
 def _empty(schema: dict[str, pl.DataType]) -> pl.LazyFrame:

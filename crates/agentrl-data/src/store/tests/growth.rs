@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::super::segment::Segment;
+use super::super::tiers::{merged_with, worth_merging};
 use super::*;
 use crate::batch::i64s;
 
@@ -58,6 +60,110 @@ fn small_commits_are_written_few_times() {
     assert!((8..=21).contains(&most_files), "{most_files}");
     assert!(store.verify(&mut || Ok(())).unwrap().is_empty());
     assert_eq!(store.batch(17).unwrap().num_draws(), 4);
+}
+
+#[test]
+fn merging_all_the_time_writes_a_row_few_times() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    let (mut most_files, mut halves) = (0, Vec::new());
+    for _ in 0..2 {
+        let mut written = 0;
+        for _ in 0..150 {
+            train(&mut store);
+            let before = memory.written();
+            store.compact(&mut || Ok(())).unwrap();
+            written += memory.written() - before;
+            most_files = most_files.max(store.files.segments.values().map(Vec::len).max().unwrap());
+        }
+        halves.push(written);
+    }
+    // The files of a folder become larger by a factor of two at least: 26 kB in an iteration, 8 MB in all.
+    let kept = kept(&memory) as u64;
+    assert!(kept > 6 << 20 && halves[0] > kept / 2, "{kept} bytes kept, {halves:?} written");
+    assert!(halves[1] <= 2 * halves[0] && halves[1] <= 6 * kept, "{kept} bytes kept, {halves:?} written");
+    assert!((2..=12).contains(&most_files), "{most_files}");
+    assert!(store.verify(&mut || Ok(())).unwrap().is_empty());
+    assert_eq!(store.batch(17).unwrap().num_draws(), 4);
+}
+
+/// A file of so many bytes, which has as many rows.
+fn of_bytes(first_row: u64, bytes: u64) -> Segment {
+    let written =
+        serde_json::json!({"first_row": first_row, "commit": 1, "sealed": [bytes, [0, 0], [bytes - 1, bytes, 0]]});
+    serde_json::from_value(written).unwrap()
+}
+
+/// Files of some sizes, one behind the other.
+fn of_sizes(sizes: &[u64]) -> Vec<Segment> {
+    let mut row = 0;
+    let file = |&bytes: &u64| {
+        row += bytes;
+        of_bytes(row - bytes, bytes)
+    };
+    sizes.iter().map(file).collect()
+}
+
+#[test]
+fn a_merge_is_worth_it_where_the_largest_file_doubles() {
+    let k = 1 << 10;
+    let groups: [(&[u64], Option<std::ops::Range<usize>>); 9] = [
+        (&[], None),
+        (&[100 * k], None),
+        (&[100 * k, 100 * k], Some(0..2)),
+        (&[100 * k, 99 * k], None),
+        // 100 + 60 + 40 = 2 * 100.
+        (&[100 * k, 60 * k, 40 * k], Some(0..3)),
+        (&[1000 * k, 600 * k, 300 * k, 50 * k], None),
+        // The first does not double: 100 + 3 * 32 < 2 * 100, for a small file counts for 32; the others do.
+        (&[100 * k, 30 * k, 20 * k, k], Some(1..4)),
+        // No file is larger than 64 MB: 40 + 30 are too much, 30 + 30 are not.
+        (&[40 << 20, 30 << 20, 30 << 20], Some(1..3)),
+        (&[64 << 20, k, k], Some(1..3)),
+    ];
+    for (sizes, expected) in groups {
+        assert_eq!(worth_merging(&of_sizes(sizes)), expected, "{sizes:?}");
+    }
+    // Rows between them were dropped.
+    assert_eq!(worth_merging(&[of_bytes(0, 10), of_bytes(11, 10)]), None);
+}
+
+#[test]
+fn ten_thousand_commits_are_merged_in_few_files_and_few_times() {
+    for (every, seed) in [(1, 1), (7, 2), (1000, 3)] {
+        let (mut random, mut files, mut rewritten, mut most_files) = (Random::new(seed), Vec::<Segment>::new(), 0, 0);
+        let mut merge = |files: &mut Vec<Segment>, from: usize, to: usize, more: u64| {
+            let first_row = files.get(from).map_or(0, |file: &Segment| file.first_row);
+            let old: u64 = files.drain(from..to).map(|file| file.bytes()).sum();
+            files.insert(from, of_bytes(first_row, old + more));
+            rewritten += old;
+        };
+        for commit in 0..10_000 {
+            let bytes = (1 << 10) + random.below(60 << 10) as u64;
+            let end = files.last().map_or(0, Segment::end_row);
+            let count = merged_with(&files, bytes, end);
+            let from = files.len() - count;
+            if count == 0 {
+                files.push(of_bytes(end, bytes));
+            } else {
+                let to = files.len();
+                merge(&mut files, from, to, bytes);
+            }
+            while commit % every == 0
+                && let Some(group) = worth_merging(&files)
+            {
+                merge(&mut files, group.start, group.end, 0);
+            }
+            most_files = most_files.max(files.len());
+        }
+        let total: u64 = files.iter().map(Segment::bytes).sum();
+        // A file begins with 1 kB to 61 kB and ends with 64 MB: it doubles 16 times at most.
+        let times = rewritten as f64 / total as f64;
+        assert!((1.0..=12.0).contains(&times), "{times} times each byte, merging every {every} commits");
+        // Full files are half full at least, and there are 7 of each of 5 orders before them.
+        let full = total / (32 << 20);
+        assert!(most_files as u64 <= full + 35, "{most_files} files of {total} bytes, merging every {every} commits");
+    }
 }
 
 #[test]
@@ -231,4 +337,29 @@ fn a_manifest_says_as_much_of_a_large_file_as_of_a_small_one() {
     let blocks = nodes.iter().map(|file| file.pieces(&memory, &run().join("nodes")).unwrap().count()).sum::<usize>();
     assert!(blocks > 24 * 16, "{blocks} blocks of nodes, one a trajectory and some prompts");
     assert!(sizes[23] < 3 * sizes[0], "{sizes:?}");
+}
+
+#[test]
+fn unused_blobs_are_looked_for_once() {
+    let memory = Memory::new();
+    let mut store = open(&memory);
+    (0..3).for_each(|_| drop(trained(&mut store, &[])));
+    drop(store);
+    let stray = run().join(format!("blobs/ab/ab{}", "0".repeat(62)));
+    let leave = || {
+        memory.create_folder(stray.parent().unwrap()).unwrap();
+        memory.write(&stray, b"what a writer wrote that was killed before its commit").unwrap();
+    };
+    let is_there = || memory.image().files().contains_key(&stray);
+    leave();
+    let mut store = open(&memory);
+    store.compact(&mut || Ok(())).unwrap();
+    assert!(!is_there());
+    // While this writer lives, only what it drops can leave more.
+    leave();
+    let before = memory.bytes_read();
+    assert_eq!(store.compact(&mut || Ok(())).unwrap(), 0);
+    assert_eq!((memory.bytes_read(), is_there()), (before, true), "no node is read again");
+    store.drop_before(1, false, &mut || Ok(())).unwrap();
+    assert!(!is_there());
 }

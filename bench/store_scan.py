@@ -1,0 +1,121 @@
+"""What `store_read.py` asks of a store of some gigabytes as a whole: open it, scan a column, statistics, and filters.
+
+Each is timed on files that the system was asked to forget, and on files that are in memory. Bytes are those that came
+from the disk for it (`read_bytes` of `/proc/self/io`), what the system reads ahead included. The peer of a scan is
+Polars on the same files, found by a pattern; results are compared first. What opening takes where there are more files
+than a disk of today holds is measured on manifests that were made up.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import xxhash
+from common import counted, forget
+
+import agentrl_core as arl
+from agentrl_core.integrations.polars import scan
+from agentrl_core.view.statistics import statistics
+
+LOGPROB = pl.col("logprobs").list.sum().sum()
+
+
+def measured(run: Path) -> list[dict[str, Any]]:
+    """A line for each thing that is asked of a run, printed and returned."""
+    files = run / "nodes" / "*.arrow"
+    size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+    closed = arl.Store.open(run, read_only=True).iteration
+    draws = pl.scan_ipc(run / "draws" / "*.arrow").select(pl.len()).collect().item()
+    trajectories = scan(run).trajectories
+    task = trajectories.select("task_id").head(1).collect().item()
+    wanted = {"an iteration": pl.col("iteration") == closed // 2, "a task": pl.col("task_id") == task}
+
+    def column() -> float:
+        return float(scan(run).nodes.select(LOGPROB).collect().item())
+
+    def peer() -> float:
+        return float(pl.scan_ipc(files).select(LOGPROB).collect().item())
+
+    def few() -> pl.DataFrame:
+        ids = trajectories.filter(wanted["a task"]).select("trajectory_id").collect()["trajectory_id"]
+        with arl.Store.open(run, read_only=True) as store:
+            batch = store.trajectory_batch(ids)
+        return scan(batch).trajectories.agentrl.paths(batch).collect()
+
+    assert np.isclose(column(), peer(), rtol=1e-6)
+    assert int(statistics(scan(run))["draws"].sum()) == draws
+    lines = [
+        _line(run, "open", lambda: arl.Store.open(run, read_only=True).close(), runs=20),
+        _line(run, "mean log-prob, scan", column),
+        _line(run, "mean log-prob, Polars", peer),
+        _line(run, "stats", lambda: statistics(scan(run)), runs=1),
+    ]
+    for name, predicate in wanted.items():
+        found = trajectories.filter(predicate)
+        assert found.collect().height < closed * 1024
+        lines += [
+            _line(run, f"trajectories of {name}", lambda found=found: found.collect(), rows=True),
+            _line(run, f"paths of {name}", lambda found=found: found.agentrl.paths(scan(run)).collect(), rows=True),
+        ]
+    lines.append(_line(run, "paths of a task, trajectory_batch", few, rows=True))
+    print(f"{size / 1e9:.2f} GB, {closed} iterations, {draws} draws")
+    return [{"gigabytes": size / 1e9, **line} for line in lines]
+
+
+def _line(run: Path, work: str, call: Callable[[], Any], *, runs: int = 3, rows: bool = False) -> dict[str, Any]:
+    """Milliseconds of a call on forgotten files and of the fastest on warm ones, and bytes that the first one read."""
+    forget(run)
+    before, begin = counted("read_bytes"), time.perf_counter()
+    found = call()
+    first, read = 1e3 * (time.perf_counter() - begin), counted("read_bytes") - before
+    times = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        call()
+        times.append(1e3 * (time.perf_counter() - begin))
+    line = {"work": work, "forgotten_ms": first, "warm_ms": min(times), "read_mb": read / 1e6}
+    more = ""
+    if rows:
+        line |= {"rows": found.height, "rows_mb": found.estimated_size() / 1e6}
+        more = f"   for {line['rows_mb']:8.2f} MB in {line['rows']} rows"
+    print(f"{work:<32} {first:10.1f} ms  warm {min(times):9.1f} ms  read {read / 1e6:10.2f} MB{more}", flush=True)
+    return line
+
+
+def manifests(run: Path, folder: Path) -> list[dict[str, Any]]:
+    """A line for each number of files that a manifest names, made up of one that a run has."""
+    body = max((run / "manifest").glob("*.json")).read_text(encoding="utf-8").rsplit("\n", 2)[0]
+    lines = []
+    for count in (200, 2_000, 20_000, 200_000):
+        content = json.loads(body)
+        first = content["segments"]["nodes"][0]
+        rows = first["sealed"][0]
+        begin = content["next"]["node"]
+        content["segments"]["nodes"] = [
+            {
+                "first_row": begin + rows * place,
+                "commit": content["version"],
+                "sealed": [rows, [begin + rows * place, begin + rows * (place + 1) - 1], first["sealed"][2]],
+                "bounds": {"group_id": [begin + 128 * place, begin + 128 * place + 127]},
+            }
+            for place in range(count)
+        ]
+        content["rows"]["nodes"] = content["next"]["node"] = begin + rows * count
+        text = json.dumps(content, separators=(",", ":"))
+        path = folder / f"{count}" / "manifest" / f"{content['version']:08}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{text}\n{xxhash.xxh3_128_hexdigest(text.encode())}\n", encoding="utf-8")
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            arl.Store.open(path.parent.parent, read_only=True).close()
+            times.append(1e3 * (time.perf_counter() - start))
+        lines.append({"files": count, "manifest_kb": len(text) / 1e3, "open_ms": min(times)})
+        print(f"a manifest of {count:7} files, {len(text) / 1e3:8.1f} kB: open {min(times):8.2f} ms", flush=True)
+    return lines
