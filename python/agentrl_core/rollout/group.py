@@ -78,7 +78,8 @@ class Group(GroupView):
         self._parent = parent
         self._role: Role = role
         self._members: dict[str, int] = {}
-        self._derived = 0
+        self._derived: list[Group] = []
+        """Those that it made, which live as long as it."""
         self._rounds = 0
         self._decisions = 0
         self._names: dict[str, int] = {}
@@ -302,6 +303,7 @@ class Group(GroupView):
             program=program,
             role=role,
         )
+        self._derived.append(group)
         await self._runtime.derive(group)
         return group
 

@@ -412,7 +412,7 @@ class Trajectory(View):
         here = self._path.here or Place(None, None, 0, 0)
         outcome = Outcome() if answer is None else answer.outcome
         turn = Turn(
-            branch=self,
+            taker=self._reference,
             index=len(self.turns),
             begin=here,
             length=self._path.length - here.tokens,

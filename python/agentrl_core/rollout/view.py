@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from agentrl_core.engine.base import Sampling
 from agentrl_core.env.base import Content, Message, as_messages
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.held import held
 from agentrl_core.rollout.lanes import Lanes
 from agentrl_core.rollout.match import Seat
 from agentrl_core.rollout.path import Path, Place
@@ -48,7 +50,7 @@ class View:
         facts: Mapping[str, Any] | None = None,
         asked: Content = "",
     ) -> None:
-        self.group = group
+        self._group = ref(group)
         self.key = key
         self.name = path.name
         self.agent = agent
@@ -76,7 +78,17 @@ class View:
         self._lanes: Lanes | None = None
         """Its conversations, where its episode holds several."""
         self._awaited = OneAtATime(self.name)
+        self._reference = ref(self)
         runtime.began()
+
+    @property
+    def group(self) -> Family:
+        """The group that it belongs to, which holds it.
+
+        Raises:
+            InvalidInputError: nobody holds the group any more.
+        """
+        return held(self._group, f"the group of branch {self.name}")
 
     @property
     def handle(self) -> int:
