@@ -315,8 +315,9 @@ class Trajectory(View):
                 self.break_down(str(error))
                 return None
         sampling = _sampled(sampling, most, runtime.chat(self.agent).stop_token_ids)
-        asking = f"{path.name}/segment{self._segments[path.name]}"
-        self._segments[path.name] += 1
+        number = self._segments.get(path.name, 0)
+        self._segments[path.name] = number + 1
+        asking = f"{path.name}/segment{number}"
         if path.images:
             runtime.check_images(self.agent, self._episode.title)
         seed = runtime.forest.segment_seed(path.handle)
@@ -343,9 +344,10 @@ class Trajectory(View):
 
     def _of_engine(self, level: str | None = None) -> dict[str, float]:
         """What the engine that sampled the open action says of it, if the program declares that (at a level)."""
-        declared = self.group.fact_levels.get(PRECISION)
-        sampled = any(isinstance(part, Segment) for part in self._path.open)
-        if declared is None or level not in (None, declared) or not sampled:
+        declared = self.record.levels.get(PRECISION)
+        if declared is None or level not in (None, declared):
+            return {}
+        if not any(isinstance(part, Segment) for part in self._path.open):
             return {}
         bits = self._runtime.precision(self.agent)
         return {} if bits is None else {PRECISION: float(bits)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 from weakref import ref
@@ -70,7 +69,7 @@ class View:
         self._sampling = sampling
         self._forks: dict[int, int] = {}
         """Forks made at each place."""
-        self._segments: Counter[str] = Counter()
+        self._segments: dict[str, int] = {}
         """How many segments were asked for, by the path's name, and answers below: what names them in the journal."""
         self._answers = 0
         self._asking: set[str] = set()
