@@ -103,7 +103,7 @@ class Path:
     @property
     def images(self) -> tuple[Image, ...]:
         """All that it shows, in order."""
-        return tuple(image for _, _, images in self._images for image in images)
+        return tuple(image for _, _, images in self._images for image in images) if self._images else ()
 
     @property
     def text(self) -> str:

@@ -87,7 +87,7 @@ class Trajectory(View):
 
     async def _say_more(self, path: Path, sampling: Sampling, max_tokens: int | None) -> Segment | None:
         """More of the open action of a path, or a new one."""
-        wanted = sampling.max_tokens - sum(map(_length, path.open))
+        wanted = sampling.max_tokens - (sum(map(_length, path.open)) if path.open else 0)
         wanted = wanted if max_tokens is None else min(wanted, max_tokens)
         segment = None
         while wanted > 0 and not self.over:
@@ -318,10 +318,11 @@ class Trajectory(View):
         number = self._segments.get(path.name, 0)
         self._segments[path.name] = number + 1
         asking = f"{path.name}/segment{number}"
-        if path.images:
+        images = path.images
+        if images:
             runtime.check_images(self.agent, self._episode.title)
         seed = runtime.forest.segment_seed(path.handle)
-        request = Request(tokens, seed, sampling, group=self.group.name, images=path.images)
+        request = Request(tokens, seed, sampling, self.group.name, images)
         self._asking.add(asking)
         try:
             segment = await runtime.generate(asking, self.agent, request)
