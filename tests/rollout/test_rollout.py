@@ -28,7 +28,7 @@ def turn(
     numbers = np.array(values, np.float32)
     segment = Segment(np.zeros(len(values), np.int32), -numbers, numbers, "stop", 0, seed)
     return rollout.Turn(
-        branch=SimpleNamespace(name="0.0/0.0", seed=seed),  # type: ignore[arg-type]
+        taker=lambda: SimpleNamespace(name="0.0/0.0", seed=seed),  # type: ignore[arg-type]
         index=1,
         begin=rollout.Place(0, None, 1, 1, follows_tool),
         length=len(values),

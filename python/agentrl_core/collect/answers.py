@@ -105,22 +105,31 @@ class Checks:
             self.refuse(f"Outcome.flags is {shown(flags)}", "give env.StepFlag bits, a whole number from 0 to 2^32 - 1")
         if outcome.info is not None and not isinstance(outcome.info, Mapping):
             self.refuse(f"Outcome.info is {shown(outcome.info)}", "give a table of facts, or None")
-        checked = Outcome(
-            observation=observation,
-            reward=self._reward(outcome.reward),
-            terminated=terminated,
-            truncated=truncated,
-            flags=int(flags),
-            success=None if outcome.success is None else self._verdict(outcome.success, "success"),
-            info=outcome.info,
-            facts=self._told(outcome.facts),
-            context=self._context(outcome.context, alone=not waits),
-            besides=self.contexts(outcome.besides, "Outcome.besides", alone=not waits),
-        )
-        return Answer(checked, None if over or (waits and state is None) else self.state(state))
+        reward, flags = self._reward(outcome.reward), int(flags)
+        success = None if outcome.success is None else self._verdict(outcome.success, "success")
+        facts, context = self._told(outcome.facts), self._context(outcome.context, alone=not waits)
+        besides = self.contexts(outcome.besides, "Outcome.besides", alone=not waits)
+        # Most are as they should be, and need no copy.
+        if not (
+            observation is outcome.observation
+            and reward is outcome.reward
+            and terminated is outcome.terminated
+            and truncated is outcome.truncated
+            and flags is outcome.flags
+            and success is outcome.success
+            and facts is outcome.facts
+            and context is outcome.context
+            and besides is outcome.besides
+        ):
+            outcome = Outcome(
+                observation, reward, terminated, truncated, flags, success, outcome.info, facts, context, besides
+            )
+        return Answer(outcome, None if over or (waits and state is None) else self.state(state))
 
     def contexts(self, contexts: Any, name: str, *, alone: bool = True) -> tuple[Context, ...]:
         """Those of lanes that wait; the first of an episode is that of its own observation."""
+        if contexts == ():
+            return ()
         if not isinstance(contexts, Sequence):
             self.refuse(f"{name} is {shown(contexts)}", "give env.Context, one for each lane that waits")
         checked = []

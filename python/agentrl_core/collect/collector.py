@@ -28,6 +28,7 @@ from agentrl_core.collect.checks import (
 from agentrl_core.collect.cut import WHOLE, Cut
 from agentrl_core.collect.episode import World
 from agentrl_core.collect.evaluation import Evaluation
+from agentrl_core.collect.freed import give_back
 from agentrl_core.collect.head import Head, Known
 from agentrl_core.collect.iteration import (
     Made,
@@ -409,6 +410,7 @@ class Collector:
             say_nothing_scored(self._notices, self.recipe, titles, made, head.iteration)
         say_unasked(self._notices, journal)
         with_changes, self._tasks = batch._core.advance_tasks(head.tasks, dict(made.domains))
+        give_back(with_changes.level_len("node_token"))
         return Batch(with_changes)
 
     def _make(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from agentrl_core.collect.actors import Actor
@@ -80,21 +79,16 @@ class World:
             workers.close()
 
 
-@dataclass(frozen=True)
-class Played:
-    """An action that was answered."""
-
-    action: Any
-    answer: Any
-    snapshot: Any
-
-
 class Episode:
     """An episode of a world, whatever happens to the one that runs.
 
     What the journal holds is answered from there, and nothing runs until somebody goes on. An episode that raises,
     takes too long or loses its process is built anew and brought back by its actions; where that shows something else
     than it showed before, it is over.
+
+    Attributes:
+        answers: what it answered to its actions, in order.
+        moves: the actions.
     """
 
     def __init__(
@@ -116,7 +110,9 @@ class Episode:
         self._notices = notices
         self._seconds = seconds
         self._begin: Begin | None = None
-        self._played: list[Played] = []
+        self.answers: list[Any] = []
+        self.moves: list[Any] = []
+        self._snapshots: list[Any] = []
         self._handle: Any = None
         self._checks = Checks(world.title, task.task_id, world.facts)
 
@@ -151,16 +147,6 @@ class Episode:
             raise InternalError("an episode was asked what it began with before it was reset")
         return self._begin
 
-    @property
-    def answers(self) -> Sequence[Any]:
-        """What it answered to its actions, in order."""
-        return [played.answer for played in self._played]
-
-    @property
-    def moves(self) -> Sequence[Any]:
-        """The actions that it answered."""
-        return [played.action for played in self._played]
-
     async def reset(self, name: str) -> None:
         """Find out what it begins with; see `RunningEpisode`."""
         asked = digest(self._task.task_id, str(self._seed), self._world.name)
@@ -177,22 +163,22 @@ class Episode:
     async def step(self, name: str, action: Any) -> Any:
         """Give it the next action; see `RunningEpisode`."""
         said = action if isinstance(action, str) else json.dumps(action, sort_keys=True)
-        asked = digest(said, str(len(self._played)), str(self._seed))
+        asked = digest(said, str(len(self.moves)), str(self._seed))
         recorded = self._journal.find(name, asked, read_answer)
         if recorded is not None:
             self._drop()
-            self._played.append(Played(action, recorded, None))
+            self._played(action, recorded, None)
             return recorded
-        number = len(self._played) + 1
+        number = len(self.moves) + 1
 
-        async def act() -> Played:
+        async def act() -> tuple[Any, Any]:
             if self._handle is None:
                 await self._build()
             reply = await self._world.workers.act(self._handle, action, self._seconds)
-            return Played(action, self._checked(number, action, reply), reply.snapshot)
+            return self._checked(number, action, reply), reply.snapshot
 
-        played: Played = await self._whole(act)
-        answers = played.answer.of.values() if isinstance(played.answer, Joint) else [played.answer]
+        answer, snapshot = await self._whole(act)
+        answers = answer.of.values() if isinstance(answer, Joint) else [answer]
         # NaN is the one number that is not itself.
         if [each for each in answers if each.outcome.reward != each.outcome.reward]:
             self._notices.once(
@@ -201,9 +187,15 @@ class Episode:
                 "trajectories without a known reward are left out of the update and counted in the metric "
                 "collect.unscored; pay a number, or None where nothing is paid",
             )
-        self._journal.keep(name, asked, played.answer, write_answer)
-        self._played.append(played)
-        return played.answer
+        self._journal.keep(name, asked, answer, write_answer)
+        self._played(action, answer, snapshot)
+        return answer
+
+    def _played(self, action: Any, answer: Any, snapshot: Any) -> None:
+        """An action was answered."""
+        self.moves.append(action)
+        self.answers.append(answer)
+        self._snapshots.append(snapshot)
 
     def copy(self, turns: int) -> Episode:
         """An episode of its own that is where this one was behind so many actions."""
@@ -222,7 +214,8 @@ class Episode:
             seconds=self._seconds,
         )
         other._begin = self._begin
-        other._played = self._played[:turns]
+        other.moves, other.answers = self.moves[:turns], self.answers[:turns]
+        other._snapshots = self._snapshots[:turns]
         return other
 
     def close(self) -> None:
@@ -258,7 +251,7 @@ class Episode:
                     repairs, reason = repairs + 1, f"{type(error).__name__}: {error}"
                 if repairs > _REPAIRS or not self._world.replayable:
                     raise EpisodeError(
-                        f"environment {self._world.title}, step {len(self._played) + 1} of task "
+                        f"environment {self._world.title}, step {len(self.moves) + 1} of task "
                         f"{self._task.task_id!r} broke down {repairs} times; the last time: {reason}"
                     )
                 self._progress.repairs += 1
@@ -267,13 +260,14 @@ class Episode:
 
     async def _build(self) -> None:
         """A fresh one, brought to where the actions have led."""
-        workers, played = self._world.workers, self._played
-        if played and self._world.restores:
-            actions = [each.action for each in played]
+        workers = self._world.workers
+        if self.moves and self._world.restores:
+            snapshot = self._snapshots[-1] or self._order()
             self._handle, state = await workers.restore(
-                self._task, self._seed, actions, played[-1].snapshot or self._order(), self._seconds
+                self._task, self._seed, list(self.moves), snapshot, self._seconds
             )
-            self._compare(f"step {len(played)}", {"state_key": played[-1].answer.state_key}, {"state_key": state})
+            before = self.answers[-1].state_key
+            self._compare(f"step {len(self.moves)}", {"state_key": before}, {"state_key": state})
             return
         self._handle, first = await workers.begin(self._task, self._seed, self._seconds)
         checks = self._checks
@@ -290,20 +284,20 @@ class Episode:
         if self._begin is None:
             self._begin = begin
         self._compare("reset", _named(*self._begin[:2]), _named(*begin[:2]))
-        for number, each in enumerate(played, start=1):
-            reply = await workers.act(self._handle, each.action, self._seconds)
-            answer = self._checked(number, each.action, reply)
-            self._compare(f"step {number}", _shown(each.answer), _shown(answer))
+        for number, (action, before) in enumerate(zip(self.moves, self.answers, strict=True), start=1):
+            reply = await workers.act(self._handle, action, self._seconds)
+            answer = self._checked(number, action, reply)
+            self._compare(f"step {number}", _shown(before), _shown(answer))
 
     def _order(self) -> bytes | None:
         """The states in which lanes began to wait, in the order in which they were told; None: it holds no lanes."""
         if not self._known[3]:
             return None
         states = [self._known[1], *(context.state_key for context in self._known[3][1:])]
-        for number, played in enumerate(self._played, start=1):
+        for number, answer in enumerate(self.answers, start=1):
             if number == len(states):
-                states.append(played.answer.state_key)
-            states += [context.state_key for context in played.answer.outcome.besides]
+                states.append(answer.state_key)
+            states += [context.state_key for context in answer.outcome.besides]
         return json.dumps([state if isinstance(state, str) else state.decode("latin-1") for state in states]).encode()
 
     def _checked(self, step: int, action: Any, reply: Reply) -> Any:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentrl_core.data.json_text import to_json
 from agentrl_core.engine.base import Request, Sampling, Segment, Top
@@ -57,27 +58,42 @@ class Journal:
     def __init__(self, file: JournalFile | None = None) -> None:
         self._file = file
         self._values: dict[str, tuple[bytes, Any, Callable[[Any], bytes]]] = {}
-        """What was recorded since then, with the digest of its question and what writes it."""
+        """What is at hand of what was recorded since then, with the digest of its question and what writes it."""
+        self._written: set[str] = set()
+        """What was put into the file since it was read. What was sampled is not kept here beside it, but read again."""
         self._stored: dict[str, bytes] = {}
-        """What the file held before: digest and payload."""
+        """What the file held when it was read: digest and payload."""
         self._replaced: list[tuple[str, Any]] = []
         """What another record has taken the place of, as values or as digest and payload."""
         self._carried: frozenset[str] = frozenset()
-        for name, payload in () if file is None else file.records():
+        self._read()
+        self.begin()
+
+    def _read(self) -> None:
+        """Have what the file holds at hand."""
+        if self._file is None:
+            return
+        self._written, self._stored, self._replaced = set(), {}, []
+        for name, payload in self._file.records():
             title, record = name.decode(), bytes(payload)
             if title == CARRIED:
                 self._carried = frozenset(self._stored)
             if self._stored.get(title, record) != record:
                 self._replaced.append((title, self._stored[title]))
             self._stored[title] = record
-        self.begin()
+
+    def _names(self) -> dict[str, None]:
+        """All records in their order, at hand."""
+        if self._written:
+            self._read()
+        return dict.fromkeys((*self._stored, *self._values))
 
     def __len__(self) -> int:
-        return len(self._stored.keys() | self._values.keys())
+        return len(self._names())
 
     def begin(self) -> None:
         """The programs are run from their beginnings."""
-        self._unasked = dict.fromkeys((*self._stored, *self._values))
+        self._unasked = self._names()
 
     @property
     def unasked(self) -> list[str]:
@@ -85,7 +101,7 @@ class Journal:
         return list(self._unasked)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._values or name in self._stored
+        return name in self._values or name in self._written or name in self._stored
 
     def is_carried(self, name: str) -> bool:
         """Whether a record was made in an iteration before."""
@@ -98,6 +114,8 @@ class Journal:
             if known != digest:
                 return None
         else:
+            if name in self._written:
+                self._read()
             record = self._stored.get(name)
             if record is None or not record.startswith(digest):
                 return None
@@ -110,18 +128,23 @@ class Journal:
         if name in self._unasked and name in self:
             self._replaced.append((name, self._latest(name)))
         if name == CARRIED:
-            self._carried = frozenset((*self._stored, *self._values))
+            self._carried = frozenset(self._names())
         if self._file is not None:
             self._file.append(name.encode(), digest + write(value))
-        self._values[name] = digest, value, write
+            self._written.add(name)
+        # A program may ask for an effect twice.
+        if self._file is None or write is write_value:
+            self._values[name] = digest, value, write
 
     def _latest(self, name: str) -> Any:
         """The value of a record, or its digest and payload."""
+        if name in self._written:
+            self._read()
         return self._values[name][1] if name in self._values else self._stored[name]
 
     def carry(self, groups: Collection[str], later: Journal) -> None:
         """Have another journal hold the records of some groups too; here nobody is to ask for them any more."""
-        for name in list(dict.fromkeys((*self._stored, *self._values))):
+        for name in self._names():
             if group_of(name) not in groups:
                 continue
             self._unasked.pop(name, None)
@@ -137,19 +160,24 @@ class Journal:
 
     def put(self, name: str, record: bytes) -> None:
         """Keep a record as another file has it, digest and payload."""
-        if self._file is not None:
+        if self._file is None:
+            self._stored[name] = record
+        else:
             self._file.append(name.encode(), record)
-        self._stored[name] = record
+            self._written.add(name)
 
     def segments(self, groups: Collection[str]) -> Iterator[Segment]:
         """What was sampled for some groups."""
-        for name in dict.fromkeys((*self._stored, *self._values)):
+        for name in self._names():
             if "/segment" in name and group_of(name) in groups:
                 each = self._latest(name)
                 yield read_segment(each[DIGEST_BYTES:]) if isinstance(each, bytes) else each
 
     def left_over(self) -> dict[str, list[tuple[str, Segment]]]:
         """What was sampled and never asked for again, by the group of the selection; each with its name, in order."""
+        if not (self._unasked or self._replaced):
+            return {}
+        self._names()
         replaced = {name for name, _ in self._replaced}
         left: dict[str, list[tuple[str, Segment]]] = {}
         for name, each in [
@@ -176,13 +204,16 @@ def digest(*parts: bytes | str) -> bytes:
 
 def question(request: Request, engine: str) -> bytes:
     """The digest of a request to an engine."""
-    tokens = request.tokens.astype(np.int32, copy=False)
+    tokens = np.ascontiguousarray(request.tokens, np.int32)
     images = [_framed(image.sha256) for image in request.images]
-    return _digest([tokens.nbytes.to_bytes(8, "little"), tokens.tobytes(), _asked(request.sampling, engine), *images])
+    return _digest([tokens.nbytes.to_bytes(8, "little"), tokens, _asked(request.sampling, engine), *images])
 
 
-def _digest(pieces: Sequence[bytes]) -> bytes:
-    return hashlib.blake2b(b"".join(pieces), digest_size=DIGEST_BYTES).digest()
+def _digest(pieces: Sequence[bytes | NDArray[np.int32]]) -> bytes:
+    hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for piece in pieces:
+        hashed.update(piece)
+    return hashed.digest()
 
 
 def _framed(part: bytes | str) -> bytes:
@@ -209,13 +240,14 @@ def write_segment(segment: Segment) -> bytes:
         likely,
         segment.entropies is not None,
     )
-    arrays = [segment.tokens.astype(np.int32, copy=False), segment.logprobs.astype(np.float32, copy=False)]
+    parts = [header, np.ascontiguousarray(segment.tokens, np.int32), np.ascontiguousarray(segment.logprobs, np.float32)]
     if segment.entropies is not None:
-        arrays.append(segment.entropies.astype(np.float32, copy=False))
+        parts.append(np.ascontiguousarray(segment.entropies, np.float32))
     if top is not None:
-        arrays += [top.tokens.astype(np.int32, copy=False), top.logprobs.astype(np.float32, copy=False)]
-    cached = b"" if segment.cached_tokens is None else _CACHED.pack(segment.cached_tokens)
-    return header + b"".join(array.tobytes() for array in arrays) + cached
+        parts += [np.ascontiguousarray(top.tokens, np.int32), np.ascontiguousarray(top.logprobs, np.float32)]
+    if segment.cached_tokens is not None:
+        parts.append(_CACHED.pack(segment.cached_tokens))
+    return b"".join(parts)
 
 
 def read_segment(payload: bytes) -> Segment:
@@ -262,14 +294,17 @@ def read_answer(payload: bytes) -> Answer | Joint:
 def _table(answer: Answer) -> dict[str, Any]:
     """An answer as JSON: what is as it is where nobody says anything is left out."""
     outcome = answer.outcome
-    told: dict[str, Any] = {
-        "observation": _shown(outcome.observation),
-        "reward": None if outcome.reward is None else repr(float(outcome.reward)),
-        "success": outcome.success,
-        "info": outcome.info,
-        "context": None if outcome.context is None else _placed(outcome.context),
-    }
-    table = {name: value for name, value in told.items() if value is not None}
+    table: dict[str, Any] = {}
+    if outcome.observation is not None:
+        table["observation"] = _shown(outcome.observation)
+    if outcome.reward is not None:
+        table["reward"] = repr(float(outcome.reward))
+    for name in ("success", "info"):
+        value = getattr(outcome, name)
+        if value is not None:
+            table[name] = value
+    if outcome.context is not None:
+        table["context"] = _placed(outcome.context)
     for name in ("terminated", "truncated", "flags"):
         if value := getattr(outcome, name):
             table[name] = value

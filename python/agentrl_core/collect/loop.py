@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from agentrl_core.collect.rings import seldom
 from agentrl_core.collect.watchdog import LOOK_SECONDS, Selector, Watchdog
 from agentrl_core.exceptions import InvalidInputError
 
@@ -97,21 +98,22 @@ def run(
         else:
             done.set()
 
-    try:
-        loop.call_soon_threadsafe(start)
-        watchdog, watched = Watchdog(loop, running.selector), time.monotonic()
-        while not done.wait(LOOK_SECONDS):
-            if alone:
-                watchdog.look(running.thread)
-            if watch is not None and time.monotonic() - watched >= _WATCH_SECONDS:
-                watched = time.monotonic()
+    with seldom():
+        try:
+            loop.call_soon_threadsafe(start)
+            watchdog, watched = Watchdog(loop, running.selector), time.monotonic()
+            while not done.wait(LOOK_SECONDS):
+                if alone:
+                    watchdog.look(running.thread)
+                if watch is not None and time.monotonic() - watched >= _WATCH_SECONDS:
+                    watched = time.monotonic()
+                    watch()
+            if watch is not None:
                 watch()
-        if watch is not None:
-            watch()
-    except BaseException:
-        loop.call_soon_threadsafe(cancel)
-        done.wait(_CLEAN_UP_SECONDS)
-        raise
+        except BaseException:
+            loop.call_soon_threadsafe(cancel)
+            done.wait(_CLEAN_UP_SECONDS)
+            raise
     return tasks[0].result()
 
 

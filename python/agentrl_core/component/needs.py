@@ -9,7 +9,7 @@ import numpy as np
 
 from agentrl_core.component.column import LEVELS, Column, is_said, token
 from agentrl_core.component.component import PHASES, Component
-from agentrl_core.component.rows import Rows
+from agentrl_core.component.rows import Rows, level_of
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import Declared
 from agentrl_core.exceptions import InvalidInputError, RecipeError
@@ -132,7 +132,7 @@ def refuse_unknown(recipe: str, phases: Mapping[str, tuple[Component, ...]], bat
     """Refuse an advantage or weight that is no number where a token with a score is trained."""
     tokens = Rows(batch, "token")
     for phase in ("advantage", "weight"):
-        if not batch.has(phase, "token"):
+        if not batch.has(phase, "token") or np.isfinite(batch.column(phase, level_of(batch, phase, "token"))).all():
             continue
         unknown = tokens.valid & ~np.isfinite(tokens.values(phase))
         if unknown.any():

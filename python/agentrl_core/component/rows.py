@@ -68,9 +68,12 @@ class Rows:
 
     def values(self, name: str) -> NDArray[np.float64]:
         """A column, broadcast from a coarser level where it is made there; `trained_tokens` is counted here."""
+        return np.asarray(self._column(name), dtype=np.float64)
+
+    def _column(self, name: str) -> NDArray[Any]:
         if name == TRAINED and not self.batch.has(name, self.level):
             return self.trained
-        return np.asarray(self.batch.column(name, self.level), dtype=np.float64)
+        return np.asarray(self.batch.column(name, self.level))
 
     def names(self, name: str) -> list[str]:
         """A draw column of text or whole numbers as texts, which mean the same in every batch."""
@@ -90,8 +93,9 @@ class Rows:
         if name in FLAGS and self.level != "draw" and not self.batch.has(name, self.level):
             marked: NDArray[np.bool_] = self.batch.column("flags", self.level) & FLAGS[name] != 0
             return marked
-        flags: NDArray[np.bool_] = np.nan_to_num(self.values(name), nan=0.0) != 0.0
-        return flags
+        column = self._column(name)
+        flags: NDArray[np.bool_] = column != 0
+        return flags & ~np.isnan(column) if column.dtype.kind == "f" else flags
 
     def flagged(self, names: str) -> NDArray[np.bool_]:
         """Whether a draw has a row with one of a comma-joined list of flags, `bool[draws]`."""

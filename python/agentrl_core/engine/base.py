@@ -116,7 +116,7 @@ class Request:
                 f"give at least one token as a one-dimensional integer array"
             )
         seed: object = self.seed
-        if not isinstance(seed, Integral) or not 0 <= int(seed) < 1 << 63:
+        if not isinstance(seed, (int, Integral)) or not 0 <= int(seed) < 1 << 63:
             raise InvalidInputError(f"Request: seed is {seed!r}; give an integer from 0 to 2^63 - 1")
         sampling: object = self.sampling
         if not isinstance(sampling, Sampling):

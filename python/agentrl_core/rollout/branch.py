@@ -319,6 +319,6 @@ class Branch(Trajectory):
                 self._path.place(turn.begin.tokens + shift, len(self.turns)), follows_tool=turn.begin.follows_tool
             )
             self._path.spans[len(self.turns)] = (begin.tokens, begin.tokens + turn.length)
-            self.turns.append(replace(turn, branch=self, index=len(self.turns), begin=begin))
+            self.turns.append(replace(turn, taker=self._reference, index=len(self.turns), begin=begin))
         if other.status in ("finished", "truncated"):
             self._end(other.status)

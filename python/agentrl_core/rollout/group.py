@@ -42,6 +42,7 @@ class Group(GroupView):
         variant: which prompt variant select chose; -1: none.
         key: iteration and place in the selection, then one number for each group that this one was derived from:
             unique in the run.
+        name: the key as a text.
         number: of the group in the forest.
         mode: `train`, or `evaluate`.
         program: what runs it.
@@ -67,6 +68,7 @@ class Group(GroupView):
         self.task = task
         self.size = size
         self.key = key
+        self.name = ".".join(map(str, key))
         self.number = number
         self.variant = -1
         self.mode: Literal["train", "evaluate"] = mode
@@ -78,7 +80,8 @@ class Group(GroupView):
         self._parent = parent
         self._role: Role = role
         self._members: dict[str, int] = {}
-        self._derived = 0
+        self._derived: list[Group] = []
+        """Those that it made, which live as long as it."""
         self._rounds = 0
         self._decisions = 0
         self._names: dict[str, int] = {}
@@ -302,6 +305,7 @@ class Group(GroupView):
             program=program,
             role=role,
         )
+        self._derived.append(group)
         await self._runtime.derive(group)
         return group
 

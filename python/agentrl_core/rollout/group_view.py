@@ -19,6 +19,7 @@ class GroupView:
 
     task: Task
     key: tuple[int, ...]
+    name: str
     branches: list[Branch]
     _runtime: GroupRuntime
 
@@ -26,11 +27,6 @@ class GroupView:
     def iteration(self) -> int:
         """The iteration in which it began."""
         return self.key[0]
-
-    @property
-    def name(self) -> str:
-        """The key as a text."""
-        return ".".join(map(str, self.key))
 
     @property
     def prompt(self) -> str:

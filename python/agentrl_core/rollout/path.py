@@ -39,6 +39,10 @@ class Place:
     follows_tool: bool = False
 
 
+_NOTHING: tuple[Content, NDArray[np.int32]] = "", np.empty(0, np.int32)
+_UNREAD: tuple[object, str] = None, ""
+
+
 class Path:
     """The tokens of one trajectory, built piece by piece; no sampled token is ever made from text again.
 
@@ -71,9 +75,9 @@ class Path:
         self._ends: list[Place] = []
         """Where each turn ends, answer included; and below, where its action does."""
         self._closings: list[Place] = []
-        self._rendered: tuple[Content, NDArray[np.int32]] = "", np.empty(0, np.int32)
+        self._rendered = _NOTHING
         """The last observation that was looked at, and its tokens."""
-        self._read: tuple[object, str] = None, ""
+        self._read = _UNREAD
         """The last part of the open action that was decoded, and the text up to its end."""
         self._counted = 0
         """How many of its tokens somebody counted."""
@@ -99,7 +103,7 @@ class Path:
     @property
     def images(self) -> tuple[Image, ...]:
         """All that it shows, in order."""
-        return tuple(image for _, _, images in self._images for image in images)
+        return tuple(image for _, _, images in self._images for image in images) if self._images else ()
 
     @property
     def text(self) -> str:

@@ -45,13 +45,14 @@ class Record:
         """Take another turn's outcome; returns the facts of its step."""
         self.outcomes.append(outcome)
         self.tell(outcome)
-        return self._of("step", outcome)
+        return self._of("step", outcome) if outcome.facts else {}
 
     def tell(self, outcome: Outcome) -> None:
         """Take what was paid and said, also while others moved."""
         self.reward += outcome.reward or 0.0
         self.success = self.success if outcome.success is None else outcome.success
-        self.facts |= self._of("trajectory", outcome)
+        if outcome.facts:
+            self.facts |= self._of("trajectory", outcome)
 
     def say(self, facts: Mapping[str, Any] | None, *, reward: float | None, success: bool | None) -> None:
         """Take a program's word on a branch that ends."""

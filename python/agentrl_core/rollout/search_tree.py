@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.data.forest import Forest
+from agentrl_core.rollout.held import held
 from agentrl_core.rollout.prefix import Prefix
 
 if TYPE_CHECKING:
@@ -229,13 +231,18 @@ class GroupTree(SearchTree):
 
     def __init__(self, group: Grower, forest: Forest, stored: Batch | None = None, group_id: int = 0) -> None:
         super().__init__(_core.SearchTree() if stored is None else _core.SearchTree.of(stored._core, group_id))  # noqa: SLF001
-        self._group = group
+        self._of = ref(group)
         self._forest = forest
         self._stored = stored
         self._stored_turns = len(self._core)
         self._answered = list(group.branches)
         self._owners: dict[int, Branch] = {}
         self._known = 0
+
+    @property
+    def _group(self) -> Grower:
+        """The group, which holds its tree."""
+        return held(self._of, "the group of a tree")
 
     def answered(self, branch: Branch) -> None:
         """A branch was answered, and what that was is not in the forest yet."""

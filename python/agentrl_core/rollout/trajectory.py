@@ -87,7 +87,7 @@ class Trajectory(View):
 
     async def _say_more(self, path: Path, sampling: Sampling, max_tokens: int | None) -> Segment | None:
         """More of the open action of a path, or a new one."""
-        wanted = sampling.max_tokens - sum(map(_length, path.open))
+        wanted = sampling.max_tokens - (sum(map(_length, path.open)) if path.open else 0)
         wanted = wanted if max_tokens is None else min(wanted, max_tokens)
         segment = None
         while wanted > 0 and not self.over:
@@ -315,12 +315,14 @@ class Trajectory(View):
                 self.break_down(str(error))
                 return None
         sampling = _sampled(sampling, most, runtime.chat(self.agent).stop_token_ids)
-        asking = f"{path.name}/segment{self._segments[path.name]}"
-        self._segments[path.name] += 1
-        if path.images:
+        number = self._segments.get(path.name, 0)
+        self._segments[path.name] = number + 1
+        asking = f"{path.name}/segment{number}"
+        images = path.images
+        if images:
             runtime.check_images(self.agent, self._episode.title)
         seed = runtime.forest.segment_seed(path.handle)
-        request = Request(tokens, seed, sampling, group=self.group.name, images=path.images)
+        request = Request(tokens, seed, sampling, self.group.name, images)
         self._asking.add(asking)
         try:
             segment = await runtime.generate(asking, self.agent, request)
@@ -343,9 +345,10 @@ class Trajectory(View):
 
     def _of_engine(self, level: str | None = None) -> dict[str, float]:
         """What the engine that sampled the open action says of it, if the program declares that (at a level)."""
-        declared = self.group.fact_levels.get(PRECISION)
-        sampled = any(isinstance(part, Segment) for part in self._path.open)
-        if declared is None or level not in (None, declared) or not sampled:
+        declared = self.record.levels.get(PRECISION)
+        if declared is None or level not in (None, declared):
+            return {}
+        if not any(isinstance(part, Segment) for part in self._path.open):
             return {}
         bits = self._runtime.precision(self.agent)
         return {} if bits is None else {PRECISION: float(bits)}
@@ -412,7 +415,7 @@ class Trajectory(View):
         here = self._path.here or Place(None, None, 0, 0)
         outcome = Outcome() if answer is None else answer.outcome
         turn = Turn(
-            branch=self,
+            taker=self._reference,
             index=len(self.turns),
             begin=here,
             length=self._path.length - here.tokens,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import ReferenceType
 
 import numpy as np
 
 from agentrl_core import _core
 from agentrl_core.engine.base import Segment
 from agentrl_core.env.base import TOOL_RESULT, Content
+from agentrl_core.rollout.held import held
 from agentrl_core.rollout.path import Place
 
 
@@ -41,7 +43,7 @@ class Turn:
     """One action of a branch and what the environment answered.
 
     Attributes:
-        branch: which one took it.
+        taker: the branch that took it, which has its turns in turn: so it is held weakly, and `branch` gives it.
         index: its number among the turns of the path, from 0.
         begin: the place before its first token.
         length: how many tokens the action has.
@@ -55,7 +57,7 @@ class Turn:
         over: whether the branch is over with it.
     """
 
-    branch: Taker
+    taker: ReferenceType[Taker] = field(repr=False)
     index: int
     begin: Place
     length: int
@@ -67,6 +69,15 @@ class Turn:
     flags: int
     failed: str | None
     over: bool
+
+    @property
+    def branch(self) -> Taker:
+        """Which one took it.
+
+        Raises:
+            InvalidInputError: nobody holds its branch any more.
+        """
+        return held(self.taker, "the branch that took a turn")
 
     @property
     def end(self) -> Place:

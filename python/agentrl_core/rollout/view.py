@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from agentrl_core.engine.base import Sampling
 from agentrl_core.env.base import Content, Message, as_messages
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.held import held
 from agentrl_core.rollout.lanes import Lanes
 from agentrl_core.rollout.match import Seat
 from agentrl_core.rollout.path import Path, Place
@@ -48,7 +49,7 @@ class View:
         facts: Mapping[str, Any] | None = None,
         asked: Content = "",
     ) -> None:
-        self.group = group
+        self._group = ref(group)
         self.key = key
         self.name = path.name
         self.agent = agent
@@ -68,7 +69,7 @@ class View:
         self._sampling = sampling
         self._forks: dict[int, int] = {}
         """Forks made at each place."""
-        self._segments: Counter[str] = Counter()
+        self._segments: dict[str, int] = {}
         """How many segments were asked for, by the path's name, and answers below: what names them in the journal."""
         self._answers = 0
         self._asking: set[str] = set()
@@ -76,7 +77,17 @@ class View:
         self._lanes: Lanes | None = None
         """Its conversations, where its episode holds several."""
         self._awaited = OneAtATime(self.name)
+        self._reference = ref(self)
         runtime.began()
+
+    @property
+    def group(self) -> Family:
+        """The group that it belongs to, which holds it.
+
+        Raises:
+            InvalidInputError: nobody holds the group any more.
+        """
+        return held(self._group, f"the group of branch {self.name}")
 
     @property
     def handle(self) -> int:

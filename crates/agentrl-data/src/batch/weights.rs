@@ -47,29 +47,46 @@ impl Batch {
             trainable.iter_mut().zip(keep).for_each(|(trainable, &keep)| *trainable &= u8::from(keep));
         }
         let layout = &self.layout;
-        let mut draw_of_token = vec![0_u32; layout.actions.len()];
+        let shares =
+            if options.shared == Shared::Each { None } else { Some(self.shares(&trainable, &valid, options)?) };
+        // All tokens of a turn have one denominator, so it is found for turns: of a turn without a share it is never asked.
+        let share = |token: usize| {
+            let share = shares.as_ref().map_or(1.0, |shares| shares[token]);
+            if trainable[token] == 0 { 0.0 } else { share }
+        };
+        let turns = || layout.token_offsets.windows(2).map(|pair| pair[0] as usize..pair[1] as usize);
+        let of_turns: Vec<f64> = turns().map(|tokens| tokens.map(share).sum()).collect();
+        let draws: Vec<u32> =
+            (0..self.num_draws()).flat_map(|draw| layout.steps(draw).map(move |_| draw as u32)).collect();
+        let numbers: Vec<u32> = (0..of_turns.len() as u32).collect();
+        let episodes = self.keys("episode_id", Level::Step)?;
+        let units = TokenUnits { draws: &draws, turns: &numbers, episodes: &episodes };
+        let trained = vec![1; of_turns.len()];
+        let weights = weight::token_weights(&units, &of_turns, &trained, &valid, options.denominator)?;
+        let mut of_tokens = Vec::with_capacity(trainable.len());
+        for ((tokens, weight), all) in turns().zip(weights).zip(of_turns) {
+            let each = if weight > 0.0 { weight / all } else { 0.0 };
+            of_tokens.extend(tokens.map(|token| share(token) * each));
+        }
+        Ok(of_tokens)
+    }
+
+    /// The share of each action token, by the place where it is stored: a branch may share part of an action only.
+    fn shares(&self, trainable: &[u8], valid: &[bool], options: &TokenWeights<'_>) -> Result<Vec<f64>> {
+        let layout = &self.layout;
+        let trained: Vec<usize> = (0..trainable.len()).filter(|&token| trainable[token] != 0).collect();
+        let all = layout.actions.of(0..layout.actions.len());
+        let stored: Vec<i64> = all.filter(|at| trainable[at.token] != 0).map(|at| at.node_token).collect();
+        let mut draws = Vec::with_capacity(trained.len());
         for draw in 0..self.num_draws() {
-            draw_of_token[layout.tokens(draw)].fill(draw as u32);
+            draws.extend(layout.tokens(draw).filter(|&token| trainable[token] != 0).map(|_| draw as u32));
         }
-        let mut share_of_token = vec![1.0; layout.actions.len()];
-        if options.shared != Shared::Each {
-            // Tokens that are trained, by the place where they are stored: a branch may share part of an action only.
-            let trained: Vec<usize> = (0..trainable.len()).filter(|&token| trainable[token] != 0).collect();
-            let all = layout.actions.of(0..layout.actions.len());
-            let stored: Vec<i64> = all.filter(|at| trainable[at.token] != 0).map(|at| at.node_token).collect();
-            let draws: Vec<u32> = trained.iter().map(|&token| draw_of_token[token]).collect();
-            let shares = weight::shares(&keys::dense_integers(&stored)?.ids, &draws, &valid, options.shared)?;
-            for (token, share) in trained.into_iter().zip(shares) {
-                share_of_token[token] = share;
-            }
+        let mut shares = vec![0.0; trainable.len()];
+        let found = weight::shares(&keys::dense_integers(&stored)?.ids, &draws, valid, options.shared)?;
+        for (token, share) in trained.into_iter().zip(found) {
+            shares[token] = share;
         }
-        let mut turns = Vec::with_capacity(draw_of_token.len());
-        for (step, pair) in layout.token_offsets.windows(2).enumerate() {
-            turns.extend(std::iter::repeat_n(step as u32, (pair[1] - pair[0]) as usize));
-        }
-        let episodes = self.keys("episode_id", Level::Token)?;
-        let units = TokenUnits { draws: &draw_of_token, turns: &turns, episodes: &episodes };
-        weight::token_weights(&units, &share_of_token, &trainable, &valid, options.denominator)
+        Ok(shares)
     }
 
     /// A mask of draws from their indices, each of which must exist and be given once.

@@ -1,0 +1,65 @@
+"""Has Python look for rings of objects seldom while programs run, which make many objects and no rings."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_NEW_OBJECTS = 20_000
+"""So many more objects than before are there when Python looks for rings among them."""
+
+
+class _Seldom:
+    """What Python is told as long as anything runs.
+
+    Turns make objects that live until their group ends. By default Python looks at them after each 700, and whenever
+    they have become a fourth of all objects, at all that the process has, which in one with PyTorch takes longer than
+    a thousand turns. Objects without rings do not wait for it: they leave memory when nobody holds them any more.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._before = self._told = gc.get_threshold()
+
+    def begin(self) -> None:
+        """Something more runs."""
+        with self._lock:
+            self._running += 1
+            if self._running == 1:
+                self._before = gc.get_threshold()
+                first, *others = self._before
+                if first:  # else it never looks
+                    gc.set_threshold(max(first, _NEW_OBJECTS), *others)
+                self._told = gc.get_threshold()
+
+    def end(self) -> None:
+        """Something has ended; behind the last it is as it was, unless somebody said something else meanwhile."""
+        with self._lock:
+            self._running -= 1
+            if not self._running and gc.get_threshold() == self._told:
+                gc.set_threshold(*self._before)
+
+    def forget(self) -> None:
+        """Nothing runs in a child that was just forked, and its parent may have held the lock."""
+        self._lock = threading.Lock()
+        if self._running:
+            self._running = 1
+            self.end()
+
+
+_seldom = _Seldom()
+os.register_at_fork(after_in_child=_seldom.forget)
+
+
+@contextmanager
+def seldom() -> Iterator[None]:
+    """Have Python look for rings seldom meanwhile, in all threads."""
+    _seldom.begin()
+    try:
+        yield
+    finally:
+        _seldom.end()
