@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet, _dispatch_tls_local_include_set, _ForceDispatchKeyGuard
+from torch._C._autograd import _get_current_graph_task_keep_graph
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.tokens import Tokens
@@ -217,10 +218,19 @@ def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 
 def _scaled(ctx: Any, by_loss: Tensor | None, *_: None) -> tuple[Any, ...]:
     gradients = [
-        (gradient * by_loss).to(dtype) if needed and by_loss is not None else None
+        _times(gradient, by_loss).to(dtype) if needed and by_loss is not None else None
         for gradient, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needed, strict=True)
     ]
     return (*gradients, None, None, None, [None] * ctx.streams, None, None, None, None, None, None)
+
+
+def _times(gradient: Tensor, by_loss: Tensor) -> Tensor:
+    """A kept gradient times that of the loss; itself, where that is 1 and nobody comes back for it: it may be large."""
+    # A compiler traces with tensors of its own; on another device, to look would be to wait.
+    known = type(gradient) is Tensor and by_loss.device.type == "cpu"
+    if known and float(by_loss) == 1.0 and not _get_current_graph_task_keep_graph():
+        return gradient
+    return gradient * by_loss
 
 
 fused_loss.register_autograd(_scaled, setup_context=_keep_gradients)

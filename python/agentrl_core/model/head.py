@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -189,7 +190,7 @@ class Head:
         self._tile = _TILE.get(hidden.device.type, _TILE["cpu"])
         row_bytes = weight.shape[0] * self.dtype.itemsize * self.rows.buffers
         self._most = max(1, workspace // row_bytes // self._tile) * self._tile
-        self._buffer = hidden.new_empty((0, weight.shape[0]), dtype=self.dtype)
+        self._buffer = _empty(hidden, (0, weight.shape[0]), self.dtype)
 
     @staticmethod
     def dtypes(hidden: Tensor) -> tuple[torch.dtype, torch.dtype]:
@@ -215,7 +216,7 @@ class Head:
         count, tile = len(states), self._tile
         padded = -(-count // tile) * tile
         if len(self._buffer) < padded:  # the first chunk is the largest
-            self._buffer = self._buffer.new_empty((padded, len(self.weight)))
+            self._buffer = _empty(self._buffer, (padded, len(self.weight)), self.dtype)
         for begin in range(0, padded, tile):
             part = states[begin : begin + tile]
             if len(part) < tile:
@@ -240,7 +241,7 @@ class Gradients:
         self._need_hidden, self._need_weight, self._need_bias = needed
         hidden, weight = head.hidden, head.weight
         self._hidden = hidden.new_zeros(hidden.shape if self._need_hidden else (0,), dtype=head.narrow)
-        self._weight = weight.new_empty(weight.shape if self._need_weight else (0,), dtype=head.dtype)
+        self._weight = _empty(weight, tuple(weight.shape) if self._need_weight else (0,), head.dtype)
         self._bias = weight.new_zeros(len(weight) if self._need_bias else 0, dtype=head.dtype)
         self._first = True
 
@@ -263,6 +264,16 @@ class Gradients:
         if self._need_weight and self._first:
             self._weight.zero_()
         return self._hidden, self._weight.to(self._head.narrow), self._bias
+
+
+def _empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A new tensor where another is: on a CPU in NumPy's memory, which comes in large pages.
+
+    In small ones, the first touch of a large tensor takes as long as a quarter of the product that fills it.
+    """
+    if like.device.type == "cpu":
+        return torch.from_numpy(np.empty(shape, np.float64 if dtype == torch.float64 else np.float32))
+    return like.new_empty(shape, dtype=dtype)
 
 
 def _multiply(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> None:

@@ -181,3 +181,34 @@ impl<T: Float> Piece<T> {
         self.starts[bucket] as usize..self.starts[bucket + 1] as usize
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::arg_extreme;
+    use crate::rng::uniform;
+
+    /// Rows of many pieces and buckets find their way back: the first row of each group that has its largest value.
+    #[test]
+    fn votes_keep_their_rows() -> Result<()> {
+        let rows = 3 * par::PIECE + 5;
+        let draw = |seed: u64, row: usize| uniform(seed, row as u64);
+        let groups: Vec<u32> = (0..rows).map(|row| (draw(1, row) * 20_000.0) as u32).collect();
+        // Few values, so that several rows have the largest.
+        let values: Vec<f64> = (0..rows).map(|row| (draw(2, row) * 4.0).floor()).collect();
+        let valid: Vec<bool> = (0..rows).map(|row| draw(3, row) < 0.7).collect();
+        let mut expected: Vec<Option<u32>> = vec![None; groups.iter().max().map_or(0, |&group| group as usize + 1)];
+        for row in (0..rows).filter(|&row| valid[row]) {
+            let best = &mut expected[groups[row] as usize];
+            if best.is_none_or(|best| values[row] > values[best as usize]) {
+                *best = Some(row as u32);
+            }
+        }
+        let columns = Columns { valid: Some(&valid), ..Columns::new("values", &values, &groups) };
+        for threads in [1, 4] {
+            par::set_threads(threads)?;
+            assert!(arg_extreme(&columns, true)? == expected, "{threads}");
+        }
+        Ok(())
+    }
+}
