@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -259,3 +261,83 @@ def test_states_survive_json_and_batches() -> None:
 def test_one_clear_line_says_what_is_wrong(call: object, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         call()
+
+
+def numpy_moments(
+    past: dict[str, list[float]], values: np.ndarray, ids: list[str], ddof: int
+) -> dict[str, list[float]]:
+    """What is remembered of each key, by the formula and one key after the other."""
+    after = dict(past)
+    for name in dict.fromkeys(ids):
+        rows = values[[key == name for key in ids]]
+        visits, mean, std = past.get(name, [0.0, 0.0, 0.0])
+        batch_std = rows.std(ddof=ddof) if len(rows) > ddof else 0.0
+        total = visits + 1
+        squares = visits * std**2 + batch_std**2 + visits / total * (rows.mean() - mean) ** 2
+        after[name] = [total, (visits * mean + rows.mean()) / total, math.sqrt(squares / total)]
+    return after
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", "c", "ä"])), min_size=1, max_size=30),
+    st.sampled_from([0, 1]),
+    st.floats(0.0, 1.0),
+)
+def test_what_is_remembered_follows_the_formulas(rows: list[tuple[int, str]], ddof: int, decay: float) -> None:
+    values, ids = np.array([value / 4 for value, _ in rows]), [name for _, name in rows]
+    past = {"b": [2.0, 0.5, 0.25], "gone": [1.0, 1.0, 0.0]}
+    mean, std, visits, after = group.running_moments(past, values, ids, ddof=ddof)
+    expected = numpy_moments(past, values, ids, ddof)
+    assert list(after) == list(expected)
+    for name, known in expected.items():
+        assert after[name] == pytest.approx(known)
+    told = np.array([after[name] for name in ids])
+    assert (told == np.stack([visits, mean, std], axis=1)).all()
+    baseline, means = group.ema_mean({"b": 3.0, "gone": 9.0}, values, ids, decay=decay, initial=1.0)
+    rates, counts = group.decayed_beta({"b": [1.0, 3.0], "gone": [0.0, 0.0]}, values, ids, decay=decay)
+    for name in dict.fromkeys(ids):
+        members = values[[key == name for key in ids]]
+        b, (won, lost) = {"b": (3.0, (1.0, 3.0))}.get(name, (1.0, (0.0, 0.0)))
+        assert means[name] == pytest.approx(decay * b + (1.0 - decay) * members.mean())
+        lost_now = len(members) - members.sum()
+        assert counts[name] == pytest.approx([decay * won + members.sum(), decay * lost + lost_now])
+    assert baseline.tolist() == [3.0 if name == "b" else 1.0 for name in ids]
+    assert rates.tolist() == [0.25 if name == "b" else 0.5 for name in ids]
+    assert (means["gone"], counts["gone"]) == (9.0, [0.0, 0.0])
+
+
+class Past(Mapping[str, float]):
+    """A state that is no dict."""
+
+    def __getitem__(self, name: str) -> float:
+        return {"1": 5.0}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["1"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_keys_and_states_of_any_kind() -> None:
+    """Keys are known by their texts: 1 in a list, in arrays of any width, in Arrow and in a tuple is the same one."""
+    kinds: list[object] = [[1, 2], (1, 2), np.array([1, 2], np.uint8), np.array([1, 2], np.uint32), pa.array([1, 2])]
+    for ids in [*kinds, ["1", "2"], pa.array(["1", "2"]), np.array(["1", "2"]), np.array(["1", "2"], object)]:
+        baseline, state = group.ema_mean(Past(), [2.0, 4.0], ids, decay=0.0)
+        assert baseline.tolist() == [5.0, 0.0]
+        assert state == {"1": 2.0, "2": 4.0}
+    state = {"1": 7.0}
+    group.ema_mean(state, [2.0], [1], decay=0.0)
+    assert state == {"1": 7.0}
+    assert group.decayed_beta({"1": (1, 3)}, [1.0], [1], decay=np.array([0.5]))[1] == {"1": [1.5, 1.5]}
+    for ids, message in [
+        (pa.array([1, None]), "ids"),
+        ([1.5, 2.0], "ids holds float"),
+        (np.array([True, False]), "ids has dtype bool"),
+        ([1, 2, 3], "ids has 3 rows"),
+    ]:
+        with pytest.raises(InvalidInputError, match=message):
+            group.ema_mean({}, [1.0, 2.0], ids, decay=0.5)
+    with pytest.raises(InvalidInputError, match="what is remembered of 'a' would become inf"):
+        group.running_moments({"a": [1.0, -1e200, 0.0]}, [1e200], ["a"])

@@ -176,3 +176,56 @@ def test_rank_agreement_of_what_cannot_be_read() -> None:
         reward.rank_agreement([1.0, 2.0], [1.0, NAN], [0, 2])
     with pytest.raises(InvalidInputError, match="offsets go from 0 to 1, but scores has 2 values; cover them all"):
         reward.rank_agreement([1.0, 2.0], [1.0, 2.0], [0, 1])
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["1", "1.0", "2", "01", "", None]), st.integers(0, 2)), max_size=20),
+    st.booleans(),
+)
+def test_answers_join_the_first_that_they_equal(rows: list[tuple[str | None, int]], numeric: bool) -> None:
+    """Row by row, as the definition says, and the predicate is asked once for each pair of different texts."""
+    asked: list[tuple[str, str]] = []
+
+    def same(a: str, b: str) -> bool:
+        asked.append((a, b))
+        return bool(a) and bool(b) and float(a) == float(b)
+
+    expected: list[int] = []
+    openers: list[tuple[int, str | None]] = []
+    for answer, place in rows:
+
+        def joins(opener: tuple[int, str | None], answer: str | None = answer, place: int = place) -> bool:
+            if opener[0] != place or opener[1] is None or answer is None:
+                return opener == (place, answer)
+            return opener[1] == answer or (numeric and bool(answer and opener[1]) and float(opener[1]) == float(answer))
+
+        cluster = next((number for number, opener in enumerate(openers) if joins(opener)), len(openers))
+        if cluster == len(openers):
+            openers.append((place, answer))
+        expected.append(cluster)
+    answers, groups = [answer for answer, _ in rows], [place for _, place in rows]
+    found = reward.answer_clusters(answers, groups, equivalent=same if numeric else None)
+    assert found.ids.tolist() == expected
+    assert found.parsed.tolist() == [answer is not None for answer in answers]
+    per_group = {(place, answer) for answer, place in rows}
+    assert len(asked) <= len(per_group) ** 2
+
+
+def test_answers_of_any_characters() -> None:
+    """Half a character is no Unicode, and equals itself; a text that ends in a zero is not the one without."""
+    assert reward.answer_clusters(["\ud800", "\ud801", "\ud800", "a\0", "a"], [0] * 5).ids.tolist() == [0, 1, 0, 2, 3]
+
+
+def test_marks_are_booleans_or_0_and_1() -> None:
+    steps = [[False, False], [True, False], [True, True]]
+    tables = [steps, np.array(steps), np.array(steps, np.uint8), np.array(steps).T.copy().T]
+    for table in tables:
+        assert reward.checklist(table, [[0, 0], [1, 0]], [0, 3]).earned.tolist() == [[0, 0], [1, 0], [0, 1]]
+    with pytest.raises(InvalidInputError, match="satisfied has dtype int64; give booleans, or 0 and 1"):
+        reward.checklist([[2]], [[0]], [0, 1])
+
+
+def test_rows_of_comparisons_exist() -> None:
+    for first in ([-1], [3], [2**40]):
+        with pytest.raises(InvalidInputError, match=rf"first\[0\] is {first[0]}, but there are 3 rows"):
+            reward.win_rates(first, [0], [1.0], 3)

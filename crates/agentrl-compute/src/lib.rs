@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advantage;
+pub mod baseline;
 mod check;
 pub mod error;
 pub mod filters;

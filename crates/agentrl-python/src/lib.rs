@@ -30,9 +30,10 @@ mod _core {
     use crate::columns::{arrow_lists, arrow_numbers};
     #[pymodule_export]
     use crate::compute::{
-        advantage::exports as advantage, filters::exports as filters, group::exports as group, keys::exports as keys,
-        replay::exports as replay, returns::exports as returns, reward::exports as reward, rng::exports as rng,
-        rollout::exports as rollout, select::exports as select, tree::exports as tree, weight::exports as weight,
+        advantage::exports as advantage, baseline::exports as baseline, filters::exports as filters,
+        group::exports as group, keys::exports as keys, replay::exports as replay, returns::exports as returns,
+        reward::exports as reward, rng::exports as rng, rollout::exports as rollout, select::exports as select,
+        tree::exports as tree, weight::exports as weight,
     };
     #[pymodule_export]
     use crate::compute::{num_threads, set_num_threads};

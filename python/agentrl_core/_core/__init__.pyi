@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from agentrl_core._core import (
     advantage,
+    baseline,
     filters,
     group,
     keys,
@@ -43,6 +44,7 @@ __all__ = [
     "append_many",
     "arrow_lists",
     "arrow_numbers",
+    "baseline",
     "before_fork",
     "filters",
     "group",

@@ -1,27 +1,28 @@
 # Advantages that one call makes.
 
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["gigpo"]
 
-_Float = TypeVar("_Float", np.float32, np.float64)
 _Bool: TypeAlias = NDArray[np.bool_]
-_U32: TypeAlias = NDArray[np.uint32]
+_F64: TypeAlias = NDArray[np.float64]
+_I64: TypeAlias = NDArray[np.int64]
 
 def gigpo(
-    episode_scores: NDArray[_Float],
-    step_returns: NDArray[_Float],
-    groups: _U32,
-    trajectories: _U32,
-    anchors: _U32,
-    *,
-    step_weight: float = 1.0,
-    scale: str = "none",
-    voter: str = "step",
+    episode_scores: _F64,
+    group_ids: NDArray[Any],
+    trajectory_ids: NDArray[Any],
+    steps: _I64,
+    state_keys: NDArray[Any],
+    step_rewards: _F64,
+    gamma: float,
+    step_weight: float,
+    scale: str,
+    voter: str,
     ddof: int,
-    eps: float = 1e-6,
-    valid: _Bool | None = None,
-) -> NDArray[_Float]: ...
+    eps: float,
+    valid: _Bool | None,
+) -> _F64: ...

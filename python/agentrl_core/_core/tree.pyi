@@ -15,7 +15,7 @@ _U32: TypeAlias = NDArray[np.uint32]
 def build(elements: _I64, offsets: _I64) -> tuple[_I64, _U32]: ...
 def fuse(
     parents: _I64,
-    nodes: _U32,
+    nodes: _U32 | _I64,
     values: _F64,
     *,
     kind: str,
@@ -27,7 +27,7 @@ def fuse(
 ) -> tuple[_F64, _F64]: ...
 def ancestor_relative(
     parents: _I64,
-    nodes: _U32,
+    nodes: _U32 | _I64,
     values: _F64,
     *,
     weighting: str,

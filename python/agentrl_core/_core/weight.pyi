@@ -9,15 +9,14 @@ from numpy.typing import NDArray
 __all__ = [
     "above_quantile",
     "conflict_tokens",
-    "constant",
     "importance",
     "importance_diagnostics",
     "max_variance",
-    "mean_of_means",
     "quota",
     "shares",
     "top",
     "trust_region",
+    "weights_of_rows",
 ]
 
 _Float = TypeVar("_Float", np.float32, np.float64)
@@ -28,8 +27,9 @@ _I64: TypeAlias = NDArray[np.int64]
 _U32: TypeAlias = NDArray[np.uint32]
 
 def shares(step_keys: _U32, draws: _U32, valid: _Bool, shared: str) -> _F64: ...
-def mean_of_means(shares: _F64, units: Sequence[_U32]) -> _F64: ...
-def constant(shares: _F64, units: _U32, constant: float) -> _F64: ...
+def weights_of_rows(
+    lengths: _I64, units: Sequence[_U32 | None], constant: float | None, valid: _Bool | None
+) -> _F64: ...
 def top(
     scores: NDArray[_Float],
     groups: _U32 | None,

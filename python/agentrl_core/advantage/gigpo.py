@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.operators import columns, returns
+from agentrl_core.operators import columns
 
 
 def gigpo(
@@ -72,24 +71,20 @@ def gigpo(
         ... ).tolist()
         [0.75, 0.5, -0.75, -0.5]
     """
-    scores = columns.numbers(rewards, "rewards").astype(np.float64)
+    scores = columns.doubles(rewards, "rewards")
     count = len(scores)
-    trajectories = columns.keys(trajectory_ids, "trajectory_ids", length=count)
-    positions = columns.integers(steps, "steps", length=count)
-    paid = columns.numbers(step_rewards, "step_rewards", length=count).astype(np.float64)
-    order = np.lexsort((positions, trajectories))  # stable; returns need each trajectory's steps in a row
-    to_come = np.empty(count, dtype=np.float64)
-    to_come[order] = returns.discounted(paid[order], trajectories[order], gamma=gamma)
     return _core.advantage.gigpo(
         scores,
-        to_come,
-        columns.keys(group_ids, "group_ids", length=count),
-        trajectories,
-        columns.keys(state_keys, "state_keys", length=count),
-        step_weight=step_weight,
-        scale=scale,
-        voter=voter,
-        ddof=ddof,
-        eps=eps,
-        valid=columns.mask(valid, "valid", length=count),
+        columns.ids(group_ids, "group_ids", length=count),
+        columns.ids(trajectory_ids, "trajectory_ids", length=count),
+        columns.integers(steps, "steps", length=count),
+        columns.ids(state_keys, "state_keys", length=count),
+        columns.doubles(step_rewards, "step_rewards", length=count),
+        gamma,
+        step_weight,
+        scale,
+        voter,
+        ddof,
+        eps,
+        columns.mask(valid, "valid", length=count),
     )

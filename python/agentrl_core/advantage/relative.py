@@ -261,12 +261,16 @@ def leave_one_out(
 def _named(rewards: object, group_ids: object, valid: object | None, **options: Any) -> NDArray[Any]:
     """`group.normalise`, with the names that these two functions give their arguments."""
     scores = columns.numbers(rewards, "rewards")
-    groups = columns.keys(group_ids, "group_ids", length=len(scores), first="rewards")
+    groups = columns.ids(group_ids, "group_ids", length=len(scores), first="rewards")
     counted = columns.mask(valid, "valid", length=len(scores), first="rewards")
-    unknown = np.flatnonzero(~np.isfinite(scores) if counted is None else counted & ~np.isfinite(scores))
-    if len(unknown):
+    try:
+        return group.normalise(scores, groups, valid=counted, **options)
+    except InvalidInputError:
+        # Only now it is worth a look whether it was a reward, and which.
+        unknown = np.flatnonzero(~np.isfinite(scores) if counted is None else counted & ~np.isfinite(scores))
+        if not len(unknown):
+            raise
         raise InvalidInputError(
             f"rewards[{unknown[0]}] is {scores[unknown[0]]}, but must be finite; correct it, or leave the row out: "
             "valid=np.isfinite(rewards)"
-        )
-    return group.normalise(scores, groups, valid=valid, **options)
+        ) from None

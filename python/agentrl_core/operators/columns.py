@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any, TypeGuard
@@ -15,6 +16,7 @@ from agentrl_core.exceptions import InvalidInputError
 _STATE_BYTES = 16
 _LARGEST = np.iinfo(np.int64).max
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
+_DOUBLES = (np.dtype(np.float64),)
 _INTEGERS = (np.dtype(np.int64),)
 _BOOLEANS = (np.dtype(np.bool_),)
 _IDS = (np.dtype(np.int64), np.dtype(np.uint32))
@@ -52,11 +54,13 @@ def optional_numbers(values: object | None, name: str, *, length: int) -> NDArra
     Raises:
         InvalidInputError: as `numbers`.
     """
-    return None if values is None else numbers(values, name, length=length).astype(np.float64, copy=False)
+    return None if values is None else doubles(values, name, length=length)
 
 
 def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[np.float64]:
     """A column of numbers as `float64`, in which everything is computed; see `numbers`."""
+    if _is_plain(values, _DOUBLES):
+        return _checked(values, name, length)
     return numbers(values, name, length=length).astype(np.float64, copy=False)
 
 
@@ -96,6 +100,9 @@ def representable(results: NDArray[Any]) -> NDArray[Any]:
     Raises:
         InvalidInputError: so it is.
     """
+    # A sum of squares is finite only where all of them are; where it is not, they may only be large.
+    if math.isfinite(np.vdot(results, results)):
+        return results
     lost = ~np.isfinite(results)
     if lost.any():
         place = tuple(int(index) for index in np.argwhere(lost)[0])
@@ -177,19 +184,39 @@ def keys(
     return _checked(dense, name, length, first)
 
 
-def ids(values: object, name: str, *, length: int | None = None) -> NDArray[Any]:
+def named(values: object, name: str, *, length: int) -> tuple[NDArray[np.uint32], list[str]]:
+    """A column of ids as dense ones, and the text of each, by which it is known in another batch too.
+
+    Raises:
+        InvalidInputError: as `keys`.
+    """
+    if isinstance(values, tuple):
+        values = list(values)
+    elif not (isinstance(values, list) or _is_plain(values, _INTEGERS)):
+        texts = is_arrow(values) and not _holds_integers(values, name)
+        array = np.asarray(values) if texts else column(values, name)
+        if array.dtype.kind in "iu" and array.dtype != np.uint64:
+            values = _flat(array.astype(np.int64, copy=False))
+        else:
+            keys(values, name)  # which names what is wrong with them
+            values = array.tolist()
+    dense, names = _core.keys.named(values, name)
+    return _checked(dense, name, length), names
+
+
+def ids(values: object, name: str, *, length: int | None = None, first: str = "the first column") -> NDArray[Any]:
     """A column of ids for what labels them itself: whole numbers of any width as they are, others dense.
 
     Raises:
         InvalidInputError: as `keys`.
     """
     if _is_plain(values, _IDS):
-        return _checked(values, name, length)
+        return _checked(values, name, length, first)
     if isinstance(values, np.ndarray) or not (isinstance(values, (list, tuple)) or is_arrow(values)):
         values = column(values, name, dimensions=(1, 2))
         if values.ndim == 1 and values.dtype.kind in "iu":
-            return _checked(_flat(values), name, length)
-    return keys(values, name, length=length)
+            return _checked(_flat(values), name, length, first)
+    return keys(values, name, length=length, first=first)
 
 
 def labels(values: object, name: str, *, length: int | None = None) -> NDArray[np.uint32]:
@@ -215,6 +242,20 @@ def scored(
     """What every selection of rows by their scores takes: scores, dense groups as from `groups`, and a mask."""
     column = numbers(scores, "scores")
     return column, groups(group_ids, "group_ids", length=len(column)), mask(valid, "valid", length=len(column))
+
+
+def marks(values: object, name: str, *, dimensions: tuple[int, ...]) -> NDArray[np.bool_]:
+    """A table of booleans, or of 0 and 1.
+
+    Raises:
+        InvalidInputError: of another number of dimensions, or of something else.
+    """
+    if _is_plain(values, _BOOLEANS, dimensions):
+        return values
+    table = column(values, name, dimensions=dimensions)
+    if table.dtype.kind not in "biu" or (table.size and (table.min() < 0 or table.max() > 1)):
+        raise InvalidInputError(f"{name} has dtype {table.dtype}; give booleans, or 0 and 1")
+    return table.astype(np.bool_)
 
 
 def places(values: object | None, name: str, *, length: int) -> NDArray[np.int64]:

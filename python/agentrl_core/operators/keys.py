@@ -136,10 +136,7 @@ def similar(
         >>> keys.similar(["You are in a hall.", "You are in the hall.", "A locked door."], threshold=0.8).tolist()
         [0, 0, 1]
     """
-    column = columns.column(texts, "texts").tolist()
-    wrong = next((row for row, text in enumerate(column) if not isinstance(text, str)), None)
-    if wrong is not None:
-        raise InvalidInputError(f"texts[{wrong}] is {column[wrong]!r}; give strings")
+    column = texts if isinstance(texts, list) else columns.column(texts, "texts").tolist()
     if kind not in ("sequence", "minhash"):
         raise InvalidInputError(f"kind is {kind!r}; use sequence or minhash")
     groups = (

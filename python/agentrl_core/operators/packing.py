@@ -120,12 +120,13 @@ def tree_layout(
         name: np.empty(pairs, np.float32) if take is None else take(f"stream {name}", pairs, np.float32)
         for name in (*added, *alike)
     }
-    _core.pack.pair_streams(
-        [(values, streams[name]) for name, values in added.items()],
-        [(values, streams[name]) for name, values in alike.items()],
-        rows.pair_offsets,
-        rows.pair_tokens,
-    )
+    if streams:
+        _core.pack.pair_streams(
+            [(values, streams[name]) for name, values in added.items()],
+            [(values, streams[name]) for name, values in alike.items()],
+            rows.pair_offsets,
+            rows.pair_tokens,
+        )
     return TreeRows(
         rows.input_ids,
         rows.position_ids,

@@ -18,7 +18,6 @@ What may cut a sequence, and what may be missing in it, is the same for all func
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,6 +29,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
 _VARIANCE_EPS = 1e-8  # what `group.whiten` adds
+_NOTHING = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float64)}
 
 
 @dataclass(slots=True)
@@ -47,18 +47,21 @@ class _Rows:
     @classmethod
     def of(
         cls,
-        rewards: object,
-        name: str,
+        given: dict[str, object],
         sequence_ids: object | None,
         offsets: object | None,
         mask: object | None,
         ends: object | None,
         bootstrap: object | None,
-        *others: object,
-    ) -> _Rows:
-        table = columns.numbers(rewards, name, dimensions=(1, 2))
-        dtypes = {columns.numbers(column, name, dimensions=(1, 2)).dtype for column in others} | {table.dtype}
-        dtype = np.result_type(*dtypes) if len(dtypes) > 1 else table.dtype
+    ) -> tuple[_Rows, list[NDArray[Any]]]:
+        """What is known of the rows, and the columns that were given by their names, all in the shape of the first."""
+        arrays = [columns.numbers(values, name, dimensions=(1, 2)) for name, values in given.items()]
+        table, name = arrays[0], next(iter(given))
+        dtype, alike = table.dtype, True
+        for array in arrays:
+            if array.dtype != dtype or array.shape != table.shape:
+                dtype, alike = np.result_type(*arrays), False
+                break
         order: NDArray[np.int64] | None = None
         if sequence_ids is not None:
             if offsets is not None or table.ndim == 2:
@@ -67,31 +70,35 @@ class _Rows:
             if len(groups) and (groups[1:] < groups[:-1]).any():
                 order = np.argsort(groups, kind="stable")
             starts = np.concatenate([[0], np.cumsum(np.bincount(groups))]) if len(groups) else np.zeros(1, np.int64)
+            starts = starts.astype(np.int64, copy=False)
         elif offsets is not None:
             starts = columns.integers(offsets, "offsets")
         elif table.ndim == 2:
-            starts = np.arange(len(table) + 1) * table.shape[1]
+            starts = np.arange(len(table) + 1, dtype=np.int64) * table.shape[1]
         else:
             raise InvalidInputError(f"{name} has no sequences; give sequence_ids, offsets, or a table [B, T]")
-        rows = cls(table.shape, dtype, starts.astype(np.int64, copy=False), order, None, None, np.empty(0, dtype))
+        rows = cls(table.shape, dtype, starts, order, None, None, _NOTHING[dtype])
         if mask is not None:
             rows.mask = rows.flags(mask, "mask")
         if ends is not None:
             rows.ends = rows.flags(ends, "ends")
         if bootstrap is not None:
-            rows.bootstrap = rows.numbers(bootstrap, "bootstrap")
-        return rows
+            rows.bootstrap = rows.arranged(columns.numbers(bootstrap, "bootstrap", dimensions=(1, 2)), "bootstrap")
+        if alike and order is None and table.ndim == 1:
+            return rows, arrays
+        return rows, [rows.arranged(array, name) for name, array in zip(given, arrays, strict=True)]
 
     def flags(self, column: object, name: str) -> NDArray[np.bool_]:
         array = columns.column(column, name, dimensions=(1, 2))
         if array.dtype != np.bool_:
             raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans")
-        return self._arranged(array, name)
+        return self._flat(array, name)
 
-    def numbers(self, column: object, name: str) -> NDArray[Any]:
-        return self._arranged(columns.numbers(column, name, dimensions=(1, 2)).astype(self.dtype, copy=False), name)
+    def arranged(self, array: NDArray[Any], name: str) -> NDArray[Any]:
+        """A column of numbers in the type of all, row after row in the order of the sequences."""
+        return self._flat(array if array.dtype == self.dtype else array.astype(self.dtype), name)
 
-    def _arranged(self, array: NDArray[Any], name: str) -> NDArray[Any]:
+    def _flat(self, array: NDArray[Any], name: str) -> NDArray[Any]:
         if array.shape != self.shape:
             raise InvalidInputError(f"{name} has shape {array.shape} but the first column has {self.shape}")
         flat = array if array.ndim == 1 and array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
@@ -105,11 +112,11 @@ class _Rows:
         out[self.order] = results
         return out
 
-    def buffer(self, out: NDArray[Any] | None, parts: int) -> NDArray[Any]:
-        """Where a kernel writes: what the caller gave, or new memory."""
-        shape = self.shape if parts == 1 else (parts, *self.shape)
+    def buffer(self, out: NDArray[Any] | None, parts: int) -> NDArray[Any] | None:
+        """Where a kernel writes: what the caller gave; None is new memory."""
         if out is None:
-            return np.empty(parts * math.prod(self.shape), self.dtype)
+            return None
+        shape = self.shape if parts == 1 else (parts, *self.shape)
         columns.output(out, shape, self.dtype)
         if not out.flags.c_contiguous:
             raise InvalidInputError("out is not contiguous; give an array that is")
@@ -154,8 +161,7 @@ def discounted(
         >>> returns.discounted([0.0, 5.0, 1.0], [7, 8, 7], gamma=0.5).tolist()
         [0.5, 5.0, 1.0]
     """
-    rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap)
-    paid = rows.numbers(rewards, "rewards")
+    rows, (paid,) = _Rows.of({"rewards": rewards}, sequence_ids, offsets, mask, ends, bootstrap)
     buffer = rows.buffer(out, 1)
     return rows.back(
         _core.returns.discounted(paid, rows.offsets, rows.bootstrap, gamma, mask=rows.mask, ends=rows.ends, out=buffer)
@@ -212,8 +218,8 @@ def gae(
         >>> advantages.tolist(), targets.tolist()
         ([[0.125, 0.0, 0.75]], [[0.625, 0.0, 1.0]])
     """
-    rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values)
-    paid, expected = rows.numbers(rewards, "rewards"), rows.numbers(values, "values")
+    given = {"rewards": rewards, "values": values}
+    rows, (paid, expected) = _Rows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
     both = _core.returns.gae(
         paid,
         expected,
@@ -277,12 +283,12 @@ def v_trace(
         >>> advantages.tolist(), targets.tolist()
         ([[0.5, 0.5]], [[1.0, 1.0]])
     """
-    rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values, log_ratios)
-    paid = rows.numbers(rewards, "rewards")
+    given = {"rewards": rewards, "values": values, "log_ratios": log_ratios}
+    rows, (paid, expected, ratios) = _Rows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
     both = _core.returns.v_trace(
         paid,
-        rows.numbers(values, "values"),
-        rows.numbers(log_ratios, "log_ratios"),
+        expected,
+        ratios,
         rows.offsets,
         rows.bootstrap,
         gamma,
@@ -291,7 +297,6 @@ def v_trace(
         c_at_most,
         mask=rows.mask,
         ends=rows.ends,
-        out=rows.buffer(None, 2),
     )
     return rows.back(both[: len(paid)]), rows.back(both[len(paid) :])
 
@@ -334,18 +339,17 @@ def n_step(
         >>> returns.n_step([[1.0, 1.0, 1.0]], [[8.0, 8.0, 8.0]], gamma=0.5, steps=2).tolist()
         [[3.5, 1.5, 1.0]]
     """
-    rows = _Rows.of(rewards, "rewards", sequence_ids, offsets, mask, ends, bootstrap, values)
-    paid = rows.numbers(rewards, "rewards")
+    given = {"rewards": rewards, "values": values}
+    rows, (paid, expected) = _Rows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
     sums = _core.returns.n_step(
         paid,
-        rows.numbers(values, "values"),
+        expected,
         rows.offsets,
         rows.bootstrap,
         gamma,
         steps,
         mask=rows.mask,
         ends=rows.ends,
-        out=rows.buffer(None, 1),
     )
     return rows.back(sums)
 
@@ -392,10 +396,10 @@ def optimal_token_baseline(
         >>> returns.optimal_token_baseline(to_come, energies, ["a", "a"], offsets=[0, 2, 3], eps=0.0).tolist()
         [3.0, 4.0, -1.0]
     """
-    rows = _Rows.of(returns, "returns", None, offsets, mask, None, None)
+    rows, (to_come, norms) = _Rows.of({"returns": returns, "energies": energies}, None, offsets, mask, None, None)
     advantages = _core.returns.optimal_token_baseline(
-        rows.numbers(returns, "returns").astype(np.float64, copy=False),
-        rows.numbers(energies, "energies").astype(np.float64, copy=False),
+        to_come.astype(np.float64, copy=False),
+        norms.astype(np.float64, copy=False),
         rows.offsets,
         columns.keys(group_ids, "group_ids", length=len(rows.offsets) - 1),
         align=align,

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
 
@@ -111,7 +110,7 @@ def fuse(
     count = len(scores)
     fused, masses = _core.tree.fuse(
         columns.integers(parents, "parents"),
-        _indices(nodes, "nodes", count),
+        _rows(nodes, "nodes", count),
         scores,
         kind=kind,
         alpha=alpha,
@@ -165,7 +164,7 @@ def ancestor_relative(
     count = len(scores)
     advantages = _core.tree.ancestor_relative(
         columns.integers(parents, "parents"),
-        _indices(nodes, "nodes", count),
+        _rows(nodes, "nodes", count),
         columns.doubles(scores, "values"),
         weighting=weighting,
         drop_constant=drop_constant,
@@ -243,14 +242,8 @@ def isotonic(
     return columns.like(projected, numbers)
 
 
-def _indices(values: object, name: str, length: int) -> NDArray[np.uint32]:
-    """Rows of a table whose length the core knows."""
-    ids = columns.column(values, name)
-    if ids.dtype == np.uint32 and len(ids) == length:
-        return np.require(ids, requirements=("C", "A"))
-    rows = columns.integers(values, name, length=length)
-    outside = np.flatnonzero(rows >> 32)
-    if len(outside):
-        place = int(outside[0])
-        raise InvalidInputError(f"{name}[{place}] is {rows[place]}; give the row of a node")
-    return rows.astype(np.uint32)
+def _rows(values: object, name: str, length: int) -> NDArray[Any]:
+    """Rows of a table whose length the core knows: `uint32` as they are, others as `int64`."""
+    if isinstance(values, np.ndarray) and values.dtype == np.uint32:
+        return columns.ids(values, name, length=length)
+    return columns.integers(values, name, length=length)

@@ -301,16 +301,9 @@ def win_rates(first: object, second: object, probability: object, count: int) ->
     """
     winners = columns.integers(first, "first")
     losers = columns.integers(second, "second", length=len(winners))
-    for name, rows in (("first", winners), ("second", losers)):
-        outside = np.flatnonzero((rows < 0) | (rows >= count))
-        if len(outside):
-            place = int(outside[0])
-            raise InvalidInputError(
-                f"{name}[{place}] is {rows[place]}, but there are {count} rows; give the index of a row"
-            )
     return _core.reward.win_rates(
-        winners.astype(np.uint32),
-        losers.astype(np.uint32),
+        winners,
+        losers,
         columns.doubles(probability, "probability", length=len(winners)),
         count,
     )

@@ -347,8 +347,8 @@ def checklist(satisfied: object, dependencies: object, offsets: object, *, delay
         >>> rewards.earned.tolist()
         [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     """
-    verdicts = _marks(satisfied, "satisfied", (2,))
-    needs = _marks(dependencies, "dependencies", (2, 3))
+    verdicts = columns.marks(satisfied, "satisfied", dimensions=(2,))
+    needs = columns.marks(dependencies, "dependencies", dimensions=(2, 3))
     items = verdicts.shape[1]
     if needs.shape[-2:] != (items, items):
         raise InvalidInputError(
@@ -359,11 +359,3 @@ def checklist(satisfied: object, dependencies: object, offsets: object, *, delay
     )
     shape = verdicts.shape
     return ChecklistRewards(earned.reshape(shape), backfilled.reshape(shape), eligible.reshape(shape))
-
-
-def _marks(values: object, name: str, dimensions: tuple[int, ...]) -> NDArray[np.bool_]:
-    """A table of booleans, or of 0 and 1."""
-    table = columns.column(values, name, dimensions=dimensions)
-    if table.dtype.kind not in "biu" or (table.size and (table.min() < 0 or table.max() > 1)):
-        raise InvalidInputError(f"{name} has dtype {table.dtype}; give booleans, or 0 and 1")
-    return table.astype(np.bool_)

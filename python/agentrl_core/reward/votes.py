@@ -119,30 +119,33 @@ def answer_clusters(
     if isinstance(answers, str) or not isinstance(answers, Iterable):
         raise InvalidInputError(f"answers is {type(answers).__name__}; give a list of texts, None without an answer")
     texts = list(answers)
-    for row, answer in enumerate(texts):
-        if answer is not None and not isinstance(answer, str):
-            raise InvalidInputError(
-                f"answers[{row}] is {type(answer).__name__}; give a text, or None without an answer"
-            )
-    groups = columns.keys(group_ids, "group_ids", length=len(texts)).tolist()
-    representatives: dict[int, list[str]] = {}
-    known: dict[tuple[int, str | None], str | None] = {}
-    for place, answer in zip(groups, texts, strict=True):
-        if (place, answer) in known:
-            continue
-        representative = answer
+    groups = columns.keys(group_ids, "group_ids", length=len(texts))
+    ids, parsed = _core.reward.answer_ids(texts, groups)
+    return Clusters(ids if equivalent is None else _merged(texts, groups, ids, equivalent), parsed)
+
+
+def _merged(
+    texts: list[str | None],
+    groups: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    equivalent: Callable[[str, str], bool],
+) -> NDArray[np.uint32]:
+    """Ids of answers that are equal for equal texts, made equal for those that mean the same too."""
+    openers: dict[int, list[tuple[str, int]]] = {}
+    clusters: list[int] = []
+    opened = 0
+    for row in np.unique(ids, return_index=True)[1].tolist():
+        answer, known = texts[row], openers.setdefault(int(groups[row]), [])
+        found = None
         if answer is not None:
-            firsts = representatives.setdefault(place, [])
-            match = None if equivalent is None else next((first for first in firsts if equivalent(answer, first)), None)
-            if match is None:
-                firsts.append(answer)
-            else:
-                representative = match
-        known[place, answer] = representative
-    named = [(place, known[place, answer]) for place, answer in zip(groups, texts, strict=True)]
-    order: dict[tuple[int, str | None], int] = {}
-    ids = np.array([order.setdefault(name, len(order)) for name in named], dtype=np.uint32)
-    return Clusters(ids, np.array([answer is not None for answer in texts], dtype=np.bool_))
+            found = next((cluster for first, cluster in known if equivalent(answer, first)), None)
+        if found is None:
+            found = opened
+            opened += 1
+            if answer is not None:
+                known.append((answer, found))
+        clusters.append(found)
+    return np.array(clusters, np.uint32)[ids]
 
 
 def cluster_votes(

@@ -28,8 +28,7 @@ def token_mean(lengths: object, *, valid: object | None = None) -> NDArray[np.fl
         >>> weight.token_mean([1, 3]).tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
-    _, shares = _rows(lengths, valid)
-    return _core.weight.mean_of_means(shares, [])
+    return _weights(lengths, valid)
 
 
 def sequence_mean(
@@ -57,8 +56,7 @@ def sequence_mean(
         >>> weight.sequence_mean([1, 1, 2], rollout_ids=["a", "a", "b"]).tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
-    counts, shares = _rows(lengths, valid)
-    return _core.weight.mean_of_means(shares, [_units(rollout_ids, "rollout_ids", counts)])
+    return _weights(lengths, valid, ("rollout_ids", rollout_ids))
 
 
 def turn_mean(lengths: object, trajectory_ids: object, *, valid: object | None = None) -> NDArray[np.float64]:
@@ -80,11 +78,9 @@ def turn_mean(lengths: object, trajectory_ids: object, *, valid: object | None =
         >>> weight.turn_mean([1, 2, 1], ["a", "a", "b"]).tolist()
         [0.25, 0.125, 0.125, 0.5]
     """
-    counts, shares = _rows(lengths, valid)
-    trajectories = columns.keys(trajectory_ids, "trajectory_ids", length=len(counts))
-    return _core.weight.mean_of_means(
-        shares, [_units(None, "turns", counts), _units(trajectories, "trajectory_ids", counts)]
-    )
+    if trajectory_ids is None:
+        raise InvalidInputError("trajectory_ids is None; give the trajectory of each turn")
+    return _weights(lengths, valid, ("turns", None), ("trajectory_ids", trajectory_ids))
 
 
 def constant(
@@ -111,30 +107,21 @@ def constant(
         >>> weight.constant([1, 2], 10.0).tolist()
         [0.05, 0.05, 0.05]
     """
-    counts, shares = _rows(lengths, valid)
-    return _core.weight.constant(shares, _units(rollout_ids, "rollout_ids", counts), constant)
+    return _weights(lengths, valid, ("rollout_ids", rollout_ids), constant=constant)
 
 
-def _rows(lengths: object, valid: object | None) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The lengths, and the share of each token: 0 in rows that are not valid."""
+def _weights(
+    lengths: object, valid: object | None, *units: tuple[str, object | None], constant: float | None = None
+) -> NDArray[np.float64]:
+    """The weights of tokens by the units of their rows, smallest first; None is the rows themselves."""
     counts = columns.integers(lengths, "lengths")
-    if len(counts) and counts.min() < 0:
-        row = int(counts.argmin())
-        raise InvalidInputError(
-            f"lengths[{row}]={counts[row]} is negative; give the number of trained tokens of each row"
-        )
-    mask = columns.mask(valid, "valid", length=len(counts))
-    try:
-        return counts, np.repeat(np.ones(len(counts)) if mask is None else mask.astype(np.float64), counts)
-    except (MemoryError, ValueError):
-        total = counts.sum(dtype=np.float64)
-        raise InvalidInputError(f"lengths add up to {total:.3g} tokens, which do not fit in memory") from None
-
-
-def _units(ids: object | None, name: str, counts: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The unit of each token, dense over the tokens; None: its row."""
-    rows = np.arange(len(counts)) if ids is None else columns.keys(ids, name, length=len(counts))
-    return columns.keys(np.repeat(rows, counts), name)
+    rows = len(counts)
+    return _core.weight.weights_of_rows(
+        counts,
+        [None if ids is None else columns.keys(ids, name, length=rows) for name, ids in units],
+        constant,
+        columns.mask(valid, "valid", length=rows),
+    )
 
 
 def shares(

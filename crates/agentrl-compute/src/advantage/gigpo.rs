@@ -1,9 +1,10 @@
 //! Group-in-group advantages (`GiGPO`): a step is compared with its group's episodes and with what was done in the same
 //! state.
 
-use crate::check::same_length;
+use crate::check::{column, same_length};
 use crate::group::{Columns, Extra, Options, Scale, Singleton, normalise_into};
 use crate::keys::pair;
+use crate::returns::{Paths, discounted};
 use crate::{Error, Float, Result, names, par};
 
 names! {
@@ -118,6 +119,52 @@ pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, ou
         }
         Ok(())
     })
+}
+
+/// Discounted reward-to-go of steps that stand in any order: `steps` has the place of each in its trajectory; of equal ones
+/// the earlier row comes first.
+///
+/// ```
+/// use agentrl_compute::advantage::step_returns;
+///
+/// assert_eq!(step_returns(&[4.0, 1.0, 2.0], &[0, 1, 0], &[1, 0, 0], 0.5)?, [4.0, 1.0, 4.0]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, a reward is not finite or gamma lies outside [0, 1]; `Overflow` for a return that is too
+/// large.
+pub fn step_returns(rewards: &[f64], trajectories: &[u32], steps: &[i64], gamma: f64) -> Result<Vec<f64>> {
+    let rows = rewards.len();
+    same_length("trajectory_ids", trajectories.len(), "step_rewards", rows)?;
+    same_length("steps", steps.len(), "step_rewards", rows)?;
+    let place = |row: usize| (trajectories[row], steps[row]);
+    let mut returns = vec![0.0; rows];
+    let checked = || column("step_rewards", rewards, "step_rewards", rows, None);
+    if (1..rows).all(|row| place(row - 1) <= place(row)) {
+        let made = of_sorted(rewards, trajectories, gamma, &mut returns);
+        return made.map(|()| returns).or_else(|error| checked().and(Err(error)));
+    }
+    checked()?;
+    let mut order: Vec<usize> = (0..rows).collect();
+    order.sort_by_key(|&row| place(row));
+    let paid: Vec<f64> = order.iter().map(|&row| rewards[row]).collect();
+    let trajectories: Vec<u32> = order.iter().map(|&row| trajectories[row]).collect();
+    let mut to_come = vec![0.0; rows];
+    of_sorted(&paid, &trajectories, gamma, &mut to_come)?;
+    order.iter().zip(to_come).for_each(|(&row, to_come)| returns[row] = to_come);
+    Ok(returns)
+}
+
+/// The same of steps in order, one trajectory after the other.
+fn of_sorted(rewards: &[f64], trajectories: &[u32], gamma: f64, returns: &mut [f64]) -> Result<()> {
+    let rows = rewards.len();
+    let mut offsets = vec![0];
+    offsets.extend((1..rows).filter(|&row| trajectories[row] != trajectories[row - 1]).map(|row| row as i64));
+    if rows > 0 {
+        offsets.push(rows as i64);
+    }
+    discounted(rewards, &Paths::new(&offsets), gamma, returns)
 }
 
 #[cfg(test)]
@@ -247,6 +294,25 @@ mod tests {
     }
 
     proptest! {
+        /// Each step's own reward and those of all later ones of its trajectory, by the number of steps between.
+        #[test]
+        fn returns_of_steps_by_definition(
+            rows in prop::collection::vec((0_u32..4, -9_i32..9), 0..30), seed in any::<u64>(),
+        ) {
+            let trajectories: Vec<u32> = rows.iter().map(|&(trajectory, _)| trajectory).collect();
+            let rewards: Vec<f64> = rows.iter().map(|&(_, reward)| f64::from(reward)).collect();
+            let steps: Vec<i64> = shuffle(rows.len(), seed).into_iter().map(|step| step as i64).collect();
+            let found = step_returns(&rewards, &trajectories, &steps, 0.5)?;
+            for (row, &found) in found.iter().enumerate() {
+                let mut later: Vec<usize> = (0..rows.len())
+                    .filter(|&other| trajectories[other] == trajectories[row] && steps[other] >= steps[row])
+                    .collect();
+                later.sort_by_key(|&other| steps[other]);
+                let expected: f64 = later.iter().enumerate().map(|(far, &other)| rewards[other] * 0.5_f64.powi(far as i32)).sum();
+                prop_assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+            }
+        }
+
         #[test]
         fn as_the_formula_in_any_order(
             (group, valid) in masked_groups(), seed in any::<u64>(), std in any::<bool>(), once in any::<bool>(),

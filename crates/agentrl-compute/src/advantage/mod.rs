@@ -2,4 +2,4 @@
 
 mod gigpo;
 
-pub use gigpo::{GigpoColumns, GigpoOptions, Voter, gigpo};
+pub use gigpo::{GigpoColumns, GigpoOptions, Voter, gigpo, step_returns};

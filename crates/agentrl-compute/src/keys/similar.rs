@@ -5,7 +5,7 @@ use std::hash::BuildHasherDefault;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{FixedHasher, Keys, mix};
+use super::{FixedHasher, Keys, dense_bytes_of, mix, pair};
 use crate::check::{room, same_length};
 use crate::group::group_count;
 use crate::{Error, Result};
@@ -58,6 +58,23 @@ pub fn similar(texts: &[&str], groups: &[u32], threshold: f64, similarity: Simil
     same_length("groups", groups.len(), "texts", texts.len())?;
     crate::check::within("threshold", threshold, 0.0, 1.0)?;
     let count = group_count("groups", groups)?;
+    // Equal texts of a group join the same cluster, so one of them is compared.
+    let different = pair(groups, &dense_bytes_of(texts.len(), |row| texts[row].as_bytes())?.ids)?;
+    let mut rows = Vec::with_capacity(different.count as usize);
+    for (row, &id) in different.ids.iter().enumerate() {
+        if id as usize == rows.len() {
+            rows.push(row);
+        }
+    }
+    let groups: Vec<u32> = rows.iter().map(|&row| groups[row]).collect();
+    let texts: Vec<&str> = rows.iter().map(|&row| texts[row]).collect();
+    let mut made = clusters_of(&texts, &groups, count, threshold, similarity)?;
+    made.ids = different.ids.iter().map(|&id| made.ids[id as usize]).collect();
+    Ok(made)
+}
+
+/// [`similar`] of texts that are different in each group.
+fn clusters_of(texts: &[&str], groups: &[u32], count: usize, threshold: f64, similarity: Similarity) -> Result<Keys> {
     match similarity {
         Similarity::Sequence => {
             let texts: Vec<Vec<char>> = texts.iter().map(|text| text.chars().collect()).collect();

@@ -18,7 +18,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// `InvalidInput` if lengths differ, a row does not exist or is compared with itself, or a probability is outside [0, 1].
-pub fn win_rates(first: &[u32], second: &[u32], probability: &[f64], count: usize) -> Result<Vec<f64>> {
+pub fn win_rates(first: &[i64], second: &[i64], probability: &[f64], count: usize) -> Result<Vec<f64>> {
     same_length("second", second.len(), "first", first.len())?;
     column("probability", probability, "first", first.len(), None)?;
     for (place, &p) in probability.iter().enumerate() {
@@ -33,7 +33,7 @@ pub fn win_rates(first: &[u32], second: &[u32], probability: &[f64], count: usiz
         }
     }
     for (name, rows) in [("first", first), ("second", second)] {
-        if let Some(place) = rows.iter().position(|&row| row as usize >= count) {
+        if let Some(place) = rows.iter().position(|&row| row < 0 || row as u64 >= count as u64) {
             return Err(Error::invalid(format!(
                 "{name}[{place}] is {}, but there are {count} rows; give the index of a row",
                 rows[place]
@@ -41,7 +41,7 @@ pub fn win_rates(first: &[u32], second: &[u32], probability: &[f64], count: usiz
         }
     }
     room("count", count, 8 * size_of::<f64>())?;
-    let rows = [first, second].concat();
+    let rows: Vec<u32> = first.iter().chain(second).map(|&row| row as u32).collect();
     let won: Vec<f64> = probability.iter().copied().chain(probability.iter().map(|p| 1.0 - p)).collect();
     let won = sums(&won, &rows, count)?;
     let met = sums(&vec![1.0; rows.len()], &rows, count)?;
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let message = |first: &[u32], second: &[u32], probability: &[f64]| {
+        let message = |first: &[i64], second: &[i64], probability: &[f64]| {
             win_rates(first, second, probability, 2).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
         };
         assert_eq!(message(&[0], &[1], &[1.5]), "probability[0] is 1.5, but must lie in [0, 1]");

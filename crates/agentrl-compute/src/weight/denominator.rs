@@ -1,6 +1,6 @@
 //! What the sum over tokens is divided by.
 
-use crate::check::{finite, same_length};
+use crate::check::{finite, mask_length, same_length};
 use crate::group::{group_count, sums};
 use crate::names::choice;
 use crate::{Error, Result};
@@ -100,10 +100,8 @@ pub fn token_weights(
     same_length("share_of_token", share_of_token.len(), "draws", draws.len())?;
     same_length("trainable", trainable.len(), "draws", draws.len())?;
     check_draws("draws", draws, valid)?;
-    if let Denominator::Constant(constant) | Denominator::SequenceMeanSum(constant) = denominator
-        && !(constant.is_finite() && constant > 0.0)
-    {
-        return Err(Error::invalid(format!("constant is {constant}, but must be a positive number")));
+    if let Denominator::Constant(constant) | Denominator::SequenceMeanSum(constant) = denominator {
+        check_constant(constant)?;
     }
     let counts = |row: usize| trainable[row] != 0 && valid[draws[row] as usize];
     let shares: Vec<f64> =
@@ -149,18 +147,85 @@ pub fn token_weights(
 /// ones.
 pub fn mean_of_means(shares: &[f64], units: &[&[u32]]) -> Result<Vec<f64>> {
     check_shares("shares", shares)?;
-    let mut counted = Vec::with_capacity(units.len());
-    for (level, &unit) in units.iter().enumerate() {
+    divided(shares.to_vec(), shares, &counted(shares, units)?)
+}
+
+/// The weights of the tokens of rows in which every token has the share 1, row after row: made once a row. `units` name the
+/// unit of each row, smallest first; with a `constant` and one of them, a token weighs `1 / constant / units with tokens`.
+///
+/// ```
+/// use agentrl_compute::weight::weights_of_rows;
+///
+/// // Two turns of one trajectory, and one of another.
+/// assert_eq!(weights_of_rows(&[1, 2, 1], None, &[&[0, 1, 2], &[0, 0, 1]], None)?, [0.25, 0.125, 0.125, 0.5]);
+/// assert_eq!(weights_of_rows(&[1, 2], Some(&[true, false]), &[&[0, 1]], Some(10.0))?, [0.1, 0.0, 0.0]);
+/// # Ok::<(), agentrl_compute::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, ids are not dense, a length is negative, there is no memory for so many tokens, a unit
+/// lies in two larger ones, or the constant is not positive.
+pub fn weights_of_rows(
+    lengths: &[i64],
+    valid: Option<&[bool]>,
+    units: &[&[u32]],
+    constant: Option<f64>,
+) -> Result<Vec<f64>> {
+    mask_length(valid, "lengths", lengths.len())?;
+    if let Some(row) = lengths.iter().position(|&length| length < 0) {
+        return Err(Error::invalid(format!(
+            "lengths[{row}]={} is negative; give the number of trained tokens of each row",
+            lengths[row]
+        )));
+    }
+    let tokens = lengths.iter().fold(0_u64, |sum, &length| sum.saturating_add(length as u64));
+    let mut weights = Vec::new();
+    if usize::try_from(tokens).is_err() || weights.try_reserve_exact(tokens as usize).is_err() {
+        return Err(Error::invalid(format!("lengths add up to {tokens} tokens, which do not fit in memory")));
+    }
+    let counts = |row: usize| valid.is_none_or(|valid| valid[row]);
+    let share = |row: usize| if counts(row) { lengths[row] as f64 } else { 0.0 };
+    let shares: Vec<f64> = (0..lengths.len()).map(share).collect();
+    let units = counted(&shares, units)?;
+    let ones = || shares.iter().map(|&share| if share > 0.0 { 1.0 } else { 0.0 });
+    let of_rows = match (constant, units.as_slice()) {
+        (Some(constant), &[(unit, count)]) => {
+            check_constant(constant)?;
+            let total = constant * active(&shares, unit, count) as f64;
+            ones().map(|one| if one > 0.0 { one / total } else { 0.0 }).collect()
+        }
+        _ => divided(ones().collect(), &shares, &units)?,
+    };
+    for (weight, &length) in of_rows.into_iter().zip(lengths) {
+        weights.resize(weights.len() + length as usize, weight);
+    }
+    Ok(weights)
+}
+
+/// Units of checked ids, and their number.
+fn counted<'a>(shares: &[f64], units: &[&'a [u32]]) -> Result<Vec<(&'a [u32], usize)>> {
+    let count = |(level, &unit): (usize, &&'a [u32])| {
         let name = format!("units[{level}]");
         same_length(&name, unit.len(), "shares", shares.len())?;
-        counted.push((unit, group_count(&name, unit)?));
+        Ok((unit, group_count(&name, unit)?))
+    };
+    units.iter().enumerate().map(count).collect()
+}
+
+fn check_constant(constant: f64) -> Result<()> {
+    if constant.is_finite() && constant > 0.0 {
+        return Ok(());
     }
-    nested(shares, &counted)
+    Err(Error::invalid(format!("constant is {constant}, but must be a positive number")))
 }
 
 /// [`mean_of_means`] of checked columns: units and their number.
 fn nested(shares: &[f64], units: &[(&[u32], usize)]) -> Result<Vec<f64>> {
-    let mut weights = shares.to_vec();
+    divided(shares.to_vec(), shares, units)
+}
+
+/// Weights of rows, divided by the shares of their units and by the number of units in larger ones.
+fn divided(mut weights: Vec<f64>, shares: &[f64], units: &[(&[u32], usize)]) -> Result<Vec<f64>> {
     let mut divide = |of_unit: &[f64], unit_of: &dyn Fn(usize) -> usize| {
         for (row, weight) in weights.iter_mut().enumerate().filter(|(_, weight)| **weight > 0.0) {
             *weight /= of_unit[unit_of(row)];
@@ -307,6 +372,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_with_rows_is_named() {
+        let weights = |lengths: &[i64], constant| message(weights_of_rows(lengths, None, &[&[0]], constant));
+        assert_eq!(weights(&[3], None), "fine");
+        assert_eq!(weights(&[-1], None), "lengths[0]=-1 is negative; give the number of trained tokens of each row");
+        assert_eq!(
+            weights(&[i64::MAX], None),
+            "lengths add up to 9223372036854775807 tokens, which do not fit in memory"
+        );
+        assert_eq!(
+            weights(&[1, 1], None),
+            "units[0] has 1 values, but shares has 2; give one value of each for every row"
+        );
+        assert_eq!(weights(&[1], Some(0.0)), "constant is 0, but must be a positive number");
+    }
+
+    #[test]
     fn a_unit_lies_in_one_larger_unit() {
         assert_eq!(
             message(mean_of_means(&[1.0, 1.0], &[&[0, 0], &[0, 1]])),
@@ -321,6 +402,33 @@ mod tests {
     }
 
     proptest! {
+        /// Made once a row, the weights are those of the tokens to the last bit.
+        #[test]
+        fn rows_weigh_as_their_tokens_do(
+            rows in prop::collection::vec((0_i64..4, 0_u32..3, any::<bool>()), 0..20), constant in 0.5_f64..9.0,
+        ) {
+            let lengths: Vec<i64> = rows.iter().map(|row| row.0).collect();
+            let valid: Vec<bool> = rows.iter().map(|row| row.2).collect();
+            let own: Vec<u32> = (0..rows.len() as u32).collect();
+            let larger = crate::keys::dense_integers(&rows.iter().map(|row| row.1).collect::<Vec<_>>())?.ids;
+            let of_tokens = |column: &[u32]| -> Vec<u32> {
+                column.iter().zip(&lengths).flat_map(|(&id, &length)| vec![id; length as usize]).collect()
+            };
+            let tokens = (of_tokens(&own), of_tokens(&larger));
+            let shares: Vec<f64> = tokens.0.iter().map(|&row| f64::from(u8::from(valid[row as usize]))).collect();
+            let dense = |ids: &[u32]| crate::keys::dense_integers(ids).map(|keys| keys.ids);
+            let (own_of, larger_of) = (dense(&tokens.0)?, dense(&tokens.1)?);
+            let found = |units: &[&[u32]], constant| weights_of_rows(&lengths, Some(&valid), units, constant);
+            prop_assert_eq!(found(&[], None)?, mean_of_means(&shares, &[])?);
+            prop_assert_eq!(found(&[&larger], None)?, mean_of_means(&shares, &[&larger_of])?);
+            prop_assert_eq!(found(&[&own, &larger], None)?, mean_of_means(&shares, &[&own_of, &larger_of])?);
+            let everyone = vec![true; rows.len()];
+            let by_constant = token_weights(
+                &TokenUnits::of_draws(&tokens.1), &shares, &vec![1; shares.len()], &everyone, Denominator::Constant(constant),
+            );
+            prop_assert_eq!(found(&[&larger], Some(constant))?, by_constant?);
+        }
+
         /// However the tokens of a trajectory are cut into rows, nothing changes as long as the units stay.
         #[test]
         fn means_of_means_by_definition(rows in prop::collection::vec((0_u32..6, 0_u32..3), 1..30)) {

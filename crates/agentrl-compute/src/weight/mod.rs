@@ -17,7 +17,7 @@ mod shares;
 
 pub use best::best;
 pub use conflict::{Conflicts, conflict_tokens};
-pub use denominator::{Denominator, TokenUnits, mean_of_means, token_weights};
+pub use denominator::{Denominator, TokenUnits, mean_of_means, token_weights, weights_of_rows};
 pub use divergence::{Aggregate, Diagnostics, Divergence, TrustRegion, importance_diagnostics, trust_region};
 pub use importance::{Action, ImportanceOptions, Level, importance_weights};
 pub use ratios::Ratios;

@@ -2,12 +2,11 @@
 
 use agentrl_compute::advantage::{self, GigpoColumns, GigpoOptions, Voter};
 use agentrl_compute::group::Scale;
-use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use super::{Floats, flags, kernel};
+use super::columns::{Column, Made, made, optional};
+use super::keys::labels;
 use crate::arrays::{Whole, slice};
-use crate::error::to_python;
 
 /// Advantages that one call makes.
 #[pymodule(submodule, name = "advantage", module = "agentrl_core._core")]
@@ -17,33 +16,35 @@ pub(crate) mod exports {
 }
 
 #[pyfunction]
-#[pyo3(signature = (episode_scores, step_returns, groups, trajectories, anchors, *, step_weight=1.0, scale="none",
-    voter="step", ddof, eps=1e-6, valid=None))]
-#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+#[expect(clippy::too_many_arguments, reason = "all options of Python's function")]
 fn gigpo<'py>(
     py: Python<'py>,
-    episode_scores: Floats<'py>,
-    step_returns: Floats<'py>,
-    groups: PyReadonlyArray1<'py, u32>,
-    trajectories: PyReadonlyArray1<'py, u32>,
-    anchors: PyReadonlyArray1<'py, u32>,
+    episode_scores: Column<'py, f64>,
+    group_ids: &Bound<'py, PyAny>,
+    trajectory_ids: &Bound<'py, PyAny>,
+    steps: Column<'py, i64>,
+    state_keys: &Bound<'py, PyAny>,
+    step_rewards: Column<'py, f64>,
+    gamma: f64,
     step_weight: f64,
     scale: &str,
     voter: &str,
     ddof: Whole<u32>,
     eps: f64,
-    valid: Option<PyReadonlyArray1<'py, bool>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let groups = slice("groups", &groups)?;
-    let trajectories = slice("trajectories", &trajectories)?;
-    let anchors = slice("anchors", &anchors)?;
-    let (valid, ddof) = (flags("valid", valid.as_ref())?, ddof.named("ddof")?);
-    let options = || {
-        Ok(GigpoOptions { step_weight, scale: Scale::from_name(scale)?, voter: Voter::from_name(voter)?, ddof, eps })
-    };
-    let options = options().map_err(to_python)?;
-    kernel!(py, [episode_scores, step_returns], |out| {
+    valid: Option<Column<'py, bool>>,
+) -> PyResult<Made<'py, f64>> {
+    let (episode_scores, paid) = (slice("rewards", &episode_scores)?, slice("step_rewards", &step_rewards)?);
+    let (groups, trajectories) = (labels(py, group_ids, "group_ids")?, labels(py, trajectory_ids, "trajectory_ids")?);
+    let (anchors, steps) = (labels(py, state_keys, "state_keys")?, slice("steps", &steps)?);
+    let (groups, trajectories) = (groups.slice("group_ids")?, trajectories.slice("trajectory_ids")?);
+    let (anchors, valid) = (anchors.slice("state_keys")?, optional("valid", valid.as_ref())?);
+    let ddof = ddof.named("ddof")?;
+    made(py, episode_scores.len(), || {
+        let (scale, voter) = (Scale::from_name(scale)?, Voter::from_name(voter)?);
+        let step_returns = &advantage::step_returns(paid, trajectories, steps, gamma)?;
         let columns = GigpoColumns { episode_scores, step_returns, groups, trajectories, anchors, valid };
-        advantage::gigpo(&columns, &options, out)
+        let mut out = vec![0.0; episode_scores.len()];
+        advantage::gigpo(&columns, &GigpoOptions { step_weight, scale, voter, ddof, eps }, &mut out)?;
+        Ok(out)
     })
 }

@@ -7,7 +7,7 @@ use arrow_array::{Array as _, ArrayRef};
 use arrow_schema::DataType;
 use numpy::{PyArray1, PyArrayMethods as _, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyBytes, PyList, PyString};
 use pyo3_arrow::input::AnyArray;
 
 use super::columns::run;
@@ -20,7 +20,7 @@ use crate::error::invalid;
 #[pymodule(submodule, name = "keys", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
-    use super::{dense, history, label, pair, similar};
+    use super::{dense, history, label, named, pair, similar};
 }
 
 /// Does something with the slice of an array of integers of any width.
@@ -48,15 +48,49 @@ fn dense<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResu
         let parts = columns::parts(name, array)?;
         released(py, || dense_texts(name, &parts))?
     } else {
-        let items: Vec<Bound<'py, PyAny>> = values.extract().map_err(|_| not_keys(name, values))?;
-        if let Some(texts) = items.iter().map(text).collect::<Option<Vec<&str>>>() {
-            let made = held(|| keys::dense_bytes_of(texts.len(), |row| texts[row].as_bytes()))?;
-            return Ok((PyArray1::from_vec(py, made.ids), made.count));
-        }
-        let items = items.iter().map(|item| item_bytes(name, item)).collect::<PyResult<Vec<_>>>()?;
-        held(|| keys::dense_bytes(items.iter().map(Vec::as_slice)))?
+        dense_items(name, &values.extract::<Vec<Bound<'py, PyAny>>>().map_err(|_| not_keys(name, values))?)?
     };
     Ok((PyArray1::from_vec(py, made.ids), made.count))
+}
+
+/// Ids of the items of a list.
+fn dense_items(name: &str, items: &[Bound<'_, PyAny>]) -> PyResult<Keys> {
+    if let Some(texts) = items.iter().map(text).collect::<Option<Vec<&str>>>() {
+        return held(|| keys::dense_bytes_of(texts.len(), |row| texts[row].as_bytes()));
+    }
+    let items = items.iter().map(|item| item_bytes(name, item)).collect::<PyResult<Vec<_>>>()?;
+    held(|| keys::dense_bytes(items.iter().map(Vec::as_slice)))
+}
+
+/// The first row of each id; ids count up in order of appearance.
+fn first_rows(made: &Keys) -> Vec<usize> {
+    let mut firsts = Vec::with_capacity(made.count as usize);
+    for (row, &id) in made.ids.iter().enumerate() {
+        if id as usize == firsts.len() {
+            firsts.push(row);
+        }
+    }
+    firsts
+}
+
+/// Ids, and the key of each as a text, by which it is known in another batch too.
+#[pyfunction]
+fn named<'py>(
+    py: Python<'py>,
+    values: &Bound<'py, PyAny>,
+    name: &str,
+) -> PyResult<(Bound<'py, PyArray1<u32>>, Bound<'py, PyList>)> {
+    if let Ok(array) = values.cast::<PyArray1<i64>>() {
+        let array = array.readonly();
+        let values = slice(name, &array)?;
+        let made = run(py, values.len(), || keys::dense_integers(values))?;
+        let names = PyList::new(py, first_rows(&made).into_iter().map(|row| values[row].to_string()))?;
+        return Ok((PyArray1::from_vec(py, made.ids), names));
+    }
+    let items: Vec<Bound<'py, PyAny>> = values.extract().map_err(|_| not_keys(name, values))?;
+    let made = dense_items(name, &items)?;
+    let names = first_rows(&made).into_iter().map(|row| items[row].str()).collect::<PyResult<Vec<_>>>()?;
+    Ok((PyArray1::from_vec(py, made.ids), PyList::new(py, names)?))
 }
 
 /// Ids in no particular order.
@@ -92,6 +126,18 @@ pub(super) fn labels<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &st
         return run(py, values.len(), || keys::label_integers(values)).map(Labels::Made);
     });
     Err(not_keys(name, values))
+}
+
+/// Rows of a table whose length the kernel knows, which checks them: of 32 bits as they are, or of 64 that fit.
+pub(super) fn rows<'py>(values: &Bound<'py, PyAny>, name: &str) -> PyResult<Labels<'py>> {
+    if let Ok(array) = values.cast::<PyArray1<u32>>() {
+        return Ok(Labels::Given(array.readonly()));
+    }
+    let array = values.cast::<PyArray1<i64>>()?.readonly();
+    let narrow = |(place, &row): (usize, &i64)| {
+        u32::try_from(row).map_err(|_| invalid(format!("{name}[{place}] is {row}; give the row of a node")))
+    };
+    slice(name, &array)?.iter().enumerate().map(narrow).collect::<PyResult<_>>().map(Labels::Made)
 }
 
 /// The same as an array.
@@ -167,6 +213,15 @@ fn item_bytes(name: &str, item: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     }
 }
 
+/// What is wrong with an item that should be a text.
+fn not_text(name: &str, row: usize, item: &Bound<'_, PyAny>) -> PyErr {
+    let whole = item.extract::<Text>().and_then(|text| text.named(name));
+    whole.err().filter(|_| item.is_instance_of::<PyString>()).unwrap_or_else(|| {
+        let shown = item.repr().map_or_else(|_| "unprintable".to_owned(), |text| text.to_string());
+        invalid(format!("{name}[{row}] is {shown}; give strings"))
+    })
+}
+
 fn not_keys(name: &str, value: &Bound<'_, PyAny>) -> PyErr {
     let kind = value.get_type().qualname().map_or_else(|_| "an unknown type".to_owned(), |name| name.to_string());
     invalid(format!(
@@ -207,7 +262,7 @@ fn history<'py>(
 #[pyo3(signature = (texts, groups, threshold, sketch=None))]
 fn similar<'py>(
     py: Python<'py>,
-    texts: Vec<Text>,
+    texts: Vec<Bound<'py, PyAny>>,
     groups: PyReadonlyArray1<'py, u32>,
     threshold: f64,
     sketch: Option<(Whole<usize>, Whole<usize>, Whole<usize>)>,
@@ -221,8 +276,8 @@ fn similar<'py>(
             bands: bands.named("bands")?,
         }),
     };
-    let texts = texts.into_iter().map(|text| text.named("texts")).collect::<PyResult<Vec<_>>>()?;
-    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let read = |(row, item)| text(item).ok_or_else(|| not_text("texts", row, item));
+    let texts = texts.iter().enumerate().map(read).collect::<PyResult<Vec<&str>>>()?;
     let made = released(py, || keys::similar(&texts, groups, threshold, similarity))?;
     Ok(PyArray1::from_vec(py, made.ids))
 }

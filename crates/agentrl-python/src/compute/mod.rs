@@ -1,6 +1,7 @@
 //! Compute functions for Python: columns in, columns out.
 
 pub(crate) mod advantage;
+pub(crate) mod baseline;
 mod columns;
 pub(crate) mod filters;
 pub(crate) mod group;

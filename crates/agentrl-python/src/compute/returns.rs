@@ -4,9 +4,9 @@ use agentrl_compute::returns::{self, Align, Gae, Paths, TokenBaseline, VTrace};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
+use super::columns::made;
 use super::{Floats, flags, kernel};
 use crate::arrays::{Whole, slice};
-use crate::enter::released;
 use crate::error::to_python;
 
 /// Returns and advantages over time.
@@ -141,7 +141,5 @@ fn optimal_token_baseline<'py>(
     let (offsets, groups) = (slice("offsets", &offsets)?, slice("group_ids", &groups)?);
     let options = TokenBaseline { align: Align::from_name(align).map_err(to_python)?, eps, zero_tail };
     let paths = paths(offsets, flags("mask", mask.as_ref())?, None, &[]);
-    let made =
-        released(py, || agentrl_compute::returns::optimal_token_baseline(returns, energies, &paths, groups, &options))?;
-    Ok(PyArray1::from_vec(py, made))
+    made(py, returns.len(), || returns::optimal_token_baseline(returns, energies, &paths, groups, &options))
 }

@@ -1,21 +1,25 @@
 //! Rewards for Python: columns in, columns out.
 
+use std::borrow::Cow;
+
+use agentrl_compute::keys::{dense_bytes_of, pair};
 use agentrl_compute::ragged::Ragged;
 use agentrl_compute::reward::{self, Checklist, Gain, MaxAtK, Noise, ProgressOptions, Tail, TailRisk};
 use numpy::{IntoPyArray as _, PyArray1};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList, PyString};
 
 use super::columns::{Column, Made, made, optional, run};
 use crate::arrays::{Whole, slice};
+use crate::error::invalid;
 
 /// What rewards are made of.
 #[pymodule(submodule, name = "reward", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
     use super::{
-        checklist, cluster_votes, dither, edit_distances, excess_penalty, implicit, information_gain, max_at_k,
-        rank_agreement, success_distance, tail_risk, top_gap, tracked_quantiles, win_rates, window_means,
+        answer_ids, checklist, cluster_votes, dither, edit_distances, excess_penalty, implicit, information_gain,
+        max_at_k, rank_agreement, success_distance, tail_risk, top_gap, tracked_quantiles, win_rates, window_means,
     };
 }
 
@@ -79,14 +83,48 @@ fn top_gap<'py>(
 #[pyfunction]
 fn win_rates<'py>(
     py: Python<'py>,
-    first: Column<'py, u32>,
-    second: Column<'py, u32>,
+    first: Column<'py, i64>,
+    second: Column<'py, i64>,
     probability: Column<'py, f64>,
     count: Whole<usize>,
 ) -> PyResult<Made<'py, f64>> {
     let (first, second) = (slice("first", &first)?, slice("second", &second)?);
     let (probability, count) = (slice("probability", &probability)?, count.named("count")?);
     made(py, first.len(), || reward::win_rates(first, second, probability, count))
+}
+
+/// Ids of answers, equal for equal texts of a group and for those of it that gave none; and who gave one.
+#[pyfunction]
+fn answer_ids<'py>(
+    py: Python<'py>,
+    answers: &Bound<'py, PyList>,
+    groups: Column<'py, u32>,
+) -> PyResult<(Made<'py, u32>, Made<'py, bool>)> {
+    let items: Vec<Bound<'py, PyAny>> = answers.iter().collect();
+    let texts = items.iter().enumerate().map(|(row, item)| answer(row, item)).collect::<PyResult<Vec<_>>>()?;
+    let groups = slice("group_ids", &groups)?;
+    let ids = run(py, texts.len(), || {
+        // No text has this byte.
+        let texts = dense_bytes_of(texts.len(), |row| texts[row].as_deref().unwrap_or(b"\xff"))?;
+        Ok(pair(groups, &texts.ids)?.ids)
+    })?;
+    Ok((PyArray1::from_vec(py, ids), PyArray1::from_iter(py, items.iter().map(|item| !item.is_none()))))
+}
+
+/// The text of an answer; None is none.
+fn answer<'a>(row: usize, item: &'a Bound<'_, PyAny>) -> PyResult<Option<Cow<'a, [u8]>>> {
+    if item.is_none() {
+        return Ok(None);
+    }
+    let Ok(text) = item.cast::<PyString>() else {
+        let kind = item.get_type().name()?;
+        return Err(invalid(format!("answers[{row}] is {kind}; give a text, or None without an answer")));
+    };
+    if let Ok(text) = text.to_str() {
+        return Ok(Some(Cow::Borrowed(text.as_bytes())));
+    }
+    // Half a character is not Unicode, and can still be compared.
+    Ok(Some(Cow::Owned(text.call_method1("encode", ("utf-8", "surrogatepass"))?.extract()?)))
 }
 
 #[pyfunction]

@@ -7,6 +7,7 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 
 use super::columns::{Column, Made, made, optional, run};
+use super::keys;
 use crate::arrays::slice;
 
 /// Trees as columns, and credit along them.
@@ -33,7 +34,7 @@ fn build<'py>(
 fn fuse<'py>(
     py: Python<'py>,
     parents: Column<'py, i64>,
-    nodes: Column<'py, u32>,
+    nodes: &Bound<'py, PyAny>,
     values: Column<'py, f64>,
     kind: &str,
     alpha: f64,
@@ -43,7 +44,8 @@ fn fuse<'py>(
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<(Made<'py, f64>, Made<'py, f64>)> {
     let parents = slice("parents", &parents)?;
-    let rows = rows(&nodes, &values, weights.as_ref(), valid.as_ref())?;
+    let nodes = keys::rows(nodes, "nodes")?;
+    let rows = rows(nodes.slice("nodes")?, &values, weights.as_ref(), valid.as_ref())?;
     let logprobs = optional("edge_logprobs", edge_logprobs.as_ref())?;
     let fused = run(py, parents.len().max(rows.nodes.len()), || {
         tree::fuse(&Topology::new(parents)?, &rows, Fusion::from_name(kind, alpha, expectile)?, logprobs)
@@ -52,13 +54,13 @@ fn fuse<'py>(
 }
 
 fn rows<'a>(
-    nodes: &'a Column<'_, u32>,
+    nodes: &'a [u32],
     values: &'a Column<'_, f64>,
     weights: Option<&'a Column<'_, f64>>,
     valid: Option<&'a Column<'_, bool>>,
 ) -> PyResult<Rows<'a>> {
     Ok(Rows {
-        nodes: slice("nodes", nodes)?,
+        nodes,
         values: slice("values", values)?,
         weights: optional("weights", weights)?,
         valid: optional("valid", valid)?,
@@ -71,7 +73,7 @@ fn rows<'a>(
 fn ancestor_relative<'py>(
     py: Python<'py>,
     parents: Column<'py, i64>,
-    nodes: Column<'py, u32>,
+    nodes: &Bound<'py, PyAny>,
     values: Column<'py, f64>,
     weighting: &str,
     drop_constant: bool,
@@ -80,7 +82,8 @@ fn ancestor_relative<'py>(
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, f64>> {
     let parents = slice("parents", &parents)?;
-    let rows = rows(&nodes, &values, weights.as_ref(), valid.as_ref())?;
+    let nodes = keys::rows(nodes, "nodes")?;
+    let rows = rows(nodes.slice("nodes")?, &values, weights.as_ref(), valid.as_ref())?;
     made(py, parents.len().max(rows.nodes.len()), || {
         let (weighting, singleton) = (Weighting::from_name(weighting)?, Singleton::from_name(singleton)?);
         let options = AncestorOptions { weighting, drop_constant, singleton };

@@ -4,8 +4,8 @@ use agentrl_compute::group::Columns;
 use agentrl_compute::quantile::Interpolation;
 use agentrl_compute::ragged::Ragged;
 use agentrl_compute::weight::{
-    self, AboveQuantile, Action, Aggregate, Amount, Denominator, Divergence, ImportanceOptions, Level, Quota, Ratios,
-    Shared, Ties, TokenUnits, Top, TrustRegion,
+    self, AboveQuantile, Action, Aggregate, Amount, Divergence, ImportanceOptions, Level, Quota, Ratios, Shared, Ties,
+    Top, TrustRegion,
 };
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -21,8 +21,8 @@ use crate::error::to_python;
 pub(crate) mod exports {
     #[pymodule_export]
     use super::{
-        above_quantile, conflict_tokens, constant, importance, importance_diagnostics, max_variance, mean_of_means,
-        quota, shares, top, trust_region,
+        above_quantile, conflict_tokens, importance, importance_diagnostics, max_variance, quota, shares, top,
+        trust_region, weights_of_rows,
     };
 }
 
@@ -39,30 +39,21 @@ fn shares<'py>(
     made(py, keys.len(), || weight::shares(keys, draws, valid, Shared::from_name(shared)?))
 }
 
+/// None among the units stands for the rows themselves.
 #[pyfunction]
-fn mean_of_means<'py>(
+fn weights_of_rows<'py>(
     py: Python<'py>,
-    shares: Column<'py, f64>,
-    units: Vec<Column<'py, u32>>,
+    lengths: Column<'py, i64>,
+    units: Vec<Option<Column<'py, u32>>>,
+    constant: Option<f64>,
+    valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, f64>> {
-    let shares = slice("shares", &shares)?;
-    let units: Vec<&[u32]> = units.iter().map(|unit| slice("units", unit)).collect::<PyResult<_>>()?;
-    made(py, shares.len(), || weight::mean_of_means(shares, &units))
-}
-
-#[pyfunction]
-fn constant<'py>(
-    py: Python<'py>,
-    shares: Column<'py, f64>,
-    units: Column<'py, u32>,
-    constant: f64,
-) -> PyResult<Made<'py, f64>> {
-    let (shares, units) = (slice("shares", &shares)?, slice("units", &units)?);
-    made(py, shares.len(), || {
-        let count = units.iter().max().map_or(0, |&largest| largest as usize + 1);
-        let (trainable, valid) = (vec![1; shares.len()], vec![true; count]);
-        weight::token_weights(&TokenUnits::of_draws(units), shares, &trainable, &valid, Denominator::Constant(constant))
-    })
+    let (lengths, valid) = (slice("lengths", &lengths)?, optional("valid", valid.as_ref())?);
+    let own: Vec<u32> =
+        if units.iter().any(Option::is_none) { (0..).take(lengths.len()).collect() } else { Vec::new() };
+    let unit = |unit| Ok(optional("units", unit)?.unwrap_or(&own));
+    let units: Vec<&[u32]> = units.iter().map(|of_rows| unit(of_rows.as_ref())).collect::<PyResult<_>>()?;
+    made(py, lengths.len().saturating_mul(64), || weight::weights_of_rows(lengths, valid, &units, constant))
 }
 
 #[pyfunction]

@@ -13,10 +13,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
-from agentrl_core.operators.group.normalise import normalise
-from agentrl_core.operators.group.statistics import statistics
 
 
 def shrunk_mean(
@@ -53,35 +52,16 @@ def shrunk_mean(
         >>> group.shrunk_mean([1.0, 1.0, 0.0, 1.0], [0, 0, 1, 1], [0.0, 0.0, 0.5, 0.5], variance=0.25).tolist()
         [0.875, 0.875, 0.5, 0.5]
     """
-    if not variance > 0:
-        raise InvalidInputError(f"variance is {variance}; give a number above 0")
-    column = columns.numbers(values, "values")
-    expected = columns.doubles(prior, "prior", length=len(column))
-    groups = columns.keys(ids, "ids", length=len(column))
-    of_groups = statistics(column, groups, valid=valid)
-    voted = columns.mask(valid, "valid", length=len(column))
-    voted = np.ones(len(column), dtype=np.bool_) if voted is None else voted
-    wrong = np.flatnonzero(voted & ~np.isfinite(expected))
-    if len(wrong):
-        raise InvalidInputError(
-            f"prior[{wrong[0]}] is {expected[wrong[0]]}; give a finite number or mark the row invalid"
-        )
-    expected = np.where(voted, expected, 0.0)
-    count, mean = of_groups.count[groups].astype(np.float64), of_groups.mean[groups]
-    if leave_one_out:
-        # x less what it is above the others is the mean of the others; 0 of them for a row alone.
-        above = np.asarray(
-            normalise(column.astype(np.float64), groups, center="leave_one_out", scale="none", valid=voted)
-        )
-        mean = np.where(voted, np.where(voted, column, 0.0) - above, mean)
-        count -= voted
-    noise = np.divide(variance, count, out=np.full(len(count), np.inf), where=count > 0.0)
-    mean = np.where(count > 0.0, mean, 0.0)
-    with np.errstate(all="ignore"):  # w = 1 - variance / k / (mean - prior)^2, whose square may not overflow
-        distance = mean - expected
-        share = np.maximum(0.0, 1.0 - np.where(distance == 0.0, np.inf, noise / distance / distance))
-    shrunk: NDArray[np.float64] = share * mean + (1.0 - share) * expected
-    return shrunk
+    column = columns.doubles(values, "values")
+    count = len(column)
+    return _core.baseline.shrunk_mean(
+        column,
+        columns.keys(ids, "ids", length=count),
+        columns.doubles(prior, "prior", length=count),
+        variance,
+        leave_one_out,
+        columns.mask(valid, "valid", length=count),
+    )
 
 
 def ema_mean(
@@ -122,16 +102,10 @@ def ema_mean(
     _check_initial(initial)
     if update not in ("after", "before"):
         raise InvalidInputError(f"update is {update!r}; use after or before")
-    column = columns.numbers(values, "values")
-    groups, names = _named(ids, len(column))
-    of_batch = statistics(column, groups, valid=valid)
-    past = _past(state, names, [initial])[:, 0].tolist()
-    moved = [
-        decay * b + (1.0 - decay) * mean if count else b
-        for b, mean, count in zip(past, of_batch.mean.tolist(), of_batch.count.tolist(), strict=True)
-    ]
-    chosen = moved if update == "before" else past
-    return np.array(chosen, dtype=np.float64)[groups], {**state, **dict(zip(names, moved, strict=True))}
+    column = columns.doubles(values, "values")
+    groups, names = columns.named(ids, "ids", length=len(column))
+    voted = columns.mask(valid, "valid", length=len(column))
+    return _core.baseline.ema_mean(state, names, column, groups, decay, initial, update == "before", voted)
 
 
 def running_moments(
@@ -163,24 +137,10 @@ def running_moments(
         >>> mean.tolist(), std.round(6).tolist(), visits.tolist()
         ([2.0, 2.0], [1.414214, 1.414214], [2, 2])
     """
-    column = columns.numbers(values, "values")
-    groups, names = _named(ids, len(column))
-    of_batch = statistics(column, groups, ddof=ddof, valid=valid)
-    past = _past(state, names, [0.0, 0.0, 0.0])
-    visits, mean, std = past.T
-    seen = of_batch.count > 0
-    batch_mean, batch_std = np.where(seen, of_batch.mean, 0.0), np.nan_to_num(of_batch.std)
-    total = visits + 1
-    new_mean = (visits * mean + batch_mean) / total
-    squares = visits * std**2 + batch_std**2 + visits / total * (batch_mean - mean) ** 2
-    after = np.where(seen[:, None], np.stack([total, new_mean, np.sqrt(squares / total)], axis=1), past)
-    rows = after[groups]
-    return (
-        rows[:, 1],
-        rows[:, 2],
-        rows[:, 0].astype(np.int64),
-        {**state, **dict(zip(names, after.tolist(), strict=True))},
-    )
+    column = columns.doubles(values, "values")
+    groups, names = columns.named(ids, "ids", length=len(column))
+    voted = columns.mask(valid, "valid", length=len(column))
+    return _core.baseline.running_moments(state, names, column, groups, ddof, voted)
 
 
 def window_quantile(
@@ -264,60 +224,14 @@ def decayed_beta(
         ([0.25], {'a': [1.5, 1.5]})
     """
     _check_initial(initial)
-    column = columns.numbers(successes, "successes")
-    groups, names = _named(ids, len(column))
-    of_batch = statistics(column, groups, valid=valid)
-    for name, least, most in zip(names, of_batch.least.tolist(), of_batch.most.tolist(), strict=True):
-        if least < 0.0 or most > 1.0:
-            raise InvalidInputError(f"successes of {name} reach from {least} to {most}; give rewards from 0 to 1")
-    whole = np.full(len(column), decay) if isinstance(decay, (int, float)) else decay
-    kept = statistics(columns.numbers(whole, "decay", length=len(column)), groups, valid=valid)
-    for name, least, most in zip(names, kept.least.tolist(), kept.most.tolist(), strict=True):
-        if not (np.isnan(least) or 0.0 <= least == most <= 1.0):
-            raise InvalidInputError(f"decay of {name} reaches from {least} to {most}; give one number from 0 to 1")
-    past = _past(state, names, [0.0, 0.0])
-    total = past.sum(axis=1)
-    rate = np.divide(past[:, 0], total, out=np.full(len(total), initial, np.float64), where=total > 0)
-    won = np.where(of_batch.count > 0, of_batch.mean, 0.0) * of_batch.weight
-    faded = kept.most[:, None] * past
-    after = np.where((of_batch.count > 0)[:, None], faded + np.stack([won, of_batch.weight - won], axis=1), past)
-    return rate[groups], {**state, **dict(zip(names, after.tolist(), strict=True))}
-
-
-def _past(state: Mapping[str, object], names: list[str], new: list[float]) -> NDArray[np.float64]:
-    """What a state knows of each name, a row of numbers; `new` of one that it does not know."""
-    if not isinstance(state, Mapping):
-        raise InvalidInputError(f"state is {state!r:.80}; give what the last call returned, or {{}} at the start")
-    unknown = new if len(new) > 1 else new[0]
-    try:
-        found = np.array([state.get(name, unknown) for name in names], np.float64)
-        if found.size == len(names) * len(new) and np.isfinite(found).all():
-            return found.reshape(len(names), len(new))
-    except (TypeError, ValueError):
-        pass  # One of them is wrong: which?
-    rows = np.empty((len(names), len(new)), np.float64)
-    for row, name in enumerate(names):
-        try:
-            numbers = np.asarray(state.get(name, new), np.float64)
-            fits = numbers.size == len(new) and bool(np.isfinite(numbers).all())
-        except (TypeError, ValueError):
-            fits = False
-        if not fits:
-            raise InvalidInputError(f"state[{name!r}] is {state[name]!r:.80}; give what the last call returned")
-        rows[row] = numbers
-    return rows
+    column = columns.doubles(successes, "successes")
+    count = len(column)
+    groups, names = columns.named(ids, "ids", length=count)
+    kept = decay if isinstance(decay, (int, float)) else columns.doubles(decay, "decay", length=count)
+    voted = columns.mask(valid, "valid", length=count)
+    return _core.baseline.decayed_beta(state, names, column, groups, kept, initial, voted)
 
 
 def _check_initial(initial: float | None) -> None:
     if initial is None or not math.isfinite(initial):
         raise InvalidInputError(f"initial is {initial!r}; give a finite number")
-
-
-def _named(ids: object, count: int) -> tuple[NDArray[np.uint32], list[str]]:
-    """Dense ids and the name of each, by which a state remembers it."""
-    groups = columns.keys(ids, "ids", length=count)
-    column = columns.column(ids, "ids")
-    # Ids count up in order of appearance.
-    highest = np.maximum.accumulate(groups)
-    first = highest.searchsorted(np.arange(int(highest[-1]) + 1 if count else 0))
-    return groups, [str(name) for name in column[first].tolist()]
