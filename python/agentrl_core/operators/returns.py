@@ -56,16 +56,16 @@ class _Rows:
     ) -> tuple[_Rows, list[NDArray[Any]]]:
         """What is known of the rows, and the columns that were given by their names, all in the shape of the first."""
         arrays = [columns.numbers(values, name, dimensions=(1, 2)) for name, values in given.items()]
-        table, name = arrays[0], next(iter(given))
-        dtype, alike = table.dtype, True
-        for array in arrays:
-            if array.dtype != dtype or array.shape != table.shape:
+        table = arrays[0]
+        dtype, shape, alike = table.dtype, table.shape, True
+        for array in arrays[1:]:
+            if array.dtype != dtype or array.shape != shape:
                 dtype, alike = np.result_type(*arrays), False
                 break
         order: NDArray[np.int64] | None = None
         if sequence_ids is not None:
             if offsets is not None or table.ndim == 2:
-                raise InvalidInputError(f"{name} has its sequences twice; leave out sequence_ids")
+                raise InvalidInputError(f"{next(iter(given))} has its sequences twice; leave out sequence_ids")
             groups = columns.keys(sequence_ids, "sequence_ids", length=len(table))
             if len(groups) and (groups[1:] < groups[:-1]).any():
                 order = np.argsort(groups, kind="stable")
@@ -76,15 +76,16 @@ class _Rows:
         elif table.ndim == 2:
             starts = np.arange(len(table) + 1, dtype=np.int64) * table.shape[1]
         else:
+            name = next(iter(given))
             raise InvalidInputError(f"{name} has no sequences; give sequence_ids, offsets, or a table [B, T]")
-        rows = cls(table.shape, dtype, starts, order, None, None, _NOTHING[dtype])
+        rows = cls(shape, dtype, starts, order, None, None, _NOTHING[dtype])
         if mask is not None:
             rows.mask = rows.flags(mask, "mask")
         if ends is not None:
             rows.ends = rows.flags(ends, "ends")
         if bootstrap is not None:
             rows.bootstrap = rows.arranged(columns.numbers(bootstrap, "bootstrap", dimensions=(1, 2)), "bootstrap")
-        if alike and order is None and table.ndim == 1:
+        if alike and order is None and len(shape) == 1:
             return rows, arrays
         return rows, [rows.arranged(array, name) for name, array in zip(given, arrays, strict=True)]
 
@@ -396,12 +397,15 @@ def optimal_token_baseline(
         >>> returns.optimal_token_baseline(to_come, energies, ["a", "a"], offsets=[0, 2, 3], eps=0.0).tolist()
         [3.0, 4.0, -1.0]
     """
-    rows, (to_come, norms) = _Rows.of({"returns": returns, "energies": energies}, None, offsets, mask, None, None)
+    given = {"returns": returns, "energies": energies}
+    rows, (to_come, norms) = _Rows.of(given, None, offsets, mask, None, None)
+    if rows.dtype != np.float64:
+        to_come, norms = to_come.astype(np.float64), norms.astype(np.float64)
     advantages = _core.returns.optimal_token_baseline(
-        to_come.astype(np.float64, copy=False),
-        norms.astype(np.float64, copy=False),
+        to_come,
+        norms,
         rows.offsets,
-        columns.keys(group_ids, "group_ids", length=len(rows.offsets) - 1),
+        columns.labels(group_ids, "group_ids", length=len(rows.offsets) - 1),
         align=align,
         eps=eps,
         zero_tail=zero_tail,
