@@ -184,8 +184,8 @@ fn reduced(x: f64) -> (f64, f64) {
     let rest = x - order * LN_2[0] - order * LN_2[1];
     let square = rest * rest;
     let four = |first: usize| {
-        let [a, b, c, d] = [TAYLOR[first], TAYLOR[first + 1], TAYLOR[first + 2], TAYLOR[first + 3]];
-        (a + b * rest) + (c + d * rest) * square
+        let low = TAYLOR[first] + TAYLOR[first + 1] * rest;
+        low + (TAYLOR[first + 2] + TAYLOR[first + 3] * rest) * square
     };
     let fourth = square * square;
     let series = four(0) + fourth * (four(4) + fourth * four(8));

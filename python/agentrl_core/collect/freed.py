@@ -29,4 +29,4 @@ def _trim() -> Callable[[int], int] | None:
     except (AttributeError, OSError, TypeError):  # of another C library, or another system
         return None
     trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
-    return trim  # type: ignore[no-any-return]
+    return trim

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agentrl_core.data.json_text import to_json
 from agentrl_core.engine.base import Request, Sampling, Segment, Top
@@ -206,10 +205,10 @@ def question(request: Request, engine: str) -> bytes:
     """The digest of a request to an engine."""
     tokens = np.ascontiguousarray(request.tokens, np.int32)
     images = [_framed(image.sha256) for image in request.images]
-    return _digest([tokens.nbytes.to_bytes(8, "little"), tokens, _asked(request.sampling, engine), *images])
+    return _digest([tokens.nbytes.to_bytes(8, "little"), tokens.data, _asked(request.sampling, engine), *images])
 
 
-def _digest(pieces: Sequence[bytes | NDArray[np.int32]]) -> bytes:
+def _digest(pieces: Sequence[bytes | memoryview]) -> bytes:
     hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for piece in pieces:
         hashed.update(piece)
@@ -240,14 +239,13 @@ def write_segment(segment: Segment) -> bytes:
         likely,
         segment.entropies is not None,
     )
-    parts = [header, np.ascontiguousarray(segment.tokens, np.int32), np.ascontiguousarray(segment.logprobs, np.float32)]
+    arrays = [np.ascontiguousarray(segment.tokens, np.int32), np.ascontiguousarray(segment.logprobs, np.float32)]
     if segment.entropies is not None:
-        parts.append(np.ascontiguousarray(segment.entropies, np.float32))
+        arrays.append(np.ascontiguousarray(segment.entropies, np.float32))
     if top is not None:
-        parts += [np.ascontiguousarray(top.tokens, np.int32), np.ascontiguousarray(top.logprobs, np.float32)]
-    if segment.cached_tokens is not None:
-        parts.append(_CACHED.pack(segment.cached_tokens))
-    return b"".join(parts)
+        arrays += [np.ascontiguousarray(top.tokens, np.int32), np.ascontiguousarray(top.logprobs, np.float32)]
+    cached = b"" if segment.cached_tokens is None else _CACHED.pack(segment.cached_tokens)
+    return b"".join((header, *(array.data for array in arrays), cached))
 
 
 def read_segment(payload: bytes) -> Segment:

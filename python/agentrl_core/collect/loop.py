@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agentrl_core.collect.rings import seldom
+from agentrl_core.collect.garbage import seldom
 from agentrl_core.collect.watchdog import LOOK_SECONDS, Selector, Watchdog
 from agentrl_core.exceptions import InvalidInputError
 

@@ -478,11 +478,8 @@ def _lists(values: Any, name: str, code: str) -> Any:
         raise InvalidInputError(f"{name}[{nested}] has shape {tuple(rows[nested].shape)}; a row is one list of values")
     if rows and all(isinstance(row, np.ndarray) for row in rows):
         return _narrow(np.concatenate(rows), name, dtype), offsets
-    try:
-        whole = [row if isinstance(row, list) else list(row) for row in rows]
-    except TypeError as error:
-        raise InvalidInputError(f"{name} has a row that is no list: {error}") from None
-    return _core.flat_lists(whole, name, np.dtype(dtype).name), offsets
+    lists = [row if isinstance(row, list) else list(row) for row in rows]
+    return _core.flat_lists(lists, name, dtype.__name__), offsets
 
 
 def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:

@@ -15,7 +15,7 @@ def held(reference: ReferenceType[Value], what: str) -> Value:
 
     Args:
         reference: to what holds whoever has the reference: with a strong one, both would stay in memory until Python
-            looks for rings, and with them all that was sampled.
+            looks for cycles, and with them all that was sampled.
         what: it leads to, for the message.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
-from weakref import ref
+from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.record import Record
 from agentrl_core.rollout.runtime import Family, OneAtATime, RunningEpisode, Runtime
-from agentrl_core.rollout.turn import Turn, uniform
+from agentrl_core.rollout.turn import Taker, Turn, uniform
 
 Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
 Origin = Literal["generated", "expert", "imagined", "imported"]
@@ -77,7 +77,7 @@ class View:
         self._lanes: Lanes | None = None
         """Its conversations, where its episode holds several."""
         self._awaited = OneAtATime(self.name)
-        self._reference = ref(self)
+        self._reference: ReferenceType[Taker] = ref(self)
         runtime.began()
 
     @property

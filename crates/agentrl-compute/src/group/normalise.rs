@@ -100,7 +100,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
         let [baseline, divisor] = [baseline, divisor].map(|column| column.map(|column| &column[rows.clone()]));
         let rows = Rows { columns: &columns, options, units: None, spreads: None, baseline, divisor };
         let rule = rule_maker(&columns, starts.len() - 1, true, options)?;
-        rows.compare(columns.in_runs(starts), rule, out)
+        rows.compare(&columns.in_runs(starts), rule, out)
     };
     if !whole && runs::fill(ids, out, some_groups).is_some() {
         return Ok(());
@@ -131,7 +131,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
         let rules = rules(&units.columns(columns.name), count, false, options)?;
         return by_id(columns.groups, out, |group| rules[group], |start, out, rules| rows.fill(start, out, rules));
     }
-    rows.compare(columns.grouped(count, sorted)?, rule_maker(columns, count, sorted, options)?, out)
+    rows.compare(&columns.grouped(count, sorted)?, rule_maker(columns, count, sorted, options)?, out)
 }
 
 /// All that a row's result depends on besides its group's rule.
@@ -150,7 +150,7 @@ impl<T: Float> Rows<'_, T> {
     /// Fills the results of all rows, by the rule that is made of each group.
     fn compare<O: Float>(
         &self,
-        grouped: Grouped<'_, T>,
+        grouped: &Grouped<'_, T>,
         rule: impl Fn(&mut Group<'_, '_, T>) -> Result<Rule> + Sync,
         out: &mut [O],
     ) -> Result<()> {

@@ -89,7 +89,9 @@ impl<T: Float> Scattered<T> {
             tags.extend_from_slice(&piece.tags[votes.clone()]);
             unsorted.extend_from_slice(&piece.values[votes]);
         }
-        tags.iter().for_each(|&tag| starts[(tag >> ROW_BITS) as usize] += 1);
+        for &tag in &tags {
+            starts[(tag >> ROW_BITS) as usize] += 1;
+        }
         let sum = ends(starts);
         values.resize(sum, 0.0);
         for (&tag, value) in tags.iter().zip(&unsorted).rev() {

@@ -90,7 +90,7 @@ pub fn top(scores: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i
             #[inline(always)]
             || {
                 for (may, few) in may.iter_mut().zip(few) {
-                    let bit = |(place, &score): (usize, &f64)| u8::from(!(score < worst)) << place;
+                    let bit = |(place, &score): (usize, &f64)| (1 - u8::from(score < worst)) << place;
                     *may = few.iter().enumerate().map(bit).fold(0, |may, bit| may | bit);
                 }
             },
@@ -421,7 +421,7 @@ mod tests {
                 1 => (4.0 * uniform(key, place as u64)).floor(),
                 2 => place as f64,
                 // What a sample of every fourth to eleventh row sees is much above the others, or below.
-                3 => if (4..12).any(|step| place % step == 0) { 1.0 } else { uniform(key, place as u64) },
+                3 => if (4..12).any(|step| place.is_multiple_of(step)) { 1.0 } else { uniform(key, place as u64) },
                 _ => if place % 50 == 1 { uniform(key, place as u64) } else { f64::NEG_INFINITY },
             };
             let scores: Vec<f64> = (0..rows).map(score).collect();

@@ -160,9 +160,6 @@ pub(super) fn rows<'py>(values: &Bound<'py, PyAny>, name: &str) -> PyResult<Labe
 }
 
 /// Ids in no particular order of an array of integers; ids that are such already are given back.
-=======
-/// The same as an array.
->>>>>>> small
 #[pyfunction]
 #[pyo3(signature = (values, name="values"))]
 fn label<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {

@@ -42,12 +42,12 @@ class _Rows(NamedTuple):
 
     file: Path
     first: int
-    count: int
+    height: int
     bounds: dict[str, tuple[int, int]]
 
-    def part(self, first: int, count: int) -> _Rows:
+    def part(self, first: int, height: int) -> _Rows:
         """Some of these rows, of which `first` is the number of the first."""
-        return self._replace(first=self.first + first, count=count)
+        return self._replace(first=self.first + first, height=height)
 
 
 Read = Callable[[list[_Rows]], list[pl.DataFrame]]
@@ -101,7 +101,7 @@ def _parts(store: Store, name: str, most: int | None, read: Read) -> Iterator[pl
             # As many at once as there are threads that read.
             while files := list(islice(rest, min(pl.thread_pool_size(), _AT_ONCE))):
                 frames = read(files)
-                place += sum(file.count for file in files)
+                place += sum(file.height for file in files)
                 yield from frames
         except FileNotFoundError:
             attempts += 1
@@ -142,7 +142,7 @@ def _chosen(
     is_cheap = bool(asked) and not any(isinstance(kind, pl.List) for kind in asked.values())
     passes = [told(file.bounds) for file in files]
     # What the predicate reads tells where its rows are: those of a group or an iteration lie side by side.
-    looked = [place for place, file in enumerate(files) if passes[place] is None and file.count > _FEW and is_cheap]
+    looked = [place for place, file in enumerate(files) if passes[place] is None and file.height > _FEW and is_cheap]
     is_true = predicate.fill_null(value=False)
     masks = pl.collect_all([_columns(files[place], asked, schema).select(is_true) for place in looked])
     runs = {place: _runs(mask.to_series()) for place, mask in zip(looked, masks, strict=True)}
@@ -171,7 +171,7 @@ def _runs(mask: pl.Series) -> list[tuple[int, pl.Series]]:
 
 def _columns(rows: _Rows, wanted: pl.Schema, schema: pl.Schema) -> pl.LazyFrame:
     """Some rows of a file, with some of the columns."""
-    part = pl.scan_ipc(rows.file.absolute(), glob=False).slice(rows.first, rows.count)
+    part = pl.scan_ipc(rows.file.absolute(), glob=False).slice(rows.first, rows.height)
     part = part.rename(_renamed(part.collect_schema(), set(schema)))
     own = part.collect_schema()
     columns = (

@@ -1,4 +1,4 @@
-"""Python looks for rings of objects seldom while programs run, and as before behind them."""
+"""Python collects garbage seldom while programs run, and as before behind them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentrl_core.collect.rings import seldom
+from agentrl_core.collect.garbage import seldom
 
 
 @pytest.fixture(autouse=True)

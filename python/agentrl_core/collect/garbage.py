@@ -1,4 +1,4 @@
-"""Has Python look for rings of objects seldom while programs run, which make many objects and no rings."""
+"""Has Python collect garbage seldom while programs run, which make many objects and no cycles of references."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _NEW_OBJECTS = 20_000
-"""So many more objects than before are there when Python looks for rings among them."""
+"""So many more objects than before are there when Python looks for cycles among them."""
 
 
 class _Seldom:
@@ -17,7 +17,7 @@ class _Seldom:
 
     Turns make objects that live until their group ends. By default Python looks at them after each 700, and whenever
     they have become a fourth of all objects, at all that the process has, which in one with PyTorch takes longer than
-    a thousand turns. Objects without rings do not wait for it: they leave memory when nobody holds them any more.
+    a thousand turns. Objects without cycles do not wait for it: they leave memory when nobody holds them any more.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ os.register_at_fork(after_in_child=_seldom.forget)
 
 @contextmanager
 def seldom() -> Iterator[None]:
-    """Have Python look for rings seldom meanwhile, in all threads."""
+    """Have Python collect garbage seldom meanwhile, in all threads."""
     _seldom.begin()
     try:
         yield
