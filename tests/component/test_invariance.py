@@ -208,7 +208,8 @@ def test_denominators(denominator: str, seed: int, shared: str) -> None:
         constant = 50.0 if denominator == "constant" else None
         options = {"denominator": denominator, "constant": constant, "shared": shared, "valid": valid}
         weights.append(batch.token_weights(np.arange(batch.num_draws), **options))
-    np.testing.assert_array_equal(*weights)
+    # The shares of a turn are added first, and a third has no end.
+    np.testing.assert_allclose(*weights, rtol=1e-15 if shared == "split" else 0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["GRPO", "RLOO", "ARPO"])

@@ -15,6 +15,15 @@ use crate::arrays::to_numpy;
 use crate::enter::released;
 use crate::error::to_python;
 
+/// Columns that Python or Arrow holds, as flat values.
+#[pymodule(submodule, name = "columns", module = "agentrl_core._core")]
+pub(crate) mod exports {
+    #[pymodule_export]
+    use super::{arrow_lists, arrow_numbers};
+    #[pymodule_export]
+    use crate::lists::flat_lists;
+}
+
 /// The parts of an Arrow array or stream; a table of one column is that column, and a dictionary its values.
 pub(crate) fn parts(name: &str, values: AnyArray) -> PyResult<Vec<ArrayRef>> {
     let (parts, _) = values.into_chunked_array().map_err(PyErr::from)?.into_inner();
@@ -46,7 +55,7 @@ fn cast(name: &str, part: &ArrayRef, kind: &DataType) -> Result<ArrayRef> {
 ///
 /// A null is NaN, and makes integers float64.
 #[pyfunction]
-pub(crate) fn arrow_numbers<'py>(py: Python<'py>, values: AnyArray, name: &str) -> PyResult<Bound<'py, PyAny>> {
+fn arrow_numbers<'py>(py: Python<'py>, values: AnyArray, name: &str) -> PyResult<Bound<'py, PyAny>> {
     let parts = parts(name, values)?;
     if parts.iter().all(|part| part.data_type() == &DataType::Boolean) && !parts.is_empty() {
         let made = released(py, || truths(name, &parts))?;
@@ -63,7 +72,7 @@ type Lists<'py> = (Bound<'py, PyAny>, Bound<'py, PyArray1<i64>>);
 ///
 /// None where the column holds no lists.
 #[pyfunction]
-pub(crate) fn arrow_lists<'py>(py: Python<'py>, values: AnyArray, name: &str) -> PyResult<Option<Lists<'py>>> {
+fn arrow_lists<'py>(py: Python<'py>, values: AnyArray, name: &str) -> PyResult<Option<Lists<'py>>> {
     let parts = parts(name, values)?;
     let list = |part: &ArrayRef| {
         matches!(

@@ -27,7 +27,7 @@ mod _core {
     #[pymodule_export]
     use crate::batch::Batch;
     #[pymodule_export]
-    use crate::columns::{arrow_lists, arrow_numbers};
+    use crate::columns::exports as columns;
     #[pymodule_export]
     use crate::compute::{
         advantage::exports as advantage, baseline::exports as baseline, filters::exports as filters,
@@ -41,8 +41,6 @@ mod _core {
     use crate::forest::Forest;
     #[pymodule_export]
     use crate::ingest::{append_chats, append_many, ingest};
-    #[pymodule_export]
-    use crate::lists::flat_lists;
     #[pymodule_export]
     use crate::pack::{Plan, PlannedPack, RowPack, exports as pack};
     #[pymodule_export]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core._core import (
     advantage,
     baseline,
+    columns,
     filters,
     group,
     keys,
@@ -42,12 +43,10 @@ __all__ = [
     "after_fork_in_parent",
     "append_chats",
     "append_many",
-    "arrow_lists",
-    "arrow_numbers",
     "baseline",
     "before_fork",
+    "columns",
     "filters",
-    "flat_lists",
     "group",
     "ingest",
     "keys",
@@ -489,9 +488,6 @@ class Table:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 
-def arrow_lists(values: object, name: str) -> tuple[NDArray[Any], NDArray[np.int64]] | None: ...
-def arrow_numbers(values: object, name: str) -> NDArray[Any]: ...
-def flat_lists(rows: list[list[Any]], name: str, dtype: str) -> NDArray[Any]: ...
 def before_fork() -> None: ...
 def after_fork_in_parent() -> None: ...
 def after_fork_in_child() -> None: ...

@@ -479,7 +479,7 @@ def _lists(values: Any, name: str, code: str) -> Any:
     if rows and all(isinstance(row, np.ndarray) for row in rows):
         return _narrow(np.concatenate(rows), name, dtype), offsets
     lists = [row if isinstance(row, list) else list(row) for row in rows]
-    return _core.flat_lists(lists, name, dtype.__name__), offsets
+    return _core.columns.flat_lists(lists, name, dtype.__name__), offsets
 
 
 def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:

@@ -317,7 +317,7 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
             ) from None
         array = None
     if array is None or (arrow and array.dtype == np.object_):
-        array = _core.arrow_numbers(values, name)
+        array = _core.columns.arrow_numbers(values, name)
     if array.size == 0 and array.ndim == 1 and isinstance(values, (list, tuple)):
         array = array.astype(np.int64)  # an empty list has no type: let it be any of them
     if array.dtype == np.object_:
@@ -344,7 +344,7 @@ def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
     """
     if not is_arrow(values):
         return column(values, name)
-    lists = _core.arrow_lists(values, name)
+    lists = _core.columns.arrow_lists(values, name)
     if lists is None:
         return column(values, name)
     elements, lengths = lists

@@ -70,19 +70,20 @@ impl<'a> TokenUnits<'a> {
     }
 }
 
-/// The weight of each token in the loss; see [`Denominator`] for the formulas.
+/// What a token that counts once weighs in the loss, for each row of tokens; see [`Denominator`] for the formulas.
 ///
-/// Token `i` belongs to draw `units.draws[i]`, it counts `share_of_token[i]` (from [`shares`]), and it is trained
-/// where `trainable[i]` is not 0; `valid` has one value for each draw. Tokens that are untrained or of an invalid draw
-/// have weight 0. If no token is trained, all weights are 0.
+/// Row `i` is a token, or several of one turn: it belongs to draw `units.draws[i]`, and its trained tokens count
+/// `shares[i]` in all (from [`shares`]); `valid` has one value for each draw. Rows without a share or of an invalid draw
+/// have weight 0. A token weighs its own share of that, to the same bits whether a row is a token or a turn.
 ///
 /// ```
 /// use agentrl_compute::weight::{Denominator, TokenUnits, token_weights};
 ///
-/// let (draws, shares, trainable) = ([0, 0, 0, 1], [1.0; 4], [1, 1, 0, 1]);
-/// let units = TokenUnits::of_draws(&draws);
-/// let weights = token_weights(&units, &shares, &trainable, &[true, true], Denominator::SequenceMean)?;
-/// assert_eq!(weights, [0.25, 0.25, 0.0, 0.5]);
+/// let weights = |draws: &[u32], shares: &[f64]| {
+///     token_weights(&TokenUnits::of_draws(draws), shares, &[true, true], Denominator::SequenceMean)
+/// };
+/// assert_eq!(weights(&[0, 0, 0, 1], &[1.0, 1.0, 0.0, 1.0])?, [0.25, 0.25, 0.0, 0.5]);
+/// assert_eq!(weights(&[0, 1], &[2.0, 1.0])?, [0.25, 0.5]);
 /// # Ok::<(), agentrl_compute::Error>(())
 /// ```
 ///
@@ -91,40 +92,46 @@ impl<'a> TokenUnits<'a> {
 /// is not positive.
 pub fn token_weights(
     units: &TokenUnits<'_>,
-    share_of_token: &[f64],
-    trainable: &[u8],
+    shares: &[f64],
     valid: &[bool],
     denominator: Denominator,
 ) -> Result<Vec<f64>> {
     let TokenUnits { draws, turns, episodes } = *units;
-    same_length("share_of_token", share_of_token.len(), "draws", draws.len())?;
-    same_length("trainable", trainable.len(), "draws", draws.len())?;
+    same_length("shares", shares.len(), "draws", draws.len())?;
     check_draws("draws", draws, valid)?;
     if let Denominator::Constant(constant) | Denominator::SequenceMeanSum(constant) = denominator {
         check_constant(constant)?;
     }
-    let counts = |row: usize| trainable[row] != 0 && valid[draws[row] as usize];
-    let shares: Vec<f64> =
-        (0..share_of_token.len()).map(|row| if counts(row) { share_of_token[row] } else { 0.0 }).collect();
-    check_shares("share_of_token", share_of_token)?;
+    check_shares("shares", shares)?;
+    let counted_share = |(&share, &draw): (&f64, &u32)| if valid[draw as usize] { share } else { 0.0 };
+    let shares: Vec<f64> = shares.iter().zip(draws).map(counted_share).collect();
+    let means = |units: &[(&[u32], usize)]| divided(ones(&shares), &shares, units);
+    let of_draws = (draws, valid.len());
     match denominator {
-        Denominator::TokenMean => nested(&shares, &[]),
-        Denominator::SequenceMean => nested(&shares, &[(draws, valid.len())]),
+        Denominator::TokenMean => means(&[]),
+        Denominator::SequenceMean => means(&[of_draws]),
         Denominator::SequenceMeanSum(constant) => {
             let of_draw = sums(&shares, draws, valid.len())?;
-            let weight = |(share, &draw): (&f64, &u32)| {
-                if *share > 0.0 { share / of_draw[draw as usize] / constant } else { 0.0 }
-            };
-            Ok(shares.iter().zip(draws).map(weight).collect())
+            let weight =
+                |(one, &draw): (f64, &u32)| if one > 0.0 { one / of_draw[draw as usize] / constant } else { 0.0 };
+            Ok(ones(&shares).into_iter().zip(draws).map(weight).collect())
         }
-        Denominator::TurnMean => mean_of_means(&shares, &[turns, draws]),
-        Denominator::StepMean => mean_of_means(&shares, &[turns]),
-        Denominator::EpisodeMean => mean_of_means(&shares, &[episodes]),
-        Denominator::Constant(constant) => {
-            let total = constant * active(&shares, draws, valid.len()) as f64;
-            Ok(shares.iter().map(|share| if *share > 0.0 { share / total } else { 0.0 }).collect())
-        }
+        Denominator::TurnMean => means(&[(turns, group_count("turns", turns)?), of_draws]),
+        Denominator::StepMean => means(&[(turns, group_count("turns", turns)?)]),
+        Denominator::EpisodeMean => means(&[(episodes, group_count("episodes", episodes)?)]),
+        Denominator::Constant(constant) => Ok(by_constant(&shares, draws, valid.len(), constant)),
     }
+}
+
+/// 1 for each row that has a share, 0 for the others.
+fn ones(shares: &[f64]) -> Vec<f64> {
+    shares.iter().map(|&share| if share > 0.0 { 1.0 } else { 0.0 }).collect()
+}
+
+/// `1 / constant / units with a share` for each row that has one.
+fn by_constant(shares: &[f64], units: &[u32], count: usize, constant: f64) -> Vec<f64> {
+    let total = constant * active(shares, units, count) as f64;
+    shares.iter().map(|&share| if share > 0.0 { 1.0 / total } else { 0.0 }).collect()
 }
 
 /// The mean over units of the mean over smaller units: `units` name the unit of each token, smallest first.
@@ -187,14 +194,12 @@ pub fn weights_of_rows(
     let share = |row: usize| if counts(row) { lengths[row] as f64 } else { 0.0 };
     let shares: Vec<f64> = (0..lengths.len()).map(share).collect();
     let units = counted(&shares, units)?;
-    let ones = || shares.iter().map(|&share| if share > 0.0 { 1.0 } else { 0.0 });
     let of_rows = match (constant, units.as_slice()) {
         (Some(constant), &[(unit, count)]) => {
             check_constant(constant)?;
-            let total = constant * active(&shares, unit, count) as f64;
-            ones().map(|one| if one > 0.0 { one / total } else { 0.0 }).collect()
+            by_constant(&shares, unit, count, constant)
         }
-        _ => divided(ones().collect(), &shares, &units)?,
+        _ => divided(ones(&shares), &shares, &units)?,
     };
     for (weight, &length) in of_rows.into_iter().zip(lengths) {
         weights.resize(weights.len() + length as usize, weight);
@@ -217,11 +222,6 @@ fn check_constant(constant: f64) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!("constant is {constant}, but must be a positive number")))
-}
-
-/// [`mean_of_means`] of checked columns: units and their number.
-fn nested(shares: &[f64], units: &[(&[u32], usize)]) -> Result<Vec<f64>> {
-    divided(shares.to_vec(), shares, units)
 }
 
 /// Weights of rows, divided by the shares of their units and by the number of units in larger ones.
@@ -328,23 +328,29 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let weights = |share, constant| {
-            token_weights(&TokenUnits::of_draws(&[0]), &[share], &[1], &[true], Denominator::Constant(constant))
+            token_weights(&TokenUnits::of_draws(&[0]), &[share], &[true], Denominator::Constant(constant))
         };
-        assert_eq!(message(weights(-1.0, 1.0)), "share_of_token[0] is -1, but must not be negative");
+        assert_eq!(message(weights(-1.0, 1.0)), "shares[0] is -1, but must not be negative");
         assert_eq!(message(weights(1.0, 0.0)), "constant is 0, but must be a positive number");
         assert_eq!(message(weights(1.0, f64::NAN)), "constant is NaN, but must be a positive number");
-        assert!(message(weights(f64::NAN, 1.0)).starts_with("share_of_token[0] is NaN"));
+        assert!(message(weights(f64::NAN, 1.0)).starts_with("shares[0] is NaN"));
+    }
+
+    /// The weights of tokens that count their shares.
+    fn of_tokens(units: &TokenUnits<'_>, shares: &[f64], valid: &[bool], denominator: Denominator) -> Result<Vec<f64>> {
+        let weights = token_weights(units, shares, valid, denominator)?;
+        Ok(weights.iter().zip(shares).map(|(weight, share)| weight * share).collect())
     }
 
     #[test]
     fn by_hand() -> Result<()> {
         // Draw 0 has three trained tokens, draw 1 one, draw 2 none, draw 3 is invalid.
         let draws = [0, 0, 0, 1, 1, 2, 3];
-        let (shares, trainable) = ([1.0, 1.0, 0.5, 0.5, 1.0, 1.0, 1.0], [1, 1, 1, 1, 0, 0, 1]);
+        let shares = [1.0, 1.0, 0.5, 0.5, 0.0, 0.0, 1.0];
         let valid = [true, true, true, false];
         // Draw 0 has two turns; draws 0 and 1 are views of one episode.
         let units = TokenUnits { draws: &draws, turns: &[0, 0, 1, 2, 2, 3, 4], episodes: &[0, 0, 0, 0, 0, 1, 2] };
-        let weights = |denominator| token_weights(&units, &shares, &trainable, &valid, denominator);
+        let weights = |denominator| of_tokens(&units, &shares, &valid, denominator);
         let third = 1.0 / 3.0;
         assert_eq!(weights(Denominator::TokenMean)?, vec![third, third, third / 2.0, third / 2.0, 0.0, 0.0, 0.0]);
         assert_eq!(weights(Denominator::SequenceMean)?, vec![0.2, 0.2, 0.1, 0.5, 0.0, 0.0, 0.0]);
@@ -362,11 +368,11 @@ mod tests {
         let nested = [Denominator::TurnMean, Denominator::EpisodeMean, Denominator::Constant(2.0)];
         for denominator in means.into_iter().chain(nested) {
             assert_eq!(
-                token_weights(&TokenUnits::of_draws(&[0, 0]), &[1.0, 1.0], &[0, 0], &[true], denominator)?,
+                token_weights(&TokenUnits::of_draws(&[0, 0]), &[0.0, 0.0], &[true], denominator)?,
                 vec![0.0, 0.0]
             );
-            assert_eq!(token_weights(&TokenUnits::of_draws(&[0]), &[1.0], &[1], &[false], denominator)?, vec![0.0]);
-            assert!(token_weights(&TokenUnits::of_draws(&[]), &[], &[], &[], denominator)?.is_empty());
+            assert_eq!(token_weights(&TokenUnits::of_draws(&[0]), &[1.0], &[false], denominator)?, vec![0.0]);
+            assert!(token_weights(&TokenUnits::of_draws(&[]), &[], &[], denominator)?.is_empty());
         }
         Ok(())
     }
@@ -424,7 +430,7 @@ mod tests {
             prop_assert_eq!(found(&[&own, &larger], None)?, mean_of_means(&shares, &[&own_of, &larger_of])?);
             let everyone = vec![true; rows.len()];
             let by_constant = token_weights(
-                &TokenUnits::of_draws(&tokens.1), &shares, &vec![1; shares.len()], &everyone, Denominator::Constant(constant),
+                &TokenUnits::of_draws(&tokens.1), &shares, &everyone, Denominator::Constant(constant),
             );
             prop_assert_eq!(found(&[&larger], Some(constant))?, by_constant?);
         }
@@ -458,8 +464,7 @@ mod tests {
             let dense = |turn: &u32| named.iter().position(|name| name == turn).unwrap_or_default() as u32;
             let turns: Vec<u32> = named.iter().map(dense).collect();
             let units = TokenUnits { draws: &draws, turns: &turns, episodes: &draws };
-            let shares: Vec<f64> = rows.iter().map(|row| row.1).collect();
-            let trainable: Vec<u8> = rows.iter().map(|row| row.2).collect();
+            let shares: Vec<f64> = rows.iter().map(|row| row.1 * f64::from(row.2)).collect();
             let m: Vec<f64> =
                 rows.iter().map(|row| if row.2 == 1 && valid[row.0 as usize] { row.1 } else { 0.0 }).collect();
             let of_draw = |draw: u32| (0..m.len()).filter(|&row| draws[row] == draw).map(|row| m[row]).sum::<f64>();
@@ -474,7 +479,7 @@ mod tests {
                 Denominator::Constant(constant),
             ];
             for denominator in denominators {
-                let found = token_weights(&units, &shares, &trainable, &valid, denominator)?;
+                let found = of_tokens(&units, &shares, &valid, denominator)?;
                 for row in 0..m.len() {
                     let below = match denominator {
                         Denominator::TokenMean => m.iter().sum::<f64>(),

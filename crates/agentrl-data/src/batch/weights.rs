@@ -61,12 +61,10 @@ impl Batch {
         let numbers: Vec<u32> = (0..of_turns.len() as u32).collect();
         let episodes = self.keys("episode_id", Level::Step)?;
         let units = TokenUnits { draws: &draws, turns: &numbers, episodes: &episodes };
-        let trained = vec![1; of_turns.len()];
-        let weights = weight::token_weights(&units, &of_turns, &trained, &valid, options.denominator)?;
+        let weights = weight::token_weights(&units, &of_turns, &valid, options.denominator)?;
         let mut of_tokens = Vec::with_capacity(trainable.len());
-        for ((tokens, weight), all) in turns().zip(weights).zip(of_turns) {
-            let each = if weight > 0.0 { weight / all } else { 0.0 };
-            of_tokens.extend(tokens.map(|token| share(token) * each));
+        for (tokens, weight) in turns().zip(weights) {
+            of_tokens.extend(tokens.map(|token| share(token) * weight));
         }
         Ok(of_tokens)
     }
