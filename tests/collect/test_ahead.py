@@ -20,6 +20,8 @@ from remembering import RECIPES, collector, outcome, train
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes
+from agentrl_core.collect.ahead import Ahead
+from agentrl_core.collect.journal import Journal
 from agentrl_core.engine import Request, Segment
 from agentrl_core.engine.base import aborted
 from agentrl_core.env import Task
@@ -374,3 +376,30 @@ def test_what_is_remembered_is_the_same_in_every_run(tmp_path: Path, name: str, 
             found.append(outcome(store))
     for part, expected in found[0].items():
         assert found[1][part] == expected, part
+
+
+def test_an_iteration_has_one_journal_whoever_opens_it_first() -> None:
+    """The iteration before opens it from its thread, to carry what it leaves, just when the trainer begins this one."""
+    opened = list[int]()
+    second = threading.Event()
+
+    class Slow:
+        """Gives a journal no sooner than a second one is asked for, or when it is clear that none will be."""
+
+        def journal(self, iteration: int) -> None:
+            opened.append(iteration)
+            if len(opened) > 1:
+                second.set()
+            second.wait(0.3)
+
+    slow: Any = Slow()
+    ahead = Ahead(1, recipes.GRPO, slow, lambda *_: pytest.fail("nothing is begun here"))
+    journals = list[Journal]()
+    openers = [threading.Thread(target=lambda: journals.append(ahead.journal(5))) for _ in range(2)]
+    for opener in openers:
+        opener.start()
+    for opener in openers:
+        opener.join(QUIET)
+    assert opened == [5]
+    assert len(journals) == 2
+    assert journals[0] is journals[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,6 +64,8 @@ class Ahead:
         self._store = store
         self._work = work
         self._journals: dict[int, Journal] = {}
+        # An iteration that is under way opens the journal of the next one, to which it carries what it leaves.
+        self._opening = threading.Lock()
         self._underway: dict[int, Underway[Made]] = {}
 
     def begin(self, head: Head, tasks: int, group_size: int) -> None:
@@ -87,15 +90,17 @@ class Ahead:
 
     def journal(self, iteration: int) -> Journal:
         """What live groups of an iteration asked and got."""
-        if iteration not in self._journals:
-            store = self._store
-            self._journals[iteration] = Journal(None if store is None else store.journal(iteration))
-        return self._journals[iteration]
+        with self._opening:
+            if iteration not in self._journals:
+                store = self._store
+                self._journals[iteration] = Journal(None if store is None else store.journal(iteration))
+            return self._journals[iteration]
 
     def end(self, iteration: int) -> None:
         """Forget what was made, and all before it: its batch is committed."""
         self._underway = {number: each for number, each in self._underway.items() if number > iteration}
-        self._journals = {number: each for number, each in self._journals.items() if number > iteration}
+        with self._opening:
+            self._journals = {number: each for number, each in self._journals.items() if number > iteration}
 
     def stop(self) -> None:
         """Give up what runs, as a kill does: what was asked and got stays in the journals."""

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import struct
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
@@ -65,6 +66,8 @@ class Journal:
         self._replaced: list[tuple[str, Any]] = []
         """What another record has taken the place of, as values or as digest and payload."""
         self._carried: frozenset[str] = frozenset()
+        # The iteration before carries from its thread what this one begins with in another.
+        self._beginning = threading.Lock()
         self._read()
         self.begin()
 
@@ -92,7 +95,8 @@ class Journal:
 
     def begin(self) -> None:
         """The programs are run from their beginnings."""
-        self._unasked = self._names()
+        with self._beginning:
+            self._unasked = self._names()
 
     @property
     def unasked(self) -> list[str]:
@@ -147,15 +151,15 @@ class Journal:
             if group_of(name) not in groups:
                 continue
             self._unasked.pop(name, None)
-            if name in later:
-                continue
-            if name in self._values:
-                asked, value, write = self._values[name]
-                later.keep(name, asked, value, write)
-            else:
-                record = self._stored[name]
-                later.put(name, record)
-            later._unasked[name] = None
+            with later._beginning:
+                if name in later:
+                    continue
+                if name in self._values:
+                    asked, value, write = self._values[name]
+                    later.keep(name, asked, value, write)
+                else:
+                    later.put(name, self._stored[name])
+                later._unasked[name] = None
 
     def put(self, name: str, record: bytes) -> None:
         """Keep a record as another file has it, digest and payload."""
