@@ -38,6 +38,12 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
     /// Numbers as f64: as they stand, or read into a buffer.
     fn doubles<'a>(values: &'a [Self], buffer: &'a mut Vec<f64>) -> &'a [f64];
 
+    /// A column of either type, if its type is this one.
+    fn own<O: Float>(column: &mut [O]) -> Option<&mut [Self]>;
+
+    /// A column, by its type.
+    fn column(column: &mut [Self]) -> Column<'_>;
+
     /// [`normalise_by`](group::normalise_by) of a column of this type.
     fn normalise(
         ids: &dyn Ids,
@@ -73,6 +79,15 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
             Self::NAME
         )))
     }
+}
+
+/// A column of one of the types.
+#[derive(Debug)]
+pub enum Column<'a> {
+    /// Of f32.
+    Single(&'a mut [f32]),
+    /// Of f64.
+    Double(&'a mut [f64]),
 }
 
 /// What is the same for both types, compiled for each of them.
@@ -139,6 +154,14 @@ impl Float for f32 {
 
     in_vectors!();
 
+    fn own<O: Float>(column: &mut [O]) -> Option<&mut [Self]> {
+        if let Column::Single(column) = O::column(column) { Some(column) } else { None }
+    }
+
+    fn column(column: &mut [Self]) -> Column<'_> {
+        Column::Single(column)
+    }
+
     #[inline(always)]
     fn to_f64(self) -> f64 {
         f64::from(self)
@@ -160,6 +183,14 @@ impl Float for f64 {
     const NAME: &'static str = "f64";
 
     in_vectors!();
+
+    fn own<O: Float>(column: &mut [O]) -> Option<&mut [Self]> {
+        if let Column::Double(column) = O::column(column) { Some(column) } else { None }
+    }
+
+    fn column(column: &mut [Self]) -> Column<'_> {
+        Column::Double(column)
+    }
 
     #[inline(always)]
     fn to_f64(self) -> f64 {

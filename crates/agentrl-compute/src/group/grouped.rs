@@ -9,7 +9,7 @@ use super::moments::{Extent, Moments, Statistics};
 use super::scattered::Scattered;
 use super::votes::{Buffer, Read, Votes};
 use crate::par::{self, PIECE};
-use crate::{Float, Result, simd};
+use crate::{Error, Float, Result, simd};
 
 /// Rows of a large group that are read at once.
 const BLOCK: usize = 1 << 12;
@@ -18,30 +18,73 @@ const BLOCK: usize = 1 << 12;
 #[derive(Debug)]
 pub(crate) struct Grouped<'a, T> {
     columns: Columns<'a, T>,
-    places: Places<T>,
+    places: Places<'a, T>,
 }
 
 /// Where the rows of each group stand.
 #[derive(Debug)]
-enum Places<T> {
+enum Places<'a, T> {
     /// Together already: where each group starts, and where the last ends, with rows that do not vote.
     Runs(Vec<u32>),
     /// Anywhere.
-    Scattered(Scattered<T>),
+    Scattered(Scattered<'a, T>),
+}
+
+/// What is known of where the rows of each group stand.
+#[derive(Debug)]
+pub(super) enum Stand {
+    /// Together: where each group starts, and where the last ends.
+    Runs(Vec<u32>),
+    /// Anywhere; the number of groups.
+    Anywhere(usize),
 }
 
 impl<'a, T: Float> Columns<'a, T> {
-    /// The votes of each group, of columns whose groups start at some rows, and the last of which ends with them.
-    pub(super) fn in_runs(self, starts: Vec<u32>) -> Grouped<'a, T> {
-        Grouped { columns: self, places: Places::Runs(starts) }
+    /// Where the rows of each of so many groups stand, of columns whose ids are checked.
+    pub(super) fn stand(&self, count: usize, sorted: bool) -> Result<Stand> {
+        if sorted { starts(self, count).map(Stand::Runs) } else { Ok(Stand::Anywhere(count)) }
     }
 
     /// The votes of each group, of columns without units whose ids are checked; values and weights are checked here.
     pub(crate) fn grouped(self, count: usize, sorted: bool) -> Result<Grouped<'a, T>> {
-        if sorted {
-            return Ok(self.in_runs(starts(&self, count)?));
-        }
-        Ok(Grouped { columns: self, places: Places::Scattered(Scattered::new(&self, count)?) })
+        self.votes_of(self.stand(count, sorted)?, None)
+    }
+
+    fn votes_of(self, stand: Stand, room: Option<&'a mut [T]>) -> Result<Grouped<'a, T>> {
+        let places = match stand {
+            Stand::Runs(starts) => Places::Runs(starts),
+            Stand::Anywhere(count) => Places::Scattered(Scattered::new(&self, count, room)?),
+        };
+        Ok(Grouped { columns: self, places })
+    }
+
+    /// Fills a column, one value for each row, by what is made of each group: `fill` is told the row where its part of the
+    /// column starts, and what was made of the group of each row.
+    pub(super) fn fill<R: Copy + Default + Send + Sync, O: Float>(
+        &self,
+        stand: Stand,
+        out: &mut [O],
+        work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync,
+        fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let count = match stand {
+            Stand::Runs(_) => return self.votes_of(stand, None)?.fill(out, work, fill),
+            Stand::Anywhere(count) => count,
+        };
+        let mut made = vec![R::default(); count];
+        // Until results are there, their column has room for what they are made of.
+        let grouped = self.votes_of(stand, T::own(out))?;
+        let mut rest = &mut made[..];
+        let own = |groups: Range<usize>| {
+            let own = rest.split_off_mut(..groups.len()).unwrap_or_default();
+            (groups, own)
+        };
+        let pieces = grouped.pieces().into_iter().map(own).collect();
+        grouped.share(pieces, work, |_, own, made| {
+            own.copy_from_slice(&made);
+            Ok(())
+        })?;
+        by_id(self.groups, out, |group| made[group], fill)
     }
 }
 
@@ -103,7 +146,8 @@ fn in_blocks<R, O>(
 impl<T: Float> Grouped<'_, T> {
     /// Does some work on every group and gives the results in the order of the groups.
     pub(crate) fn each<R: Send>(&self, work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync) -> Result<Vec<R>> {
-        let mut made = self.each_piece(work)?;
+        let pieces = self.pieces().into_iter().map(|groups| (groups, ())).collect();
+        let mut made = self.share(pieces, work, |_, (), made| Ok(made))?;
         if made.len() == 1 {
             return Ok(made.remove(0));
         }
@@ -114,27 +158,14 @@ impl<T: Float> Grouped<'_, T> {
         Ok(results)
     }
 
-    /// The same, by neighbouring groups that are worked on together.
-    fn each_piece<R: Send>(&self, work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync) -> Result<Vec<Vec<R>>> {
-        let pieces = self.pieces().into_iter().map(|groups| (groups, ())).collect();
-        self.share(pieces, work, |_, (), made| Ok(made))
-    }
-
-    /// Fills a column, one value for each row, by what is made of each group: `fill` is told the row where its part of the
-    /// column starts, and what was made of the group of each row.
-    pub(crate) fn fill<R: Copy + Send + Sync, O: Send>(
+    /// Fills a column by what is made of each group, where those stand together.
+    fn fill<R: Copy + Send + Sync, O: Send>(
         &self,
         mut out: &mut [O],
         work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync,
         fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
     ) -> Result<()> {
-        let starts = match &self.places {
-            Places::Runs(starts) => starts,
-            Places::Scattered(scattered) => {
-                let made = self.each_piece(work)?;
-                return by_id(self.columns.groups, out, |group| *scattered.of_group(&made, group), fill);
-            }
-        };
+        let Places::Runs(starts) = &self.places else { return Err(Error::internal("groups are scattered")) };
         let mut pieces = Vec::new();
         for groups in self.pieces() {
             let (piece, rest) = out.split_at_mut((starts[groups.end] - starts[groups.start]) as usize);

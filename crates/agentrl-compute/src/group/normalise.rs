@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::columns::{Columns, Units};
-use super::grouped::{Group, Grouped, by_id};
+use super::grouped::{Group, Stand, by_id};
 use super::options::{Center, Options, Scale};
 use super::rule::{Line, Rule, rule_maker, rules};
 use super::runs;
@@ -100,7 +100,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
         let [baseline, divisor] = [baseline, divisor].map(|column| column.map(|column| &column[rows.clone()]));
         let rows = Rows { columns: &columns, options, units: None, spreads: None, baseline, divisor };
         let rule = rule_maker(&columns, starts.len() - 1, true, options)?;
-        rows.compare(&columns.in_runs(starts), rule, out)
+        rows.compare(Stand::Runs(starts), rule, out)
     };
     if !whole && runs::fill(ids, out, some_groups).is_some() {
         return Ok(());
@@ -131,7 +131,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
         let rules = rules(&units.columns(columns.name), count, false, options)?;
         return by_id(columns.groups, out, |group| rules[group], |start, out, rules| rows.fill(start, out, rules));
     }
-    rows.compare(&columns.grouped(count, sorted)?, rule_maker(columns, count, sorted, options)?, out)
+    rows.compare(columns.stand(count, sorted)?, rule_maker(columns, count, sorted, options)?, out)
 }
 
 /// All that a row's result depends on besides its group's rule.
@@ -150,15 +150,21 @@ impl<T: Float> Rows<'_, T> {
     /// Fills the results of all rows, by the rule that is made of each group.
     fn compare<O: Float>(
         &self,
-        grouped: &Grouped<'_, T>,
+        stand: Stand,
         rule: impl Fn(&mut Group<'_, '_, T>) -> Result<Rule> + Sync,
         out: &mut [O],
     ) -> Result<()> {
         if self.are_on_lines() {
-            let line = |group: &mut Group<'_, '_, T>| rule(group).map(|rule| rule.line);
-            return grouped.fill(out, line, |start, out, lines| self.fill_lines(start, out, lines));
+            return self.columns.fill(
+                stand,
+                out,
+                // In line, or each line would be read before it is written.
+                #[inline(always)]
+                |group| rule(group).map(|rule| rule.line),
+                |start, out, lines| self.fill_lines(start, out, lines),
+            );
         }
-        grouped.fill(out, rule, |start, out, rules| self.fill(start, out, rules))
+        self.columns.fill(stand, out, rule, |start, out, rules| self.fill(start, out, rules))
     }
 
     /// Whether a row's result depends on nothing but its value and the line of its group.

@@ -10,7 +10,7 @@ use super::statistics::{check_distance, of_votes};
 use crate::{Error, Float, Result};
 
 /// What is done to the rows of one group.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rule {
     pub(super) line: Line,
     pub(super) weight: f64,
@@ -19,7 +19,7 @@ pub(super) struct Rule {
 }
 
 /// Values become `(value - centre) / divisor`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Line {
     pub(super) centre: f64,
     /// Infinite where rows get 0.
@@ -69,11 +69,15 @@ pub(super) fn rule_maker<'a, T: Float>(
     let fewest = options.fewest();
     let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
     let of_group = OfGroup { name, options, shape, fewest };
-    Ok(move |group: &mut Group<'_, '_, T>| {
-        let middle = if needs_median { median(&group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
-        let index = group.index();
-        of_group.rule(index, group.statistics(options.ddof)?, middle)
-    })
+    // In line, or each rule would be written for one who reads it before it is there.
+    Ok(
+        #[inline(always)]
+        move |group: &mut Group<'_, '_, T>| {
+            let middle = if needs_median { median(&group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
+            let index = group.index();
+            of_group.rule(index, group.statistics(options.ddof)?, middle)
+        },
+    )
 }
 
 /// What the rule of a group follows from, besides its votes.

@@ -24,39 +24,71 @@ const FEW: usize = par::PIECE;
 
 /// The votes in buckets of neighbouring groups.
 #[derive(Debug)]
-pub(super) struct Scattered<T> {
+pub(super) struct Scattered<'a, T> {
     /// A group's bucket is its id without these last bits.
     bits: u32,
     groups: usize,
     /// None where there is one bucket, which is read from the columns.
-    pieces: Vec<Piece<T>>,
+    pieces: Vec<Piece<'a, T>>,
 }
 
 /// The votes of some neighbouring rows, bucket after bucket, in row order within each.
 #[derive(Debug)]
-struct Piece<T> {
+struct Piece<'a, T> {
     first_row: u32,
     /// The last bits of each vote's group, and as the last [`ROW_BITS`] its row's distance from the first.
     tags: Vec<u32>,
-    values: Vec<T>,
+    values: Room<'a, T>,
     /// Where each bucket starts, and where the last ends.
     starts: Vec<u32>,
 }
 
-impl<T: Float> Scattered<T> {
-    /// The votes of columns of so many groups, of which only values and weights are yet to be checked.
-    pub(super) fn new(columns: &Columns<'_, T>, groups: usize) -> Result<Self> {
-        if columns.values.len() <= FEW {
-            columns.check_piece(0..columns.values.len())?;
+/// Where values are brought to.
+#[derive(Debug)]
+enum Room<'a, T> {
+    Own(Vec<T>),
+    Lent(&'a mut [T]),
+}
+
+impl<T> Room<'_, T> {
+    fn values(&self) -> &[T] {
+        match self {
+            Self::Own(values) => values,
+            Self::Lent(values) => values,
+        }
+    }
+
+    fn values_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::Own(values) => values,
+            Self::Lent(values) => values,
+        }
+    }
+}
+
+impl<'a, T: Float> Scattered<'a, T> {
+    /// The votes of columns of so many groups, of which only values and weights are yet to be checked; with a column of as many
+    /// rows whose room may be used.
+    pub(super) fn new(columns: &Columns<'_, T>, groups: usize, room: Option<&'a mut [T]>) -> Result<Self> {
+        let rows = columns.values.len();
+        if rows <= FEW {
+            columns.check_piece(0..rows)?;
             return Ok(Self { bits: groups.next_power_of_two().trailing_zeros(), groups, pieces: Vec::new() });
         }
-        let buckets = columns.values.len().div_ceil(BUCKET).clamp(1, BUCKETS);
+        let buckets = rows.div_ceil(BUCKET).clamp(1, BUCKETS);
         let bits = groups.div_ceil(buckets).next_power_of_two().trailing_zeros().min(u32::BITS - ROW_BITS);
         let buckets = groups.div_ceil(1 << bits);
-        let pieces = par::each(par::pieces(columns.values.len()), |rows| {
+        let mut room = room.map(|room| room.chunks_mut(par::PIECE));
+        let lent = |rows: Range<usize>| (rows, room.as_mut().and_then(Iterator::next));
+        let pieces = par::each(par::pieces(rows).into_iter().map(lent).collect(), |(rows, lent)| {
             columns.check_piece(rows.clone())?;
-            let starts = vec![0; buckets + 1];
-            let piece = Piece { first_row: rows.start as u32, tags: Vec::new(), values: Vec::new(), starts };
+            let own = || Room::Own(vec![T::from_f64(0.0); rows.len()]);
+            let piece = Piece {
+                first_row: rows.start as u32,
+                tags: vec![0; rows.len()],
+                values: lent.map_or_else(own, Room::Lent),
+                starts: vec![0; buckets + 1],
+            };
             Ok(piece.filled(columns, rows, bits))
         })?;
         Ok(Self { bits, groups, pieces })
@@ -66,11 +98,6 @@ impl<T: Float> Scattered<T> {
     pub(super) fn buckets(&self) -> Vec<Range<usize>> {
         let size = 1 << self.bits;
         (0..self.groups).step_by(size).map(|first| first..self.groups.min(first + size)).collect()
-    }
-
-    /// What was made of a group, of what was made of all groups of each bucket.
-    pub(super) fn of_group<'m, R>(&self, made: &'m [Vec<R>], group: usize) -> &'m R {
-        &made[group >> self.bits][group & ((1 << self.bits) - 1)]
     }
 
     /// Reads the votes of a bucket's groups, and if asked to their rows and weights.
@@ -87,7 +114,7 @@ impl<T: Float> Scattered<T> {
         for piece in &self.pieces {
             let votes = piece.bucket(bucket);
             tags.extend_from_slice(&piece.tags[votes.clone()]);
-            unsorted.extend_from_slice(&piece.values[votes]);
+            unsorted.extend_from_slice(&piece.values.values()[votes]);
         }
         for &tag in &tags {
             starts[(tag >> ROW_BITS) as usize] += 1;
@@ -157,24 +184,26 @@ fn ends(lengths: &mut [u32]) -> usize {
     sum as usize
 }
 
-impl<T: Float> Piece<T> {
+impl<T: Float> Piece<'_, T> {
     fn filled(mut self, columns: &Columns<'_, T>, rows: Range<usize>, bits: u32) -> Self {
         let groups = &columns.groups[rows.clone()];
         let all = columns.weights.is_none() && columns.valid.is_none();
         let votes = |place: usize| all || columns.votes(rows.start + place);
         let Self { starts, tags, values, .. } = &mut self;
+        let values = values.values_mut();
         for (place, &group) in groups.iter().enumerate() {
             starts[(group >> bits) as usize] += u32::from(votes(place));
         }
-        let sum = ends(starts);
-        tags.resize(sum, 0);
-        values.resize(sum, T::from_f64(0.0));
+        ends(starts);
+        // What is written anywhere is first fetched from slow memory along.
+        values.fill(T::from_f64(0.0));
         let column = columns.values[rows.clone()].iter().zip(groups).enumerate();
         for (place, (&value, &group)) in column.rev().filter(|&(place, _)| votes(place)) {
             let start = &mut starts[(group >> bits) as usize];
-            *start -= 1;
-            tags[*start as usize] = (group & ((1 << bits) - 1)) << ROW_BITS | place as u32;
-            values[*start as usize] = value;
+            let before = *start - 1;
+            *start = before;
+            tags[before as usize] = (group & ((1 << bits) - 1)) << ROW_BITS | place as u32;
+            values[before as usize] = value;
         }
         self
     }
