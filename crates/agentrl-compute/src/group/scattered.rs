@@ -186,26 +186,35 @@ fn ends(lengths: &mut [u32]) -> usize {
 
 impl<T: Float> Piece<'_, T> {
     fn filled(mut self, columns: &Columns<'_, T>, rows: Range<usize>, bits: u32) -> Self {
-        let groups = &columns.groups[rows.clone()];
-        let all = columns.weights.is_none() && columns.valid.is_none();
-        let votes = |place: usize| all || columns.votes(rows.start + place);
-        let Self { starts, tags, values, .. } = &mut self;
-        let values = values.values_mut();
-        for (place, &group) in groups.iter().enumerate() {
-            starts[(group >> bits) as usize] += u32::from(votes(place));
-        }
-        ends(starts);
-        // What is written anywhere is first fetched from slow memory along.
-        values.fill(T::from_f64(0.0));
-        let column = columns.values[rows.clone()].iter().zip(groups).enumerate();
-        for (place, (&value, &group)) in column.rev().filter(|&(place, _)| votes(place)) {
-            let start = &mut starts[(group >> bits) as usize];
-            let before = *start - 1;
-            *start = before;
-            tags[before as usize] = (group & ((1 << bits) - 1)) << ROW_BITS | place as u32;
-            values[before as usize] = value;
+        if columns.weights.is_none() && columns.valid.is_none() {
+            self.fill(columns, rows, bits, |_| true);
+        } else {
+            self.fill(columns, rows, bits, |row| columns.votes(row));
         }
         self
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, columns: &Columns<'_, T>, rows: Range<usize>, bits: u32, votes: impl Fn(usize) -> bool) {
+        let groups = &columns.groups[rows.clone()];
+        let starts = &mut self.starts[..];
+        for (row, &group) in rows.clone().zip(groups) {
+            starts[(group >> bits) as usize] += u32::from(votes(row));
+        }
+        ends(starts);
+        let (tags, values) = (&mut self.tags[..], self.values.values_mut());
+        // What is written here and there is first fetched from slow memory, along.
+        values.fill(T::from_f64(0.0));
+        let mask = (1 << bits) - 1;
+        for (place, (&value, &group)) in columns.values[rows.clone()].iter().zip(groups).enumerate().rev() {
+            if votes(rows.start + place) {
+                let start = &mut starts[(group >> bits) as usize];
+                let next = *start - 1;
+                *start = next;
+                tags[next as usize] = (group & mask) << ROW_BITS | place as u32;
+                values[next as usize] = value;
+            }
+        }
     }
 
     fn bucket(&self, bucket: usize) -> Range<usize> {

@@ -87,7 +87,7 @@ pub(super) fn hashed<K: Copy + PartialEq>(
     let mut first = par::each(buckets, |bucket| {
         let mut table = Table::new(1024);
         for run in bucket.into_iter().flatten() {
-            run.0 = table.id(*run, &key);
+            run.0 = table.id(*run, key(run.1 as usize));
         }
         Ok(table.first)
     })?;
@@ -187,20 +187,22 @@ fn number(rows: usize, first: &mut [Vec<Run>]) -> Result<u32> {
 }
 
 /// An open-addressed table from hashes to ids.
-struct Table {
+struct Table<K> {
     /// A hash, and the id; `NONE` where the slot is free.
     slots: Vec<(u32, u32)>,
     /// Hash and first row of each id.
     first: Vec<Run>,
+    /// The key of each id: that of its first row is far away.
+    keys: Vec<K>,
 }
 
-impl Table {
+impl<K: PartialEq> Table<K> {
     fn new(slots: usize) -> Self {
-        Self { slots: vec![(0, NONE); slots], first: Vec::new() }
+        Self { slots: vec![(0, NONE); slots], first: Vec::new(), keys: Vec::new() }
     }
 
     /// The id of a row's key; a new one if no row before it has the same.
-    fn id<K: PartialEq>(&mut self, (hash, row): Run, key: impl Fn(usize) -> K) -> u32 {
+    fn id(&mut self, (hash, row): Run, key: K) -> u32 {
         let mask = self.slots.len() - 1;
         let mut place = hash as usize & mask;
         loop {
@@ -208,13 +210,14 @@ impl Table {
             if id == NONE {
                 break;
             }
-            if found == hash && key(self.first[id as usize].1 as usize) == key(row as usize) {
+            if found == hash && self.keys[id as usize] == key {
                 return id;
             }
             place = (place + 1) & mask;
         }
         let id = self.first.len() as u32;
         self.first.push((hash, row));
+        self.keys.push(key);
         self.slots[place] = (hash, id);
         if 2 * self.first.len() > self.slots.len() {
             self.grow();

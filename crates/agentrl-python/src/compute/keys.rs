@@ -174,7 +174,7 @@ fn dense_texts(name: &str, parts: &[ArrayRef]) -> Result<Keys> {
     match parts {
         [chunk] => {
             let text = texts(name, chunk)?;
-            keys::dense_bytes_of(chunk.len(), |row| text(row))
+            short_texts(chunk).map_or_else(|| keys::dense_bytes_of(chunk.len(), text), keys::dense_words)
         }
         chunks => {
             let mut rows = Vec::with_capacity(chunks.iter().map(arrow_array::Array::len).sum());
@@ -184,6 +184,25 @@ fn dense_texts(name: &str, parts: &[ArrayRef]) -> Result<Keys> {
             }
             keys::dense_bytes_of(rows.len(), |row| rows[row])
         }
+    }
+}
+
+/// The most bytes of a text that a view holds itself, filled up with zeros.
+const SHORT: u32 = 12;
+
+/// The views of an array of texts that are all short: equal where the texts are.
+fn short_texts(array: &ArrayRef) -> Option<&[u128]> {
+    macro_rules! views {
+        ($array:expr) => {{
+            let array = $array;
+            let short = array.data_buffers().is_empty() || array.lengths().all(|length| length <= SHORT);
+            short.then_some(&array.views()[..])
+        }};
+    }
+    match array.data_type() {
+        DataType::Utf8View => views!(array.as_string_view()),
+        DataType::BinaryView => views!(array.as_binary_view()),
+        _ => None,
     }
 }
 
