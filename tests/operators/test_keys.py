@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import agentrl_core
 from agentrl_core import keys
 from agentrl_core.exceptions import InvalidInputError
 
@@ -40,6 +41,35 @@ def test_texts_of_any_column(texts: list[str]) -> None:
         assert keys.dense(column).tolist() == expected
     binary = [text.encode() for text in texts]
     assert keys.dense(pa.array(binary, pa.binary())).tolist() == expected
+
+
+@given(
+    st.lists(st.sampled_from(["", "\0", "a", "a\0", "task-0000123", "task-0000124", "task-00001230", "é" * 6, "é" * 7]), max_size=40),
+    st.integers(0, 3),
+)
+def test_texts_at_the_border_of_what_a_view_holds(texts: list[str], skipped: int) -> None:
+    """A view holds 12 bytes itself: of columns with longer texts, without any, and with those of a column they were cut from."""
+    for column in (texts, [text for text in texts if len(text.encode()) <= 12]):
+        expected = first_seen(list(column))
+        for arrow_type in (pa.string_view(), pa.binary_view(), pa.large_string()):
+            whole = pa.array(["a text that is longer than any view"] * skipped + column, pa.large_string())
+            cut = whole.cast(arrow_type).slice(skipped)
+            assert keys.dense(cut).tolist() == expected
+        assert keys.dense(pl.Series(column, dtype=pl.String)).tolist() == expected
+
+
+def test_many_short_texts_on_any_number_of_threads() -> None:
+    numbers = np.random.default_rng(3).integers(0, 9000, size=70_001)
+    expected = keys.dense(numbers)
+    assert expected.max() > 8000
+    threads = agentrl_core.num_threads()
+    try:
+        for count in (1, 4):
+            agentrl_core.set_num_threads(count)
+            for form in ("task-{:07d}", "a-longer-task-{:07d}"):
+                assert (keys.dense(pl.Series([form.format(number) for number in numbers])) == expected).all()
+    finally:
+        agentrl_core.set_num_threads(threads)
 
 
 def test_hashes_and_composites() -> None:

@@ -196,6 +196,80 @@ fn runs_and_scattered_rows_get_the_same_bits_on_any_number_of_threads() -> Resul
     Ok(())
 }
 
+/// Results of a column of one type in a column of another, whatever was in it.
+fn into<T: Float, O: Float>(columns: &Columns<'_, f64>, ids: &[u32], options: &Options) -> Result<Vec<f64>> {
+    let values: Vec<T> = columns.values.iter().map(|&value| T::from_f64(value)).collect();
+    let Columns { name, weights, units, valid, .. } = *columns;
+    let mut out = vec![O::from_f64(7.0); values.len()];
+    let columns = Columns { name, values: &values, groups: &[], weights, units, valid };
+    normalise_into(&ids, &columns, options, Extra::default(), &mut out)?;
+    Ok(out.into_iter().map(Float::to_f64).collect())
+}
+
+/// Around the borders of pieces and with groups that fill one bucket or many, all rows or few of them voting: what rows get
+/// that stand anywhere is what they get in the order of their groups, in columns of either type, and follows the formula.
+#[test]
+fn the_room_of_results_holds_the_votes_before() -> Result<()> {
+    let draw = |seed: u64, row: usize| crate::rng::uniform(seed, row as u64);
+    let median = Options { center: Center::Median, scale: Scale::Mad, ..Options::default() };
+    let mut checked = 0;
+    for (rows, groups) in [
+        (par::PIECE - 1, 4000),
+        (par::PIECE, 9),
+        (par::PIECE + 1, 1),
+        (par::PIECE + 1, par::PIECE / 8),
+        (2 * par::PIECE + 3, 2 * par::PIECE + 3),
+        (3 * par::PIECE - 2, 300),
+    ] {
+        // As float32 says them, so that both types hold the same.
+        let values: Vec<f64> = (0..rows).map(|row| f64::from((draw(1, row) - 0.4) as f32)).collect();
+        let ids: Vec<u32> = (0..rows).map(|row| (draw(2, row) * groups as f64) as u32).collect();
+        let valid: Vec<bool> = (0..rows).map(|row| draw(3, row) < 0.6).collect();
+        let weights: Vec<f64> = (0..rows).map(|row| (draw(4, row) * 4.0).floor()).collect();
+        let order = {
+            let mut order: Vec<usize> = (0..rows).collect();
+            order.sort_by_key(|&row| ids[row]);
+            order
+        };
+        let sorted = (at(&order, &values), at(&order, &ids), at(&order, &valid), at(&order, &weights));
+        for (masked, weighted, options) in
+            [(false, false, Options::default()), (true, true, Options::default()), (true, false, median)]
+        {
+            let columns = |values, valid, weights| Columns {
+                valid: masked.then_some(valid),
+                weights: weighted.then_some(weights),
+                ..Columns::new("scores", values, &[])
+            };
+            let in_order = columns(&sorted.0[..], &sorted.2[..], &sorted.3[..]);
+            let mixed = columns(&values[..], &valid[..], &weights[..]);
+            let expected = into::<f64, f64>(&in_order, &sorted.1, &options)?;
+            for threads in [1, 4] {
+                par::set_threads(threads)?;
+                let doubles = [into::<f64, f64>(&mixed, &ids, &options)?, into::<f32, f64>(&mixed, &ids, &options)?];
+                let singles = into::<f32, f32>(&mixed, &ids, &options)?;
+                for (place, &row) in order.iter().enumerate() {
+                    let expected = expected[place];
+                    assert!(
+                        doubles.iter().all(|found| found[row].to_bits() == expected.to_bits()),
+                        "{rows} {groups} {row}"
+                    );
+                    assert_eq!(singles[row].to_bits(), f64::from(expected as f32).to_bits(), "{rows} {groups} {row}");
+                    checked += 1;
+                }
+            }
+        }
+        let found = into::<f64, f64>(&Columns::new("scores", &values, &[]), &ids, &Options::default())?;
+        for row in (0..rows).step_by(rows / 5) {
+            let members: Vec<f64> = (0..rows).filter(|&other| ids[other] == ids[row]).map(|row| values[row]).collect();
+            let (mean, std) = naive(&members, 1);
+            let expected = if members.len() > 1 { (values[row] - mean) / (std + Options::default().eps) } else { 0.0 };
+            assert!((found[row] - expected).abs() < 1e-9, "{rows} {groups} {row}: {} {expected}", found[row]);
+        }
+    }
+    assert!(checked > 6 * par::PIECE, "{checked}");
+    Ok(())
+}
+
 /// Ids that never decrease, of groups of any size, as every group by itself: some whole groups are worked on at a time, and a
 /// group can be longer than that.
 #[test]
