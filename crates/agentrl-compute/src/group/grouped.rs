@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::columns::Columns;
 use super::lanes;
 use super::moments::{Extent, Moments, Statistics};
-use super::scattered::Scattered;
+use super::scattered::{Groups, Scattered};
 use super::votes::{Buffer, Read, Votes};
 use crate::par::{self, PIECE};
 use crate::{Error, Float, Result, simd};
@@ -31,18 +31,21 @@ enum Places<'a, T> {
 }
 
 /// What is known of where the rows of each group stand.
-#[derive(Debug)]
-pub(super) enum Stand {
+pub(super) enum Stand<'a> {
     /// Together: where each group starts, and where the last ends.
     Runs(Vec<u32>),
-    /// Anywhere; the number of groups.
-    Anywhere(usize),
+    /// Anywhere: the group of each row, and the number of groups.
+    Anywhere(Groups<'a>, usize),
 }
 
 impl<'a, T: Float> Columns<'a, T> {
     /// Where the rows of each of so many groups stand, of columns whose ids are checked.
-    pub(super) fn stand(&self, count: usize, sorted: bool) -> Result<Stand> {
-        if sorted { starts(self, count).map(Stand::Runs) } else { Ok(Stand::Anywhere(count)) }
+    pub(super) fn stand(&self, count: usize, sorted: bool) -> Result<Stand<'a>> {
+        if sorted {
+            starts(self, count).map(Stand::Runs)
+        } else {
+            Ok(Stand::Anywhere(Groups::Given(self.groups), count))
+        }
     }
 
     /// The votes of each group, of columns without units whose ids are checked; values and weights are checked here.
@@ -50,10 +53,10 @@ impl<'a, T: Float> Columns<'a, T> {
         self.votes_of(self.stand(count, sorted)?, None)
     }
 
-    fn votes_of(self, stand: Stand, room: Option<&'a mut [T]>) -> Result<Grouped<'a, T>> {
+    fn votes_of(self, stand: Stand<'_>, room: Option<&'a mut [T]>) -> Result<Grouped<'a, T>> {
         let places = match stand {
             Stand::Runs(starts) => Places::Runs(starts),
-            Stand::Anywhere(count) => Places::Scattered(Scattered::new(&self, count, room)?),
+            Stand::Anywhere(groups, count) => Places::Scattered(Scattered::new(&self, groups, count, room)?),
         };
         Ok(Grouped { columns: self, places })
     }
@@ -62,14 +65,14 @@ impl<'a, T: Float> Columns<'a, T> {
     /// column starts, and what was made of the group of each row.
     pub(super) fn fill<R: Copy + Default + Send + Sync, O: Float>(
         &self,
-        stand: Stand,
+        stand: Stand<'_>,
         out: &mut [O],
         work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync,
         fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
     ) -> Result<()> {
-        let count = match stand {
+        let (groups, count) = match stand {
             Stand::Runs(_) => return self.votes_of(stand, None)?.fill(out, work, fill),
-            Stand::Anywhere(count) => count,
+            Stand::Anywhere(groups, count) => (groups, count),
         };
         let mut made = vec![R::default(); count];
         // Until results are there, their column has room for what they are made of.
@@ -84,7 +87,7 @@ impl<'a, T: Float> Columns<'a, T> {
             own.copy_from_slice(&made);
             Ok(())
         })?;
-        by_id(self.groups, out, |group| made[group], fill)
+        by_id(groups, out, |group| made[group], fill)
     }
 }
 
@@ -116,14 +119,16 @@ fn starts<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<u32>> 
 
 /// Fills a column by what was made of each group, of which each row has the id.
 pub(super) fn by_id<R: Copy, O: Send>(
-    groups: &[u32],
+    groups: Groups<'_>,
     out: &mut [O],
     made: impl Fn(usize) -> R + Sync,
     fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
 ) -> Result<()> {
     par::fill(out, |start, piece| {
+        let mut labels = Vec::new();
         in_blocks(start, piece, |start, piece, of_rows| {
-            of_rows.extend(groups[start..start + piece.len()].iter().map(|&group| made(group as usize)));
+            let groups = groups.read(start..start + piece.len(), &mut labels);
+            of_rows.extend(groups.iter().map(|&group| made(group as usize)));
             fill(start, piece, of_rows)
         })
     })

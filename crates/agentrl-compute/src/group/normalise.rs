@@ -7,8 +7,10 @@ use super::grouped::{Group, Stand, by_id};
 use super::options::{Center, Options, Scale};
 use super::rule::{Line, Rule, rule_maker, rules};
 use super::runs;
+use super::scattered::Groups;
 use crate::check::{finite, same_length};
 use crate::keys::{Ids, Labels};
+use crate::par::PIECE;
 use crate::simd::{BLOCK, wide, within};
 use crate::{Error, Float, Result};
 
@@ -105,6 +107,13 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
     if !whole && runs::fill(ids, out, some_groups).is_some() {
         return Ok(());
     }
+    // Of many rows that stand anywhere no column of labels is made, unless their ids are far apart.
+    let near = if whole || ids.rows() <= PIECE { None } else { ids.near()? };
+    if let Some(near) = near.filter(|near| !near.sorted) {
+        let rows = Rows { columns, options, units: None, spreads: None, baseline, divisor };
+        let rule = rule_maker(columns, near.count, false, options)?;
+        return rows.compare(Stand::Anywhere(Groups::Near(ids, &near), near.count), rule, out);
+    }
     let Labels { ids, count, sorted } = ids.labels()?;
     let columns = &Columns { groups: &ids, ..*columns };
     let units = columns.units.map(|units| columns.by_unit(units)).transpose()?;
@@ -129,7 +138,12 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
     let rows = Rows { columns, options, units: units.as_ref(), spreads, baseline, divisor };
     if let Some(units) = &units {
         let rules = rules(&units.columns(columns.name), count, false, options)?;
-        return by_id(columns.groups, out, |group| rules[group], |start, out, rules| rows.fill(start, out, rules));
+        return by_id(
+            Groups::Given(columns.groups),
+            out,
+            |group| rules[group],
+            |start, out, rules| rows.fill(start, out, rules),
+        );
     }
     rows.compare(columns.stand(count, sorted)?, rule_maker(columns, count, sorted, options)?, out)
 }
@@ -150,7 +164,7 @@ impl<T: Float> Rows<'_, T> {
     /// Fills the results of all rows, by the rule that is made of each group.
     fn compare<O: Float>(
         &self,
-        stand: Stand,
+        stand: Stand<'_>,
         rule: impl Fn(&mut Group<'_, '_, T>) -> Result<Rule> + Sync,
         out: &mut [O],
     ) -> Result<()> {

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::columns::Columns;
 use super::votes::Buffer;
+use crate::keys::{Ids, Near};
 use crate::{Float, Result, par};
 
 /// Votes of a bucket.
@@ -21,6 +22,28 @@ const ROW_BITS: u32 = par::PIECE.trailing_zeros();
 
 /// Votes that are few enough to be sorted into their groups at once.
 const FEW: usize = par::PIECE;
+
+/// The group of each row.
+#[derive(Clone, Copy)]
+pub(super) enum Groups<'a> {
+    Given(&'a [u32]),
+    /// Made of ids that are close together, as they are read.
+    Near(&'a dyn Ids, &'a Near),
+}
+
+impl Groups<'_> {
+    /// Those of neighbouring rows: as they stand, or read into a buffer.
+    pub(super) fn read<'b>(&'b self, rows: Range<usize>, buffer: &'b mut Vec<u32>) -> &'b [u32] {
+        match self {
+            Self::Given(groups) => &groups[rows],
+            Self::Near(ids, near) => {
+                buffer.resize(rows.len(), 0);
+                ids.read(rows.start, near, buffer);
+                buffer
+            }
+        }
+    }
+}
 
 /// The votes in buckets of neighbouring groups.
 #[derive(Debug)]
@@ -69,7 +92,12 @@ impl<T> Room<'_, T> {
 impl<'a, T: Float> Scattered<'a, T> {
     /// The votes of columns of so many groups, of which only values and weights are yet to be checked; with a column of as many
     /// rows whose room may be used.
-    pub(super) fn new(columns: &Columns<'_, T>, groups: usize, room: Option<&'a mut [T]>) -> Result<Self> {
+    pub(super) fn new(
+        columns: &Columns<'_, T>,
+        ids: Groups<'_>,
+        groups: usize,
+        room: Option<&'a mut [T]>,
+    ) -> Result<Self> {
         let rows = columns.values.len();
         if rows <= FEW {
             columns.check_piece(0..rows)?;
@@ -89,7 +117,8 @@ impl<'a, T: Float> Scattered<'a, T> {
                 values: lent.map_or_else(own, Room::Lent),
                 starts: vec![0; buckets + 1],
             };
-            Ok(piece.filled(columns, rows, bits))
+            let mut labels = Vec::new();
+            Ok(piece.filled(columns, ids.read(rows.clone(), &mut labels), rows, bits))
         })?;
         Ok(Self { bits, groups, pieces })
     }
@@ -185,18 +214,24 @@ fn ends(lengths: &mut [u32]) -> usize {
 }
 
 impl<T: Float> Piece<'_, T> {
-    fn filled(mut self, columns: &Columns<'_, T>, rows: Range<usize>, bits: u32) -> Self {
+    fn filled(mut self, columns: &Columns<'_, T>, groups: &[u32], rows: Range<usize>, bits: u32) -> Self {
         if columns.weights.is_none() && columns.valid.is_none() {
-            self.fill(columns, rows, bits, |_| true);
+            self.fill(columns, groups, rows, bits, |_| true);
         } else {
-            self.fill(columns, rows, bits, |row| columns.votes(row));
+            self.fill(columns, groups, rows, bits, |row| columns.votes(row));
         }
         self
     }
 
     #[inline(always)]
-    fn fill(&mut self, columns: &Columns<'_, T>, rows: Range<usize>, bits: u32, votes: impl Fn(usize) -> bool) {
-        let groups = &columns.groups[rows.clone()];
+    fn fill(
+        &mut self,
+        columns: &Columns<'_, T>,
+        groups: &[u32],
+        rows: Range<usize>,
+        bits: u32,
+        votes: impl Fn(usize) -> bool,
+    ) {
         let starts = &mut self.starts[..];
         for (row, &group) in rows.clone().zip(groups) {
             starts[(group >> bits) as usize] += u32::from(votes(row));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Labels, label_integers};
+use super::{Labels, label_integers, near, write_labels};
 use crate::Result;
 use crate::simd::{ascend, wide};
 
@@ -30,6 +30,23 @@ pub trait Ids: Sync {
 
     /// What [`label_integers`] makes of all.
     fn labels(&self) -> Result<Labels<'_>>;
+
+    /// How [`read`](Self::read) makes labels of the ids, if they are close together: then no column of them is needed.
+    fn near(&self) -> Result<Option<Near>>;
+
+    /// Writes the labels of neighbouring rows, from this one on.
+    fn read(&self, start: usize, near: &Near, labels: &mut [u32]);
+}
+
+/// Of ids that are close together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Near {
+    /// What is taken from each id to make its label.
+    pub(super) least: u64,
+    /// All labels are below it; not each needs to occur.
+    pub(crate) count: usize,
+    /// Whether the ids never decrease.
+    pub(crate) sorted: bool,
 }
 
 /// Keys that are compared at once: as many as a word has bits.
@@ -90,6 +107,14 @@ macro_rules! ids {
             fn labels(&self) -> Result<Labels<'_>> {
                 label_integers(self)
             }
+
+            fn near(&self) -> Result<Option<Near>> {
+                near(self)
+            }
+
+            fn read(&self, start: usize, near: &Near, labels: &mut [u32]) {
+                write_labels(&self[start..], near.least, labels);
+            }
         })+
     };
 }
@@ -102,6 +127,39 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// Ids that are close together are read as the labels that they have, wherever one begins; others are not.
+        #[test]
+        fn labels_are_read_where_ids_are_close(
+            ids in prop::collection::vec(-60_i64..60, 0..100), base in prop_oneof![Just(0_i64), any::<i64>()], cut in 0_usize..100,
+        ) {
+            let ids: Vec<i64> = ids.into_iter().map(|id| base.saturating_add(id)).collect();
+            let narrow: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
+            let cut = cut.min(ids.len());
+            for (ids, least, most) in [
+                (&(&ids[..]) as &dyn Ids, ids.iter().min().copied(), ids.iter().max().copied()),
+                (&(&narrow[..]), narrow.iter().min().map(|&id| id.into()), narrow.iter().max().map(|&id| id.into())),
+            ] {
+                let close = least.zip(most).is_none_or(|(least, most)| most.abs_diff(least) < ids.rows() as u64);
+                let near = ids.near()?;
+                prop_assert_eq!(near.is_some(), close);
+                let Some(near) = near else { continue };
+                let mut labels = vec![7; ids.rows() - cut];
+                ids.read(cut, &near, &mut labels);
+                let expected: Vec<u32> = match ids.rows() { 0 => vec![], rows => {
+                    let mut all = vec![0; rows];
+                    ids.read(0, &near, &mut all);
+                    prop_assert!(all.iter().all(|&label| (label as usize) < near.count));
+                    all[cut..].to_vec()
+                }};
+                prop_assert_eq!(&labels, &expected);
+                prop_assert_eq!(near.sorted, ids.ascend(0..ids.rows()));
+                let known = ids.labels()?.ids;
+                for a in 0..labels.len() {
+                    prop_assert!((0..a).all(|b| (labels[a] == labels[b]) == (known[cut + a] == known[cut + b])));
+                }
+            }
+        }
+
         /// Row by row, from the definition; words end before, at and after the last key.
         #[test]
         fn runs_and_their_ends(

@@ -13,7 +13,7 @@ use std::hash::Hasher;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 pub use history::{History, history};
-pub use ids::Ids;
+pub use ids::{Ids, Near};
 pub use similar::{Similarity, Sketch, sequence_ratio, similar};
 
 use crate::check::same_length;
@@ -135,12 +135,27 @@ fn labels<K: Integer>(keys: &[K], spans: &[Span]) -> Result<Labels<'static>> {
     table::check(keys.len())?;
     let mut labels = vec![0; keys.len()];
     par::fill(&mut labels, |start, piece| {
-        for (label, key) in piece.iter_mut().zip(&keys[start..]) {
-            *label = (key.key() - least) as u32;
-        }
+        write_labels(&keys[start..], least, piece);
         Ok(())
     })?;
     Ok(Labels::new(Cow::Owned(labels), range as usize + 1, spans))
+}
+
+/// Labels of keys that are less than 2³² above the least.
+fn write_labels<K: Integer>(keys: &[K], least: u64, labels: &mut [u32]) {
+    for (label, key) in labels.iter_mut().zip(keys) {
+        *label = (key.key() - least) as u32;
+    }
+}
+
+/// How labels are made of keys that are close together.
+fn near<K: Integer>(keys: &[K]) -> Result<Option<Near>> {
+    table::check(keys.len())?;
+    let spans = spans(keys)?;
+    let (least, range) = range(&spans);
+    let sorted = spans.iter().all(|span| span.sorted);
+    let near = || Near { least, count: range as usize + 1, sorted };
+    Ok((range < keys.len() as u64 || keys.is_empty()).then(near))
 }
 
 /// What is known of the keys of a piece.
