@@ -44,11 +44,14 @@ def test_texts_of_any_column(texts: list[str]) -> None:
 
 
 @given(
-    st.lists(st.sampled_from(["", "\0", "a", "a\0", "task-0000123", "task-0000124", "task-00001230", "é" * 6, "é" * 7]), max_size=40),
+    st.lists(
+        st.sampled_from(["", "\0", "a", "a\0", "task-0000123", "task-0000124", "task-00001230", "é" * 6, "é" * 7]),
+        max_size=40,
+    ),
     st.integers(0, 3),
 )
 def test_texts_at_the_border_of_what_a_view_holds(texts: list[str], skipped: int) -> None:
-    """A view holds 12 bytes itself: of columns with longer texts, without any, and with those of a column they were cut from."""
+    """A view holds 12 bytes itself: of columns with longer texts, without any, and cut from one that has some."""
     for column in (texts, [text for text in texts if len(text.encode()) <= 12]):
         expected = first_seen(list(column))
         for arrow_type in (pa.string_view(), pa.binary_view(), pa.large_string()):

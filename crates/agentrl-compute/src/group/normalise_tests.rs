@@ -197,12 +197,12 @@ fn runs_and_scattered_rows_get_the_same_bits_on_any_number_of_threads() -> Resul
 }
 
 /// Results of a column of one type in a column of another, whatever was in it.
-fn into<T: Float, O: Float>(columns: &Columns<'_, f64>, ids: &[u32], options: &Options) -> Result<Vec<f64>> {
+fn into<T: Float, O: Float>(columns: &Columns<'_, f64>, ids: &dyn Ids, options: &Options) -> Result<Vec<f64>> {
     let values: Vec<T> = columns.values.iter().map(|&value| T::from_f64(value)).collect();
     let Columns { name, weights, units, valid, .. } = *columns;
     let mut out = vec![O::from_f64(7.0); values.len()];
     let columns = Columns { name, values: &values, groups: &[], weights, units, valid };
-    normalise_into(&ids, &columns, options, Extra::default(), &mut out)?;
+    normalise_into(ids, &columns, options, Extra::default(), &mut out)?;
     Ok(out.into_iter().map(Float::to_f64).collect())
 }
 
@@ -224,6 +224,8 @@ fn the_room_of_results_holds_the_votes_before() -> Result<()> {
         // As float32 says them, so that both types hold the same.
         let values: Vec<f64> = (0..rows).map(|row| f64::from((draw(1, row) - 0.4) as f32)).collect();
         let ids: Vec<u32> = (0..rows).map(|row| (draw(2, row) * groups as f64) as u32).collect();
+        let close: Vec<i64> = ids.iter().map(|&id| i64::from(id) - 9000).collect();
+        let far: Vec<i64> = ids.iter().map(|&id| (i64::from(id) - 9000) * 7_000_000_000).collect();
         let valid: Vec<bool> = (0..rows).map(|row| draw(3, row) < 0.6).collect();
         let weights: Vec<f64> = (0..rows).map(|row| (draw(4, row) * 4.0).floor()).collect();
         let order = {
@@ -242,11 +244,12 @@ fn the_room_of_results_holds_the_votes_before() -> Result<()> {
             };
             let in_order = columns(&sorted.0[..], &sorted.2[..], &sorted.3[..]);
             let mixed = columns(&values[..], &valid[..], &weights[..]);
-            let expected = into::<f64, f64>(&in_order, &sorted.1, &options)?;
+            let expected = into::<f64, f64>(&in_order, &&sorted.1[..], &options)?;
             for threads in [1, 4] {
                 par::set_threads(threads)?;
-                let doubles = [into::<f64, f64>(&mixed, &ids, &options)?, into::<f32, f64>(&mixed, &ids, &options)?];
-                let singles = into::<f32, f32>(&mixed, &ids, &options)?;
+                let doubles =
+                    [into::<f64, f64>(&mixed, &&ids[..], &options)?, into::<f32, f64>(&mixed, &&far[..], &options)?];
+                let singles = into::<f32, f32>(&mixed, &&close[..], &options)?;
                 for (place, &row) in order.iter().enumerate() {
                     let expected = expected[place];
                     assert!(
@@ -258,7 +261,7 @@ fn the_room_of_results_holds_the_votes_before() -> Result<()> {
                 }
             }
         }
-        let found = into::<f64, f64>(&Columns::new("scores", &values, &[]), &ids, &Options::default())?;
+        let found = into::<f64, f64>(&Columns::new("scores", &values, &[]), &&close[..], &Options::default())?;
         for row in (0..rows).step_by(rows / 5) {
             let members: Vec<f64> = (0..rows).filter(|&other| ids[other] == ids[row]).map(|row| values[row]).collect();
             let (mean, std) = naive(&members, 1);

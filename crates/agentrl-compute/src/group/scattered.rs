@@ -12,7 +12,7 @@ use crate::keys::{Ids, Near};
 use crate::{Float, Result, par};
 
 /// Votes of a bucket.
-const BUCKET: usize = 1 << 12;
+const BUCKET: usize = 1 << 13;
 
 /// Number of buckets that a piece can write to at once without losing time.
 const BUCKETS: usize = 1 << 8;
