@@ -34,8 +34,7 @@ def measured(run: Path) -> list[dict[str, Any]]:
     size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
     closed = arl.Store.open(run, read_only=True).iteration
     draws = pl.scan_ipc(run / "draws" / "*.arrow").select(pl.len()).collect().item()
-    trajectories = scan(run).trajectories
-    task = trajectories.select("task_id").head(1).collect().item()
+    task = scan(run).trajectories.select("task_id").head(1).collect().item()
     wanted = {"an iteration": pl.col("iteration") == closed // 2, "a task": pl.col("task_id") == task}
 
     def column() -> float:
@@ -45,7 +44,7 @@ def measured(run: Path) -> list[dict[str, Any]]:
         return float(pl.scan_ipc(files).select(LOGPROB).collect().item())
 
     def few() -> pl.DataFrame:
-        ids = trajectories.filter(wanted["a task"]).select("trajectory_id").collect()["trajectory_id"]
+        ids = scan(run).trajectories.filter(wanted["a task"]).select("trajectory_id").collect()["trajectory_id"]
         with arl.Store.open(run, read_only=True) as store:
             batch = store.trajectory_batch(ids)
         return scan(batch).trajectories.agentrl.paths(batch).collect()
@@ -58,10 +57,13 @@ def measured(run: Path) -> list[dict[str, Any]]:
     assert int(told[1]["draws"].sum()) == draws
     lines = [line for line, _ in (opened, ours, theirs, told)]
     for name, predicate in wanted.items():
-        found = trajectories.filter(predicate)
-        assert found.collect().height < closed * 1024
-        lines.append(_line(run, f"trajectories of {name}", lambda found=found: found.collect())[0])
-        line, paths = _line(run, f"paths of {name}", lambda found=found: found.agentrl.paths(scan(run)).collect())
+
+        def found(predicate: pl.Expr = predicate) -> pl.LazyFrame:
+            return scan(run).trajectories.filter(predicate)
+
+        assert found().collect().height < closed * 1024
+        lines.append(_line(run, f"trajectories of {name}", lambda found=found: found().collect())[0])
+        line, paths = _line(run, f"paths of {name}", lambda found=found: found().agentrl.paths(scan(run)).collect())
         lines.append(line)
     line, same = _line(run, "paths of a task, trajectory_batch", few)
     assert_frame_equal(same, paths)

@@ -17,7 +17,7 @@ from stores import trained
 
 from agentrl_core import Store
 from agentrl_core.integrations.polars import _stored, scan
-from agentrl_core.integrations.polars._bounds import teller
+from agentrl_core.integrations.polars._bounds import Texts, teller
 
 ITERATIONS = 24
 
@@ -60,6 +60,33 @@ def test_what_is_told_of_blocks_is_so_of_their_rows(
         assert not (can[place] and every[place]) or passing == frame.height
         bounds = {name: (int(least[name][place]), int(greatest[name][place])) for name in ("a", "b")}
         assert told(bounds) == (can[place], every[place]), "one block is told of as among others"
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=4), min_size=1, max_size=5),
+    st.sampled_from(
+        [
+            pl.col("task") == "b",
+            pl.col("task").is_in(["a", "d", "x"]),
+            pl.col("task").str.contains("[bc]"),
+            pl.col("task") != "c",
+            (pl.col("task") > "a") & (pl.col("task") < "d"),
+            pl.col("task").is_null(),
+            (pl.col("task") == "b") & (pl.col("other") == 0),
+        ]
+    ),
+)
+def test_what_is_told_of_texts_is_so_of_the_rows_that_have_them(blocks: list[list[str]], wanted: pl.Expr) -> None:
+    texts = sorted({text for block in blocks for text in block})
+    pairs = [(place, texts.index(text)) for place, block in enumerate(blocks) for text in sorted(set(block))]
+    block, text = np.array(pairs, np.int64).T
+    can, every = (np.broadcast_to(one, len(blocks)) for one in teller(wanted)({"task": Texts(texts, block, text)}))
+    of_other = "other" in wanted.meta.root_names()
+    for place, rows_of_block in enumerate(blocks):
+        frame = pl.DataFrame({"task": rows_of_block}).with_columns(other=0)
+        passing = frame.filter(wanted).height
+        assert can[place] == (passing > 0), "what texts say is exact"
+        assert every[place] == (passing == frame.height and not of_other)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +165,7 @@ FILTERS = [
     ("trajectories", pl.col("iteration") == 3),
     ("trajectories", pl.col("iteration").is_between(20, 22) & (pl.col("reward") > 0)),
     ("trajectories", pl.col("group_id") >= 60),
+    ("trajectories", pl.col("task_id").str.ends_with("1") & (pl.col("iteration") > 20)),
     ("draws", pl.col("iteration") == ITERATIONS - 1),
     ("draws", pl.col("trajectory_id").is_between(5, 20)),
     ("nodes", pl.col("group_id") == 5),
@@ -251,12 +279,17 @@ def test_bounds_of_blocks_are_the_least_and_the_greatest_value_of_their_rows(mer
     with Store.open(merged, read_only=True) as store:
         whole = getattr(scan(store), table).collect()
         ((first, count, _),) = store._core.ranges(table)
-        ends, bounds = store._core.blocks(table, first, count)
+        ends, bounds, texts = store._core.blocks(table, first, count)
     known = {"iteration", "group_id", "trajectory_id"} & set(whole.columns)
     key = {"nodes": "node_id", "steps": "trajectory_id", "trajectories": "trajectory_id"}.get(table, "draw_id")
     assert set(bounds) == known | {key}
     assert len(ends) > 1 or table == "draw_columns"
+    assert set(texts) == ({"task_id"} if table == "trajectories" else set())
     begins = [0, *ends[:-1].tolist()]
+    for column, (values, block, text) in texts.items():
+        parts = [set(whole[column][begin:end]) for begin, end in zip(begins, ends.tolist(), strict=True)]
+        pairs = list(zip(block.tolist(), text.tolist(), strict=True))
+        assert [{values[one] for of, one in pairs if of == place} for place in range(len(parts))] == parts
     for column, (least, greatest) in bounds.items():
         parts = [whole[column][begin:end].to_list() for begin, end in zip(begins, ends.tolist(), strict=True)]
         assert (least.tolist(), greatest.tolist()) == ([min(part) for part in parts], [max(part) for part in parts])

@@ -50,9 +50,12 @@ type GivenArray<'py> = (String, String, u64, Option<u64>, PyReadonlyArray1<'py, 
 /// The same, on its way out.
 type FoundArray<'py> = (String, &'static str, u64, Option<u64>, Bound<'py, PyArray1<u8>>);
 
-/// Where blocks end, and the bounds of their columns.
+/// An array of whole numbers.
+type Found<'py> = Bound<'py, PyArray1<i64>>;
+
+/// Where blocks end, the bounds of their columns, and of columns of texts these, and pairs of a block and a text of it.
 type FoundBlocks<'py> =
-    (Bound<'py, PyArray1<i64>>, BTreeMap<String, (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>)>);
+    (Found<'py>, BTreeMap<String, (Found<'py>, Found<'py>)>, BTreeMap<String, (Vec<String>, Found<'py>, Found<'py>)>);
 
 #[pymethods]
 impl Store {
@@ -144,12 +147,16 @@ impl Store {
         Ok(ranges.into_iter().map(|(rows, bounds)| (rows.start, rows.end - rows.start, bounds)).collect())
     }
 
-    /// Of the blocks that have some rows: where each ends, and the bounds of columns.
+    /// Of the blocks that have some rows: where each ends, the bounds of columns, and their texts.
     fn blocks<'py>(&self, py: Python<'py>, name: &str, first: u64, count: u64) -> PyResult<FoundBlocks<'py>> {
         let blocks = released(py, || self.with(|store| store.blocks_of(name, &(first..first.saturating_add(count)))))?;
         let bounds = blocks.bounds.into_iter();
         let bounds = bounds.map(|(column, (first, last))| (column, (first.into_pyarray(py), last.into_pyarray(py))));
-        Ok((blocks.ends.into_pyarray(py), bounds.collect()))
+        let texts = blocks
+            .texts
+            .into_iter()
+            .map(|(column, (texts, block, text))| (column, (texts, block.into_pyarray(py), text.into_pyarray(py))));
+        Ok((blocks.ends.into_pyarray(py), bounds.collect(), texts.collect()))
     }
 
     /// Some columns of rows in ascending ranges, a table for each file.

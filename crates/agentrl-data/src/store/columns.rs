@@ -24,6 +24,8 @@ pub struct Blocks {
     pub ends: Vec<i64>,
     /// The smallest and the greatest value in each of columns that rows are chosen by.
     pub bounds: BTreeMap<String, (Vec<i64>, Vec<i64>)>,
+    /// The texts of a column, and pairs of a block and the number of a text that it has.
+    pub texts: BTreeMap<String, (Vec<String>, Vec<i64>, Vec<i64>)>,
 }
 
 impl Store {
@@ -47,12 +49,27 @@ impl Store {
                 let folder = store.path.join(name);
                 let index = segment.found(&folder, |path| segment.index(store.fs.as_ref(), path))?;
                 let mut end = segment.first_row;
+                let before: BTreeMap<_, _> = index
+                    .texts
+                    .keys()
+                    .map(|name| (name, found.texts.get(name).map_or(0, |known| known.0.len())))
+                    .collect();
+                for (name, (texts, _)) in &index.texts {
+                    found.texts.entry(name.clone()).or_default().0.extend(texts.iter().cloned());
+                }
                 for (place, block) in index.blocks.iter().enumerate() {
                     end += block.rows;
                     if end <= rows.start || end - block.rows >= rows.end {
                         continue;
                     }
                     found.ends.push(end.min(rows.end) as i64);
+                    for (name, (_, blocks)) in &index.texts {
+                        let known = found.texts.entry(name.clone()).or_default();
+                        for &text in &blocks[place] {
+                            known.1.push(found.ends.len() as i64 - 1);
+                            known.2.push((before[name] + text as usize) as i64);
+                        }
+                    }
                     let keys = key_of(name).map(|key| (key, block.keys));
                     let others = index.bounds.iter().map(|(name, bounds)| (name.as_str(), bounds[place]));
                     for (column, (first, last)) in others.chain(keys) {
@@ -64,6 +81,10 @@ impl Store {
             }
             // Of a file that an older version wrote less is known.
             found.bounds.retain(|_, (first, _)| first.len() == found.ends.len());
+            found.texts.retain(|_, (_, blocks, _)| {
+                blocks.iter().zip(blocks.iter().skip(1)).filter(|(one, next)| one != next).count() + 1
+                    == found.ends.len()
+            });
             Ok(found)
         })
     }

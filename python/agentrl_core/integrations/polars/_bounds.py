@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from io import StringIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,8 +18,17 @@ _MOST = 1 << 20
 _SIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Int64)
 
 
-Bounds = Mapping[str, tuple[Any, Any]]
-"""The least and the greatest value of some columns: two numbers each, or two arrays with one for each block of rows."""
+class Texts(NamedTuple):
+    """The texts of a column, and pairs: block `block[i]` has `texts[text[i]]`. Each block has some, and no null."""
+
+    texts: list[str]
+    block: NDArray[np.int64]
+    text: NDArray[np.int64]
+
+
+Bounds = Mapping[str, Any]
+"""What is known of columns: the least and the greatest value, as two numbers or as two arrays with one for each block
+of rows; or the `Texts` of blocks."""
 
 Told = Callable[[Bounds], tuple[Any, Any]]
 """Of rows whose values lie between some bounds: whether any can pass, and whether all do. Arrays give arrays."""
@@ -63,7 +72,10 @@ def _teller(term: pl.Expr) -> Told:
     def told(bounds: Bounds) -> tuple[Any, Any]:
         if name not in bounds:
             return _unknown(bounds)
-        first, last = bounds[name]
+        known = bounds[name]
+        if isinstance(known, Texts):
+            return _of_texts(term, name, known)
+        first, last = known
         passing = listed
         if passing is None:
             low, high = int(np.min(first)), int(np.max(last))
@@ -78,6 +90,17 @@ def _teller(term: pl.Expr) -> Told:
         return count > 0, count == last - first + 1
 
     return told
+
+
+def _of_texts(term: pl.Expr, name: str, known: Texts) -> tuple[Any, Any]:
+    try:
+        passing = pl.DataFrame({name: known.texts}, schema={name: pl.String}).with_row_index("row").filter(term)["row"]
+    except pl.exceptions.PolarsError:
+        return _unknown({})
+    passes = np.zeros(len(known.texts), np.int64)
+    passes[passing.to_numpy()] = 1
+    count = np.bincount(known.block, passes[known.text])
+    return count > 0, count == np.bincount(known.block)
 
 
 def _unknown(_: Bounds) -> tuple[bool, bool]:

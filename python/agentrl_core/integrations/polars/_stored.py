@@ -10,7 +10,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from agentrl_core.data.store import Store
-from agentrl_core.integrations.polars._bounds import Bounds, Told, teller
+from agentrl_core.integrations.polars._bounds import Bounds, Texts, Told, teller
 from agentrl_core.integrations.polars._paths import Indices, ranges
 
 # Columns of computed tables that are always there.
@@ -119,8 +119,9 @@ class _Table(NamedTuple):
         if not can or every:
             return self.read(file, wanted) if can else None
         first, end = int(file.firsts[0]), int(file.ends[0])
-        ends, of_blocks = self.store._core.blocks(self.name, first, end - first)  # noqa: SLF001
-        can, every = (np.broadcast_to(one, len(ends)) for one in told(of_blocks))
+        ends, of_blocks, texts = self.store._core.blocks(self.name, first, end - first)  # noqa: SLF001
+        known = {**of_blocks, **{name: Texts(*of_column) for name, of_column in texts.items()}}
+        can, every = (np.broadcast_to(one, len(ends)) for one in told(known))
         rows = _Rows(np.append(first, ends[:-1])[can], ends[can])
         if every[can].all():
             return self.read(rows, wanted) if len(rows.ends) else None
