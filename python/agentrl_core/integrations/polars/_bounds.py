@@ -47,8 +47,8 @@ def teller(predicate: pl.Expr) -> Told:
         >>> from agentrl_core.integrations.polars._bounds import teller
         >>> told = teller((pl.col("iteration") % 10 == 7) & (pl.col("reward") > 0))
         >>> can, every = told({"iteration": (np.array([0, 0]), np.array([6, 7]))})
-        >>> can.tolist(), every
-        ([False, True], False)
+        >>> can.tolist(), every.tolist()
+        ([False, True], [False, False])
     """
     parts = [_teller(term) for term in terms(predicate)]
 
