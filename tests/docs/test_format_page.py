@@ -181,7 +181,7 @@ def test_names_and_checksums_are_those_of_the_page(page: dict[str, Any], store: 
     assert path.name == f"{known['version']:08}.json"
     body, checksum, nothing = path.read_bytes().rsplit(b"\n", 2)
     assert (xxhash.xxh3_128_hexdigest(body).encode(), b"") == (checksum, nothing)
-    checked = several = 0
+    checked = several = bounded = 0
     for folder, segments in known["segments"].items():
         names = {f"{segment['first_row']:012}-{segment['commit']:08}.arrow" for segment in segments}
         assert {found.name for found in Path(store.path, folder).glob("*.arrow")} == names
@@ -191,7 +191,8 @@ def test_names_and_checksums_are_those_of_the_page(page: dict[str, Any], store: 
             count, keys, (begin, end, digest) = segment["sealed"]
             assert (segment["first_row"], end) == (row, len(data))
             assert xxhash.xxh3_64_intdigest(data[begin:end]) == digest
-            said = json.loads(ipc.open_file(pa.py_buffer(data)).metadata[b"agentrl_blocks"])
+            file = ipc.open_file(pa.py_buffer(data))
+            said = json.loads(file.metadata[b"agentrl_blocks"])
             assert sum(block[0] for block in said) == count
             assert [min(block[1] for block in said), max(block[2] for block in said)] == keys
             from_, ends = 0, block_ends(data)
@@ -200,10 +201,15 @@ def test_names_and_checksums_are_those_of_the_page(page: dict[str, Any], store: 
                 assert xxhash.xxh3_64_intdigest(data[from_:to]) == hash_
                 from_, checked = to, checked + 1
             several += len(said) > 1
+            for column, bounds in json.loads(file.metadata.get(b"agentrl_bounds", b"{}")).items():
+                values = [file.get_batch(place)[column].to_pylist() for place in range(len(said))]
+                assert bounds == [[min(block), max(block)] for block in values]
+                bounded += 1
             row += count
         assert known["rows"][folder] == row
     assert checked > 20
     assert several, "no file of several blocks"
+    assert bounded, "no file with bounds of its blocks"
 
 
 def block_ends(data: bytes) -> list[int]:

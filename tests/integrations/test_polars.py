@@ -20,7 +20,7 @@ from polars.testing import assert_frame_equal
 from agentrl_core import Batch, Store, advantage
 from agentrl_core.cli import main
 from agentrl_core.data.codes import CODES
-from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError
+from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError, StoreError
 from agentrl_core.integrations.polars import Tables, example, scan
 
 
@@ -383,26 +383,33 @@ def test_a_scan_stays_what_it_is_while_files_are_merged(tmp_path: Path) -> None:
         assert set(kept.draws.collect()["iteration"]) == {12, 13}
 
 
-def test_a_file_that_is_renamed_while_it_is_looked_for_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_found_under_the_name_that_it_has_until_its_commit_is_over(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         committed(store, range(2))
     run = scan(tmp_path)
-    files, looks = Store.files, []
-
-    def just_before(self: Store, table: str) -> list[tuple[Path, int, dict[str, tuple[int, int]]]]:
-        """What a reader is told before the writer renames a file or merges it away."""
-        looks.append(table)
-        found = files(self, table)
-        return [(path.with_suffix(".tmp"), *more) for path, *more in found] if len(looks) % 3 else found
-
-    monkeypatch.setattr(Store, "files", just_before)
-    assert len(run.nodes.collect()) > 0
-    assert len(looks) == 3
-    monkeypatch.setattr(Store, "files", lambda *_: [(tmp_path / "gone.arrow", 9, {})])
-    with pytest.raises((FileNotFoundError, pl.exceptions.ComputeError), match=r"gone\.arrow"):
+    rows = run.nodes.collect()
+    assert len(rows) > 0
+    files = list((tmp_path / "nodes").iterdir())
+    assert files
+    for file in files:
+        file.rename(file.with_name(file.name.replace("-", ".").replace(".arrow", ".tmp")))
+    assert_frame_equal(run.nodes.collect(), rows)
+    assert_frame_equal(scan(tmp_path).nodes.collect(), rows)
+    for file in (tmp_path / "nodes").iterdir():
+        file.unlink()
+    with pytest.raises((StoreError, pl.exceptions.ComputeError), match=rf"nodes.{min(files).stem}"):
         run.nodes.collect()
+
+
+def test_a_damaged_file_is_not_taken_for_rows(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        committed(store, range(2))
+    file = min((tmp_path / "nodes").iterdir())
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises((CorruptError, pl.exceptions.ComputeError), match="checksum"):
+        scan(tmp_path).nodes.collect()
 
 
 @pytest.mark.parametrize("name", ["exp[12]", "run?", "run*", "*[a]?", "[", "a{b,c}"])

@@ -62,7 +62,10 @@ pub fn set_threads(count: usize) -> Result<()> {
 }
 
 /// Does some work on every item and gives the results in the order of the items; of several errors, the first in that order.
-pub(crate) fn each<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync) -> Result<Vec<R>> {
+///
+/// # Errors
+/// That of the work.
+pub fn each<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync) -> Result<Vec<R>> {
     let threads = threads().min(items.len());
     if threads < 2 || SHARING.get() {
         return items.into_iter().map(work).collect();

@@ -70,13 +70,23 @@ impl Footer {
         self.blocks.iter().map(|block| (block.offset() + i64::from(block.metaDataLength()) + block.bodyLength()) as u64)
     }
 
-    /// One record batch, from bytes of the file that begin at `from`.
-    pub(crate) fn rows(&self, name: &str, index: usize, bytes: &Buffer, from: u64) -> Result<RecordBatch> {
+    /// One record batch, from bytes of the file that begin at `from`; of its columns all, or those with some numbers.
+    pub(crate) fn rows(
+        &self,
+        name: &str,
+        index: usize,
+        bytes: &Buffer,
+        from: u64,
+        columns: Option<&[usize]>,
+    ) -> Result<RecordBatch> {
         guarded(name, || {
             let block = self.blocks.get(index).ok_or("it has fewer record batches than rows need")?;
             let range = span(block, from, bytes.len()).ok_or("a record batch lies outside of the file")?;
             let message = bytes.slice_with_length(range.start, range.len());
-            let decoder = FileDecoder::new(self.schema.clone(), self.version);
+            let mut decoder = FileDecoder::new(self.schema.clone(), self.version);
+            if let Some(columns) = columns {
+                decoder = decoder.with_projection(columns.to_vec());
+            }
             let rows = decoder.read_record_batch(block, &message).map_err(|error| error.to_string())?;
             rows.ok_or_else(|| "a record batch is empty".to_owned())
         })
@@ -182,9 +192,9 @@ impl<'a> Passed<'a> {
         Ok(said)
     }
 
-    /// The footer, with a text in its metadata. Returns where it ends, and its hash.
-    pub(crate) fn finish(mut self, key: &str, text: String) -> Result<(u64, u64)> {
-        self.writer.write_metadata(key, text);
+    /// The footer, with some texts in its metadata. Returns where it ends, and its hash.
+    pub(crate) fn finish(mut self, texts: impl IntoIterator<Item = (&'static str, String)>) -> Result<(u64, u64)> {
+        texts.into_iter().for_each(|(key, text)| self.writer.write_metadata(key, text));
         let bytes = self.writer.into_inner().map_err(arrow_bug)?;
         (self.to)(&bytes)?;
         Ok(((self.gone + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..])))
@@ -213,7 +223,7 @@ fn column_size(column: &ArrayRef) -> usize {
 pub fn decode(name: &str, bytes: &Buffer) -> Result<RecordBatch> {
     let footer = Footer::read(name, bytes)?;
     let mut parts =
-        (0..footer.blocks.len()).map(|index| footer.rows(name, index, bytes, 0)).collect::<Result<Vec<_>>>()?;
+        (0..footer.blocks.len()).map(|index| footer.rows(name, index, bytes, 0, None)).collect::<Result<Vec<_>>>()?;
     match parts.len() {
         1 => Ok(parts.swap_remove(0)),
         _ => arrow_select::concat::concat_batches(&footer.schema, &parts)
@@ -241,7 +251,7 @@ mod tests {
         for rows in &parts {
             said.push(file.write(rows).unwrap());
         }
-        said.push(file.finish("key", "text".to_owned()).unwrap());
+        said.push(file.finish([("key", "text".to_owned())]).unwrap());
         // Two record batches of 160 kB are more than what is passed on at once.
         assert_eq!(pieces.iter().map(|piece| piece.len() / 160_000).collect::<Vec<_>>(), [2, 2, 1]);
         let bytes = pieces.concat();
@@ -253,7 +263,7 @@ mod tests {
         }
         let (footer, bytes) = (Footer::read("file", &bytes).unwrap(), Buffer::from(bytes));
         assert_eq!(footer.metadata["key"], "text");
-        assert_eq!((0..5).map(|part| footer.rows("file", part, &bytes, 0).unwrap()).collect::<Vec<_>>(), parts);
+        assert_eq!((0..5).map(|part| footer.rows("file", part, &bytes, 0, None).unwrap()).collect::<Vec<_>>(), parts);
         let mut refuse = |_: &[u8]| Err(Error::invalid("full"));
         let mut file = Passed::begin(&parts[0].schema(), &mut refuse).unwrap();
         file.write(&parts[0]).unwrap();

@@ -1,12 +1,13 @@
 //! `Store` for Python.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::MutexGuard;
 
 use agentrl_data::schema;
 use agentrl_data::store::{self, Sync};
 use agentrl_data::{Error, Result};
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{IntoPyArray as _, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -48,6 +49,13 @@ type GivenArray<'py> = (String, String, u64, Option<u64>, PyReadonlyArray1<'py, 
 
 /// The same, on its way out.
 type FoundArray<'py> = (String, &'static str, u64, Option<u64>, Bound<'py, PyArray1<u8>>);
+
+/// An array of whole numbers.
+type Found<'py> = Bound<'py, PyArray1<i64>>;
+
+/// Where blocks end, the bounds of their columns, and of columns of texts these, and pairs of a block and a text of it.
+type FoundBlocks<'py> =
+    (Found<'py>, BTreeMap<String, (Found<'py>, Found<'py>)>, BTreeMap<String, (Vec<String>, Found<'py>, Found<'py>)>);
 
 #[pymethods]
 impl Store {
@@ -131,6 +139,40 @@ impl Store {
 
     fn files(&self, py: Python<'_>, name: &str) -> PyResult<Vec<(PathBuf, u64, store::Bounds)>> {
         released(py, || self.with(|store| store.files(name)))
+    }
+
+    /// First row, number of rows and bounds of each file of a table.
+    fn ranges(&self, py: Python<'_>, name: &str) -> PyResult<Vec<(u64, u64, store::Bounds)>> {
+        let ranges = released(py, || self.with(|store| store.ranges(name)))?;
+        Ok(ranges.into_iter().map(|(rows, bounds)| (rows.start, rows.end - rows.start, bounds)).collect())
+    }
+
+    /// Of the blocks that have some rows: where each ends, the bounds of columns, and their texts.
+    fn blocks<'py>(&self, py: Python<'py>, name: &str, first: u64, count: u64) -> PyResult<FoundBlocks<'py>> {
+        let blocks = released(py, || self.with(|store| store.blocks_of(name, &(first..first.saturating_add(count)))))?;
+        let bounds = blocks.bounds.into_iter();
+        let bounds = bounds.map(|(column, (first, last))| (column, (first.into_pyarray(py), last.into_pyarray(py))));
+        let texts = blocks
+            .texts
+            .into_iter()
+            .map(|(column, (texts, block, text))| (column, (texts, block.into_pyarray(py), text.into_pyarray(py))));
+        Ok((blocks.ends.into_pyarray(py), bounds.collect(), texts.collect()))
+    }
+
+    /// Some columns of rows in ascending ranges, a table for each file.
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 makes the list for this call")]
+    fn columns(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        firsts: PyReadonlyArray1<'_, i64>,
+        ends: PyReadonlyArray1<'_, i64>,
+        columns: Vec<String>,
+    ) -> PyResult<Vec<Table>> {
+        let pairs = slice("firsts", &firsts)?.iter().zip(slice("ends", &ends)?);
+        let rows: Vec<_> = pairs.map(|(&first, &end)| first as u64..end as u64).collect();
+        let found = released(py, || self.with(|store| store.columns(name, &rows, &columns)))?;
+        Ok(found.into_iter().filter_map(|parts| Some(Table::new(parts.first()?.schema(), parts))).collect())
     }
 
     fn rebase(&self, py: Python<'_>, batch: PyRef<'_, Batch>) -> PyResult<Batch> {

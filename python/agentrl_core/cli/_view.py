@@ -28,7 +28,7 @@ def opened(path: str) -> Iterator[Store]:
     Raises:
         NotFoundError: there is no run; the message names those that lie there.
         StoreError: the writer merged files away while they were read.
-        CorruptError: Polars cannot read a file.
+        CorruptError: a file is damaged, or Polars cannot read it.
     """
     try:
         store = Store.open(path, read_only=True)
@@ -44,7 +44,7 @@ def opened(path: str) -> Iterator[Store]:
         except FileNotFoundError as error:
             raise StoreError(f"a file of {path} was merged away; run the command again: {error}") from None
         except Exception as error:
-            if not type(error).__module__.startswith("polars"):
+            if not isinstance(error, CorruptError) and not type(error).__module__.startswith("polars"):
                 raise
             raise CorruptError(f"{path} cannot be read: {error}; run agentrl verify {path}") from None
 

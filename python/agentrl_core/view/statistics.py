@@ -50,23 +50,28 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
     called = pl.col("flags") & env.TOOL_RESULT != 0
     failed = pl.col("flags") & env.TOOL_ERROR != 0
     keys = draws.lazy().select("iteration", "draw_id", "trajectory_id")
-    nodes = keys.agentrl.nodes(tables).select("iteration", "draw_id", "node_id", "end", "policy_version").collect()
+    # The lists of a node are read once, and only their numbers go to each of its paths.
+    known = pl.col("entropies").cast(pl.List(pl.Float64)).list.drop_nulls()
+    length = pl.col("tokens").list.len().cast(pl.Int64)
+    counted = tables.nodes.with_columns(stored=length, entropy=known.list.sum(), entropies=known.list.len())
+    columns = ("iteration", "draw_id", "node_id", "end", "policy_version", "stored", "entropy", "entropies")
+    nodes = keys.agentrl.nodes(replace(tables, nodes=counted)).select(columns).collect()
     generated = pl.col("policy_version").is_not_null()
     per_draw = nodes.group_by("iteration", "draw_id").agg(
         length=pl.col("end").sum(),
         generated=pl.col("end").filter(generated).sum(),
         age=((pl.col("iteration") - pl.col("policy_version")) * pl.col("end")).sum(),
     )
-    length = pl.col("tokens").list.len().cast(pl.Int64)
-    lists = tables.nodes.filter(_among(nodes["node_id"])).select("node_id", "entropies", stored=length).collect()
-    stored = nodes.unique(["iteration", "node_id"]).join(lists, on="node_id", how="left")
+    stored = nodes.unique(["iteration", "node_id"])
     per_iteration = (
         drawn.group_by("iteration").agg(
             draws=pl.len(), success=pl.col("success").mean(), reward=pl.col("reward").mean()
         ),
         groups.group_by("iteration").agg(groups=pl.len(), same_reward=pl.col("same").mean()),
         stored.group_by("iteration").agg(
-            entropy=pl.col("entropies").list.explode().mean(), stored=pl.col("stored").sum()
+            # Null where nothing is known, which is not 0 of 0.
+            entropy=(pl.col("entropy").sum() / pl.col("entropies").sum().replace(0, None)).cast(pl.Float32),
+            stored=pl.col("stored").sum(),
         ),
         steps.agg(turns=pl.len(), tool_errors=failed.sum() / called.sum()).collect(),
         per_draw.group_by("iteration").agg(pl.col("length", "generated", "age").sum()),

@@ -5,21 +5,25 @@
 //! that, in its own metadata, which rows and keys each has and its checksum. So what a commit says of a file is the same
 //! however many blocks it has.
 
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;
+use std::slice;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, SchemaRef};
 use serde::{Deserialize, Serialize};
 
-use super::folders::key_of;
+use super::folders::{CHOSEN_BY, key_of};
 use super::fs::MOST_BYTES as MOST_READ_BYTES;
+use super::segment::Bounds;
 use super::united::{Parts, Rows};
 use crate::batch::i64s;
-use crate::ipc::{Footer, Passed};
+use crate::ipc::{Footer, Passed, size};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug};
 
@@ -33,6 +37,13 @@ const ROWS_BYTES: usize = 4 << 10;
 
 /// The key of [`Said`] in the metadata of a footer.
 const KEY: &str = "agentrl_blocks";
+
+/// The key of [`BlockBounds`] in the metadata of a footer.
+const BOUNDS: &str = "agentrl_bounds";
+
+/// The key of [`BlockTexts`] in the metadata of a footer, and the column that it tells of.
+const TEXTS: &str = "agentrl_texts";
+const NAMED_BY: &str = "task_id";
 
 /// A piece of a file: one record batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,13 +72,22 @@ impl From<Block> for (u64, u64, i64, i64, u64) {
 /// What a footer says of a block beside where it is: rows, smallest and greatest key, checksum.
 type Said = (u64, i64, i64, u64);
 
+/// Smallest and greatest value of some columns in each block.
+pub(super) type BlockBounds = BTreeMap<String, Vec<(i64, i64)>>;
+
+/// The different texts of a column of a file, and which of them each block has.
+pub(super) type BlockTexts = BTreeMap<String, (Vec<String>, Vec<Vec<u32>>)>;
+
 /// What is known of a file when its footer was read.
 #[derive(Debug)]
 pub(super) struct Index {
-    footer: Footer,
+    pub(super) footer: Footer,
     /// Which rows have which columns, where not all have the same.
     parts: Option<Parts>,
     pub(super) blocks: Arc<[Block]>,
+    /// Of columns that rows are chosen by, beside the key. An older version did not say.
+    pub(super) bounds: BlockBounds,
+    pub(super) texts: BlockTexts,
 }
 
 impl Index {
@@ -100,7 +120,16 @@ impl Index {
         if blocks.len() != footer.ends().count() || count != Some(rows) {
             return Err(corrupt("it has other blocks than rows need"));
         }
-        Ok(Self { footer, parts, blocks })
+        let said = |key: &str| footer.metadata.get(key).map_or("{}", String::as_str);
+        let bounds: BlockBounds = serde_json::from_str(said(BOUNDS)).map_err(|error| corrupt(&error.to_string()))?;
+        let texts: BlockTexts = serde_json::from_str(said(TEXTS)).map_err(|error| corrupt(&error.to_string()))?;
+        let is_one = |(texts, of_blocks): &(Vec<String>, Vec<Vec<u32>>)| {
+            of_blocks.len() == blocks.len() && of_blocks.iter().flatten().all(|&text| (text as usize) < texts.len())
+        };
+        if bounds.values().any(|bounds| bounds.len() != blocks.len()) || !texts.values().all(is_one) {
+            return Err(corrupt("it tells of other blocks"));
+        }
+        Ok(Self { footer, parts, blocks, bounds, texts })
     }
 
     /// Where a block begins.
@@ -111,7 +140,7 @@ impl Index {
     /// The rows of a block from its bytes, as parts with the columns that they were written with.
     pub(super) fn rows(&self, path: &Path, block: usize, bytes: &Buffer) -> Result<Vec<RecordBatch>> {
         let name = path.display().to_string();
-        let rows = self.footer.rows(&name, block, bytes, self.begin(block))?;
+        let rows = self.footer.rows(&name, block, bytes, self.begin(block), None)?;
         if rows.num_rows() as u64 != self.blocks[block].rows {
             return Err(Error::corrupt(format!("{name} has other rows in block {block} than its footer says")));
         }
@@ -153,17 +182,71 @@ pub(super) fn write(
 ) -> Result<(Vec<Block>, u64, u64)> {
     let chunks = chunked(schema, parts, folder)?;
     let mut blocks = Vec::with_capacity(chunks.len());
+    let mut chosen_by = BlockBounds::new();
     let mut file = Passed::begin(schema, to)?;
     for chunk in &chunks {
         let keys = key_of(folder).map_or(Ok((0, 0)), |key| i64s(chunk, key).map(|keys| bounds(keys.values())))?;
         let (end, hash) = file.write(chunk)?;
         blocks.push(Block { end, rows: chunk.num_rows() as u64, keys, hash });
+        for (name, bounds) in chosen_between(slice::from_ref(chunk), folder) {
+            chosen_by.entry(name).or_default().push(bounds);
+        }
     }
+    chosen_by.retain(|_, bounds| bounds.len() == blocks.len());
     let said: Vec<Said> = blocks.iter().map(|block| (block.rows, block.keys.0, block.keys.1, block.hash)).collect();
-    let said = serde_json::to_string(&said)
-        .map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))?;
-    let (end, hash) = file.finish(KEY, said)?;
+    // A file of one block has the bounds that its manifest tells of.
+    let chosen_by = Some(chosen_by).filter(|bounds| blocks.len() > 1 && !bounds.is_empty());
+    let mut told = vec![(KEY, to_json(&said)?)];
+    told.extend(chosen_by.map(|bounds| to_json(&bounds)).transpose()?.map(|text| (BOUNDS, text)));
+    let texts = texts(&chunks, folder).filter(|_| blocks.len() > 1);
+    told.extend(texts.map(|texts| to_json(&texts)).transpose()?.map(|text| (TEXTS, text)));
+    let (end, hash) = file.finish(told)?;
     Ok((blocks, end, hash))
+}
+
+fn to_json(said: &impl Serialize) -> Result<String> {
+    serde_json::to_string(said).map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))
+}
+
+/// Which tasks blocks have, where rows of one task lie side by side: there are far fewer texts than rows then.
+fn texts(chunks: &[RecordBatch], folder: &str) -> Option<BlockTexts> {
+    key_of(folder)?;
+    let columns = chunks.iter().map(|chunk| chunk.column_by_name(NAMED_BY)?.as_string_opt::<i32>());
+    let columns = columns.collect::<Option<Vec<_>>>()?;
+    let (mut places, mut texts, mut blocks) = (HashMap::new(), Vec::new(), Vec::new());
+    for column in &columns {
+        let mut own: Vec<u32> = Vec::new();
+        for text in column.iter().flatten() {
+            own.push(*places.entry(text).or_insert_with(|| {
+                texts.push(text.to_owned());
+                texts.len() as u32 - 1
+            }));
+        }
+        own.sort_unstable();
+        own.dedup();
+        blocks.push(own);
+    }
+    let bytes: usize = texts.iter().map(|text| text.len() + 8).sum();
+    let known = columns.iter().all(|column| column.null_count() == 0) && !texts.is_empty();
+    let is_small = bytes <= chunks.iter().map(size).sum::<usize>() / 16;
+    (known && is_small).then(|| BlockTexts::from([(NAMED_BY.to_owned(), (texts, blocks))]))
+}
+
+/// Smallest and greatest value of the columns that [`CHOSEN_BY`] names, beside the key of the folder. Where a value is
+/// missing nothing is said: a row without one can be wanted too.
+pub(super) fn chosen_between(parts: &[RecordBatch], folder: &str) -> Bounds {
+    let mut found = Bounds::new();
+    for &name in CHOSEN_BY.iter().filter(|&&name| key_of(folder) != Some(name)) {
+        let columns = parts.iter().map(|part| part.column_by_name(name)?.as_primitive_opt::<Int64Type>());
+        let Some(columns) = columns.collect::<Option<Vec<_>>>() else { continue };
+        if columns.iter().any(|column| column.null_count() > 0) {
+            continue;
+        }
+        let known = columns.iter().filter(|column| !column.is_empty()).map(|column| bounds(column.values()));
+        let known = known.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
+        found.extend(known.map(|known| (name.to_owned(), known)));
+    }
+    found
 }
 
 fn bounds(keys: &[i64]) -> (i64, i64) {

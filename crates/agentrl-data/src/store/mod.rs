@@ -23,6 +23,7 @@
 
 mod blobs;
 mod blocks;
+mod columns;
 mod commit;
 mod compact;
 mod folders;
@@ -54,6 +55,7 @@ use live::Journals;
 use manifest::{Head, Manifest};
 use states::Known;
 
+pub use columns::Blocks;
 pub use compact::{Enter, compact};
 pub use live::{Journal, Record};
 pub use segment::Bounds;

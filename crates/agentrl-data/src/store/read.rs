@@ -9,7 +9,8 @@ use arrow_array::{Array, RecordBatch, UInt32Array};
 use arrow_schema::SchemaRef;
 
 use super::Store;
-use super::folders::{COMPUTED, JOURNAL, METRICS, STATES, key_of, schema_of};
+use super::columns::check_folder;
+use super::folders::{COMPUTED, JOURNAL, METRICS, key_of, schema_of};
 use super::fs::{failed, missing};
 use super::journal::{self, Entry, Kind};
 use super::manifest::{Head, Manifest};
@@ -52,9 +53,7 @@ impl Store {
     /// The files of a folder (a table, or a level of computed columns) in the order of their rows, how many rows of each
     /// belong to what this store sees, and between which values those columns lie that rows are chosen by.
     pub fn files(&mut self, name: &str) -> Result<Vec<(PathBuf, u64, Bounds)>> {
-        if ![METRICS, STATES].contains(&name) && COMPUTED.iter().all(|&(folder, _)| folder != name) {
-            Table::from_name(name)?;
-        }
+        check_folder(name)?;
         self.settle()?;
         let (folder, end) = (self.path.join(name), self.head.end(name));
         self.located(|store| {
@@ -362,7 +361,7 @@ impl Store {
     }
 
     /// Reads where the files are. A reader whose files the writer merged meanwhile finds the rows in the new ones.
-    fn located<T>(&mut self, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
+    pub(super) fn located<T>(&mut self, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
             let found = read(self);
             if found.as_ref().err().is_some_and(is_other) && self.writer.is_none() {

@@ -5,22 +5,20 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use arrow_array::cast::AsArray as _;
-use arrow_array::types::Int64Type;
-use arrow_array::{Array as _, RecordBatch};
+use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Sync;
 use super::blocks::{self, Block, Index};
-use super::folders::{CHOSEN_BY, key_of};
+use super::folders::key_of;
 use super::fs::{Fs, MOST_BYTES, failed, write_with};
 use super::united::Rows;
 use crate::{Error, ErrorKind, Result};
 
 /// Blocks that lie side by side are read at once, up to so many bytes.
-const READ_BYTES: u64 = 4 << 20;
+pub(super) const READ_BYTES: u64 = 4 << 20;
 
 /// A sealed file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -142,7 +140,7 @@ impl Segment {
         Ok(Self {
             rows: blocks.iter().map(|block| block.rows).sum(),
             keys: blocks::bounds_of(&blocks),
-            bounds: Arc::new(bounds(rows, folder)),
+            bounds: Arc::new(blocks::chosen_between(&rows.1, folder)),
             footer: Footer(blocks.last().map_or(0, |block| block.end), end, hash),
             ..self
         })
@@ -221,7 +219,7 @@ impl Segment {
     }
 
     /// Looks at the file wherever it lies.
-    fn found<T>(&self, folder: &Path, look: impl Fn(&Path) -> Result<T>) -> Result<T> {
+    pub(super) fn found<T>(&self, folder: &Path, look: impl Fn(&Path) -> Result<T>) -> Result<T> {
         // It can be renamed between the first look and the second, but only once.
         let (path, staged) = (self.path(folder), self.staged(folder));
         let first = look(&path);
@@ -234,29 +232,17 @@ impl Segment {
     fn read_at(&self, fs: &dyn Fs, path: &Path, wanted: &[usize]) -> Result<Vec<Vec<RecordBatch>>> {
         let index = self.index(fs, path)?;
         let mut rows = Vec::with_capacity(wanted.len());
-        let mut rest = wanted;
-        while let Some(&first) = rest.first() {
-            let begin = index.begin(first);
-            let follows = |&(place, &block): &(usize, &usize)| {
-                block == first + place
-                    && index.blocks[block].end - begin <= READ_BYTES.max(index.blocks[first].end - begin)
-            };
-            let count = rest.iter().enumerate().take_while(follows).count();
-            let run = first..first + count;
-            let bytes = bytes_of(fs, path, begin..index.blocks[run.end - 1].end)?;
-            for block in run {
-                let range = index.begin(block)..index.blocks[block].end;
-                let piece = bytes.slice_with_length((range.start - begin) as usize, (range.end - range.start) as usize);
-                check_hash(path, &piece, range, index.blocks[block].hash)?;
-                rows.push(index.rows(path, block, &piece)?);
-            }
-            rest = &rest[count..];
+        for run in runs(index, wanted) {
+            read_run(fs, path, index, run, |block, piece| {
+                rows.push(index.rows(path, block, piece)?);
+                Ok(())
+            })?;
         }
         Ok(rows)
     }
 
     /// What the footer says, read once.
-    fn index(&self, fs: &dyn Fs, path: &Path) -> Result<&Index> {
+    pub(super) fn index(&self, fs: &dyn Fs, path: &Path) -> Result<&Index> {
         if let Some(index) = self.index.get() {
             return Ok(index);
         }
@@ -268,24 +254,37 @@ impl Segment {
     }
 }
 
-/// Smallest and greatest value of the columns that [`CHOSEN_BY`] names, beside the key of the folder. Where a value is
-/// missing nothing is said: a row without one can be wanted too.
-fn bounds((_, parts): &Rows, folder: &str) -> Bounds {
-    let mut bounds = Bounds::new();
-    for &name in CHOSEN_BY.iter().filter(|&&name| key_of(folder) != Some(name)) {
-        let mut found: Option<(i64, i64)> = None;
-        let columns = parts.iter().map(|part| part.column_by_name(name)?.as_primitive_opt::<Int64Type>());
-        let Some(columns) = columns.collect::<Option<Vec<_>>>() else { continue };
-        if columns.iter().any(|column| column.null_count() > 0) {
-            continue;
+/// Some blocks as runs of those that lie side by side and are read at once.
+pub(super) fn runs(index: &Index, wanted: &[usize]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for &block in wanted {
+        match runs.last_mut() {
+            Some(run) if run.end == block && index.blocks[block].end - index.begin(run.start) <= READ_BYTES => {
+                run.end = block + 1;
+            }
+            _ => runs.push(block..block + 1),
         }
-        for &value in columns.iter().flat_map(|column| column.values()) {
-            let (first, last) = found.unwrap_or((value, value));
-            found = Some((first.min(value), last.max(value)));
-        }
-        bounds.extend(found.map(|found| (name.to_owned(), found)));
     }
-    bounds
+    runs
+}
+
+/// Reads the blocks of a run, and shows the bytes of each once they are found to be those that were written.
+pub(super) fn read_run(
+    fs: &dyn Fs,
+    path: &Path,
+    index: &Index,
+    run: Range<usize>,
+    mut show: impl FnMut(usize, &Buffer) -> Result<()>,
+) -> Result<()> {
+    let begin = index.begin(run.start);
+    let bytes = bytes_of(fs, path, begin..index.blocks[run.end - 1].end)?;
+    for block in run {
+        let range = index.begin(block)..index.blocks[block].end;
+        let piece = bytes.slice_with_length((range.start - begin) as usize, (range.end - range.start) as usize);
+        check_hash(path, &piece, range, index.blocks[block].hash)?;
+        show(block, &piece)?;
+    }
+    Ok(())
 }
 
 fn bytes_of(fs: &dyn Fs, path: &Path, range: Range<u64>) -> Result<Buffer> {

@@ -59,15 +59,15 @@ def scan(source: Source) -> Tables:
 
     A frame reads the same rows whenever it is collected, from the files where they are then: the writer may have merged
     them. (Where it has dropped iterations since, collecting is an error that says so: scan again.) A new call sees new
-    commits. Files are named by the manifest, not by a pattern, and their checksums are not checked: `agentrl verify`
-    does that.
+    commits. Files are named by the manifest, not by a pattern; of a file the blocks are read that can have rows of the
+    filter, and compared with their checksums.
 
     Args:
         source: the run's directory; or a Store or Batch that is open (or Tables, which come back as they are).
 
     Raises:
         NotFoundError: the directory holds no store.
-        CorruptError: its manifest is damaged.
+        CorruptError: its manifest is damaged; or, when rows are collected, what is read of a file.
 
     Example:
         >>> from agentrl_core.integrations.polars import example, scan

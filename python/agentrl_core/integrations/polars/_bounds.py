@@ -1,12 +1,12 @@
-"""What the bounds of a file's columns tell of a predicate: whether all of its rows pass, or none."""
+"""What the bounds of columns tell of a predicate: whether all rows of a file or block pass, or none."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import StringIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,36 +18,46 @@ _MOST = 1 << 20
 _SIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Int64)
 
 
-Told = Callable[[dict[str, tuple[int, int]]], bool | None]
-"""Whether rows pass whose values lie between some bounds: True where all do, False where none can, else None."""
+class Texts(NamedTuple):
+    """The texts of a column, and pairs: block `block[i]` has `texts[text[i]]`. Each block has some, and no null."""
+
+    texts: list[str]
+    block: NDArray[np.int64]
+    text: NDArray[np.int64]
+
+
+Bounds = Mapping[str, Any]
+"""What is known of columns: the least and the greatest value, as two numbers or as two arrays with one for each block
+of rows; or the `Texts` of blocks."""
+
+Told = Callable[[Bounds], tuple[Any, Any]]
+"""Of rows whose values lie between some bounds: whether any can pass, and whether all do. Arrays give arrays."""
 
 
 def teller(predicate: pl.Expr) -> Told:
-    """What tells of many files whether their rows pass, by the bounds of their columns.
+    """What tells of many files and blocks whether their rows pass, by the bounds of their columns.
 
     Each part of the predicate that has to be true and reads one column with bounds is asked about all values between
     them, so whatever Polars can say of a number is understood; values of a list are looked up. Columns with bounds have
     no nulls; those without can have any value.
 
     Example:
+        >>> import numpy as np
         >>> import polars as pl
         >>> from agentrl_core.integrations.polars._bounds import teller
         >>> told = teller((pl.col("iteration") % 10 == 7) & (pl.col("reward") > 0))
-        >>> told({"iteration": (0, 6)}), told({"iteration": (0, 7)})
-        (False, None)
-        >>> teller(pl.col("iteration") < 9)({"iteration": (0, 7)})
-        True
+        >>> can, every = told({"iteration": (np.array([0, 0]), np.array([6, 7]))})
+        >>> can.tolist(), every.tolist()
+        ([False, True], [False, False])
     """
     parts = [_teller(term) for term in terms(predicate)]
 
-    def told(bounds: dict[str, tuple[int, int]]) -> bool | None:
-        every = True
+    def told(bounds: Bounds) -> tuple[Any, Any]:
+        can, every = True, True
         for part in parts:
-            passes = part(bounds)
-            if passes is False:
-                return False
-            every = every and passes is True
-        return every or None
+            one, all_of_them = part(bounds)
+            can, every = can & one, every & all_of_them
+        return can, every
 
     return told
 
@@ -55,28 +65,46 @@ def teller(predicate: pl.Expr) -> Told:
 def _teller(term: pl.Expr) -> Told:
     names = set(term.meta.root_names())
     if len(names) != 1:
-        return lambda _: None
+        return _unknown
     (name,) = names
-    values = _listed(term, name)
+    listed = _listed(term, name)
 
-    def told(bounds: dict[str, tuple[int, int]]) -> bool | None:
+    def told(bounds: Bounds) -> tuple[Any, Any]:
         if name not in bounds:
-            return None
-        first, last = bounds[name]
-        count = last - first + 1
-        if values is not None:
-            passing = int(np.searchsorted(values, last, "right") - np.searchsorted(values, first))
-        elif count > _MOST:
-            return None
-        else:
-            every = pl.DataFrame({name: pl.int_range(first, last + 1, dtype=pl.Int64, eager=True)})
+            return _unknown(bounds)
+        known = bounds[name]
+        if isinstance(known, Texts):
+            return _of_texts(term, name, known)
+        first, last = known
+        passing = listed
+        if passing is None:
+            low, high = int(np.min(first)), int(np.max(last))
+            if high - low >= _MOST:
+                return _unknown(bounds)
+            values = pl.DataFrame({name: pl.int_range(low, high + 1, dtype=pl.Int64, eager=True)})
             try:
-                passing = every.filter(term).height
+                passing = values.filter(term)[name].to_numpy()
             except pl.exceptions.PolarsError:  # a value between the bounds that no row need have
-                return None
-        return passing > 0 if passing in (0, count) else None
+                return _unknown(bounds)
+        count = np.searchsorted(passing, last, "right") - np.searchsorted(passing, first)
+        return count > 0, count == last - first + 1
 
     return told
+
+
+def _of_texts(term: pl.Expr, name: str, known: Texts) -> tuple[Any, Any]:
+    try:
+        passing = pl.DataFrame({name: known.texts}, schema={name: pl.String}).with_row_index("row").filter(term)["row"]
+    except pl.exceptions.PolarsError:
+        return _unknown({})
+    passes = np.zeros(len(known.texts), np.int64)
+    passes[passing.to_numpy()] = 1
+    count = np.bincount(known.block, passes[known.text])
+    return count > 0, count == np.bincount(known.block)
+
+
+def _unknown(_: Bounds) -> tuple[bool, bool]:
+    return True, False
 
 
 def _listed(term: pl.Expr, name: str) -> NDArray[np.int64] | None:

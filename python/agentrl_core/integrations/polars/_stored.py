@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import islice
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +10,8 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from agentrl_core.data.store import Store
-from agentrl_core.integrations.polars._bounds import Told, teller
+from agentrl_core.integrations.polars._bounds import Bounds, Texts, Told, teller
+from agentrl_core.integrations.polars._paths import Indices, ranges
 
 # Columns of computed tables that are always there.
 KEYS: dict[str, dict[str, pl.DataType]] = {
@@ -25,33 +23,13 @@ KEYS: dict[str, dict[str, pl.DataType]] = {
 # What a batch does not have, and a store does.
 METRICS: dict[str, pl.DataType] = {"iteration": pl.Int64(), "name": pl.String(), "value": pl.Float64()}
 
+# What stands behind the name of lists, where there are values of their name too.
+_OF_TOKENS = "_of_tokens"
+
 # How often files that the writer merges away are looked for again.
 _ATTEMPTS = 100
 
-# So few rows are read with all columns at once, and with what lies on both sides of them.
-_FEW = 4096
-
-# Files, of 64 MB, that are in memory at once.
-_AT_ONCE = 4
-
 Found = TypeVar("Found")
-
-
-class _Rows(NamedTuple):
-    """Some rows of a file, and the bounds of the file's columns."""
-
-    file: Path
-    first: int
-    height: int
-    bounds: dict[str, tuple[int, int]]
-
-    def part(self, first: int, height: int) -> _Rows:
-        """Some of these rows, of which `first` is the number of the first."""
-        return self._replace(first=self.first + first, height=height)
-
-
-Read = Callable[[list[_Rows]], list[pl.DataFrame]]
-"""What is wanted of the rows of some files, in their order."""
 
 
 def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
@@ -80,46 +58,89 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
     def rows(
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _: int | None
     ) -> Iterator[pl.DataFrame]:
+        table = _Table(store, name, schema)
         wanted = pl.Schema({column: schema[column] for column in columns or schema})
-        found = False
         told = None if predicate is None else teller(predicate)
-        for part in _parts(store, name, most, partial(_chosen, wanted, schema, predicate, told)):
-            found = True
-            yield part
+        left, found = most, False
+        for first, count, bounds in store._core.ranges(name):  # noqa: SLF001
+            height = count if left is None else min(count, left)
+            left = None if left is None else left - height
+            file = _Rows(np.array([first]), np.array([first + height]))
+            if predicate is None or told is None:
+                part: pl.DataFrame | None = table.read(file, wanted)
+            else:
+                part = table.chosen(file, bounds, wanted, predicate, told)
+            if height and part is not None:
+                found = True
+                yield part
         if not found:
             yield pl.DataFrame(schema=wanted)
 
     return register_io_source(rows, schema=schema, is_pure=True)
 
 
-def _parts(store: Store, name: str, most: int | None, read: Read) -> Iterator[pl.DataFrame]:
-    """What is read of each file in turn; where the writer has merged some meanwhile, of those that have their rows."""
-    place, attempts = 0, 0
-    while True:
-        try:
-            rest = _rest(store, name, place, most)
-            # As many at once as there are threads that read.
-            while files := list(islice(rest, min(pl.thread_pool_size(), _AT_ONCE))):
-                frames = read(files)
-                place += sum(file.height for file in files)
-                yield from frames
-        except FileNotFoundError:
-            attempts += 1
-            if attempts == _ATTEMPTS:
-                raise
-        else:
-            return
+class _Rows(NamedTuple):
+    """Rows by their numbers, in ascending ranges: the first of each, and the one behind its last."""
+
+    firsts: Indices
+    ends: Indices
+
+    def numbers(self) -> Indices:
+        """The number of each row."""
+        return ranges(self.firsts, self.ends - self.firsts)
 
 
-def _rest(store: Store, name: str, place: int, most: int | None) -> Iterator[_Rows]:
-    """The rows of a table from one of them on, up to a number of rows in all."""
-    begin = 0
-    for file, count, bounds in store.files(name):
-        end = begin + count if most is None else min(begin + count, most)
-        first = max(place, begin)
-        if first < end:
-            yield _Rows(file, first - begin, end - first, bounds)
-        begin += count
+class _Table(NamedTuple):
+    """A table of a store, whose files may have some of its columns."""
+
+    store: Store
+    name: str
+    schema: pl.Schema
+
+    def read(self, rows: _Rows, wanted: pl.Schema) -> pl.DataFrame:
+        """Some rows with some columns, wherever they are now."""
+        names = [*wanted, *(name.removesuffix(_OF_TOKENS) for name in wanted if name.endswith(_OF_TOKENS))]
+        core = self.store._core  # noqa: SLF001
+        found = [pl.DataFrame(table) for table in core.columns(self.name, rows.firsts, rows.ends, names)]
+        return pl.concat([self._whole(part, wanted) for part in found] or [pl.DataFrame(schema=wanted)], rechunk=False)
+
+    def _whole(self, part: pl.DataFrame, wanted: pl.Schema) -> pl.DataFrame:
+        part = part.rename(_renamed(part.schema, set(self.schema)))
+        return part.select(
+            (pl.col(column) if column in part.columns else pl.repeat(None, pl.len())).cast(kind).alias(column)
+            for column, kind in wanted.items()
+        )
+
+    def chosen(
+        self, file: _Rows, bounds: Bounds, wanted: pl.Schema, predicate: pl.Expr, told: Told
+    ) -> pl.DataFrame | None:
+        """The rows of a file that a predicate is true of; None where its bounds say that there is none."""
+        can, every = told(bounds)
+        if not can or every:
+            return self.read(file, wanted) if can else None
+        first, end = int(file.firsts[0]), int(file.ends[0])
+        ends, of_blocks, texts = self.store._core.blocks(self.name, first, end - first)  # noqa: SLF001
+        known = {**of_blocks, **{name: Texts(*of_column) for name, of_column in texts.items()}}
+        can, every = (np.broadcast_to(one, len(ends)) for one in told(known))
+        rows = _Rows(np.append(first, ends[:-1])[can], ends[can])
+        if every[can].all():
+            return self.read(rows, wanted) if len(rows.ends) else None
+        asked = pl.Schema({column: self.schema[column] for column in predicate.meta.root_names()})
+        if not asked or _has_lists(asked) or not _has_lists(wanted):
+            return self.read(rows, pl.Schema({**wanted, **asked})).filter(predicate).select(wanted.names())
+        # Lists are most of what a row has: which rows are to be read stands in the other columns.
+        passes = self.read(rows, asked).select(predicate.fill_null(value=False)).to_series()
+        numbers = rows.numbers()[passes.to_numpy()]
+        cuts = np.flatnonzero(np.diff(numbers) > 1)
+        return (
+            self.read(_Rows(numbers[np.append(0, cuts + 1)], numbers[np.append(cuts, -1)] + 1), wanted)
+            if len(numbers)
+            else None
+        )
+
+
+def _has_lists(schema: pl.Schema) -> bool:
+    return any(isinstance(kind, pl.List) for kind in schema.values())
 
 
 def _again(read: Callable[[], Found]) -> Found:
@@ -132,55 +153,6 @@ def _again(read: Callable[[], Found]) -> Found:
     return read()
 
 
-def _chosen(
-    wanted: pl.Schema, schema: pl.Schema, predicate: pl.Expr | None, told: Told | None, files: list[_Rows]
-) -> list[pl.DataFrame]:
-    """The rows of some files that a predicate is true of, with some of the columns."""
-    if predicate is None or told is None:
-        return pl.collect_all([_columns(file, wanted, schema) for file in files])
-    asked = pl.Schema({column: schema[column] for column in predicate.meta.root_names()})
-    is_cheap = bool(asked) and not any(isinstance(kind, pl.List) for kind in asked.values())
-    passes = [told(file.bounds) for file in files]
-    # What the predicate reads tells where its rows are: those of a group or an iteration lie side by side.
-    looked = [place for place, file in enumerate(files) if passes[place] is None and file.height > _FEW and is_cheap]
-    is_true = predicate.fill_null(value=False)
-    masks = pl.collect_all([_columns(files[place], asked, schema).select(is_true) for place in looked])
-    runs = {place: _runs(mask.to_series()) for place, mask in zip(looked, masks, strict=True)}
-    parts: list[tuple[_Rows, pl.Expr | pl.Series | None]] = []
-    for place, file in enumerate(files):
-        if place in runs:
-            parts += [(file.part(begin, len(mask)), mask) for begin, mask in runs[place]]
-        elif passes[place] is not False:
-            parts.append((file, None if passes[place] else predicate))
-    frames = pl.collect_all([_columns(part, wanted, schema) for part, _ in parts])
-    return [frame if mask is None else frame.filter(mask) for frame, (_, mask) in zip(frames, parts, strict=True)]
-
-
-def _runs(mask: pl.Series) -> list[tuple[int, pl.Series]]:
-    """Where rows that are true lie: the first one of each run, and what of the mask belongs to it."""
-    places = mask.arg_true().to_numpy()
-    if not len(places):
-        return []
-    ends = np.flatnonzero(np.diff(places) > _FEW + 1)
-    begins = [places[0], *places[ends + 1]]
-    return [
-        (int(begin), mask[int(begin) : int(end) + 1])
-        for begin, end in zip(begins, [*places[ends], places[-1]], strict=True)
-    ]
-
-
-def _columns(rows: _Rows, wanted: pl.Schema, schema: pl.Schema) -> pl.LazyFrame:
-    """Some rows of a file, with some of the columns."""
-    part = pl.scan_ipc(rows.file.absolute(), glob=False).slice(rows.first, rows.height)
-    part = part.rename(_renamed(part.collect_schema(), set(schema)))
-    own = part.collect_schema()
-    columns = (
-        (pl.col(column) if column in own else pl.repeat(None, pl.len())).cast(kind).alias(column)
-        for column, kind in wanted.items()
-    )
-    return part.select(*columns)
-
-
 def _empty(schema: dict[str, pl.DataType]) -> pl.LazyFrame:
     return pl.LazyFrame(schema=schema)
 
@@ -189,12 +161,12 @@ def _diagonal(parts: list[pl.LazyFrame]) -> pl.LazyFrame:
     """Parts of different columns below each other. Lists get another name where there are values of their name too."""
     schemas = [part.collect_schema() for part in parts]
     values = {name for schema in schemas for name, kind in schema.items() if not isinstance(kind, pl.List)}
-    names = {f"{name}_of_tokens" for name in values}
+    names = {f"{name}{_OF_TOKENS}" for name in values}
     renamed = [part.rename(_renamed(schema, names)) for part, schema in zip(parts, schemas, strict=True)]
     return pl.concat(renamed, how="diagonal_relaxed")
 
 
 def _renamed(schema: pl.Schema, names: set[str]) -> dict[str, str]:
     """The other names of lists whose own name is that of values in other files."""
-    lists = {name: f"{name}_of_tokens" for name, kind in schema.items() if isinstance(kind, pl.List)}
+    lists = {name: f"{name}{_OF_TOKENS}" for name, kind in schema.items() if isinstance(kind, pl.List)}
     return {name: other for name, other in lists.items() if other in names}

@@ -1,0 +1,186 @@
+//! What a scan reads: some columns of some rows, and what is known of the rows before.
+//!
+//! Rows are named by their numbers, which they keep when files are merged.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use agentrl_compute::par::each;
+use arrow_array::RecordBatch;
+
+use super::Store;
+use super::folders::{COMPUTED, METRICS, STATES, key_of};
+use super::fs::Fs;
+use super::segment::{Bounds, READ_BYTES, Segment, read_run, runs};
+use crate::schema::Table;
+use crate::{Error, Result, arrow_bug};
+
+/// What is known of blocks that lie one behind the other.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    /// The number of the row behind each.
+    pub ends: Vec<i64>,
+    /// The smallest and the greatest value in each of columns that rows are chosen by.
+    pub bounds: BTreeMap<String, (Vec<i64>, Vec<i64>)>,
+    /// The texts of a column, and pairs of a block and the number of a text that it has.
+    pub texts: BTreeMap<String, (Vec<String>, Vec<i64>, Vec<i64>)>,
+}
+
+impl Store {
+    /// The numbers of the rows that each file of a folder has for this store, and what its manifest tells of them.
+    pub fn ranges(&mut self, name: &str) -> Result<Vec<(Range<u64>, Bounds)>> {
+        check_folder(name)?;
+        self.settle()?;
+        let end = self.head.end(name);
+        self.located(|store| {
+            let segments = store.files.of(name).iter().filter(|segment| segment.first_row < end);
+            Ok(segments.map(|one| (one.first_row..one.end_row().min(end), one.bounds(name))).collect())
+        })
+    }
+
+    /// The blocks that have some rows.
+    pub fn blocks_of(&mut self, name: &str, rows: &Range<u64>) -> Result<Blocks> {
+        check_folder(name)?;
+        self.located(|store| {
+            let mut found = Blocks::default();
+            for segment in store.files.of(name).iter().filter(|segment| !shared(segment, rows).is_empty()) {
+                let folder = store.path.join(name);
+                let index = segment.found(&folder, |path| segment.index(store.fs.as_ref(), path))?;
+                let mut end = segment.first_row;
+                let before: BTreeMap<_, _> = index
+                    .texts
+                    .keys()
+                    .map(|name| (name, found.texts.get(name).map_or(0, |known| known.0.len())))
+                    .collect();
+                for (name, (texts, _)) in &index.texts {
+                    found.texts.entry(name.clone()).or_default().0.extend(texts.iter().cloned());
+                }
+                for (place, block) in index.blocks.iter().enumerate() {
+                    end += block.rows;
+                    if end <= rows.start || end - block.rows >= rows.end {
+                        continue;
+                    }
+                    found.ends.push(end.min(rows.end) as i64);
+                    for (name, (_, blocks)) in &index.texts {
+                        let known = found.texts.entry(name.clone()).or_default();
+                        for &text in &blocks[place] {
+                            known.1.push(found.ends.len() as i64 - 1);
+                            known.2.push((before[name] + text as usize) as i64);
+                        }
+                    }
+                    let keys = key_of(name).map(|key| (key, block.keys));
+                    let others = index.bounds.iter().map(|(name, bounds)| (name.as_str(), bounds[place]));
+                    for (column, (first, last)) in others.chain(keys) {
+                        let bounds = found.bounds.entry(column.to_owned()).or_default();
+                        bounds.0.push(first);
+                        bounds.1.push(last);
+                    }
+                }
+            }
+            // Of a file that an older version wrote less is known.
+            found.bounds.retain(|_, (first, _)| first.len() == found.ends.len());
+            found.texts.retain(|_, (_, blocks, _)| {
+                blocks.iter().zip(blocks.iter().skip(1)).filter(|(one, next)| one != next).count() + 1
+                    == found.ends.len()
+            });
+            Ok(found)
+        })
+    }
+
+    /// Some columns of rows in ascending ranges, as parts of each file that has some; of the columns each has its own.
+    /// A file that has none of the columns has another one instead, which counts its rows.
+    pub fn columns(&mut self, name: &str, rows: &[Range<u64>], columns: &[String]) -> Result<Vec<Vec<RecordBatch>>> {
+        check_folder(name)?;
+        let found = self.located(|store| {
+            let segments = store.files.of(name).iter();
+            let own =
+                segments.map(|one| (one, rows.iter().map(|rows| shared(one, rows)).filter(|rows| !rows.is_empty())));
+            let own = own.map(|(one, rows)| (one, rows.collect::<Vec<_>>())).filter(|(_, rows)| !rows.is_empty());
+            let read = own.map(|(segment, rows)| {
+                let read = |path: &Path| columns_of(store.fs.as_ref(), path, segment, &rows, columns);
+                segment.found(&store.path.join(name), read)
+            });
+            read.collect::<Result<Vec<_>>>()
+        })?;
+        let count: u64 = found.iter().flatten().map(|part| part.num_rows() as u64).sum();
+        if count == rows.iter().map(|rows| rows.end - rows.start).sum::<u64>() {
+            Ok(found)
+        } else {
+            Err(Error::not_found(format!("rows of {name} are gone; open the store again")))
+        }
+    }
+}
+
+fn columns_of(
+    fs: &dyn Fs,
+    path: &Path,
+    segment: &Segment,
+    rows: &[Range<u64>],
+    columns: &[String],
+) -> Result<Vec<RecordBatch>> {
+    let index = segment.index(fs, path)?;
+    let fields = index.footer.schema.fields().iter().enumerate();
+    let mut places: Vec<usize> =
+        fields.filter(|(_, field)| columns.contains(field.name())).map(|(place, _)| place).collect();
+    if places.is_empty() {
+        places.push(0);
+    }
+    let schema = Arc::new(index.footer.schema.project(&places).map_err(arrow_bug)?);
+    let (mut ends, mut end) = (Vec::<u64>::with_capacity(index.blocks.len()), segment.first_row);
+    for block in index.blocks.iter() {
+        end += block.rows;
+        ends.push(end);
+    }
+    let begin = |block: usize| block.checked_sub(1).map_or(segment.first_row, |before| ends[before]);
+    // Ranges ascend: those of a block lie side by side.
+    let of_block = |block: usize| {
+        let (first, end) = (rows.partition_point(|range| range.end <= begin(block)), ends[block]);
+        rows[first..].iter().take_while(move |range| range.start < end)
+    };
+    let wanted: Vec<usize> = (0..ends.len()).filter(|&block| of_block(block).next().is_some()).collect();
+    // So many runs as make a large read: few rows need no threads, and come in one piece.
+    let (mut loads, mut bytes) = (Vec::<Vec<Range<usize>>>::new(), READ_BYTES);
+    for run in runs(index, &wanted) {
+        let more = index.blocks[run.end - 1].end - index.begin(run.start);
+        if bytes + more > READ_BYTES {
+            (bytes, _) = (0, loads.push(Vec::new()));
+        }
+        bytes += more;
+        loads.last_mut().into_iter().for_each(|load| load.push(run.clone()));
+    }
+    let name = path.display().to_string();
+    let read = |load: Vec<Range<usize>>| {
+        let mut parts = Vec::new();
+        for run in load {
+            read_run(fs, path, index, run, |block, bytes| {
+                let all = index.footer.rows(&name, block, bytes, index.begin(block), Some(&places))?;
+                if all.num_rows() as u64 != index.blocks[block].rows {
+                    return Err(Error::corrupt(format!("{name} has other rows in block {block} than its footer says")));
+                }
+                let first = begin(block);
+                parts.extend(of_block(block).map(|range| {
+                    let (from, to) = (range.start.max(first) - first, range.end.min(ends[block]) - first);
+                    all.slice(from as usize, (to - from) as usize)
+                }));
+                Ok(())
+            })?;
+        }
+        arrow_select::concat::concat_batches(&schema, &parts).map_err(arrow_bug)
+    };
+    each(loads, |load| Ok(read(load)))?.into_iter().collect()
+}
+
+/// The rows of a range that a file has.
+fn shared(segment: &Segment, rows: &Range<u64>) -> Range<u64> {
+    rows.start.max(segment.first_row)..rows.end.min(segment.end_row())
+}
+
+/// Refuses the name of a folder that is no table and no level of computed columns.
+pub(super) fn check_folder(name: &str) -> Result<()> {
+    if [METRICS, STATES].contains(&name) || COMPUTED.iter().any(|&(folder, _)| folder == name) {
+        return Ok(());
+    }
+    Table::from_name(name).map(drop)
+}
