@@ -67,10 +67,9 @@ def optimal_token_baseline(
     returns: _F64,
     energies: _F64,
     offsets: _I64,
-    groups: _U32,
-    *,
+    group_ids: NDArray[Any],
     align: str,
     eps: float,
     zero_tail: bool,
-    mask: _Bool | None = None,
+    mask: _Bool | None,
 ) -> _F64: ...
