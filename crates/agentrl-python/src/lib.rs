@@ -42,7 +42,7 @@ mod _core {
     #[pymodule_export]
     use crate::ingest::{append_chats, append_many, ingest};
     #[pymodule_export]
-    use crate::pack::{Plan, PlannedPack, RowPack, exports as pack};
+    use crate::pack::{Plan, PlannedPack, exports as pack};
     #[pymodule_export]
     use crate::search::SearchTree;
     #[pymodule_export]

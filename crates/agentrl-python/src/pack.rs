@@ -11,6 +11,7 @@ use pyo3::types::{PyAny, PyDict};
 
 use crate::arrays::{Whole, slice};
 use crate::compute::Floats;
+use crate::compute::columns::run;
 use crate::enter::{held, released};
 use crate::error::invalid;
 
@@ -220,6 +221,13 @@ fn pair_streams(
     released(py, || streams(filled, offsets, tokens))
 }
 
+type Whole64 = Py<PyArray1<i64>>;
+type Whole32 = Py<PyArray1<i32>>;
+
+/// Input ids, position ids, ends of subtrees, starts of trees; source rows, targets, tokens, offsets of pairs, and their
+/// tokens.
+type RowPack = (Whole64, Whole64, Whole32, Whole32, Whole64, Whole64, Whole64, Whole64, Whole64);
+
 /// Rows of tokens as trees. `take` is as in `Plan.pack`.
 #[pyfunction]
 #[pyo3(signature = (tokens, offsets, trained, same, take=None))]
@@ -234,65 +242,45 @@ fn tree_layout(
     let (tokens, offsets) = (slice("tokens", &tokens)?, slice("offsets", &offsets)?);
     let trained = trained.as_ref().map(|trained| slice("trained", trained)).transpose()?;
     let same = same.iter().map(|column| slice("same", column)).collect::<PyResult<Vec<_>>>()?;
-    let tree = released(py, || RowTree::new(Ragged::new(tokens, offsets)?, trained, &same))?;
+    let tree = run(py, tokens.len(), || RowTree::new(Ragged::new(tokens, offsets)?, trained, &same))?;
     let memory = Memory { py, take };
     let (rows, pairs) = (tree.trie().rows(), tree.pairs());
-    let pack = RowPack {
-        input_ids: memory.array("input_ids", rows)?,
-        position_ids: memory.array("position_ids", rows)?,
-        subtree_end: memory.array("subtree_end", rows)?,
-        cu_seqlens: memory.array("cu_seqlens", tree.trie().starts().len())?,
-        source_row: memory.array("source_row", pairs)?,
-        target: memory.array("target", pairs)?,
-        token: memory.array("token", pairs)?,
-        pair_offsets: memory.array("pair_offsets", pairs + 1)?,
-        pair_tokens: memory.array("pair_tokens", tree.trained())?,
+    let pack: RowPack = (
+        memory.array("input_ids", rows)?,
+        memory.array("position_ids", rows)?,
+        memory.array("subtree_end", rows)?,
+        memory.array("cu_seqlens", tree.trie().starts().len())?,
+        memory.array("source_row", pairs)?,
+        memory.array("target", pairs)?,
+        memory.array("token", pairs)?,
+        memory.array("pair_offsets", pairs + 1)?,
+        memory.array("pair_tokens", tree.trained())?,
+    );
+    let mut input_ids = writable(pack.0.bind(py), "input_ids")?;
+    let mut position_ids = writable(pack.1.bind(py), "position_ids")?;
+    let mut subtree_end = writable(pack.2.bind(py), "subtree_end")?;
+    let mut cu_seqlens = writable(pack.3.bind(py), "cu_seqlens")?;
+    let mut source_row = writable(pack.4.bind(py), "source_row")?;
+    let mut target = writable(pack.5.bind(py), "target")?;
+    let mut token = writable(pack.6.bind(py), "token")?;
+    let mut pair_offsets = writable(pack.7.bind(py), "pair_offsets")?;
+    let mut pair_tokens = writable(pack.8.bind(py), "pair_tokens")?;
+    let mut arrays = RowArrays {
+        input_ids: input_ids.as_slice_mut()?,
+        position_ids: position_ids.as_slice_mut()?,
+        subtree_end: subtree_end.as_slice_mut()?,
+        cu_seqlens: cu_seqlens.as_slice_mut()?,
+        source_row: source_row.as_slice_mut()?,
+        target: target.as_slice_mut()?,
+        token: token.as_slice_mut()?,
+        pair_offsets: pair_offsets.as_slice_mut()?,
+        pair_tokens: pair_tokens.as_slice_mut()?,
     };
-    pack.fill(py, &tree)?;
+    run(py, tokens.len(), || {
+        tree.fill(&mut arrays);
+        Ok(())
+    })?;
     Ok(pack)
-}
-
-/// Flat arrays of rows as trees.
-#[pyclass(frozen, get_all, module = "agentrl_core._core")]
-pub(crate) struct RowPack {
-    input_ids: Py<PyArray1<i64>>,
-    position_ids: Py<PyArray1<i64>>,
-    subtree_end: Py<PyArray1<i32>>,
-    cu_seqlens: Py<PyArray1<i32>>,
-    source_row: Py<PyArray1<i64>>,
-    target: Py<PyArray1<i64>>,
-    token: Py<PyArray1<i64>>,
-    pair_offsets: Py<PyArray1<i64>>,
-    pair_tokens: Py<PyArray1<i64>>,
-}
-
-impl RowPack {
-    fn fill(&self, py: Python<'_>, tree: &RowTree<'_>) -> PyResult<()> {
-        let mut input_ids = writable(self.input_ids.bind(py), "input_ids")?;
-        let mut position_ids = writable(self.position_ids.bind(py), "position_ids")?;
-        let mut subtree_end = writable(self.subtree_end.bind(py), "subtree_end")?;
-        let mut cu_seqlens = writable(self.cu_seqlens.bind(py), "cu_seqlens")?;
-        let mut source_row = writable(self.source_row.bind(py), "source_row")?;
-        let mut target = writable(self.target.bind(py), "target")?;
-        let mut token = writable(self.token.bind(py), "token")?;
-        let mut pair_offsets = writable(self.pair_offsets.bind(py), "pair_offsets")?;
-        let mut pair_tokens = writable(self.pair_tokens.bind(py), "pair_tokens")?;
-        let mut arrays = RowArrays {
-            input_ids: input_ids.as_slice_mut()?,
-            position_ids: position_ids.as_slice_mut()?,
-            subtree_end: subtree_end.as_slice_mut()?,
-            cu_seqlens: cu_seqlens.as_slice_mut()?,
-            source_row: source_row.as_slice_mut()?,
-            target: target.as_slice_mut()?,
-            token: token.as_slice_mut()?,
-            pair_offsets: pair_offsets.as_slice_mut()?,
-            pair_tokens: pair_tokens.as_slice_mut()?,
-        };
-        released(py, || {
-            tree.fill(&mut arrays);
-            Ok(())
-        })
-    }
 }
 
 /// Some items in bins of about the same cost: the items of each bin.

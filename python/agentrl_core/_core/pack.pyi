@@ -6,8 +6,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core._core import RowPack
-
 __all__ = ["balanced", "continuations", "pair_streams", "tree_layout"]
 
 _Bool: TypeAlias = NDArray[np.bool_]
@@ -31,4 +29,4 @@ def tree_layout(
     trained: _Bool | None,
     same: Sequence[_F32],
     take: Callable[[str, int, np.dtype[Any]], NDArray[Any]] | None = None,
-) -> RowPack: ...
+) -> tuple[_I64, _I64, _I32, _I32, _I64, _I64, _I64, _I64, _I64]: ...

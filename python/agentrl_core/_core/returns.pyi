@@ -1,6 +1,6 @@
 # Returns and advantages over time.
 
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,6 @@ _Float = TypeVar("_Float", np.float32, np.float64)
 _Bool: TypeAlias = NDArray[np.bool_]
 _F64: TypeAlias = NDArray[np.float64]
 _I64: TypeAlias = NDArray[np.int64]
-_U32: TypeAlias = NDArray[np.uint32]
 
 def discounted(
     rewards: NDArray[_Float],
@@ -67,10 +66,9 @@ def optimal_token_baseline(
     returns: _F64,
     energies: _F64,
     offsets: _I64,
-    groups: _U32,
-    *,
+    group_ids: NDArray[np.integer[Any]],
     align: str,
     eps: float,
     zero_tail: bool,
-    mask: _Bool | None = None,
+    mask: _Bool | None,
 ) -> _F64: ...

@@ -86,5 +86,5 @@ def gigpo(
         voter,
         ddof,
         eps,
-        columns.mask(valid, "valid", length=count),
+        None if valid is None else columns.flags(valid, "valid", length=count),
     )

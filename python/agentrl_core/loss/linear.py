@@ -91,7 +91,7 @@ def fused(
         softcap: the model's soft cap, above 0, behind the factor and before the temperature:
             `config.final_logit_softcapping` of Gemma 2.
         workspace: bytes that logits and their derivatives may take at a time, whatever T and N are; at least a tile of
-            256 rows (512 on CUDA) is taken. None: 64 MiB, on CUDA 1 GiB. The gradient by `weight` is summed up in fp32
+            64 rows (512 on CUDA) is taken. None: 16 MiB, on CUDA 1 GiB. The gradient by `weight` is summed up in fp32
             beside it.
 
     Returns:

@@ -36,8 +36,8 @@ def numbers(
     Raises:
         InvalidInputError: of another number of dimensions, not numbers, or of another length.
     """
-    if _is_plain(values, _FLOATS, dimensions):
-        return _checked(values, name, length)
+    if _is_plain(values, _FLOATS, dimensions, length):
+        return values
     array = column(values, name, dimensions=dimensions)
     if array.dtype not in _FLOATS:
         if array.dtype.kind not in "fiub":
@@ -59,8 +59,8 @@ def optional_numbers(values: object | None, name: str, *, length: int) -> NDArra
 
 def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[np.float64]:
     """A column of numbers as `float64`, in which everything is computed; see `numbers`."""
-    if _is_plain(values, _DOUBLES):
-        return _checked(values, name, length)
+    if _is_plain(values, _DOUBLES, length=length):
+        return values
     return numbers(values, name, length=length).astype(np.float64, copy=False)
 
 
@@ -118,8 +118,8 @@ def integers(values: object, name: str, *, length: int | None = None) -> NDArray
     Raises:
         InvalidInputError: not one-dimensional, not whole numbers, or of another length.
     """
-    if _is_plain(values, _INTEGERS):
-        return _checked(values, name, length)
+    if _is_plain(values, _INTEGERS, length=length):
+        return values
     array = column(values, name)
     if array.dtype.kind not in "iu":
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give whole numbers without missing values")
@@ -138,8 +138,8 @@ def mask(
     """
     if values is None:
         return None
-    if _is_plain(values, _BOOLEANS):
-        return _checked(values, name, length, first)
+    if _is_plain(values, _BOOLEANS, length=length):
+        return values
     array = column(values, name)
     if array.dtype != np.bool_ and len(array):
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans, True where the row counts")
@@ -210,8 +210,8 @@ def ids(values: object, name: str, *, length: int | None = None, first: str = "t
     Raises:
         InvalidInputError: as `keys`.
     """
-    if _is_plain(values, _IDS):
-        return _checked(values, name, length, first)
+    if _is_plain(values, _IDS, length=length):
+        return values
     if isinstance(values, np.ndarray) or not (isinstance(values, (list, tuple)) or is_arrow(values)):
         values = column(values, name, dimensions=(1, 2))
         if values.ndim == 1 and values.dtype.kind in "iu":
@@ -450,10 +450,15 @@ def is_arrow(values: object) -> bool:
 
 
 def _is_plain(
-    values: object, dtypes: tuple[np.dtype[Any], ...], dimensions: tuple[int, ...] = (1,)
+    values: object,
+    dtypes: tuple[np.dtype[Any], ...],
+    dimensions: tuple[int, ...] = (1,),
+    length: int | None = None,
 ) -> TypeGuard[NDArray[Any]]:
     """Whether something is a column of one of some types that the core may look at as it is, which most are."""
     if type(values) is not np.ndarray or values.dtype not in dtypes or values.ndim not in dimensions:
+        return False
+    if length is not None and len(values) != length:
         return False
     flags = values.flags
     return flags.c_contiguous and flags.aligned

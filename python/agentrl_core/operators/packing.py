@@ -95,50 +95,35 @@ def tree_layout(
     """
     flat = _int32(tokens)
     count = len(flat)
-    added = {
-        name: columns.numbers(values, name, length=count) for name, values in columns.by_name(summed, "summed").items()
-    }
-    alike = {
-        name: columns.numbers(values, name, length=count).astype(np.float32, copy=False)
-        for name, values in columns.by_name(same, "same").items()
-    }
+    added = {} if summed is None else _columns(summed, "summed", count)
+    alike = {} if same is None else _columns(same, "same", count)
+    alike = {name: values.astype(np.float32, copy=False) for name, values in alike.items()}
     take = None
     if buffers is not None:
         if not hasattr(buffers, "take"):
             raise InvalidInputError(f"buffers is {type(buffers).__name__}; give a PackBuffers, or nothing")
         buffers.next()
         take = buffers.take
-    rows = _core.pack.tree_layout(
+    laid_out = _core.pack.tree_layout(
         flat,
         columns.integers(offsets, "offsets"),
-        columns.mask(trained, "trained", length=count),
+        None if trained is None else columns.flags(trained, "trained", length=count),
         list(alike.values()),
         take,
     )
-    pairs = len(rows.token)
-    streams = {
-        name: np.empty(pairs, np.float32) if take is None else take(f"stream {name}", pairs, np.float32)
-        for name in (*added, *alike)
-    }
-    if streams:
+    rows = TreeRows(*laid_out, streams={})
+    if added or alike:
+        pairs = len(rows.token)
+        for name in (*added, *alike):
+            new = np.empty(pairs, np.float32) if take is None else take(f"stream {name}", pairs, np.float32)
+            rows.streams[name] = new
         _core.pack.pair_streams(
-            [(values, streams[name]) for name, values in added.items()],
-            [(values, streams[name]) for name, values in alike.items()],
+            [(values, rows.streams[name]) for name, values in added.items()],
+            [(values, rows.streams[name]) for name, values in alike.items()],
             rows.pair_offsets,
             rows.pair_tokens,
         )
-    return TreeRows(
-        rows.input_ids,
-        rows.position_ids,
-        rows.subtree_end,
-        rows.cu_seqlens,
-        rows.source_row,
-        rows.target,
-        rows.token,
-        rows.pair_offsets,
-        rows.pair_tokens,
-        streams,
-    )
+    return rows
 
 
 def balanced(costs: object, bins: int) -> list[NDArray[np.int64]]:
@@ -165,9 +150,15 @@ def balanced(costs: object, bins: int) -> list[NDArray[np.int64]]:
     return _core.pack.balanced(columns.integers(costs, "costs"), bins)
 
 
+def _columns(given: object, name: str, length: int) -> dict[str, NDArray[Any]]:
+    table = columns.by_name(given, name)
+    return {name: columns.numbers(values, name, length=length) for name, values in table.items()}
+
+
 def _int32(tokens: object) -> NDArray[np.int32]:
     if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1:
-        return np.ascontiguousarray(tokens, np.int32)
+        flags = tokens.flags
+        return tokens if flags.c_contiguous and flags.aligned else np.require(tokens, requirements=("C", "A"))
     wide = columns.integers(tokens, "tokens")
     if len(wide) and not -(2**31) <= wide.min() <= wide.max() < 2**31:
         raise InvalidInputError(f"tokens are from {wide.min()} to {wide.max()}; token ids fit 32 bits")

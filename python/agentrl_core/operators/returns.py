@@ -399,16 +399,15 @@ def optimal_token_baseline(
     """
     given = {"returns": returns, "energies": energies}
     rows, (to_come, norms) = _Rows.of(given, None, offsets, mask, None, None)
-    if rows.dtype != np.float64:
-        to_come, norms = to_come.astype(np.float64), norms.astype(np.float64)
+    to_come, norms = to_come.astype(np.float64, copy=False), norms.astype(np.float64, copy=False)
     advantages = _core.returns.optimal_token_baseline(
         to_come,
         norms,
         rows.offsets,
-        columns.labels(group_ids, "group_ids", length=len(rows.offsets) - 1),
-        align=align,
-        eps=eps,
-        zero_tail=zero_tail,
-        mask=rows.mask,
+        columns.ids(group_ids, "group_ids", length=len(rows.offsets) - 1),
+        align,
+        eps,
+        zero_tail,
+        rows.mask,
     )
     return rows.back(columns.representable(advantages))

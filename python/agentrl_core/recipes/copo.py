@@ -73,8 +73,8 @@ class Consistency(BatchComponent):
         # Draws without an answer share one id, behind those of the answers.
         answers = rows.keys("answer_cluster")
         clusters = np.where(parsed, answers, answers.max(initial=0) + 1).astype(np.uint32)
-        votes = _core.reward.cluster_votes(keys.dense(clusters), groups, weights=valid.astype(np.float64))
-        bits = (votes["entropy"] / np.log(2.0))[groups]
+        _, _, entropy, _, _ = _core.reward.cluster_votes(keys.dense(clusters), groups, weights=valid.astype(np.float64))
+        bits = (entropy / np.log(2.0))[groups]
         of_group = group.statistics(score, groups, valid=valid)
         mean, count = of_group.mean[groups], of_group.count[groups].astype(np.float64)
         if self.coefficient == "entropy":

@@ -178,16 +178,11 @@ def cluster_votes(
     """
     ids = columns.keys(clusters, "clusters")
     count = len(ids)
-    mask = columns.mask(valid, "valid", length=count)
     votes = columns.optional_numbers(weights, "weights", length=count)
     answered = columns.mask(parsed, "parsed", length=count)
-    if mask is not None:
+    if valid is not None:
+        mask = columns.flags(valid, "valid", length=count)
         answered = mask if answered is None else answered & mask
         votes = np.where(mask, 1.0 if votes is None else votes, 0.0)
-    counted = _core.reward.cluster_votes(
-        ids,
-        columns.keys(group_ids, "group_ids", length=count),
-        parsed=answered,
-        weights=votes,
-    )
-    return Votes(counted["share"], counted["winner"], counted["entropy"], counted["cluster_entropy"], counted["count"])
+    groups = columns.keys(group_ids, "group_ids", length=count)
+    return Votes(*_core.reward.cluster_votes(ids, groups, answered, votes))

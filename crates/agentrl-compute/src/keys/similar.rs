@@ -174,21 +174,47 @@ pub fn sequence_ratio(first: &str, second: &str) -> f64 {
 #[derive(Debug)]
 struct Pattern<'a> {
     text: &'a [char],
-    places: Map<u32, Vec<usize>>,
-    counts: Map<u32, usize>,
+    kinds: Kinds,
+    /// How often each kind of letter is there.
+    counts: Vec<usize>,
+    /// The places of each kind, one kind after the other, and where each kind's end; none of a kind that seeds no block.
+    places: Vec<usize>,
+    ends: Vec<usize>,
 }
 
 impl<'a> Pattern<'a> {
     fn new(text: &'a [char]) -> Self {
-        let mut places: Map<u32, Vec<usize>> = Map::default();
+        let (mut kinds, mut counts) = (Kinds::default(), Vec::new());
+        for &letter in text {
+            let kind = kinds.number(letter, counts.len());
+            counts.resize(counts.len().max(kind + 1), 0);
+            counts[kind] += 1;
+        }
+        let seeds = |count: usize| text.len() < 200 || count <= text.len() / 100 + 1;
+        let mut end = 0;
+        let starts = counts.iter().map(|&count| {
+            let start = end;
+            end += if seeds(count) { count } else { 0 };
+            start
+        });
+        // Where a kind starts, until its places are there.
+        let mut ends: Vec<usize> = starts.collect();
+        let mut places = vec![0; end];
         for (place, &letter) in text.iter().enumerate() {
-            places.entry(u32::from(letter)).or_default().push(place);
+            let kind = kinds.of(letter).filter(|&kind| seeds(counts[kind]));
+            if let Some(kind) = kind {
+                places[ends[kind]] = place;
+                ends[kind] += 1;
+            }
         }
-        let counts = places.iter().map(|(&letter, places)| (letter, places.len())).collect();
-        if text.len() >= 200 {
-            places.retain(|_, places| places.len() <= text.len() / 100 + 1);
-        }
-        Self { text, places, counts }
+        Self { text, kinds, counts, places, ends }
+    }
+
+    /// The places of a letter that may seed a block, ascending.
+    fn places(&self, letter: char) -> &[usize] {
+        let Some(kind) = self.kinds.of(letter) else { return &[] };
+        let start = if kind == 0 { 0 } else { self.ends[kind - 1] };
+        &self.places[start..self.ends[kind]]
     }
 
     /// Whether the ratio is at least a threshold, most often without finding any block.
@@ -201,14 +227,12 @@ impl<'a> Pattern<'a> {
         if bound(first.len().min(self.text.len())) < threshold {
             return false;
         }
-        let mut counts: Map<u32, usize> = Map::default();
-        for &letter in first {
-            *counts.entry(u32::from(letter)).or_default() += 1;
-        }
-        let common = |letter: &char| self.counts.get(&u32::from(*letter)).copied().unwrap_or(0);
-        // Each kind of letter once: the rest of its occurrences count nothing.
-        let shared = first.iter().map(|letter| counts.remove(&u32::from(*letter)).unwrap_or(0).min(common(letter)));
-        bound(shared.sum()) >= threshold && self.ratio(first) >= threshold
+        let mut left = self.counts.clone();
+        let shared = first.iter().filter(|&&letter| {
+            let left = self.kinds.of(letter).map(|kind| &mut left[kind]).filter(|left| **left > 0);
+            left.map(|left| *left -= 1).is_some()
+        });
+        bound(shared.count()) >= threshold && self.ratio(first) >= threshold
     }
 
     fn ratio(&self, first: &[char]) -> f64 {
@@ -241,10 +265,7 @@ impl<'a> Pattern<'a> {
         let (mut start, mut other, mut size) = (a.start, b.start, 0);
         scratch.reset(self.text.len() + 1);
         for place in a.clone() {
-            let Some(places) = self.places.get(&u32::from(first[place])) else {
-                scratch.advance();
-                continue;
-            };
+            let places = self.places(first[place]);
             for &match_place in &places[places.partition_point(|&match_place| match_place < b.start)..] {
                 if match_place >= b.end {
                     break;
@@ -264,6 +285,40 @@ impl<'a> Pattern<'a> {
             size += 1;
         }
         (start, other, size)
+    }
+}
+
+/// Numbers of kinds of letters, counted up: most letters are found without hashing.
+#[derive(Debug)]
+struct Kinds {
+    ascii: [u32; 128],
+    others: Map<u32, usize>,
+}
+
+impl Default for Kinds {
+    fn default() -> Self {
+        Self { ascii: [u32::MAX; 128], others: Map::default() }
+    }
+}
+
+impl Kinds {
+    /// The number of a letter's kind, if there is one.
+    fn of(&self, letter: char) -> Option<usize> {
+        match self.ascii.get(letter as usize) {
+            Some(&kind) => (kind < u32::MAX).then_some(kind as usize),
+            None => self.others.get(&u32::from(letter)).copied(),
+        }
+    }
+
+    /// The number of a letter's kind; the next one if it is new.
+    fn number(&mut self, letter: char, next: usize) -> usize {
+        match self.ascii.get_mut(letter as usize) {
+            Some(kind) => {
+                *kind = (*kind).min(next as u32);
+                *kind as usize
+            }
+            None => *self.others.entry(u32::from(letter)).or_insert(next),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 use crate::check::same_length;
 use crate::{Error, Result};
@@ -97,10 +98,15 @@ pub fn greedy(probabilities: &[f64], weights: &[f64], rest: Option<&[bool]>, opt
     };
     let mut offers: BinaryHeap<Offer> = (0..tasks).filter_map(|row| offer(row, low)).collect();
     while left > 0 {
-        let Some(Offer { row, .. }) = offers.pop() else { break };
+        let Some(mut best) = offers.peek_mut() else { break };
+        let row = best.row;
         counts[row] += 1;
         left -= 1;
-        offers.extend(offer(row, counts[row]));
+        // In its place: the others are put in order once, not twice.
+        match offer(row, counts[row]) {
+            Some(next) => *best = next,
+            None => drop(PeekMut::pop(best)),
+        }
     }
     while left > 0 {
         let mut given = false;

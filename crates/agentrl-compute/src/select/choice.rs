@@ -1,10 +1,12 @@
 //! Rows by their scores: the largest, or at random.
 
 use std::collections::HashSet;
+use std::hash::BuildHasherDefault;
 use std::ops::Range;
 
 use super::best::{FEW, anywhere, best_of, reached_by};
 use crate::check::same_length;
+use crate::keys::FixedHasher;
 use crate::rng::uniform;
 use crate::simd::{BLOCK, exp, wide};
 use crate::{Error, Result, par};
@@ -61,9 +63,12 @@ pub fn drawn(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<Vec<
     if count.saturating_add(taken.len()) > total / 2 {
         return permuted(total, count, key, taken);
     }
-    let mut seen: HashSet<i64> = taken.iter().copied().collect();
+    let mut seen: HashSet<u64, BuildHasherDefault<FixedHasher>> = HashSet::default();
+    // A number that is far too large is asked for before it is known to be.
+    seen.reserve(count.min(1 << 16) + taken.len());
+    seen.extend(taken.iter().map(|&row| row as u64));
     let draw = |counter| (uniform(key, counter) * total as f64) as i64;
-    Ok((0..).map(draw).filter(|&row| seen.insert(row)).take(count).collect())
+    Ok((0..).map(draw).filter(|&row| seen.insert(row as u64)).take(count).collect())
 }
 
 /// The places of the `count` largest scores, the largest first; of equal scores a key chooses. A score of minus infinity is

@@ -2,7 +2,7 @@
 
 pub(crate) mod advantage;
 pub(crate) mod baseline;
-mod columns;
+pub(crate) mod columns;
 pub(crate) mod filters;
 pub(crate) mod group;
 pub(crate) mod keys;

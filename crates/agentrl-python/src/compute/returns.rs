@@ -5,6 +5,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use super::columns::made;
+use super::keys::labels;
 use super::{Floats, flags, kernel};
 use crate::arrays::{Whole, slice};
 use crate::error::to_python;
@@ -124,21 +125,21 @@ fn n_step<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (returns, energies, offsets, groups, *, align, eps, zero_tail, mask=None))]
-#[expect(clippy::too_many_arguments, reason = "columns in order, options by name")]
+#[expect(clippy::too_many_arguments, reason = "all options of Python's function")]
 fn optimal_token_baseline<'py>(
     py: Python<'py>,
     returns: PyReadonlyArray1<'py, f64>,
     energies: PyReadonlyArray1<'py, f64>,
     offsets: PyReadonlyArray1<'py, i64>,
-    groups: PyReadonlyArray1<'py, u32>,
+    group_ids: &Bound<'py, PyAny>,
     align: &str,
     eps: f64,
     zero_tail: bool,
     mask: Option<PyReadonlyArray1<'py, bool>>,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
     let (returns, energies) = (slice("returns", &returns)?, slice("energies", &energies)?);
-    let (offsets, groups) = (slice("offsets", &offsets)?, slice("group_ids", &groups)?);
+    let (offsets, groups) = (slice("offsets", &offsets)?, labels(py, group_ids, "group_ids")?);
+    let groups = groups.slice("group_ids")?;
     let options = TokenBaseline { align: Align::from_name(align).map_err(to_python)?, eps, zero_tail };
     let paths = paths(offsets, flags("mask", mask.as_ref())?, None, &[]);
     made(py, returns.len(), || returns::optimal_token_baseline(returns, energies, &paths, groups, &options))

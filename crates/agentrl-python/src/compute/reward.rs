@@ -7,7 +7,7 @@ use agentrl_compute::ragged::Ragged;
 use agentrl_compute::reward::{self, Checklist, Gain, MaxAtK, Noise, ProgressOptions, Tail, TailRisk};
 use numpy::{IntoPyArray as _, PyArray1};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyList, PyString};
 
 use super::columns::{Column, Made, made, optional, run};
 use crate::arrays::{Whole, slice};
@@ -127,25 +127,24 @@ fn answer<'a>(row: usize, item: &'a Bound<'_, PyAny>) -> PyResult<Option<Cow<'a,
     Ok(Some(Cow::Owned(text.call_method1("encode", ("utf-8", "surrogatepass"))?.extract()?)))
 }
 
+/// Shares, winners, entropies, entropies of clusters, and numbers of clusters.
+type Votes<'py> = (Made<'py, f64>, Made<'py, bool>, Made<'py, f64>, Made<'py, f64>, Made<'py, u32>);
+
 #[pyfunction]
-#[pyo3(signature = (clusters, groups, *, parsed=None, weights=None))]
+#[pyo3(signature = (clusters, groups, parsed=None, weights=None))]
 fn cluster_votes<'py>(
     py: Python<'py>,
     clusters: Column<'py, u32>,
     groups: Column<'py, u32>,
     parsed: Option<Column<'py, bool>>,
     weights: Option<Column<'py, f64>>,
-) -> PyResult<Bound<'py, PyDict>> {
+) -> PyResult<Votes<'py>> {
     let (clusters, groups) = (slice("clusters", &clusters)?, slice("groups", &groups)?);
     let (parsed, weights) = (optional("parsed", parsed.as_ref())?, optional("weights", weights.as_ref())?);
     let votes = run(py, clusters.len(), || reward::cluster_votes(clusters, groups, parsed, weights))?;
-    let columns = PyDict::new(py);
-    columns.set_item("share", votes.shares.into_pyarray(py))?;
-    columns.set_item("winner", votes.winners.into_pyarray(py))?;
-    columns.set_item("entropy", votes.entropies.into_pyarray(py))?;
-    columns.set_item("cluster_entropy", votes.cluster_entropies.into_pyarray(py))?;
-    columns.set_item("count", votes.counts.into_pyarray(py))?;
-    Ok(columns)
+    let of_groups = (votes.entropies.into_pyarray(py), votes.cluster_entropies.into_pyarray(py));
+    let of_rows = (votes.shares.into_pyarray(py), votes.winners.into_pyarray(py));
+    Ok((of_rows.0, of_rows.1, of_groups.0, of_groups.1, votes.counts.into_pyarray(py)))
 }
 
 #[pyfunction]
