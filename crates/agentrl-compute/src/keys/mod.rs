@@ -338,7 +338,7 @@ mod tests {
         let rows = 3 * par::PIECE + 11;
         let keys: Vec<u64> = (0..rows as u64).map(|row| crate::rng::structural_seed(&[row / 5 % 700])).collect();
         let texts: Vec<String> = keys.iter().map(u64::to_string).collect();
-        let words: Vec<u128> = keys.iter().map(|&key| u128::from(key) << 32 | 12).collect();
+        let words: Vec<u128> = keys.iter().map(|&key| u128::from(key) << 32 | 0xC).collect();
         let expected: Vec<u32> = (0..rows as u32).map(|row| row / 5 % 700).collect();
         for threads in [1, 2, 4] {
             par::set_threads(threads)?;

@@ -17,6 +17,9 @@ use super::segment::{Bounds, READ_BYTES, Segment, read_run, runs};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug};
 
+/// The texts of a column, and pairs of a block and the number of a text that it has.
+pub type Texts = (Vec<String>, Vec<i64>, Vec<i64>);
+
 /// What is known of blocks that lie one behind the other.
 #[derive(Debug, Default)]
 pub struct Blocks {
@@ -24,8 +27,8 @@ pub struct Blocks {
     pub ends: Vec<i64>,
     /// The smallest and the greatest value in each of columns that rows are chosen by.
     pub bounds: BTreeMap<String, (Vec<i64>, Vec<i64>)>,
-    /// The texts of a column, and pairs of a block and the number of a text that it has.
-    pub texts: BTreeMap<String, (Vec<String>, Vec<i64>, Vec<i64>)>,
+    /// What is known of columns of texts.
+    pub texts: BTreeMap<String, Texts>,
 }
 
 impl Store {
@@ -145,7 +148,8 @@ fn columns_of(
     for run in runs(index, &wanted) {
         let more = index.blocks[run.end - 1].end - index.begin(run.start);
         if bytes + more > READ_BYTES {
-            (bytes, _) = (0, loads.push(Vec::new()));
+            bytes = 0;
+            loads.push(Vec::new());
         }
         bytes += more;
         loads.last_mut().into_iter().for_each(|load| load.push(run.clone()));

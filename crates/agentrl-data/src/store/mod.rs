@@ -55,7 +55,7 @@ use live::Journals;
 use manifest::{Head, Manifest};
 use states::Known;
 
-pub use columns::Blocks;
+pub use columns::{Blocks, Texts};
 pub use compact::{Enter, compact};
 pub use live::{Journal, Record};
 pub use segment::Bounds;
