@@ -122,20 +122,21 @@ def test_what_bounds_say(wanted: pl.Expr, expected: bool | None) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    with Store.open(folder, sync="never") as store:
-        for iteration in range(ITERATIONS):
-            trained(store, iteration)
-    return folder
+    return written(tmp_path_factory.mktemp("run"), merged=False)
 
 
 @pytest.fixture(scope="module")
 def merged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("merged")
+    return written(tmp_path_factory.mktemp("merged"), merged=True)
+
+
+def written(folder: Path, *, merged: bool) -> Path:
+    """A run of some iterations, in files of their own or in one of each table."""
     with Store.open(folder, sync="never") as store:
         for iteration in range(ITERATIONS):
             trained(store, iteration)
-        store.compact()
+        if merged:
+            store.compact()
     return folder
 
 

@@ -49,7 +49,6 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
         # Each iteration has the computed columns of its recipe.
         schemas = _again(lambda: [pl.read_ipc_schema(file) for file, *_ in store.files(name)])
         schema = _diagonal([pl.LazyFrame(schema=schema), *map(_empty, schemas)]).collect_schema()
-
     elif name in ("steps", "trajectories"):
         # All files of a store have the same facts.
         for own in _again(lambda: [pl.read_ipc_schema(file) for file, *_ in store.files(name)[-1:]]):
