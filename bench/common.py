@@ -22,6 +22,9 @@ import agentrl_core as arl
 
 RECORD = Path(__file__).parent / "record"
 
+# How long two are measured in turn at least.
+LEAST_SECONDS = 4.0
+
 # Instructions on which peers, or we, choose their code at run time.
 VECTORS = {"sse4_2", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vbmi2", "avx512_bf16"}
 
@@ -48,14 +51,18 @@ def best(call: Callable[[], object], runs: int, enough: float = float("inf")) ->
 def alternately(
     ours: Callable[[], object], theirs: Callable[[], object], runs: int, enough: float
 ) -> tuple[float, float]:
-    """As `best`, of two in turn, so that what else the machine does meets both; `enough` seconds in all end theirs."""
+    """As `best`, of two in turn, so that what else the machine does meets both; `enough` seconds in all end theirs.
+
+    They go on for `LEAST_SECONDS`: a neighbour on the same processor may halve its speed for a second or two.
+    """
     ours()
     theirs()
     times: tuple[list[float], list[float]] = ([], [])
     gc.collect()
     gc.disable()
+    begin = time.perf_counter()
     try:
-        while len(times[0]) < runs:
+        while len(times[0]) < runs or time.perf_counter() - begin < LEAST_SECONDS:
             for call, spent in zip((ours, theirs), times, strict=True):
                 if call is theirs and len(spent) >= 3 and sum(spent) >= enough:
                     continue
@@ -69,7 +76,7 @@ def alternately(
 
 @dataclass
 class Bench:
-    """One bench: lines of ours against a peer, printed and written to `record/<name>.json`."""
+    """One bench: lines of ours against a peer, printed and kept."""
 
     name: str
     lines: list[dict[str, Any]] = field(default_factory=list)
@@ -101,9 +108,27 @@ class Bench:
 
     def write(self, **more: Any) -> None:
         """Write the record."""
-        RECORD.mkdir(exist_ok=True)
-        text = json.dumps({"bench": self.name, **circumstances(), "lines": self.lines, **more}, indent=1)
-        (RECORD / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
+        keep({"bench": self.name, **circumstances(), "lines": self.lines, **more})
+
+
+def keep(record: dict[str, Any], kind: str | None = None) -> Path:
+    """Write a record beside the others of this kind of machine."""
+    path = folder(kind) / f"{record['bench']}.json"
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def folder(kind: str | None = None) -> Path:
+    """Where the records of a kind of machine lie: figures of one kind never replace those of another.
+
+    A processor's kind is its maker, family and model, such as `amd-26-2`, or the architecture where they are not told.
+    """
+    cores = processor()
+    maker = cores.get("vendor_id", "").removeprefix("Authentic").removeprefix("Genuine").lower()
+    own = "-".join([maker, cores["cpu family"], cores["model"]]) if maker else platform.machine()
+    path = RECORD / (kind or own)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def counted(name: str) -> int:

@@ -119,7 +119,8 @@ def base_of(revision: str) -> Path:
 def run(side: Path, bench: str, options: list[str]) -> Times:
     """One run of a bench with the package of a side."""
     call(sys.executable, side / "bench" / f"{bench}.py", *options, PYTHONPATH=str(side / "python"))
-    return times_of(json.loads((side / "bench" / "record" / f"{bench}.json").read_text(encoding="utf-8")))
+    (record,) = (side / "bench" / "record").glob(f"*/{bench}.json")
+    return times_of(json.loads(record.read_text(encoding="utf-8")))
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
 
 Every result is checked against fp64, and its errors are listed. The first shape is the one that the bar B1 to B5 is
 about; B6 compares with the CPU, B8 is about starting; B7, that folded branches equal their sum, is proved by the tests.
-With --record the figures go to bench/record/h200.json and h200.md.
+With --record the figures go to bench/record/h200/gpu.json and gpu.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from common import RECORD
+from common import circumstances, keep
 from gpu_peers import Outcome, head_contenders, loss_contenders
 from head_loss import Problem
 
@@ -212,16 +212,14 @@ print(time.perf_counter() - start, package, imported)
 
 def write(bench: Bench) -> None:
     """The record, and a table of it."""
-    RECORD.mkdir(exist_ok=True)
     machine = {
         "device": torch.cuda.get_device_name() if bench.device == "cuda" else platform.machine(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
     }
-    text = json.dumps({"bench": "gpu", **machine, "bars": bench.bars, "lines": bench.lines}, indent=1)
-    (RECORD / "h200.json").write_text(text + "\n", encoding="utf-8")
-    (RECORD / "h200.md").write_text(table(bench, machine), encoding="utf-8")
+    path = keep({"bench": "gpu", **circumstances(), **machine, "lines": [*bench.bars, *bench.lines]}, kind="h200")
+    path.with_suffix(".md").write_text(table(bench, machine), encoding="utf-8")
 
 
 def table(bench: Bench, machine: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 import polars as pl
-from common import RECORD, Bench, best
+from common import Bench, best, folder
 
 from agentrl_core import group
 
@@ -122,7 +122,7 @@ def draw_growth(rng: np.random.Generator) -> list[dict[str, float]]:
     axes.set(xlabel="rewards", ylabel="milliseconds", title="Group advantage: raw ids in, advantages out")
     axes.grid(visible=True, which="major", alpha=0.3)
     axes.legend()
-    figure.savefig(RECORD / "group_advantage_growth.png", dpi=120)
+    figure.savefig(folder() / "group_advantage_growth.png", dpi=120)
     return found
 
 

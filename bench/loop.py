@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from collect import END
-from common import RECORD, circumstances
+from common import circumstances, keep
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -260,8 +260,7 @@ def main() -> None:
     if options.demo:
         record["demo_seconds"] = demo()
         print("demo, seconds: " + ", ".join(f"{part} {spent:.2f}" for part, spent in record["demo_seconds"].items()))
-    RECORD.mkdir(exist_ok=True)
-    (RECORD / "loop.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    keep(record)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from common import RECORD, circumstances
+from common import circumstances, keep
 from polars.testing import assert_frame_equal
 
 import agentrl_core as arl
@@ -125,9 +125,7 @@ def main() -> None:
         assert paths["tokens"].to_list() == expected_paths
         tokens = int(paths["tokens"].list.len().sum())
         line(f"paths, {tokens / ours / 1e6:.0f} M tokens a second", ours, theirs, "Python")
-    RECORD.mkdir(exist_ok=True)
-    text = json.dumps({"bench": "scan", **circumstances(), "lines": LINES}, indent=1)
-    (RECORD / "scan.json").write_text(text + "\n", encoding="utf-8")
+    keep({"bench": "scan", **circumstances(), "lines": LINES})
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from common import RECORD, circumstances, counted
+from common import circumstances, counted, keep
 from numpy.typing import NDArray
 from store_scan import manifests
 from store_scan import measured as scanned
@@ -137,9 +137,7 @@ def main() -> None:
             snapshot = snapshots(store, trajectories)
             print(f"state of a memory of {trajectories} trajectories after one iteration: {snapshot:.1f} ms")
         lines += [*scans, *manifests(run, Path(folder) / "manifests")]
-    RECORD.mkdir(exist_ok=True)
-    record = {"bench": "store_read", **circumstances(), "lines": lines, "snapshot_ms": snapshot}
-    (RECORD / "store_read.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    keep({"bench": "store_read", **circumstances(), "lines": lines, "snapshot_ms": snapshot})
 
 
 def snapshots(store: arl.Store, rows: int) -> float:

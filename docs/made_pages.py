@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import json
 import re
 import sys
@@ -55,17 +56,22 @@ def systems() -> dict[str, str]:
 
 
 def figures() -> str:
-    """A section for each record of a bench: its command, its machine, and every line that it printed."""
+    """A section for each bench, and in it each record: its command, its machine, and every line that it printed."""
     parts = [(DOCS / "figures.head").read_text(encoding="utf-8")]
-    for path in sorted((ROOT / "bench" / "record").glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-        load = f", load {record['load'][0]:g}" if "load" in record else ""
-        parts.append(
-            f"\n## {record['bench']}\n\n```sh\n{record['command']}\n```\n\n{record['processor']}, "
-            f"{record['cores']} cores, {record['threads']} threads{load}; {versions}.\n\n{table_of(record['lines'])}"
-        )
+    paths = sorted((ROOT / "bench" / "record").glob("*/*.json"), key=lambda path: (path.stem, path.parent.name))
+    for name, records in itertools.groupby(paths, lambda path: path.stem):
+        parts.append(f"\n## {name}\n")
+        parts += [section(path.parent.name, json.loads(path.read_text(encoding="utf-8"))) for path in records]
     return "".join(parts)
+
+
+def section(kind: str, record: dict[str, Any]) -> str:
+    """One record of a bench."""
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    vectors = f", {' '.join(record['vectors'])}" if "vectors" in record else ""
+    load = f", load {record['load'][0]:g}" if "load" in record else ""
+    machine = f"{record['processor']}{vectors}, {record['cores']} cores, {record['threads']} threads{load}; {versions}"
+    return f"\n### On {kind}\n\n```sh\n{record['command']}\n```\n\n{machine}.\n\n{table_of(record['lines'])}"
 
 
 def table_of(lines: list[dict[str, Any]]) -> str:
