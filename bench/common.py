@@ -22,8 +22,8 @@ import agentrl_core as arl
 
 RECORD = Path(__file__).parent / "record"
 
-# How long two are measured in turn at least.
-LEAST_SECONDS = 4.0
+# How long two are measured in turn at least; bench/compare.py repeats whole benches instead.
+LEAST_SECONDS = float(os.environ.get("BENCH_LEAST_SECONDS", "4"))
 
 # Instructions on which peers, or we, choose their code at run time.
 VECTORS = {"sse4_2", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vbmi2", "avx512_bf16"}

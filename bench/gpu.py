@@ -11,7 +11,6 @@ With --record the figures go to bench/record/h200/gpu.json and gpu.md.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics

@@ -8,7 +8,6 @@ Every figure is the best of five, and every result is compared with the peer's b
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable

@@ -14,7 +14,6 @@ files.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import tempfile
 import time

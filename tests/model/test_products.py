@@ -56,13 +56,31 @@ def test_is_the_product(
     wanted = before + left.double() @ right.double()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(products, "_BLOCK", block)
-        if not enabled:
-            patch.setattr(products, "_by_onednn", lambda _: False)
+        patch.setattr(products, "_by_onednn", lambda left, _: enabled and left.dtype == torch.float32)
         products.multiply(left, right, out, add=add)
     # Each of the `inner` additions and multiplications, and the last addition, rounds by half a unit in the last place.
     error = torch.finfo(dtype).eps * (inner + 2) * (before.abs() + left.double().abs() @ right.double().abs())
     assert ((out.double() - wanted).abs() <= error).all()
     assert torch.equal(wide[:, columns:], beside)
+
+
+@pytest.mark.parametrize("registers", ["AVX512", "AVX2", "DEFAULT"])
+def test_who_makes_them(registers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: registers)
+    chosen: list[str] = []
+    by_blocks = products._multiply_by_blocks
+
+    def noted(left: Tensor, right: Tensor, out: Tensor, *, add: bool) -> None:
+        chosen.append(f"{len(left)} x {right.shape[1]}")
+        by_blocks(left, right, out, add=add)
+
+    monkeypatch.setattr(products, "_multiply_by_blocks", noted)
+    hidden, weight, derivative = torch.randn(3, 2), torch.randn(5, 2), torch.randn(3, 5)
+    products.multiply(hidden, weight.t(), torch.empty(3, 5))
+    products.multiply(derivative, weight, torch.empty(3, 2))
+    products.multiply(derivative.t(), hidden, torch.empty(5, 2))
+    products.multiply(hidden.double(), weight.double().t(), torch.empty(3, 5, dtype=torch.float64))
+    assert chosen == (["3 x 5", "3 x 2", "5 x 2"] if registers == "AVX512" else ["3 x 5"])
 
 
 def test_a_row_has_the_same_bits_in_every_place() -> None:

@@ -27,9 +27,9 @@ def multiply(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> 
 def _by_onednn(left: Tensor, right: Tensor) -> bool:
     """Whether oneDNN multiplies: fp32 on a CPU, where torch has it and it is faster than torch.mm, which is MKL's.
 
-    With registers of 512 bits it always is on CPUs of AMD, of which MKL leaves half idle: twice as fast. With those of 256
-    bits it is where the right one is transposed, as the weight behind hidden states: 1.5 times as fast. Elsewhere MKL is,
-    three times where the left one is transposed, as for the gradient by the weight.
+    With registers of 512 bits it always is on CPUs of AMD, of which MKL leaves half idle: it is twice as fast. With
+    those of 256 bits it is where the right one is transposed, as the weight behind hidden states: 1.5 times as fast.
+    MKL is elsewhere, most of all where the left one is transposed, as for the gradient by the weight.
     """
     if left.device.type != "cpu" or left.dtype != torch.float32 or not torch._C._get_mkldnn_enabled():  # noqa: SLF001
         return False

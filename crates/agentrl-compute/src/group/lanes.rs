@@ -23,22 +23,33 @@ pub(super) fn of_groups(starts: &[u32], values: &[f64], ddof: u32, found: &mut V
         let ends = &starts[first..starts.len().min(first + LANES + 1)];
         let groups =
             ends.windows(2).map(|ends| &values[(ends[0] - starts[0]) as usize..(ends[1] - starts[0]) as usize]);
-        let longest = groups.clone().fold(0, |longest, values| longest.max(values.len()));
+        let lengths = groups.clone().map(<[f64]>::len);
+        let (shortest, longest) = lengths.fold((usize::MAX, 0), |(least, most), len| (least.min(len), most.max(len)));
         if longest > MOST {
             found.extend(groups.map(|values| Statistics::of(values, &[], ddof)));
             continue;
         }
         let votes = &mut votes[..longest];
-        lanes.counts = [0.0; LANES];
-        votes.fill([f64::NAN; LANES]);
+        let full = shortest == longest && ends.len() == LANES + 1;
+        if !full {
+            lanes.counts = [0.0; LANES];
+            votes.fill([f64::NAN; LANES]);
+        }
         for (lane, values) in groups.enumerate() {
             lanes.counts[lane] = values.len() as f64;
             votes.iter_mut().zip(values).for_each(|(votes, &value)| votes[lane] = value);
         }
-        wide(
-            #[inline(always)]
-            || lanes.fill(votes, f64::from(ddof)),
-        );
+        if full {
+            wide(
+                #[inline(always)]
+                || lanes.fill::<true>(votes, f64::from(ddof)),
+            );
+        } else {
+            wide(
+                #[inline(always)]
+                || lanes.fill::<false>(votes, f64::from(ddof)),
+            );
+        }
         found.extend(ends.windows(2).enumerate().map(|(lane, ends)| lanes.statistics(lane, ends[1] - ends[0])));
     }
 }
@@ -54,11 +65,11 @@ struct Found {
 }
 
 impl Found {
-    /// Of groups of so many votes, which are NaN after the last.
+    /// Of groups of so many votes: all of them, or fewer and then NaN. Votes are overwritten.
     #[inline(always)]
-    fn fill(&mut self, votes: &[Lanes<f64>], ddof: f64) {
+    fn fill<const FULL: bool>(&mut self, votes: &mut [Lanes<f64>], ddof: f64) {
         let (mut least, mut most) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
-        for votes in votes {
+        for votes in &*votes {
             for lane in 0..LANES {
                 least[lane] = lesser(votes[lane], least[lane]);
                 most[lane] = greater(votes[lane], most[lane]);
@@ -66,9 +77,14 @@ impl Found {
         }
         let grids = Grids::of(&least, &most);
         let mut firsts = [0; LANES];
-        for votes in votes {
+        for votes in &mut *votes {
             for lane in 0..LANES {
-                firsts[lane] += if votes[lane].is_nan() { 0 } else { grids.round(lane, votes[lane]) };
+                let known = FULL || !votes[lane].is_nan();
+                let rounded = if known { grids.round(lane, votes[lane]) } else { 0 };
+                firsts[lane] += rounded;
+                if FULL {
+                    votes[lane] = f64::from_bits(rounded.cast_unsigned());
+                }
             }
         }
         let (mut means, mut nearests) = ([0.0; LANES], [0; LANES]);
@@ -79,8 +95,9 @@ impl Found {
         let (mut high, mut middle, mut low) = ([0; LANES], [0; LANES], [0; LANES]);
         for votes in votes {
             for lane in 0..LANES {
-                let known = !votes[lane].is_nan();
-                let [a, b] = halves(if known { grids.round(lane, votes[lane]) - nearests[lane] } else { 0 });
+                let known = FULL || !votes[lane].is_nan();
+                let rounded = if FULL { votes[lane].to_bits().cast_signed() } else { grids.round(lane, votes[lane]) };
+                let [a, b] = halves(if known { rounded - nearests[lane] } else { 0 });
                 high[lane] += a * a;
                 middle[lane] += a * b;
                 low[lane] += b * b;
@@ -159,20 +176,32 @@ mod tests {
         (count, [weight, mean, std, least, most].map(f64::to_bits))
     }
 
-    fn groups() -> impl Strategy<Value = Vec<Vec<f64>>> {
-        let value = prop_oneof![
+    fn value() -> impl Strategy<Value = f64> {
+        prop_oneof![
             4 => prop_oneof![Just(0.0), Just(1.0), Just(-1.0), Just(0.1), Just(f64::MAX), Just(5e-324)],
             3 => -10.0_f64..10.0,
             1 => (-10.0_f64..10.0).prop_map(|value| 1e12 + value),
             2 => prop::num::f64::NORMAL | prop::num::f64::SUBNORMAL,
-        ];
+        ]
+    }
+
+    /// Groups of any size, or so many of one that all lanes are full.
+    fn groups() -> impl Strategy<Value = Vec<Vec<f64>>> {
+        let alike = (0..10_usize)
+            .prop_flat_map(|size| prop::collection::vec(prop::collection::vec(value(), size), LANES..2 * LANES + 2));
+        prop_oneof![3 => unlike(), 1 => alike]
+    }
+
+    fn unlike() -> impl Strategy<Value = Vec<Vec<f64>>> {
         let size = prop_oneof![8 => 0..10_usize, 1 => MOST - 2..MOST + 3];
-        prop::collection::vec((size, prop::collection::vec(value, MOST + 3), any::<bool>()), 1..40).prop_map(|groups| {
-            let group = |(size, values, constant): (usize, Vec<f64>, bool)| {
-                if constant { vec![values[0]; size] } else { values[..size].to_vec() }
-            };
-            groups.into_iter().map(group).collect()
-        })
+        prop::collection::vec((size, prop::collection::vec(value(), MOST + 3), any::<bool>()), 1..40).prop_map(
+            |groups| {
+                let group = |(size, values, constant): (usize, Vec<f64>, bool)| {
+                    if constant { vec![values[0]; size] } else { values[..size].to_vec() }
+                };
+                groups.into_iter().map(group).collect()
+            },
+        )
     }
 
     proptest! {

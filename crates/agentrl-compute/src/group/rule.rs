@@ -68,7 +68,8 @@ pub(super) fn rule_maker<'a, T: Float>(
     };
     let fewest = options.fewest();
     let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
-    let of_group = OfGroup { name, options, shape, fewest };
+    let is_common = options.scale == Scale::Std && matches!(options.center, Center::Mean | Center::LeaveOneOut);
+    let of_group = OfGroup { name, options, shape, fewest, is_common };
     // In line, or each rule would be written for one who reads it before it is there.
     Ok(
         #[inline(always)]
@@ -89,14 +90,26 @@ struct OfGroup<'a> {
     shape: (f64, f64),
     /// The fewest votes that are enough.
     fewest: u64,
+    /// Whether values are compared with the mean and the standard deviation.
+    is_common: bool,
 }
 
 impl OfGroup<'_> {
     /// The rule of a group with these statistics, and with this median and distance from it if they are needed.
     #[inline(always)]
-    fn rule(&self, index: usize, found: &Statistics, (middle, distance): (f64, f64)) -> Result<Rule> {
-        let &Self { name, options, shape, fewest } = self;
-        check_distance(name, index, found)?;
+    fn rule(&self, index: usize, found: &Statistics, middle: (f64, f64)) -> Result<Rule> {
+        check_distance(self.name, index, found)?;
+        // Most groups are done in a few instructions, in line.
+        if self.is_common && found.count >= self.fewest && !found.std.is_nan() {
+            let line = Line { centre: found.mean, divisor: self.options.divisor(found.std) };
+            return Ok(Rule { line, weight: found.weight, small: false });
+        }
+        Ok(self.any(found, middle))
+    }
+
+    #[inline(never)]
+    fn any(&self, found: &Statistics, (middle, distance): (f64, f64)) -> Rule {
+        let &Self { options, shape, fewest, .. } = self;
         let centre = match options.center {
             Center::None | Center::Baseline => 0.0,
             Center::Mean | Center::LeaveOneOut => found.mean,
@@ -113,9 +126,9 @@ impl OfGroup<'_> {
         let no_spread = options.scale == Scale::Std && found.std.is_nan();
         if found.count < fewest || no_spread {
             let divisor = if options.singleton == Singleton::Raw { options.divisor(1.0) } else { f64::INFINITY };
-            return Ok(Rule { line: Line { centre: 0.0, divisor }, weight: found.weight, small: true });
+            return Rule { line: Line { centre: 0.0, divisor }, weight: found.weight, small: true };
         }
-        Ok(Rule { line: Line { centre, divisor }, weight: found.weight, small: false })
+        Rule { line: Line { centre, divisor }, weight: found.weight, small: false }
     }
 }
 

@@ -10,6 +10,9 @@ use crate::{Float, Result, par};
 /// Scores by which it is guessed between which two the last chosen one lies.
 const SAMPLE: usize = 1 << 14;
 
+/// Scores of which it is seen at once that none is near.
+const FEW: usize = 8;
+
 /// What [`top`](super::top) chooses of rows that are all in one group.
 ///
 /// ```
@@ -149,23 +152,27 @@ fn with_sign(numbers: &mut [f64], sign: f64, valid: Option<&[bool]>) {
 
 /// How many of a block of numbers are below the first of two; those from there to the second are added to `near`.
 fn sort_out(numbers: &[f64], low: f64, high: f64, near: &mut Vec<f64>) -> usize {
-    let (below, within) = wide(
+    let mut marks = [false; BLOCK];
+    let below = wide(
         #[inline(always)]
         || {
-            numbers.iter().fold((0_u64, false), |(below, within), &number| {
-                (below + u64::from(number < low), within | (low <= number) & (number <= high))
+            numbers.iter().zip(&mut marks).fold(0_u64, |below, (&number, near)| {
+                *near = (low <= number) & (number <= high);
+                below + u64::from(number < low)
             })
         },
     );
-    if within {
-        // Every number is written, and the next one over it if it is not near: there is no branch to mistake.
-        let (mut kept, mut found) = ([0.0; BLOCK + 1], 0);
-        for &number in numbers {
-            kept[found] = number;
-            found += usize::from((low <= number) & (number <= high));
+    // Where some are near, every number is written, and the next one over it if it is not: there is no branch to mistake.
+    let (mut kept, mut found) = ([0.0; BLOCK + 1], 0);
+    for (numbers, marks) in numbers.chunks(FEW).zip(marks.as_chunks::<FEW>().0) {
+        if *marks != [false; FEW] {
+            for (&number, &near) in numbers.iter().zip(marks) {
+                kept[found] = number;
+                found += usize::from(near);
+            }
         }
-        near.extend_from_slice(&kept[..found]);
     }
+    near.extend_from_slice(&kept[..found]);
     below as usize
 }
 
