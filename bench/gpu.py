@@ -5,7 +5,7 @@
 
 Every result is checked against fp64, and its errors are listed. The first shape is the one that the bar B1 to B5 is
 about; B6 compares with the CPU, B8 is about starting; B7, that folded branches equal their sum, is proved by the tests.
-With --record the figures go to bench/record/h200/gpu.json and gpu.md.
+With --record the figures go to gpu.json and gpu.md in bench/record, in the folder of the GPU's name.
 """
 
 from __future__ import annotations
@@ -211,13 +211,10 @@ print(time.perf_counter() - start, package, imported)
 
 def write(bench: Bench) -> None:
     """The record, and a table of it."""
-    machine = {
-        "device": torch.cuda.get_device_name() if bench.device == "cuda" else platform.machine(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-    }
-    path = keep({"bench": "gpu", **circumstances(), **machine, "lines": [*bench.bars, *bench.lines]}, kind="h200")
+    name = torch.cuda.get_device_name() if bench.device == "cuda" else None
+    machine = {"device": name or platform.machine(), "torch": torch.__version__, "cuda": torch.version.cuda}
+    record = {"bench": "gpu", **circumstances(), **machine, "lines": [*bench.bars, *bench.lines]}
+    path = keep(record, None if name is None else name.lower().replace(" ", "-"))
     path.with_suffix(".md").write_text(table(bench, machine), encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """What a call costs before its work begins, for every public function on columns: 8 rows beside 256.
 
-    python bench/small.py [--only NAME] [--rounds 10]
+    python bench/small.py [--only NAME]
 
 A batch of one step has some hundred rows, so what a call costs besides its work counts. Functions are found by walking
 the packages, and get columns by the names of their arguments; 8 rows are one group, one path and nearly no work.
@@ -25,7 +25,7 @@ from agentrl_core import operators
 
 FEW, ROWS, GROUP = 8, 256, 8
 MOST_MICROSECONDS = 5.0
-RUNS, RUN_SECONDS = 20, 0.0005
+ROUNDS, RUNS, RUN_SECONDS = 10, 20, 0.0005
 PHASES = ("agentrl_core.advantage", "agentrl_core.reward", "agentrl_core.weight")
 
 # What is no column of numbers, by the name of the argument.
@@ -153,14 +153,13 @@ def main() -> None:
     """Run: all functions, round after round, since a neighbour may slow the processor down for seconds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a part of the names of the functions that are looked at")
-    parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
     chosen = {name: function for name, function in functions() if options.only in name}
     if not chosen:
         raise SystemExit(f"there is no public function whose name has {options.only!r}")
     assert options.only or len(chosen) >= 40, "the walk over the packages lost functions"
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in chosen}
-    for _ in range(options.rounds):
+    for _ in range(ROUNDS):
         for name, function in chosen.items():
             found[name].append(tuple(microseconds(call(name, function, rows)) for rows in (FEW, ROWS)))
     bench = Bench("small")

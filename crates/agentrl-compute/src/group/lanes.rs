@@ -82,6 +82,7 @@ impl Found {
                 let known = FULL || !votes[lane].is_nan();
                 let rounded = if known { grids.round(lane, votes[lane]) } else { 0 };
                 firsts[lane] += rounded;
+                // Else a vote that is missing has to stay NaN, which the bits of an integer may be as well.
                 if FULL {
                     votes[lane] = f64::from_bits(rounded.cast_unsigned());
                 }

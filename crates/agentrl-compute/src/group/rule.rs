@@ -107,6 +107,7 @@ impl OfGroup<'_> {
         Ok(self.any(found, middle))
     }
 
+    /// Whatever is compared with what.
     #[inline(never)]
     fn any(&self, found: &Statistics, (middle, distance): (f64, f64)) -> Rule {
         let &Self { options, shape, fewest, .. } = self;
