@@ -202,13 +202,13 @@ def group_of(name: str) -> str:
 
 def digest(*parts: bytes | str) -> bytes:
     """16 bytes that tell questions apart."""
-    return _digest([_framed(part) for part in parts])
+    return _digest([piece for part in parts for piece in _framed(part)])
 
 
 def question(request: Request, engine: str) -> bytes:
     """The digest of a request to an engine."""
     tokens = np.ascontiguousarray(request.tokens, np.int32)
-    images = [_framed(image.sha256) for image in request.images]
+    images = [piece for image in request.images for piece in _framed(image.sha256)]
     return _digest([tokens.nbytes.to_bytes(8, "little"), tokens.data, _asked(request.sampling, engine), *images])
 
 
@@ -216,16 +216,16 @@ def _digest(pieces: Sequence[bytes | memoryview]) -> bytes:
     return hashlib.blake2b(b"".join(pieces), digest_size=DIGEST_BYTES).digest()
 
 
-def _framed(part: bytes | str) -> bytes:
-    """A part behind its length."""
+def _framed(part: bytes | str) -> tuple[bytes, bytes]:
+    """The length of a part, and the part."""
     raw = part.encode() if isinstance(part, str) else part
-    return len(raw).to_bytes(8, "little") + raw
+    return len(raw).to_bytes(8, "little"), raw
 
 
 @lru_cache(maxsize=64)
 def _asked(sampling: Sampling, engine: str) -> bytes:
     """How an engine is asked, as parts of a digest: as in earlier versions where those knew all that it says."""
-    return _framed(repr(sampling).replace(", by_entropy=None", "")) + _framed(engine)
+    return b"".join((*_framed(repr(sampling).replace(", by_entropy=None", "")), *_framed(engine)))
 
 
 def write_segment(segment: Segment) -> bytes:
@@ -246,7 +246,7 @@ def write_segment(segment: Segment) -> bytes:
     if top is not None:
         arrays += [np.ascontiguousarray(top.tokens, np.int32), np.ascontiguousarray(top.logprobs, np.float32)]
     cached = b"" if segment.cached_tokens is None else _CACHED.pack(segment.cached_tokens)
-    return b"".join((header, *(array.data for array in arrays), cached))
+    return b"".join((header, *[array.data for array in arrays], cached))
 
 
 def read_segment(payload: bytes) -> Segment:

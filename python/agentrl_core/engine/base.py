@@ -166,21 +166,21 @@ class Segment:
     cached_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("logprobs", "entropies"):
-            numbers = getattr(self, name)
-            if numbers is None and name == "logprobs":
+        if self.logprobs is None:
+            raise InvalidInputError(
+                "Segment: logprobs is None; give the log-probability of every token that was sampled"
+            )
+        count = len(self.tokens)
+        for name, numbers in (("logprobs", self.logprobs), ("entropies", self.entropies)):
+            if numbers is not None and len(numbers) != count:
                 raise InvalidInputError(
-                    "Segment: logprobs is None; give the log-probability of every token that was sampled"
-                )
-            if numbers is not None and len(numbers) != len(self.tokens):
-                raise InvalidInputError(
-                    f"Segment: there are {len(numbers)} {name} of {len(self.tokens)} tokens; give one for each"
+                    f"Segment: there are {len(numbers)} {name} of {count} tokens; give one for each"
                 )
         if self.finish_reason not in ("stop", "length", "abort"):
             raise InvalidInputError(
                 f"Segment: finish_reason is {self.finish_reason!r}; give 'stop', 'length' or 'abort'"
             )
-        if not len(self.tokens) and self.finish_reason != "abort":
+        if not count and self.finish_reason != "abort":
             raise InvalidInputError(
                 f"Segment: it has no tokens, but its finish_reason is {self.finish_reason!r}; "
                 "only an aborted segment may be empty"

@@ -91,8 +91,8 @@ def fused(
         softcap: the model's soft cap, above 0, behind the factor and before the temperature:
             `config.final_logit_softcapping` of Gemma 2.
         workspace: bytes that logits and their derivatives may take at a time, whatever T and N are; at least a tile of
-            64 rows (512 on CUDA) is taken. None: 16 MiB, on CUDA 1 GiB. The gradient by `weight` is summed up in fp32
-            beside it.
+            512 rows on CUDA, 64 on a CPU with AVX-512, 128 on another is taken. None: 1 GiB on CUDA, 16 MiB on a CPU
+            with AVX-512, 32 MiB on another. The gradient by `weight` is summed up in fp32 beside it.
 
     Returns:
         `FusedOutput`: `loss` backpropagates into `hidden`, `weight` and `bias`, once (not twice differentiable).

@@ -162,7 +162,7 @@ class Path:
     def grown(self) -> int:
         """How many tokens it got since this was last asked."""
         before, self._counted = self._counted, self.length
-        return self.length - before
+        return self._counted - before
 
     def length_with(self, observation: Content) -> int:
         """Its tokens if the open action were answered so."""

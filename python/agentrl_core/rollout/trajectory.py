@@ -419,7 +419,7 @@ class Trajectory(View):
             index=len(self.turns),
             begin=here,
             length=self._path.length - here.tokens,
-            segments=tuple(part for part in self._path.open if isinstance(part, Segment)),
+            segments=tuple([part for part in self._path.open if isinstance(part, Segment)]),
             text=text,
             observation=outcome.observation,
             reward=outcome.reward,

@@ -280,6 +280,14 @@ impl<T: Float> Grouped<'_, T> {
             let values = T::doubles(&self.columns.values[first..last], &mut buffer.values);
             return of_groups(starts, values, &[], ddof, &mut buffer.found);
         }
+        if let Places::Scattered(scattered) = &self.places
+            && self.columns.weights.is_none()
+            && buffer.read == Read::Nothing
+            && let Some(found) = scattered.statistics(groups, &self.columns, ddof)
+        {
+            buffer.found = found;
+            return;
+        }
         self.read(groups, Read::Values, buffer);
         let Buffer { starts, values, weights, found, .. } = buffer;
         of_groups(starts, values, weights, ddof, found);

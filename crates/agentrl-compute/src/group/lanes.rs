@@ -11,6 +11,9 @@ const LANES: usize = 32;
 /// The most votes of a group that has a lane.
 const MOST: usize = 64;
 
+/// Groups with more votes than so many times the usual number have no lanes.
+const MORE: usize = 4;
+
 /// One number for each group.
 type Lanes<N> = [N; LANES];
 
@@ -30,28 +33,55 @@ pub(super) fn of_groups(starts: &[u32], values: &[f64], ddof: u32, found: &mut V
             continue;
         }
         let votes = &mut votes[..longest];
-        let full = shortest == longest && ends.len() == LANES + 1;
-        if !full {
-            lanes.counts = [0.0; LANES];
+        if shortest < longest || ends.len() <= LANES {
             votes.fill([f64::NAN; LANES]);
         }
         for (lane, values) in groups.enumerate() {
-            lanes.counts[lane] = values.len() as f64;
             votes.iter_mut().zip(values).for_each(|(votes, &value)| votes[lane] = value);
         }
-        if full {
-            wide(
-                #[inline(always)]
-                || lanes.fill::<true>(votes, f64::from(ddof)),
-            );
-        } else {
-            wide(
-                #[inline(always)]
-                || lanes.fill::<false>(votes, f64::from(ddof)),
-            );
-        }
-        found.extend(ends.windows(2).enumerate().map(|(lane, ends)| lanes.statistics(lane, ends[1] - ends[0])));
+        lanes.add(votes, ends.windows(2).map(|ends| ends[1] - ends[0]), ddof, found);
     }
+}
+
+/// The same of so many groups, of votes that stand anywhere, each with its group; most groups have `usual` votes or fewer. `None`
+/// where some have far more: then lanes would have more room than votes.
+#[inline(never)]
+pub(super) fn of_votes(
+    votes: &(impl Iterator<Item = (u32, f64)> + Clone),
+    groups: usize,
+    usual: usize,
+    ddof: u32,
+) -> Option<Vec<Statistics>> {
+    let (mut places, mut room, mut longest) = (vec![0; groups], Vec::new(), usual.max(1));
+    let counts = loop {
+        if longest > MOST.min(MORE * usual.max(1)) {
+            return None;
+        }
+        let first = |group: usize| (group / LANES * longest * LANES + group % LANES) as u32;
+        places.iter_mut().enumerate().for_each(|(group, place)| *place = first(group));
+        room.clear();
+        room.resize(groups.div_ceil(LANES) * longest, [f64::NAN; LANES]);
+        let lanes = room.as_flattened_mut();
+        // A group with more votes than there is room for writes over others, and is found when all are counted.
+        votes.clone().for_each(|(group, value)| {
+            let place = &mut places[group as usize];
+            if let Some(vote) = lanes.get_mut(*place as usize) {
+                *vote = value;
+            }
+            *place += LANES as u32;
+        });
+        let count = |(group, &place): (usize, &u32)| (place - first(group)) / LANES as u32;
+        let counts: Vec<u32> = places.iter().enumerate().map(count).collect();
+        match counts.iter().max() {
+            Some(&most) if most as usize > longest => longest = most as usize,
+            _ => break counts,
+        }
+    };
+    let (mut lanes, mut found) = (Found::default(), Vec::with_capacity(groups));
+    for (votes, counts) in room.chunks_mut(longest).zip(counts.chunks(LANES)) {
+        lanes.add(votes, counts.iter().copied(), ddof, &mut found);
+    }
+    Some(found)
 }
 
 /// What is known of groups.
@@ -65,6 +95,32 @@ struct Found {
 }
 
 impl Found {
+    /// Adds the statistics of groups with so many votes to those that are known; where a group has fewer votes than another, or
+    /// there are fewer groups than lanes, the others are NaN. Votes are overwritten.
+    #[inline(always)]
+    fn add(
+        &mut self,
+        votes: &mut [Lanes<f64>],
+        counts: impl ExactSizeIterator<Item = u32> + Clone,
+        ddof: u32,
+        found: &mut Vec<Statistics>,
+    ) {
+        self.counts = [0.0; LANES];
+        self.counts.iter_mut().zip(counts.clone()).for_each(|(known, count)| *known = f64::from(count));
+        if counts.len() == LANES && counts.clone().all(|count| count as usize == votes.len()) {
+            wide(
+                #[inline(always)]
+                || self.fill::<true>(votes, f64::from(ddof)),
+            );
+        } else {
+            wide(
+                #[inline(always)]
+                || self.fill::<false>(votes, f64::from(ddof)),
+            );
+        }
+        found.extend(counts.enumerate().map(|(lane, count)| self.statistics(lane, count)));
+    }
+
     /// Of groups of so many votes: all of them, or fewer and then NaN. Votes are overwritten.
     #[inline(always)]
     fn fill<const FULL: bool>(&mut self, votes: &mut [Lanes<f64>], ddof: f64) {
@@ -170,6 +226,7 @@ impl Grids {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::group::testing::{at, shuffle};
     use proptest::prelude::*;
 
     fn bits(found: &Statistics) -> (u64, [u64; 5]) {
@@ -214,10 +271,19 @@ mod tests {
             }
             let mut found = Vec::new();
             of_groups(&starts, &groups.concat(), ddof, &mut found);
-            prop_assert_eq!(found.len(), groups.len());
-            for (found, group) in found.iter().zip(&groups) {
-                prop_assert_eq!(bits(found), bits(&Statistics::of(group, &[], ddof)), "{:?}", group);
-            }
+            let expected: Vec<_> = groups.iter().map(|group| bits(&Statistics::of(group, &[], ddof))).collect();
+            prop_assert_eq!(found.iter().map(bits).collect::<Vec<_>>(), expected, "{:?}", groups);
+        }
+
+        #[test]
+        fn as_one_by_one_of_votes_that_stand_anywhere(groups in groups(), ddof in 0_u32..2, usual in 0_usize..20, seed in any::<u64>()) {
+            let votes: Vec<(u32, f64)> = (0..).zip(&groups).flat_map(|(id, group)| group.iter().map(move |&value| (id, value))).collect();
+            let votes = at(&shuffle(votes.len(), seed), &votes);
+            let most = groups.iter().map(Vec::len).max().unwrap_or(0);
+            let found = of_votes(&votes.into_iter(), groups.len(), usual, ddof);
+            prop_assert_eq!(found.is_some(), most <= MOST.min(MORE * usual.max(1)), "{} {}", most, usual);
+            let expected: Vec<_> = groups.iter().map(|group| bits(&Statistics::of(group, &[], ddof))).collect();
+            prop_assert!(found.is_none_or(|found| found.iter().map(bits).collect::<Vec<_>>() == expected), "{:?}", groups);
         }
     }
 }

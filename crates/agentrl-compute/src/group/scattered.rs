@@ -7,6 +7,8 @@
 use std::ops::Range;
 
 use super::columns::Columns;
+use super::lanes;
+use super::moments::Statistics;
 use super::votes::Buffer;
 use crate::keys::{Ids, Near};
 use crate::{Float, Result, par};
@@ -129,6 +131,27 @@ impl<'a, T: Float> Scattered<'a, T> {
         (0..self.groups).step_by(size).map(|first| first..self.groups.min(first + size)).collect()
     }
 
+    /// The statistics of a bucket's groups, of votes without weights; `None` where some have far more votes than others.
+    pub(super) fn statistics(
+        &self,
+        groups: &Range<usize>,
+        columns: &Columns<'_, T>,
+        ddof: u32,
+    ) -> Option<Vec<Statistics>> {
+        let usual = |votes: usize| votes.div_ceil(groups.len());
+        if !self.pieces.is_empty() {
+            let bucket = groups.start >> self.bits;
+            let size = self.pieces.iter().map(|piece| piece.bucket(bucket).len()).sum();
+            let votes = self.pieces.iter().flat_map(|piece| piece.votes(bucket));
+            return lanes::of_votes(&votes, groups.len(), usual(size), ddof);
+        }
+        let votes = columns.groups.iter().zip(columns.values).map(|(&group, value)| (group, value.to_f64()));
+        let usual = usual(columns.values.len());
+        let Some(valid) = columns.valid else { return lanes::of_votes(&votes, groups.len(), usual, ddof) };
+        let valid = votes.zip(valid).filter_map(|(vote, &valid)| valid.then_some(vote));
+        lanes::of_votes(&valid, groups.len(), usual, ddof)
+    }
+
     /// Reads the votes of a bucket's groups, and if asked to their rows and weights.
     pub(super) fn read(&self, groups: &Range<usize>, columns: &Columns<'_, T>, with_rows: bool, buffer: &mut Buffer) {
         let bucket = groups.start >> self.bits;
@@ -174,17 +197,6 @@ impl<'a, T: Float> Scattered<'a, T> {
 /// Reads the votes of all groups of a few rows.
 fn read_few<T: Float>(columns: &Columns<'_, T>, with_rows: bool, buffer: &mut Buffer) {
     let Buffer { starts, values, weights, rows, .. } = buffer;
-    if columns.weights.is_none() && columns.valid.is_none() && !with_rows {
-        columns.groups.iter().for_each(|&group| starts[group as usize] += 1);
-        ends(starts);
-        values.resize(columns.values.len(), 0.0);
-        for (&group, value) in columns.groups.iter().zip(columns.values).rev() {
-            let place = &mut starts[group as usize];
-            *place -= 1;
-            values[*place as usize] = value.to_f64();
-        }
-        return;
-    }
     let votes = (0..columns.values.len()).filter(|&row| columns.votes(row));
     votes.clone().for_each(|row| starts[columns.groups[row] as usize] += 1);
     let count = ends(starts);
@@ -254,6 +266,13 @@ impl<T: Float> Piece<'_, T> {
 
     fn bucket(&self, bucket: usize) -> Range<usize> {
         self.starts[bucket] as usize..self.starts[bucket + 1] as usize
+    }
+
+    /// The votes of a bucket, each with the place of its group among those of the bucket.
+    fn votes(&self, bucket: usize) -> impl Iterator<Item = (u32, f64)> + Clone {
+        let votes = self.bucket(bucket);
+        let tags = self.tags[votes.clone()].iter();
+        tags.zip(&self.values.values()[votes]).map(|(tag, value)| (tag >> ROW_BITS, value.to_f64()))
     }
 }
 
