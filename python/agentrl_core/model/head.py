@@ -17,8 +17,8 @@ from agentrl_core.model import cuda
 from agentrl_core.model.products import multiply
 
 # Logits are made by GEMMs of this many rows, the last one padded: then the log-prob of a row has the same bits whatever
-# rows stand beside it. Large enough for each device to be busy: on a CPU whose registers have less than 512 bits 128 rows
-# are a tenth faster than 64.
+# rows stand beside it. Large enough for each device to be busy: on a CPU without AVX-512 128 rows are a tenth faster
+# than 64.
 _CPU_TILE = 64 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 128
 _TILE = {"cpu": _CPU_TILE, "cuda": 512}
 # Bytes of logits. Every chunk reads and writes the sum of the weight's gradients once, so few large ones are better; on
