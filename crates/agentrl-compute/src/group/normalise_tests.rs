@@ -234,9 +234,12 @@ fn the_room_of_results_holds_the_votes_before() -> Result<()> {
             order
         };
         let sorted = (at(&order, &values), at(&order, &ids), at(&order, &valid), at(&order, &weights));
-        for (masked, weighted, options) in
-            [(false, false, Options::default()), (true, true, Options::default()), (true, false, median)]
-        {
+        for (masked, weighted, options) in [
+            (false, false, Options::default()),
+            (true, false, Options::default()),
+            (true, true, Options::default()),
+            (true, false, median),
+        ] {
             let columns = |values, valid, weights| Columns {
                 valid: masked.then_some(valid),
                 weights: weighted.then_some(weights),

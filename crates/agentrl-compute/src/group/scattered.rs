@@ -2,7 +2,7 @@
 //!
 //! A row's group is far from its neighbour's, so what is known of a group would be fetched from slow memory for each row.
 //! Hence two steps, both of which read and write along: pieces of rows are sorted into buckets of neighbouring groups, and
-//! later each bucket, which is small enough for a core's own memory, into its groups.
+//! later each bucket, which is small enough for a core's own memory, into its groups, or straight to their lanes.
 
 use std::ops::Range;
 
