@@ -87,12 +87,12 @@ def history(
         >>> anchors[0].tolist(), paths[1].tolist()
         ([0, 1, 2, 1], [False, True, False, True])
     """
-    dense_states = columns.keys(states, "states")
-    count = len(dense_states)
+    seen = columns.ids(states, "states")
+    count = len(seen)
     return _core.keys.history(
-        dense_states,
-        columns.keys(trajectory_ids, "trajectory_ids", length=count),
-        columns.keys(group_ids, "group_ids", length=count),
+        seen,
+        columns.ids(trajectory_ids, "trajectory_ids", length=count),
+        columns.ids(group_ids, "group_ids", length=count),
         levels,
     )
 

@@ -284,13 +284,16 @@ type Levels<'py> = Vec<(Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<bool>>)>;
 #[pyfunction]
 fn history<'py>(
     py: Python<'py>,
-    states: PyReadonlyArray1<'py, u32>,
-    trajectories: PyReadonlyArray1<'py, u32>,
-    groups: PyReadonlyArray1<'py, u32>,
+    states: &Bound<'py, PyAny>,
+    trajectories: &Bound<'py, PyAny>,
+    groups: &Bound<'py, PyAny>,
     levels: Whole<usize>,
 ) -> PyResult<Levels<'py>> {
-    let (states, levels) = (slice("states", &states)?, levels.named("levels")?);
-    let (trajectories, groups) = (slice("trajectories", &trajectories)?, slice("groups", &groups)?);
+    let (states, levels) = (labels(py, states, "states")?, levels.named("levels")?);
+    let trajectories = labels(py, trajectories, "trajectory_ids")?;
+    let groups = labels(py, groups, "group_ids")?;
+    let (states, groups) = (states.slice("states")?, groups.slice("group_ids")?);
+    let trajectories = trajectories.slice("trajectory_ids")?;
     let made = run(py, states.len(), || keys::history(states, trajectories, groups, levels))?;
     let level = |level: keys::History| (PyArray1::from_vec(py, level.keys.ids), PyArray1::from_vec(py, level.valid));
     Ok(made.into_iter().map(level).collect())
