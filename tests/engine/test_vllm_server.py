@@ -157,6 +157,22 @@ def test_aborted_requests_have_exactly_what_was_generated(generate):
             np.testing.assert_allclose(segment.entropies, other.entropies[:count], atol=1e-5)
 
 
+def test_closing_while_requests_end_leaves_nothing_in_the_loop(server, tokenizer):
+    made = engine.VllmServer(server.url, tokenizer, seconds=600.0)
+    requests = [Request(np.array([5, 6, number], np.int32), number, Sampling(max_tokens=100)) for number in range(4)]
+
+    async def run():
+        tasks = [asyncio.create_task(made.generate(request)) for request in requests]
+        await asyncio.sleep(0.0)
+        for request in requests:
+            made.abort(request)
+        await asyncio.to_thread(made.close)
+        return await asyncio.gather(*tasks)
+
+    assert {segment.finish_reason for segment in asyncio.run(run())} <= {"abort", "length"}
+    assert not asyncio.all_tasks(made._loop)
+
+
 def counted(server, name):
     """A counter among the server's metrics."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as answer:

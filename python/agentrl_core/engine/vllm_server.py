@@ -47,7 +47,6 @@ class _Asked:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     leaves: bool = False
     """It shall end as it is."""
-    aborting: asyncio.Task[None] | None = None
 
 
 class VllmServer:
@@ -139,6 +138,7 @@ class VllmServer:
         # Of the loop alone.
         self._servers = [Server(url, seconds) for url in urls]
         self._homes: OrderedDict[str, Server] = OrderedDict()
+        self._aborting: set[asyncio.Task[None]] = set()
         self._goes_on = asyncio.Event()
         """Unset while weights are replaced."""
         self._goes_on.set()
@@ -311,7 +311,9 @@ class VllmServer:
             if not asked.leaves:
                 asked.leaves = True
                 if asked.server is not None:
-                    asked.aborting = self._loop.create_task(self._abort(asked, asked.server))
+                    task = self._loop.create_task(self._abort(asked, asked.server))
+                    self._aborting.add(task)
+                    task.add_done_callback(self._aborting.discard)
 
     @staticmethod
     async def _abort(asked: _Asked, server: Server) -> None:
@@ -352,5 +354,10 @@ class VllmServer:
 
     async def _end(self) -> None:
         await self._quiet()
+        # Their requests are over. What is still on its way to a server would be cut off with the connection.
+        aborting = list(self._aborting)
+        for task in aborting:
+            task.cancel()
+        await asyncio.gather(*aborting, return_exceptions=True)
         for server in self._servers:
             await server.close()
