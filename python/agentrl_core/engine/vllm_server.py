@@ -354,7 +354,7 @@ class VllmServer:
 
     async def _end(self) -> None:
         await self._quiet()
-        # Their requests are over. What is still on its way to a server would be cut off with the connection.
+        # Their requests are over. A connection that is in use would stay open behind the loop.
         aborting = list(self._aborting)
         for task in aborting:
             task.cancel()
