@@ -22,6 +22,8 @@ pub(crate) mod exports {
     use super::{arrow_lists, arrow_numbers};
     #[pymodule_export]
     use crate::lists::flat_lists;
+    #[pymodule_export]
+    use crate::plain::{is_finite, is_plain};
 }
 
 /// The parts of an Arrow array or stream; a table of one column is that column, and a dictionary its values.

@@ -15,6 +15,7 @@ mod forest;
 mod ingest;
 mod lists;
 mod pack;
+mod plain;
 mod search;
 mod shared;
 mod store;

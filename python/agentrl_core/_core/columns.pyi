@@ -1,12 +1,16 @@
 # Columns that Python or Arrow holds, as flat values.
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["arrow_lists", "arrow_numbers", "flat_lists"]
+__all__ = ["arrow_lists", "arrow_numbers", "flat_lists", "is_finite", "is_plain"]
 
 def arrow_lists(values: object, name: str) -> tuple[NDArray[Any], NDArray[np.int64]] | None: ...
 def arrow_numbers(values: object, name: str) -> NDArray[Any]: ...
 def flat_lists(rows: list[list[Any]], name: str, dtype: str) -> NDArray[Any]: ...
+def is_finite(values: NDArray[Any]) -> bool: ...
+def is_plain(
+    values: object, kinds: str, length: int | None = None, dimensions: tuple[int, ...] | None = None
+) -> TypeGuard[NDArray[Any]]: ...

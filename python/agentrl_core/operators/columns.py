@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +15,10 @@ from agentrl_core.exceptions import InvalidInputError
 _STATE_BYTES = 16
 _LARGEST = np.iinfo(np.int64).max
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
-_DOUBLES = (np.dtype(np.float64),)
-_INTEGERS = (np.dtype(np.int64),)
-_BOOLEANS = (np.dtype(np.bool_),)
-_IDS = (np.dtype(np.int64), np.dtype(np.uint32))
+_IDS = "qI"
+"""Ids that the core takes as they are, by NumPy's letters: int64 and uint32."""
+
+is_plain = _core.columns.is_plain
 
 
 def numbers(
@@ -36,7 +35,7 @@ def numbers(
     Raises:
         InvalidInputError: of another number of dimensions, not numbers, or of another length.
     """
-    if _is_plain(values, _FLOATS, dimensions, length):
+    if is_plain(values, "df", length, dimensions):
         return values
     array = column(values, name, dimensions=dimensions)
     if array.dtype not in _FLOATS:
@@ -59,9 +58,10 @@ def optional_numbers(values: object | None, name: str, *, length: int) -> NDArra
 
 def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[np.float64]:
     """A column of numbers as `float64`, in which everything is computed; see `numbers`."""
-    if _is_plain(values, _DOUBLES, length=length):
+    if is_plain(values, "d", length):
         return values
-    return numbers(values, name, length=length).astype(np.float64, copy=False)
+    array = numbers(values, name, length=length)
+    return array if is_plain(array, "d") else array.astype(np.float64)
 
 
 def alike(**columns: object) -> list[NDArray[Any]]:
@@ -100,12 +100,8 @@ def representable(results: NDArray[Any]) -> NDArray[Any]:
     Raises:
         InvalidInputError: so it is.
     """
-    # A sum of squares is finite only where all of them are; where it is not, they may only be large.
-    if math.isfinite(np.vdot(results, results)):
-        return results
-    lost = ~np.isfinite(results)
-    if lost.any():
-        place = tuple(int(index) for index in np.argwhere(lost)[0])
+    if not _core.columns.is_finite(results):
+        place = tuple(int(index) for index in np.argwhere(~np.isfinite(results))[0])
         raise InvalidInputError(
             f"the result at {place} is too large for {results.dtype}; scale the numbers that it is made of"
         )
@@ -118,7 +114,7 @@ def integers(values: object, name: str, *, length: int | None = None) -> NDArray
     Raises:
         InvalidInputError: not one-dimensional, not whole numbers, or of another length.
     """
-    if _is_plain(values, _INTEGERS, length=length):
+    if is_plain(values, "q", length):
         return values
     array = column(values, name)
     if array.dtype.kind not in "iu":
@@ -138,7 +134,7 @@ def mask(
     """
     if values is None:
         return None
-    if _is_plain(values, _BOOLEANS, length=length):
+    if is_plain(values, "?", length):
         return values
     array = column(values, name)
     if array.dtype != np.bool_ and len(array):
@@ -168,7 +164,7 @@ def keys(
     Raises:
         InvalidInputError: ids of another type, or of another length.
     """
-    if _is_plain(values, _IDS):
+    if is_plain(values, _IDS):
         dense, _ = _core.keys.dense(values)
     elif isinstance(values, (list, tuple)):
         dense, _ = _core.keys.dense(list(values), name)
@@ -192,7 +188,7 @@ def named(values: object, name: str, *, length: int) -> tuple[NDArray[np.uint32]
     """
     if isinstance(values, tuple):
         values = list(values)
-    elif not (isinstance(values, list) or _is_plain(values, _INTEGERS)):
+    elif not (isinstance(values, list) or is_plain(values, "q")):
         texts = is_arrow(values) and not _holds_integers(values, name)
         array = np.asarray(values) if texts else column(values, name)
         if array.dtype.kind in "iu" and array.dtype != np.uint64:
@@ -210,7 +206,7 @@ def ids(values: object, name: str, *, length: int | None = None, first: str = "t
     Raises:
         InvalidInputError: as `keys`.
     """
-    if _is_plain(values, _IDS, length=length):
+    if is_plain(values, _IDS, length):
         return values
     if isinstance(values, np.ndarray) or not (isinstance(values, (list, tuple)) or is_arrow(values)):
         values = column(values, name, dimensions=(1, 2))
@@ -250,7 +246,7 @@ def marks(values: object, name: str, *, dimensions: tuple[int, ...]) -> NDArray[
     Raises:
         InvalidInputError: of another number of dimensions, or of something else.
     """
-    if _is_plain(values, _BOOLEANS, dimensions):
+    if is_plain(values, "?", None, dimensions):
         return values
     table = column(values, name, dimensions=dimensions)
     if table.dtype.kind not in "biu" or (table.size and (table.min() < 0 or table.max() > 1)):
@@ -447,21 +443,6 @@ def _is_whole(values: Any) -> bool:
 def is_arrow(values: object) -> bool:
     """Whether something is an Arrow array, or a stream of them, of whatever library."""
     return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
-
-
-def _is_plain(
-    values: object,
-    dtypes: tuple[np.dtype[Any], ...],
-    dimensions: tuple[int, ...] = (1,),
-    length: int | None = None,
-) -> TypeGuard[NDArray[Any]]:
-    """Whether something is a column of one of some types that the core may look at as it is, which most are."""
-    if type(values) is not np.ndarray or values.dtype not in dtypes or values.ndim not in dimensions:
-        return False
-    if length is not None and len(values) != length:
-        return False
-    flags = values.flags
-    return flags.c_contiguous and flags.aligned
 
 
 def _flat(array: NDArray[Any]) -> NDArray[Any]:

@@ -156,9 +156,10 @@ def _columns(given: object, name: str, length: int) -> dict[str, NDArray[Any]]:
 
 
 def _int32(tokens: object) -> NDArray[np.int32]:
+    if columns.is_plain(tokens, "i"):
+        return tokens
     if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1:
-        flags = tokens.flags
-        return tokens if flags.c_contiguous and flags.aligned else np.require(tokens, requirements=("C", "A"))
+        return np.require(tokens, requirements=("C", "A"))
     wide = columns.integers(tokens, "tokens")
     if len(wide) and not -(2**31) <= wide.min() <= wide.max() < 2**31:
         raise InvalidInputError(f"tokens are from {wide.min()} to {wide.max()}; token ids fit 32 bits")

@@ -399,7 +399,8 @@ def optimal_token_baseline(
     """
     given = {"returns": returns, "energies": energies}
     rows, (to_come, norms) = _Rows.of(given, None, offsets, mask, None, None)
-    to_come, norms = to_come.astype(np.float64, copy=False), norms.astype(np.float64, copy=False)
+    if rows.dtype != np.float64:
+        to_come, norms = to_come.astype(np.float64), norms.astype(np.float64)
     advantages = _core.returns.optimal_token_baseline(
         to_come,
         norms,

@@ -112,17 +112,16 @@ impl Labels<'_> {
 
 /// Ids in no particular order of an array of integers; ids that are such already are read as they are.
 pub(super) fn labels<'py>(py: Python<'py>, values: &Bound<'py, PyAny>, name: &str) -> PyResult<Labels<'py>> {
-    if let Ok(array) = values.cast::<PyArray1<u32>>() {
-        let array = array.readonly();
-        let ids = slice(name, &array)?;
-        let made = match run(py, ids.len(), || keys::label_integers(ids))?.ids {
+    integers!(values, name, |keys| {
+        let made = match run(py, keys.len(), || keys::label_integers(keys))?.ids {
             Cow::Borrowed(_) => None,
             Cow::Owned(ids) => Some(ids),
         };
-        return Ok(made.map_or(Labels::Given(array), Labels::Made));
-    }
-    integers!(values, name, |keys| {
-        return run(py, keys.len(), || keys::label_integers(keys)).map(|made| Labels::Made(made.ids.into_owned()));
+        // Only ids of 32 bits can be labels as they are.
+        return match made {
+            Some(ids) => Ok(Labels::Made(ids)),
+            None => Ok(Labels::Given(values.extract()?)),
+        };
     });
     Err(not_keys(name, values))
 }
@@ -319,6 +318,8 @@ fn similar<'py>(
     };
     let read = |(row, item)| text(item).ok_or_else(|| not_text("texts", row, item));
     let texts = texts.iter().enumerate().map(read).collect::<PyResult<Vec<&str>>>()?;
-    let made = released(py, || keys::similar(&texts, groups, threshold, similarity))?;
+    // Each text may be compared with every other.
+    let most = texts.iter().map(|text| text.len()).sum::<usize>().saturating_mul(texts.len());
+    let made = run(py, most, || keys::similar(&texts, groups, threshold, similarity))?;
     Ok(PyArray1::from_vec(py, made.ids))
 }

@@ -171,13 +171,13 @@ def window_quantile(
     """
     if capacity < 1 or not 0.0 <= q <= 1.0:
         raise InvalidInputError(f"capacity is {capacity} and q {q}; give at least 1, and a number from 0 to 1")
-    column = columns.numbers(values, "values").astype(np.float64)
-    if not np.isfinite(column).all():
+    column = columns.doubles(values, "values")
+    if not _core.columns.is_finite(column):
         raise InvalidInputError(f"values holds {column[~np.isfinite(column)][0]}; give finite numbers")
     try:
         window = [[float(value) for value in step] for step in state]
         stored = [value for step in window for value in step]
-        known = bool(np.isfinite(stored).all())
+        known = all(map(math.isfinite, stored))
     except (TypeError, ValueError):
         known = False
     if not known:

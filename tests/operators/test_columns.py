@@ -1,0 +1,83 @@
+"""Columns that the core may look at are taken as they are; whatever else holds the same numbers becomes one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
+
+TAKEN: list[tuple[Callable[..., Any], str]] = [
+    (columns.numbers, "float32"),
+    (columns.numbers, "float64"),
+    (columns.doubles, "float64"),
+    (columns.integers, "int64"),
+    (columns.ids, "int64"),
+    (columns.ids, "uint32"),
+    (columns.mask, "bool"),
+]
+
+
+def as_memmap(column: np.ndarray) -> np.ndarray:
+    return column.view(np.memmap)
+
+
+@pytest.mark.parametrize(("take", "kind"), TAKEN)
+def test_a_plain_column_is_not_copied_and_others_are_made_plain(take: Callable[..., Any], kind: str) -> None:
+    column = np.array([1, 0, 1, 1, 0]).astype(kind)
+    assert take(column, "values") is column
+    assert take(column, "values", length=5) is column
+    assert take(column[1:], "values", length=4).base is column
+    padded = np.zeros(1 + column.nbytes, np.uint8)
+    unaligned = padded[1:].view(column.dtype)
+    unaligned[:] = column
+    big_endian = column.astype(column.dtype.newbyteorder(">"))
+    for other in [np.repeat(column, 2)[::2], column[::-1].copy()[::-1], unaligned, big_endian, as_memmap(column)]:
+        made = take(other, "values", length=5)
+        assert type(made) is np.ndarray
+        assert made.dtype == column.dtype
+        assert made.flags.c_contiguous
+        assert made.flags.aligned
+        assert made.tolist() == column.tolist()
+    for wrong in [column[:4], column[:, None], column[0]]:
+        with pytest.raises(InvalidInputError, match="values has"):
+            take(wrong, "values", length=5)
+
+
+def test_a_type_of_the_same_numbers_is_plain_too() -> None:
+    values = np.arange(4, dtype=np.longlong)
+    assert columns.integers(values, "values").dtype == np.int64
+    annotated = np.arange(4.0).astype(np.dtype(np.float64, metadata={"unit": "s"}))
+    assert columns.doubles(annotated, "values").tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_tables_have_the_dimensions_that_are_asked_for() -> None:
+    table = np.ones((2, 3))
+    assert columns.numbers(table, "values", dimensions=(1, 2)) is table
+    assert columns.numbers(table, "values", dimensions=(2,), length=2) is table
+    assert columns.numbers(table.T, "values", dimensions=(2,)).flags.c_contiguous
+    with pytest.raises(InvalidInputError, match=r"values has shape \(2, 3\)"):
+        columns.numbers(table, "values")
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
+def test_one_number_that_is_too_large_is_found_wherever_it_stands(kind: type, wrong: float) -> None:
+    most = np.finfo(kind).max
+    for rows in (0, 1, 7, 64, 131):
+        results = np.full(rows, most, kind)
+        assert columns.representable(results) is results, "a sum of them would not be finite"
+        for row in range(rows):
+            results[row] = wrong
+            with pytest.raises(InvalidInputError, match=rf"the result at \({row},\) is too large for {results.dtype}"):
+                columns.representable(results)
+            results[row] = most
+    table = np.zeros((3, 5), kind)
+    assert columns.representable(table) is table
+    table[2, 1] = wrong
+    with pytest.raises(InvalidInputError, match=r"the result at \(2, 1\) is too large"):
+        columns.representable(table)
