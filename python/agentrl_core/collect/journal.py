@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import struct
 import threading
@@ -13,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from agentrl_core import _core
 from agentrl_core.data.json_text import to_json
 from agentrl_core.engine.base import Request, Sampling, Segment, Top
 from agentrl_core.env.base import Context, Outcome
@@ -213,7 +213,8 @@ def question(request: Request, engine: str) -> bytes:
 
 
 def _digest(pieces: Sequence[bytes | memoryview]) -> bytes:
-    return hashlib.blake2b(b"".join(pieces), digest_size=DIGEST_BYTES).digest()
+    # Each request has the whole context so far: what long episodes ask has to be read at the speed of memory.
+    return _core.keys.hash_bytes(b"".join(pieces))
 
 
 def _framed(part: bytes | str) -> tuple[bytes, bytes]:
@@ -224,8 +225,8 @@ def _framed(part: bytes | str) -> tuple[bytes, bytes]:
 
 @lru_cache(maxsize=64)
 def _asked(sampling: Sampling, engine: str) -> bytes:
-    """How an engine is asked, as parts of a digest: as in earlier versions where those knew all that it says."""
-    return b"".join((*_framed(repr(sampling).replace(", by_entropy=None", "")), *_framed(engine)))
+    """How an engine is asked, as parts of a digest."""
+    return b"".join((*_framed(repr(sampling)), *_framed(engine)))
 
 
 def write_segment(segment: Segment) -> bytes:

@@ -22,7 +22,7 @@ use crate::error::invalid;
 #[pymodule(submodule, name = "keys", module = "agentrl_core._core")]
 pub(crate) mod exports {
     #[pymodule_export]
-    use super::{dense, history, label, named, pair, similar};
+    use super::{dense, hash_bytes, history, label, named, pair, similar};
 }
 
 /// Does something with the slice of an array of integers of any width.
@@ -93,6 +93,12 @@ fn named<'py>(
     let made = dense_items(name, &items)?;
     let names = first_rows(&made).into_iter().map(|row| items[row].str()).collect::<PyResult<Vec<_>>>()?;
     Ok((PyArray1::from_vec(py, made.ids), PyList::new(py, names)?))
+}
+
+/// The hash of some bytes, of 16 bytes.
+#[pyfunction]
+fn hash_bytes<'py>(py: Python<'py>, value: &[u8]) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, &agentrl_compute::hash::hash_bytes(value))
 }
 
 /// Ids in no particular order.
