@@ -95,7 +95,7 @@ fn named<'py>(
     Ok((PyArray1::from_vec(py, made.ids), PyList::new(py, names)?))
 }
 
-/// The hash of some bytes, of 16 bytes.
+/// The hash of some bytes, 16 bytes long.
 #[pyfunction]
 fn hash_bytes<'py>(py: Python<'py>, value: &[u8]) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &agentrl_compute::hash::hash_bytes(value))
@@ -324,8 +324,8 @@ fn similar<'py>(
     };
     let read = |(row, item)| text(item).ok_or_else(|| not_text("texts", row, item));
     let texts = texts.iter().enumerate().map(read).collect::<PyResult<Vec<&str>>>()?;
-    // Each text may be compared with every other.
-    let most = texts.iter().map(|text| text.len()).sum::<usize>().saturating_mul(texts.len());
-    let made = run(py, most, || keys::similar(&texts, groups, threshold, similarity))?;
+    // Each character may be compared with every other.
+    let bytes: usize = texts.iter().map(|text| text.len()).sum();
+    let made = run(py, bytes.saturating_mul(bytes), || keys::similar(&texts, groups, threshold, similarity))?;
     Ok(PyArray1::from_vec(py, made.ids))
 }
