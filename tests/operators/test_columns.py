@@ -48,6 +48,20 @@ def test_a_plain_column_is_not_copied_and_others_are_made_plain(take: Callable[.
             take(wrong, "values", length=5)
 
 
+@pytest.mark.parametrize("kind", ["bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32"])
+def test_numbers_of_other_types_become_doubles_of_their_own(kind: str) -> None:
+    column = np.array([1, 0, 1, 1]).astype(kind)
+    for given in [column, np.repeat(column, 2)[::2], column.astype(column.dtype.newbyteorder(">")), column.tolist()]:
+        made = columns.doubles(given, "values", length=4)
+        assert made.dtype == np.float64
+        assert made.tolist() == [1.0, 0.0, 1.0, 1.0]
+        assert not np.shares_memory(made, column)
+        with pytest.raises(InvalidInputError, match="values has 4 rows but the first column has 5"):
+            columns.doubles(given, "values", length=5)
+    with pytest.raises(InvalidInputError, match=r"values has shape \(4, 1\)"):
+        columns.doubles(column[:, None], "values")
+
+
 def test_a_type_of_the_same_numbers_is_plain_too() -> None:
     values = np.arange(4, dtype=np.longlong)
     assert columns.integers(values, "values").dtype == np.int64

@@ -60,6 +60,8 @@ def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[
     """A column of numbers as `float64`, in which everything is computed; see `numbers`."""
     if is_plain(values, "d", length):
         return values
+    if is_plain(values, "?qf", length):
+        return values.astype(np.float64)
     array = numbers(values, name, length=length)
     return array if is_plain(array, "d") else array.astype(np.float64)
 

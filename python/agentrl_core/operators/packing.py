@@ -96,8 +96,9 @@ def tree_layout(
     flat = _int32(tokens)
     count = len(flat)
     added = {} if summed is None else _columns(summed, "summed", count)
-    alike = {} if same is None else _columns(same, "same", count)
-    alike = {name: values.astype(np.float32, copy=False) for name, values in alike.items()}
+    alike = {}
+    if same is not None:
+        alike = {name: values.astype(np.float32, copy=False) for name, values in _columns(same, "same", count).items()}
     take = None
     if buffers is not None:
         if not hasattr(buffers, "take"):
