@@ -98,10 +98,11 @@ fn decayed_beta<'py>(
         same = vec![decay.extract()?; columns.values.len()];
         &same
     };
-    let names: Vec<String> = memory.names.iter().map(|name| name.to_string()).collect();
-    let after = run(py, columns.values.len(), || {
-        baseline::decayed_beta(&columns, decays, &memory.past, |group| names[group].clone())
-    })?;
+    let names = memory.names.clone().unbind();
+    let name = |group: usize| {
+        Python::attach(|py| names.bind(py).get_item(group).map_or_else(|_| group.to_string(), |name| name.to_string()))
+    };
+    let after = run(py, columns.values.len(), || baseline::decayed_beta(&columns, decays, &memory.past, name))?;
     let rate = |&[won, lost]: &[f64; 2]| if won + lost > 0.0 { won / (won + lost) } else { initial };
     Ok((of_rows(py, &columns, &memory.past, rate), memory.write(&after)?))
 }
