@@ -12,8 +12,8 @@ _BLOCK = 2**22
 def multiply(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> None:
     """A product of matrices into `out`, or added to it, in the precision of `out`."""
     same = left.dtype == out.dtype
-    if same and left.numel() and right.numel() and _by_onednn(left, right):
-        _multiply_by_blocks(left, right, out, add=add)
+    if same and not add and left.numel() and right.numel() and _by_onednn(left, right):
+        _multiply_by_blocks(left, right, out)
     elif same and add:
         out.addmm_(left, right)
     elif same:
@@ -27,17 +27,18 @@ def multiply(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> 
 def _by_onednn(left: Tensor, right: Tensor) -> bool:
     """Whether oneDNN multiplies: fp32 on a CPU, where torch has it and it is faster than torch.mm, which is MKL's.
 
-    With registers of 512 bits it always is on CPUs of AMD, of which MKL leaves half idle: it is twice as fast. With
-    those of 256 bits it is where the right one is transposed, as the weight behind hidden states: 1.5 times as fast.
-    MKL is elsewhere, most of all where the left one is transposed, as for the gradient by the weight.
+    It is 1.5 times as fast where the right one is transposed, as the weight behind hidden states, and with registers of
+    512 bits where neither is, as for the gradient by the states: on CPUs of AMD, MKL leaves half of those idle. Where
+    the left one is transposed, as for the gradient by the weight, oneDNN has it copied, and where the product is added
+    it has no place to add it to: both together cost a quarter of such a product, and MKL does it at once.
     """
     if left.device.type != "cpu" or left.dtype != torch.float32 or not torch._C._get_mkldnn_enabled():  # noqa: SLF001
         return False
-    is_faster = torch.backends.cpu.get_cpu_capability() == "AVX512" or right.t().is_contiguous()
-    return is_faster and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512" and left.is_contiguous()
+    return (wide or right.t().is_contiguous()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def _multiply_by_blocks(left: Tensor, right: Tensor, out: Tensor, *, add: bool) -> None:
+def _multiply_by_blocks(left: Tensor, right: Tensor, out: Tensor) -> None:
     """The same by oneDNN, which gives its product in new memory: so much of it at a time as stays in the cache."""
     rows, columns = out.shape
     by_rows = rows > columns
@@ -47,8 +48,5 @@ def _multiply_by_blocks(left: Tensor, right: Tensor, out: Tensor, *, add: bool) 
         block = (part, slice(None)) if by_rows else (slice(None), part)
         factors = (left[part], right.t()) if by_rows else (left, right.t()[part])
         product = torch.ops.mkldnn._linear_pointwise(*factors, None, "none", [], "")  # noqa: SLF001
-        if add:
-            out[block].add_(product)
-        else:
-            out[block].copy_(product)
+        out[block].copy_(product)
         del product  # before the next one is made
