@@ -18,7 +18,7 @@ from common import Bench
 from head_loss import Problem, plain_head
 from torch import Tensor
 
-# Of glibc's malloc.h: from how many bytes on a block is mapped by itself.
+# The option of glibc's mallopt that says from how many bytes on a block is mapped by itself.
 _MMAP_THRESHOLD = -3
 SHAPES = ("1024x512x32768", "2048x256x32768", "512x1024x65536")
 
@@ -26,8 +26,8 @@ SHAPES = ("1024x512x32768", "2048x256x32768", "512x1024x65536")
 def peak_mib(call: Callable[[], object]) -> float:
     """MiB of resident memory at the highest point of a call, beyond what there was before it.
 
-    Large blocks come straight from the system meanwhile and go straight back: else it counts what the allocator keeps
-    of earlier calls, which makes 20 MiB to 70 of the same one.
+    Large blocks come straight from the system meanwhile and go straight back: else what the allocator keeps of earlier
+    calls is counted, which is more or less by chance.
     """
     library = ctypes.CDLL(None)
     library.mallopt(_MMAP_THRESHOLD, 2**20)

@@ -27,10 +27,10 @@ def multiply(left: Tensor, right: Tensor, out: Tensor, *, add: bool = False) -> 
 def _by_onednn(left: Tensor, right: Tensor) -> bool:
     """Whether oneDNN multiplies: fp32 on a CPU, where torch has it and it is faster than torch.mm, which is MKL's.
 
-    It is 1.5 times as fast where the right one is transposed, as the weight behind hidden states, and with registers of
-    512 bits where neither is, as for the gradient by the states: on CPUs of AMD, MKL leaves half of those idle. Where
-    the left one is transposed, as for the gradient by the weight, oneDNN has it copied, and where the product is added
-    it has no place to add it to: both together cost a quarter of such a product, and MKL does it at once.
+    It is where the right one is transposed, as the weight behind hidden states, and with registers of 512 bits where
+    neither is, as for the gradient by the states: on CPUs of AMD, MKL leaves half of those idle. It is not where the
+    left one is transposed, as for the gradient by the weight: it works on a copy of that one, and its product comes in
+    new memory and has yet to be added, where MKL does all at once.
     """
     if left.device.type != "cpu" or left.dtype != torch.float32 or not torch._C._get_mkldnn_enabled():  # noqa: SLF001
         return False
