@@ -73,7 +73,7 @@ def main() -> None:
 
 def small_batches(bench: Bench, rng: np.random.Generator) -> None:
     """What a batch has: some hundred rows to some ten thousand; so many calls in a row that their time can be read."""
-    for rows in (100, 1_000, 10_000):
+    for rows in (100, 1_000, 10_000, 40_000):
         rewards, ids = rng.normal(size=rows), np.repeat(np.arange(rows // GROUP + 1), GROUP)[:rows]
         for order, given in (("contiguous", ids), ("shuffled", rng.permutation(ids))):
             work = f"{rows} rows, {order} ids, {100_000 // rows} calls"

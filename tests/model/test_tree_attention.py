@@ -278,6 +278,23 @@ def test_masks_are_those_of_the_definition(ends: list[int], window: int | None) 
     assert (kinds == 2).equal(full & (torch.arange(count) < torch.arange(count)[:, None]))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_trees_without_forks_are_sequences(family: str) -> None:
+    """They need no mask; one tree with a fork among them, and all have one."""
+    model = tiny_model(family)
+    alone, forked = Grove.random(1, trees=4, paths=1), Grove.random(1, trees=4, paths=3)
+    for grove, kind in ((alone, attention_module.SequenceAttention), (forked, attention_module.TreeAttention)):
+        pack = grove.pack(list(range(len(grove.paths))))
+        assert type(pack._attention) is kind
+        assert pack.subtree_end is not None
+    assert len(alone.paths) == 4
+    pack = alone.pack(list(range(4)))
+    output = pack.run(model)
+    logprobs, entropies = alone.separate(model)
+    torch.testing.assert_close(output.logprob, logprobs, rtol=0, atol=1e-12)
+    torch.testing.assert_close(output.entropy, entropies, rtol=0, atol=1e-12)
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("window", [None, 5, 40])
 @pytest.mark.parametrize("softcap", [None, 0.5])

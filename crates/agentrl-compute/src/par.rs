@@ -1,18 +1,19 @@
-//! Threads for large columns, without a pool: a forked child has nothing that it could wait for.
+//! Threads for large columns.
 //!
 //! Work is cut into pieces of fixed size, whatever the number of threads, and results are taken in the order of the
 //! pieces. So the same columns give the same bits on 1 thread and on 64.
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{mem, process, thread};
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::{Error, Result};
 
-/// Rows of one piece. Starting a thread costs about 40 µs, a row of most kernels 1 to 5 ns: fewer rows are not worth one.
+/// Rows of one piece. Waking a thread costs up to 40 µs, a row of most kernels 1 to 5 ns: fewer rows are not worth it.
 pub(crate) const PIECE: usize = 1 << 15;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -35,6 +36,40 @@ impl Sharing {
 impl Drop for Sharing {
     fn drop(&mut self) {
         SHARING.set(false);
+    }
+}
+
+/// Threads that work beside those that call. One call has them at a time: what is short never waits for another call's long work.
+#[derive(Debug)]
+struct Helpers {
+    /// In which they run: a forked child has none of its parent's threads.
+    process: u32,
+    pool: ThreadPool,
+}
+
+/// Those that have nothing to do. Nobody waits for the lock, which a forked child may find taken for ever.
+static IDLE: Mutex<Option<Helpers>> = Mutex::new(None);
+
+impl Helpers {
+    /// So many, of the last call or new ones; `None` where the system refuses them.
+    fn take(count: usize) -> Option<Self> {
+        let process = process::id();
+        let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.take());
+        match idle {
+            Some(helpers) if helpers.process != process => mem::forget(helpers),
+            Some(helpers) if helpers.pool.current_num_threads() == count => return Some(helpers),
+            _ => {}
+        }
+        let pool =
+            ThreadPoolBuilder::new().num_threads(count).thread_name(|_| "agentrl_core".to_owned()).build().ok()?;
+        Some(Self { process, pool })
+    }
+
+    /// Lets them wait for the next call.
+    fn rest(self) {
+        if let Ok(mut idle) = IDLE.try_lock() {
+            *idle = Some(self);
+        }
     }
 }
 
@@ -66,32 +101,40 @@ pub fn set_threads(count: usize) -> Result<()> {
 /// # Errors
 /// That of the work.
 pub fn each<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync) -> Result<Vec<R>> {
-    let threads = threads().min(items.len());
+    let all = threads();
+    let threads = all.min(items.len());
     if threads < 2 || SHARING.get() {
         return items.into_iter().map(work).collect();
     }
     let queue = Mutex::new(items.into_iter().enumerate());
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let done = Mutex::new(Vec::new());
+    // A closure of its own: the lock is not held while the item is worked on.
+    let next = || locked(&queue).next();
     let run = || {
         let _sharing = Sharing::begin();
-        let mut done = Vec::new();
+        let mut own = Vec::new();
         while let Some((place, item)) = next() {
-            done.push((place, work(item)));
+            own.push((place, work(item)));
         }
-        done
+        locked(&done).append(&mut own);
     };
-    let mut done = thread::scope(|scope| {
-        // Where the system refuses a thread, the others do its work.
-        let others: Vec<_> =
-            (1..threads).filter_map(|_| thread::Builder::new().spawn_scoped(scope, run).ok()).collect();
-        let mut done = run();
-        for other in others {
-            done.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        }
-        done
-    });
+    // Where the system refuses threads, this one does all.
+    if let Some(helpers) = Helpers::take(all - 1) {
+        helpers.pool.in_place_scope(|scope| {
+            (1..threads).for_each(|_| scope.spawn(|_| run()));
+            run();
+        });
+        helpers.rest();
+    } else {
+        run();
+    }
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_unstable_by_key(|&(place, _)| place);
     done.into_iter().map(|(_, result)| result).collect()
+}
+
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The pieces of some rows.
@@ -139,6 +182,8 @@ pub(crate) fn fill_rows<T: Send>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     #[test]
@@ -171,6 +216,31 @@ mod tests {
         assert!(panic.is_err());
         assert!(!SHARING.get(), "threads are shared again after a panic");
         Ok(())
+    }
+
+    /// While all helpers of one call are held up, another call has its own.
+    #[test]
+    fn a_call_does_not_wait_for_another() -> Result<()> {
+        set_threads(2)?;
+        let (begun, begins) = mpsc::channel();
+        let (end, ends) = mpsc::channel();
+        let ends = Mutex::new(ends);
+        let long = |item: i32| {
+            let _ = begun.send(());
+            let _ = locked(&ends).recv();
+            Ok(item)
+        };
+        thread::scope(|scope| {
+            let other = scope.spawn(|| each(vec![1, 2], long));
+            begins.recv().map_err(|error| Error::invalid(error.to_string()))?;
+            let squares = each((0..100).collect(), |item: u64| Ok(item * item));
+            (0..2).for_each(|_| {
+                let _ = end.send(());
+            });
+            assert!(matches!(other.join(), Ok(Ok(items)) if items == [1, 2]));
+            assert!(squares?.into_iter().eq((0..100).map(|item| item * item)));
+            Ok(())
+        })
     }
 
     #[test]

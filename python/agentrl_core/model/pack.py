@@ -220,10 +220,21 @@ class Pack:
 
     @functools.cached_property
     def _attention(self) -> Attention:
-        """Who attends to whom: made once for all models and layers."""
-        if self.subtree_end is not None:
+        """Who attends to whom: made once for all models and layers.
+
+        Trees without forks are sequences, which need no mask.
+        """
+        if self.subtree_end is not None and self._forks:
             return TreeAttention(self.subtree_end, self.position_ids)
         return SequenceAttention(self.cu_seqlens, self.max_seqlen)
+
+    @property
+    def _forks(self) -> bool:
+        """Whether a tree has a fork: behind it a row has fewer rows before it on its path than in its tree."""
+        lengths = self.cu_seqlens.to(torch.int64).diff()
+        begins = self.cu_seqlens[:-1].repeat_interleave(lengths)
+        rows = torch.arange(len(self.position_ids), device=self.position_ids.device)
+        return not torch.equal(self.position_ids, rows - begins)
 
     def to_tokens(self, values: Tensor, out: NDArray[Any]) -> None:
         """Write one value of each pair to all the action tokens that the pair stands for.

@@ -62,11 +62,13 @@ impl<'a, T: Float> Columns<'a, T> {
     }
 
     /// Fills a column, one value for each row, by what is made of each group: `work` may ask for all but the rows of its votes,
-    /// `fill` is told the row where its part of the column starts, and what was made of the group of each row.
+    /// `fill` is told the row where its part of the column starts, and what was made of the group of each row. `made` has room
+    /// for that of all groups.
     pub(super) fn fill<R: Copy + Default + Send + Sync, O: Float>(
         &self,
         stand: Stand<'_>,
         out: &mut [O],
+        made: &mut Vec<R>,
         work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync,
         fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
     ) -> Result<()> {
@@ -74,7 +76,8 @@ impl<'a, T: Float> Columns<'a, T> {
             Stand::Runs(_) => return self.votes_of(stand, false, None)?.fill(out, work, fill),
             Stand::Anywhere(groups, count) => (groups, count),
         };
-        let mut made = vec![R::default(); count];
+        made.clear();
+        made.resize(count, R::default());
         // Until results are there, their column has room for what they are made of.
         let grouped = self.votes_of(stand, self.weights.is_some(), T::own(out))?;
         let mut rest = &mut made[..];
@@ -87,7 +90,7 @@ impl<'a, T: Float> Columns<'a, T> {
             own.copy_from_slice(&made);
             Ok(())
         })?;
-        by_id(groups, out, &made, fill)
+        by_id(groups, out, made, fill)
     }
 }
 

@@ -24,8 +24,9 @@ const BITS: u32 = u16::BITS;
 
 const _: () = assert!(par::PIECE <= 1 << BITS);
 
-/// Votes that are few enough to be sorted into their groups at once.
-const FEW: usize = par::PIECE;
+/// Rows that are few enough to be sorted into their groups at once: as near as a core's own memory, and as soon done as two
+/// threads have them in buckets.
+pub(super) const FEW: usize = 2 * par::PIECE;
 
 /// The group of each row.
 #[derive(Clone, Copy)]
