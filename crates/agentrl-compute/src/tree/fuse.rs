@@ -143,24 +143,28 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
     let logprobs = edges(tree, fusion, edge_logprobs)?;
     let mut values = vec![0.0; tree.len()];
     let mut masses = vec![0.0; tree.len()];
+    let mut items = Vec::new();
     for &node in tree.downwards().iter().rev() {
-        let own = members.rows(node as usize).iter().map(|&row| (rows.values[row as usize], rows.weight(row as usize)));
         let below = tree.children(node).iter().map(|&child| child as usize).filter(|&child| masses[child] > 0.0);
-        if logprobs.is_some() && own.len() > 0 && below.clone().next().is_some() {
+        // Brought together first: they are read several times.
+        items.clear();
+        let own = members.rows(node as usize).iter().map(|&row| row as usize);
+        items.extend(own.map(|row| (rows.values[row], rows.weight(row))));
+        let count = items.len();
+        items.extend(below.clone().map(|child| (values[child], masses[child])));
+        let (own, children) = items.split_at(count);
+        if logprobs.is_some() && !own.is_empty() && !children.is_empty() {
             return Err(Error::invalid(format!(
                 "a row ends at node {node}, which has children; path fusion has no probability for it: end rows at leaves"
             )));
         }
-        let children = below.clone().map(|child| (values[child], masses[child]));
-        let (average, mass) = mean(own.clone().chain(children.clone()));
+        let (average, mass) = mean(items.iter().copied());
         // The rows of a node vote by their weights; where children vote once each, so do these rows together.
-        let alone = || (own.len() > 0).then(|| mean(own.clone()).0);
+        let alone = || (!own.is_empty()).then(|| mean(own.iter().copied()).0);
         let value = match fusion {
             _ if mass <= 0.0 => 0.0,
             Fusion::Leaves => average,
-            Fusion::Children => {
-                mean(alone().into_iter().chain(children.map(|(value, _)| value)).map(|value| (value, 1.0))).0
-            }
+            Fusion::Children => mean(alone().into_iter().chain(of_each(children)).map(|value| (value, 1.0))).0,
             Fusion::Path { alpha } => match (alone(), logprobs) {
                 (None, Some(logprobs)) => {
                     let score = |child: usize| alpha * logprobs[child];
@@ -169,12 +173,10 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
                 }
                 (alone, _) => alone.unwrap_or(0.0),
             },
-            Fusion::Expectile { level } => {
-                expectile(alone().into_iter().chain(children.map(|(value, _)| value)), level)
-            }
-            Fusion::Max => own.chain(children).map(|(value, _)| value).fold(f64::NEG_INFINITY, f64::max),
-            Fusion::Min => own.chain(children).map(|(value, _)| value).fold(f64::INFINITY, f64::min),
-            Fusion::Sum => total(own.map(|(value, weight)| value * weight).chain(children.map(|(value, _)| value))),
+            Fusion::Expectile { level } => expectile(alone().into_iter().chain(of_each(children)), level),
+            Fusion::Max => of_each(&items).fold(f64::NEG_INFINITY, f64::max),
+            Fusion::Min => of_each(&items).fold(f64::INFINITY, f64::min),
+            Fusion::Sum => total(own.iter().map(|(value, weight)| value * weight).chain(of_each(children))),
         };
         if !(value.is_finite() && mass.is_finite()) {
             return Err(Error::overflow(format!("the value of node {node} is too large for f64; scale the values")));
@@ -183,6 +185,11 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
         masses[node as usize] = mass;
     }
     Ok(Fused { values, masses })
+}
+
+/// Values without their weights.
+fn of_each(items: &[(f64, f64)]) -> impl Iterator<Item = f64> + Clone {
+    items.iter().map(|&(value, _)| value)
 }
 
 /// The expectile of some values, at least one: between two neighbours it is a weighted mean of those below and above.
