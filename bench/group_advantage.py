@@ -72,11 +72,15 @@ def main() -> None:
 
 
 def small_batches(bench: Bench, rng: np.random.Generator) -> None:
-    """What a batch has: some hundred rows to some ten thousand; so many calls in a row that their time can be read."""
-    for rows in (100, 1_000, 10_000, 40_000):
-        rewards, ids = rng.normal(size=rows), np.repeat(np.arange(rows // GROUP + 1), GROUP)[:rows]
+    """What a batch has: some hundred rows to some ten thousand; so many calls in a row that their time can be read.
+
+    And 10 000 rows in pairs, of which each has as much to be made as a larger group.
+    """
+    for rows, size in ((100, GROUP), (1_000, GROUP), (10_000, GROUP), (40_000, GROUP), (10_000, 2)):
+        rewards, ids = rng.normal(size=rows), np.repeat(np.arange(rows // size + 1), size)[:rows]
         for order, given in (("contiguous", ids), ("shuffled", rng.permutation(ids))):
-            work = f"{rows} rows, {order} ids, {100_000 // rows} calls"
+            pairs = "" if size == GROUP else " of pairs"
+            work = f"{rows} rows, {order} ids{pairs}, {100_000 // rows} calls"
             ours, theirs = (partial(repeated, made, rewards, given) for made in (group.normalise, numpy_advantage))
             bench.against(work, "NumPy bincount", ours, theirs, runs=50, goal=1.0)
 

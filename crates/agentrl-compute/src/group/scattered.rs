@@ -107,7 +107,9 @@ impl<'a, T: Float> Scattered<'a, T> {
         room: Option<&'a mut [T]>,
     ) -> Result<Self> {
         let rows = columns.values.len();
-        if rows <= FEW {
+        // Groups that are too large for lanes have to be sorted in any case, which threads share.
+        let few = if groups * lanes::MOST < rows { par::PIECE } else { FEW };
+        if rows <= few {
             columns.check_piece(0..rows)?;
             return Ok(Self { bits: groups.next_power_of_two().trailing_zeros(), groups, pieces: Vec::new() });
         }
