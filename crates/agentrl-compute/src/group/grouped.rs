@@ -4,7 +4,7 @@ use std::mem::take;
 use std::ops::Range;
 
 use super::columns::Columns;
-use super::lanes;
+use super::lanes::{self, Sink};
 use super::moments::{Extent, Moments, Statistics};
 use super::scattered::{Groups, Scattered};
 use super::votes::{Buffer, Read, Votes};
@@ -13,6 +13,24 @@ use crate::{Error, Float, Result, simd};
 
 /// Rows of a large group that are read at once.
 const BLOCK: usize = 1 << 12;
+
+/// What is done to each group.
+pub(super) trait Work<T, R>: Sync {
+    /// What is made of a group.
+    fn on_group(&self, group: &mut Group<'_, '_, T>) -> Result<R>;
+
+    /// What is made of each of some groups at once; `None` if that has to be made one by one.
+    fn on_piece(&self, _: &Grouped<'_, T>, _: &Range<usize>, _: &mut Buffer) -> Result<Option<Vec<R>>> {
+        Ok(None)
+    }
+}
+
+impl<T, R, F: Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync> Work<T, R> for F {
+    #[inline(always)]
+    fn on_group(&self, group: &mut Group<'_, '_, T>) -> Result<R> {
+        self(group)
+    }
+}
 
 /// The votes of each group.
 #[derive(Debug)]
@@ -69,7 +87,7 @@ impl<'a, T: Float> Columns<'a, T> {
         stand: Stand<'_>,
         out: &mut [O],
         made: &mut Vec<R>,
-        work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync,
+        work: &impl Work<T, R>,
         fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
     ) -> Result<()> {
         let (groups, count) = match stand {
@@ -155,7 +173,7 @@ impl<T: Float> Grouped<'_, T> {
     /// Does some work on every group and gives the results in the order of the groups.
     pub(crate) fn each<R: Send>(&self, work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync) -> Result<Vec<R>> {
         let pieces = self.pieces().into_iter().map(|groups| (groups, ())).collect();
-        let mut made = self.share(pieces, work, |_, (), made| Ok(made))?;
+        let mut made = self.share(pieces, &work, |_, (), made| Ok(made))?;
         if made.len() == 1 {
             return Ok(made.remove(0));
         }
@@ -170,7 +188,7 @@ impl<T: Float> Grouped<'_, T> {
     fn fill<R: Copy + Send + Sync, O: Send>(
         &self,
         mut out: &mut [O],
-        work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync,
+        work: &impl Work<T, R>,
         fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
     ) -> Result<()> {
         let Places::Runs(starts) = &self.places else { return Err(Error::internal("groups are scattered")) };
@@ -213,18 +231,27 @@ impl<T: Float> Grouped<'_, T> {
         pieces
     }
 
-    /// Does some work on the groups of pieces, then some on the whole piece and something of its own.
+    /// Does some work on the groups of pieces, by piece where it can be, then some on the whole piece and something of its own.
     fn share<R, E: Send, S: Send>(
         &self,
         pieces: Vec<(Range<usize>, E)>,
-        work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync,
+        work: &impl Work<T, R>,
         end: impl Fn(Range<usize>, E, Vec<R>) -> Result<S> + Sync,
     ) -> Result<Vec<S>> {
         let each = |(groups, own): (Range<usize>, E)| {
             let (mut buffer, large) = (Buffer::default(), self.is_large(&groups));
+            if !large && let Some(made) = work.on_piece(self, &groups, &mut buffer)? {
+                return end(groups, own, made);
+            }
             let mut made = Vec::with_capacity(groups.len());
             for index in groups.clone() {
-                made.push(work(&mut Group { grouped: self, piece: &groups, index, large, buffer: &mut buffer })?);
+                made.push(work.on_group(&mut Group {
+                    grouped: self,
+                    piece: &groups,
+                    index,
+                    large,
+                    buffer: &mut buffer,
+                })?);
             }
             end(groups, own, made)
         };
@@ -274,26 +301,24 @@ impl<T: Float> Grouped<'_, T> {
         buffer.read = wanted;
     }
 
-    /// The statistics of some groups.
+    /// Makes the statistics of some groups, of which none is large.
     #[inline(never)]
-    fn statistics(&self, groups: &Range<usize>, ddof: u32, buffer: &mut Buffer) {
+    pub(super) fn statistics(&self, groups: &Range<usize>, ddof: u32, buffer: &mut Buffer, sink: &mut impl Sink) {
         if let Some(starts) = self.as_they_stand() {
             let starts = &starts[groups.start..=groups.end];
             let (first, last) = (starts[0] as usize, starts[starts.len() - 1] as usize);
             let values = T::doubles(&self.columns.values[first..last], &mut buffer.values);
-            return of_groups(starts, values, &[], ddof, &mut buffer.found);
+            return of_groups(starts, values, &[], ddof, sink);
         }
         if let Places::Scattered(scattered) = &self.places
             && self.columns.weights.is_none()
             && buffer.read == Read::Nothing
-            && let Some(found) = scattered.statistics(groups, &self.columns, ddof)
+            && scattered.statistics(groups, &self.columns, ddof, sink)
         {
-            buffer.found = found;
             return;
         }
         self.read(groups, Read::Values, buffer);
-        let Buffer { starts, values, weights, found, .. } = buffer;
-        of_groups(starts, values, weights, ddof, found);
+        of_groups(&buffer.starts, &buffer.values, &buffer.weights, ddof, sink);
     }
 
     /// Reads the votes of neighbouring groups that start at some rows.
@@ -331,15 +356,15 @@ impl<T: Float> Grouped<'_, T> {
 }
 
 /// The statistics of groups that start at some places, the first of which is that of the first value.
-fn of_groups(starts: &[u32], values: &[f64], weights: &[f64], ddof: u32, found: &mut Vec<Statistics>) {
+fn of_groups(starts: &[u32], values: &[f64], weights: &[f64], ddof: u32, sink: &mut impl Sink) {
     if weights.is_empty() {
-        return lanes::of_groups(starts, values, ddof, found);
+        return lanes::of_groups(starts, values, ddof, sink);
     }
     let first = starts[0];
-    found.extend(starts.windows(2).map(|ends| {
+    for ends in starts.windows(2) {
         let votes = (ends[0] - first) as usize..(ends[1] - first) as usize;
-        Statistics::of(&values[votes.clone()], &weights[votes], ddof)
-    }));
+        sink.one(Statistics::of(&values[votes.clone()], &weights[votes], ddof));
+    }
 }
 
 /// One group.
@@ -380,7 +405,10 @@ impl<T: Float> Group<'_, '_, T> {
         if self.large {
             self.buffer.found.push(self.statistics_in_pieces(ddof)?);
         } else {
-            self.grouped.statistics(self.piece, ddof, self.buffer);
+            let mut found = take(&mut self.buffer.found);
+            found.reserve(self.piece.len());
+            self.grouped.statistics(self.piece, ddof, self.buffer, &mut found);
+            self.buffer.found = found;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::simd::wide;
 
 /// Groups that are worked on at once: more than a vector has room for, or else loops over them are unrolled, and vectors are
 /// made of votes, which stand apart.
-const LANES: usize = 32;
+pub(super) const LANES: usize = 32;
 
 /// Fewer groups are done sooner one by one: a lane costs the same whether there is a group in it or not.
 const FEW: usize = LANES / 4;
@@ -17,16 +17,35 @@ pub(super) const MOST: usize = 64;
 /// Groups with more votes than so many times the usual number have no lanes.
 const MORE: usize = 4;
 
+/// What takes in the statistics of one group after the other.
+pub(super) trait Sink {
+    /// Those of a group.
+    fn one(&mut self, found: Statistics);
+
+    /// Those of several groups at once.
+    fn several(&mut self, found: &Found, counts: impl ExactSizeIterator<Item = u32> + Clone);
+}
+
+impl Sink for Vec<Statistics> {
+    fn one(&mut self, found: Statistics) {
+        self.push(found);
+    }
+
+    #[inline(always)]
+    fn several(&mut self, found: &Found, counts: impl ExactSizeIterator<Item = u32> + Clone) {
+        self.extend(counts.enumerate().map(|(lane, count)| found.statistics(lane, count)));
+    }
+}
+
 /// One number for each group.
-type Lanes<N> = [N; LANES];
+pub(super) type Lanes<N> = [N; LANES];
 
 /// The statistics of groups whose votes start at some places, the first of which is that of the first value; to the bits of
 /// [`Statistics::of`].
-pub(super) fn of_groups(starts: &[u32], values: &[f64], ddof: u32, found: &mut Vec<Statistics>) {
+pub(super) fn of_groups(starts: &[u32], values: &[f64], ddof: u32, sink: &mut impl Sink) {
     let of_group = |ends: &[u32]| &values[(ends[0] - starts[0]) as usize..(ends[1] - starts[0]) as usize];
-    found.reserve(starts.len() - 1);
     if starts.len() <= FEW {
-        return found.extend(starts.windows(2).map(|ends| Statistics::of(of_group(ends), &[], ddof)));
+        return starts.windows(2).for_each(|ends| sink.one(Statistics::of(of_group(ends), &[], ddof)));
     }
     let (mut votes, mut lanes) = ([[0.0; LANES]; MOST], Found::default());
     for first in (0..starts.len() - 1).step_by(LANES) {
@@ -35,33 +54,39 @@ pub(super) fn of_groups(starts: &[u32], values: &[f64], ddof: u32, found: &mut V
         let lengths = groups.clone().map(<[f64]>::len);
         let (shortest, longest) = lengths.fold((usize::MAX, 0), |(least, most), len| (least.min(len), most.max(len)));
         if longest > MOST {
-            found.extend(groups.map(|values| Statistics::of(values, &[], ddof)));
+            groups.for_each(|values| sink.one(Statistics::of(values, &[], ddof)));
             continue;
         }
         let votes = &mut votes[..longest];
-        if shortest < longest || ends.len() <= LANES {
+        if shortest == longest && ends.len() > LANES {
+            let values = &values[(ends[0] - starts[0]) as usize..(ends[LANES] - starts[0]) as usize];
+            for (vote, lanes) in votes.iter_mut().enumerate() {
+                lanes.iter_mut().zip(values.chunks_exact(longest)).for_each(|(lane, values)| *lane = values[vote]);
+            }
+        } else {
             votes.fill([f64::NAN; LANES]);
+            for (lane, values) in groups.enumerate() {
+                votes.iter_mut().zip(values).for_each(|(votes, &value)| votes[lane] = value);
+            }
         }
-        for (lane, values) in groups.enumerate() {
-            votes.iter_mut().zip(values).for_each(|(votes, &value)| votes[lane] = value);
-        }
-        lanes.add(votes, ends.windows(2).map(|ends| ends[1] - ends[0]), ddof, found);
+        lanes.add(votes, ends.windows(2).map(|ends| ends[1] - ends[0]), ddof, sink);
     }
 }
 
-/// The same of so many groups, of votes that stand anywhere, each with its group; most groups have `usual` votes or fewer. `None`
-/// where some have far more, for then lanes would have more room than votes, or where there are few groups.
+/// The same of so many groups, of votes that stand anywhere, each with its group; most groups have `usual` votes or fewer. None is
+/// made, and false said, where some have far more, for then lanes would have more room than votes, or where there are few groups.
 #[inline(never)]
 pub(super) fn of_votes(
     votes: &(impl Iterator<Item = (u32, f64)> + Clone),
     groups: usize,
     usual: usize,
     ddof: u32,
-) -> Option<Vec<Statistics>> {
+    sink: &mut impl Sink,
+) -> bool {
     let (mut places, mut room, mut longest) = (vec![0; groups], Vec::new(), usual.max(1));
     let counts = loop {
         if groups < FEW || longest > MOST.min(MORE * usual.max(1)) {
-            return None;
+            return false;
         }
         let first = |group: usize| (group / LANES * longest * LANES + group % LANES) as u32;
         places.iter_mut().enumerate().for_each(|(group, place)| *place = first(group));
@@ -83,25 +108,25 @@ pub(super) fn of_votes(
             _ => break counts,
         }
     };
-    let (mut lanes, mut found) = (Found::default(), Vec::with_capacity(groups));
+    let mut lanes = Found::default();
     for (votes, counts) in room.chunks_mut(longest).zip(counts.chunks(LANES)) {
-        lanes.add(votes, counts.iter().copied(), ddof, &mut found);
+        lanes.add(votes, counts.iter().copied(), ddof, sink);
     }
-    Some(found)
+    true
 }
 
 /// What is known of groups.
 #[derive(Debug, Default)]
-struct Found {
-    counts: Lanes<f64>,
-    means: Lanes<f64>,
-    stds: Lanes<f64>,
-    least: Lanes<f64>,
-    most: Lanes<f64>,
+pub(super) struct Found {
+    pub(super) counts: Lanes<f64>,
+    pub(super) means: Lanes<f64>,
+    pub(super) stds: Lanes<f64>,
+    pub(super) least: Lanes<f64>,
+    pub(super) most: Lanes<f64>,
 }
 
 impl Found {
-    /// Adds the statistics of groups with so many votes to those that are known; where a group has fewer votes than another, or
+    /// Hands on the statistics of groups with so many votes; where a group has fewer votes than another, or
     /// there are fewer groups than lanes, the others are NaN. Votes are overwritten.
     #[inline(always)]
     fn add(
@@ -109,7 +134,7 @@ impl Found {
         votes: &mut [Lanes<f64>],
         counts: impl ExactSizeIterator<Item = u32> + Clone,
         ddof: u32,
-        found: &mut Vec<Statistics>,
+        sink: &mut impl Sink,
     ) {
         self.counts = [0.0; LANES];
         self.counts.iter_mut().zip(counts.clone()).for_each(|(known, count)| *known = f64::from(count));
@@ -124,7 +149,7 @@ impl Found {
                 || self.fill::<false>(votes, f64::from(ddof)),
             );
         }
-        found.extend(counts.enumerate().map(|(lane, count)| self.statistics(lane, count)));
+        sink.several(self, counts);
     }
 
     /// Of groups of so many votes: all of them, or fewer and then NaN. Votes are overwritten.
@@ -184,8 +209,9 @@ impl Found {
         }
     }
 
+    /// Those of the group of a lane, which has so many votes.
     #[inline]
-    fn statistics(&self, lane: usize, count: u32) -> Statistics {
+    pub(super) fn statistics(&self, lane: usize, count: u32) -> Statistics {
         let [weight, mean, std, least, most] =
             [&self.counts, &self.means, &self.stds, &self.least, &self.most].map(|of| of[lane]);
         let known = |number: f64| if weight > 0.0 { number } else { f64::NAN };
@@ -286,11 +312,12 @@ mod tests {
             let votes: Vec<(u32, f64)> = (0..).zip(&groups).flat_map(|(id, group)| group.iter().map(move |&value| (id, value))).collect();
             let votes = at(&shuffle(votes.len(), seed), &votes);
             let most = groups.iter().map(Vec::len).max().unwrap_or(0);
-            let found = of_votes(&votes.into_iter(), groups.len(), usual, ddof);
-            let expects_some = groups.len() >= FEW && most <= MOST.min(MORE * usual.max(1));
-            prop_assert_eq!(found.is_some(), expects_some, "{} {}", most, usual);
+            let mut found = Vec::new();
+            let is_made = of_votes(&votes.into_iter(), groups.len(), usual, ddof, &mut found);
+            prop_assert_eq!(is_made, groups.len() >= FEW && most <= MOST.min(MORE * usual.max(1)), "{} {}", most, usual);
             let expected: Vec<_> = groups.iter().map(|group| bits(&Statistics::of(group, &[], ddof))).collect();
-            prop_assert!(found.is_none_or(|found| found.iter().map(bits).collect::<Vec<_>>() == expected), "{:?}", groups);
+            let found: Vec<_> = found.iter().map(bits).collect();
+            prop_assert_eq!(found, if is_made { expected } else { Vec::new() }, "{:?}", groups);
         }
     }
 }

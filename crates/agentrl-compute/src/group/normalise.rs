@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::columns::{Columns, Units};
 use super::grouped::{Group, Stand, by_id};
 use super::options::{Center, Options, Scale};
-use super::rule::{Line, Rule, rule_maker, rules};
+use super::rule::{Line, Maker, Rule, rules};
 use super::runs;
 use super::scattered::{FEW, Groups};
 use crate::check::{finite, same_length};
@@ -110,7 +110,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
         columns.check_piece(0..out.len())?;
         let [baseline, divisor] = [baseline, divisor].map(|column| column.map(|column| &column[rows.clone()]));
         let rows = Rows { columns: &columns, options, units: None, spreads: None, baseline, divisor };
-        let rule = rule_maker(&columns, starts.len() - 1, true, options)?;
+        let rule = Maker::new(&columns, starts.len() - 1, true, options)?;
         rows.compare(Stand::Runs(starts), rule, out)
     };
     if !whole && runs::fill(ids, out, some_groups).is_some() {
@@ -120,7 +120,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
     let near = if whole || ids.rows() <= FEW { None } else { ids.near()? };
     if let Some(near) = near.filter(|near| !near.sorted) {
         let rows = Rows { columns, options, units: None, spreads: None, baseline, divisor };
-        let rule = rule_maker(columns, near.count, false, options)?;
+        let rule = Maker::new(columns, near.count, false, options)?;
         return rows.compare(Stand::Anywhere(Groups::Near(ids, &near), near.count), rule, out);
     }
     let Labels { ids, count, sorted } = ids.labels()?;
@@ -149,7 +149,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
         let rules = rules(&units.columns(columns.name), count, false, options)?;
         return by_id(Groups::Given(columns.groups), out, &rules, |start, out, rules| rows.fill(start, out, rules));
     }
-    rows.compare(columns.stand(count, sorted)?, rule_maker(columns, count, sorted, options)?, out)
+    rows.compare(columns.stand(count, sorted)?, Maker::new(columns, count, sorted, options)?, out)
 }
 
 /// All that a row's result depends on besides its group's rule.
@@ -165,28 +165,17 @@ struct Rows<'a, T> {
 }
 
 impl<T: Float> Rows<'_, T> {
-    /// Fills the results of all rows, by the rule that is made of each group.
-    fn compare<O: Float>(
-        &self,
-        stand: Stand<'_>,
-        rule: impl Fn(&mut Group<'_, '_, T>) -> Result<Rule> + Sync,
-        out: &mut [O],
-    ) -> Result<()> {
+    /// Fills the results of all rows, by the rule or the line that is made of each group.
+    fn compare<O: Float>(&self, stand: Stand<'_>, maker: Maker<'_>, out: &mut [O]) -> Result<()> {
         if !self.are_on_lines() {
+            let by_group = |group: &mut Group<'_, '_, T>| maker.rule(group);
             return self
                 .columns
-                .fill(stand, out, &mut Vec::new(), rule, |start, out, rules| self.fill(start, out, rules));
+                .fill(stand, out, &mut Vec::new(), &by_group, |start, out, rules| self.fill(start, out, rules));
         }
         let mut lines = LINES.take();
-        let filled = self.columns.fill(
-            stand,
-            out,
-            &mut lines,
-            // In line, or each line would be read before it is written.
-            #[inline(always)]
-            |group| rule(group).map(|rule| rule.line),
-            |start, out, lines| self.fill_lines(start, out, lines),
-        );
+        let filled =
+            self.columns.fill(stand, out, &mut lines, &maker, |start, out, lines| self.fill_lines(start, out, lines));
         if lines.capacity() <= KEPT {
             LINES.set(lines);
         }

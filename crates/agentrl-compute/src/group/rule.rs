@@ -1,12 +1,17 @@
 //! What a group's statistics mean for its rows.
 
+use std::ops::Range;
+
 use super::beta;
 use super::columns::Columns;
-use super::grouped::Group;
-use super::moments::Statistics;
+use super::grouped::{Group, Grouped, Work};
+use super::lanes::{Found, LANES, Sink};
+use super::moments::{Statistics, greater};
 use super::options::{Center, Options, Scale, Singleton};
 use super::order::median;
 use super::statistics::{check_distance, of_votes};
+use super::votes::Buffer;
+use crate::simd::wide;
 use crate::{Error, Float, Result};
 
 /// What is done to the rows of one group.
@@ -51,53 +56,56 @@ pub(super) fn rules<T: Float>(
     sorted: bool,
     options: &Options,
 ) -> Result<Vec<Rule>> {
-    columns.grouped(count, sorted)?.each(rule_maker(columns, count, sorted, options)?)
-}
-
-/// What makes the rule of a group of these columns.
-pub(super) fn rule_maker<'a, T: Float>(
-    columns: &Columns<'a, T>,
-    count: usize,
-    sorted: bool,
-    options: &'a Options,
-) -> Result<impl Fn(&mut Group<'_, '_, T>) -> Result<Rule> + Sync + 'a> {
-    let name = columns.name;
-    let shape = match options.scale {
-        Scale::Beta => fit(name, &of_votes(columns, count, sorted, options.ddof)?, options.ddof)?,
-        _ => (1.0, 1.0),
-    };
-    let fewest = options.fewest();
-    let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
-    let is_common = options.scale == Scale::Std && matches!(options.center, Center::Mean | Center::LeaveOneOut);
-    let of_group = OfGroup { name, options, shape, fewest, is_common };
-    // In line, or each rule would be written for one who reads it before it is there.
-    Ok(
-        #[inline(always)]
-        move |group: &mut Group<'_, '_, T>| {
-            let middle = if needs_median { median(&group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
-            let index = group.index();
-            of_group.rule(index, group.statistics(options.ddof)?, middle)
-        },
-    )
+    let maker = Maker::new(columns, count, sorted, options)?;
+    columns.grouped(count, sorted)?.each(|group| maker.rule(group))
 }
 
 /// What the rule of a group follows from, besides its votes.
 #[derive(Clone, Copy, Debug)]
-struct OfGroup<'a> {
+pub(super) struct Maker<'a> {
     name: &'a str,
     options: &'a Options,
     /// Of the Beta distribution.
     shape: (f64, f64),
     /// The fewest votes that are enough.
     fewest: u64,
-    /// Whether values are compared with the mean and the standard deviation.
+    /// Whether values are compared with the mean and the standard deviation, to which at most `eps` is added.
     is_common: bool,
+    needs_median: bool,
 }
 
-impl OfGroup<'_> {
+impl<'a> Maker<'a> {
+    /// Of columns of so many groups.
+    pub(super) fn new<T: Float>(
+        columns: &Columns<'a, T>,
+        count: usize,
+        sorted: bool,
+        options: &'a Options,
+    ) -> Result<Self> {
+        let name = columns.name;
+        let shape = match options.scale {
+            Scale::Beta => fit(name, &of_votes(columns, count, sorted, options.ddof)?, options.ddof)?,
+            _ => (1.0, 1.0),
+        };
+        let is_common = options.scale == Scale::Std
+            && matches!(options.center, Center::Mean | Center::LeaveOneOut)
+            && options.variance_eps <= 0.0;
+        let needs_median = options.center == Center::Median || options.scale == Scale::Mad;
+        Ok(Self { name, options, shape, fewest: options.fewest(), is_common, needs_median })
+    }
+
+    /// The rule of a group.
+    #[inline(always)]
+    pub(super) fn rule<T: Float>(&self, group: &mut Group<'_, '_, T>) -> Result<Rule> {
+        let options = self.options;
+        let middle = if self.needs_median { median(&group.votes(), options.median) } else { (f64::NAN, f64::NAN) };
+        let index = group.index();
+        self.of_statistics(index, group.statistics(options.ddof)?, middle)
+    }
+
     /// The rule of a group with these statistics, and with this median and distance from it if they are needed.
     #[inline(always)]
-    fn rule(&self, index: usize, found: &Statistics, middle: (f64, f64)) -> Result<Rule> {
+    fn of_statistics(&self, index: usize, found: &Statistics, middle: (f64, f64)) -> Result<Rule> {
         check_distance(self.name, index, found)?;
         // Most groups are done in a few instructions, in line.
         if self.is_common && found.count >= self.fewest && !found.std.is_nan() {
@@ -105,6 +113,30 @@ impl OfGroup<'_> {
             return Ok(Rule { line, weight: found.weight, small: false });
         }
         Ok(self.any(found, middle))
+    }
+
+    /// The lines of groups in lanes, where values are compared with mean and standard deviation, and whether all are made so.
+    fn are_usual(&self, found: &Found, lines: &mut [Line; LANES]) -> bool {
+        let &Options { eps, scale_at_least, scale_above, .. } = self.options;
+        let fewest = self.fewest as f64;
+        wide(
+            #[inline(always)]
+            || {
+                let mut usual = true;
+                for (lane, line) in lines.iter_mut().enumerate() {
+                    usual &= (found.most[lane] - found.least[lane] < f64::INFINITY)
+                        & (found.counts[lane] >= fewest)
+                        & !found.stds[lane].is_nan();
+                    // As `Options::divisor`, without a branch.
+                    let spread = found.stds[lane];
+                    let divisor = greater(spread, scale_at_least) + eps;
+                    let no_spread = (spread <= scale_above) & (scale_above > 0.0) | (divisor == 0.0);
+                    *line =
+                        Line { centre: found.means[lane], divisor: if no_spread { f64::INFINITY } else { divisor } };
+                }
+                usual
+            },
+        )
     }
 
     /// Whatever is compared with what.
@@ -130,6 +162,55 @@ impl OfGroup<'_> {
             return Rule { line: Line { centre: 0.0, divisor }, weight: found.weight, small: true };
         }
         Rule { line: Line { centre, divisor }, weight: found.weight, small: false }
+    }
+}
+
+/// The lines of groups, for which nothing else is needed.
+impl<T: Float> Work<T, Line> for Maker<'_> {
+    fn on_group(&self, group: &mut Group<'_, '_, T>) -> Result<Line> {
+        self.rule(group).map(|rule| rule.line)
+    }
+
+    fn on_piece(
+        &self,
+        grouped: &Grouped<'_, T>,
+        groups: &Range<usize>,
+        buffer: &mut Buffer,
+    ) -> Result<Option<Vec<Line>>> {
+        if self.needs_median {
+            return Ok(None);
+        }
+        let mut lines =
+            Lines { maker: self, first: groups.start, made: Vec::with_capacity(groups.len()), checked: Ok(()) };
+        grouped.statistics(groups, self.options.ddof, buffer, &mut lines);
+        lines.checked.map(|()| Some(lines.made))
+    }
+}
+
+/// The lines of neighbouring groups, made as soon as their statistics are.
+struct Lines<'m, 'a> {
+    maker: &'m Maker<'a>,
+    first: usize,
+    made: Vec<Line>,
+    /// The first error.
+    checked: Result<()>,
+}
+
+impl Sink for Lines<'_, '_> {
+    fn one(&mut self, found: Statistics) {
+        let rule = self.maker.of_statistics(self.first + self.made.len(), &found, (f64::NAN, f64::NAN));
+        let line = rule.map(|rule| self.made.push(rule.line));
+        self.checked = std::mem::replace(&mut self.checked, Ok(())).and(line);
+    }
+
+    #[inline(always)]
+    fn several(&mut self, found: &Found, counts: impl ExactSizeIterator<Item = u32> + Clone) {
+        let mut lines = [Line::default(); LANES];
+        if counts.len() == LANES && self.maker.is_common && self.maker.are_usual(found, &mut lines) {
+            self.made.extend_from_slice(&lines);
+        } else {
+            counts.enumerate().for_each(|(lane, count)| self.one(found.statistics(lane, count)));
+        }
     }
 }
 

@@ -7,8 +7,7 @@
 use std::ops::Range;
 
 use super::columns::Columns;
-use super::lanes;
-use super::moments::Statistics;
+use super::lanes::{self, Sink};
 use super::votes::Buffer;
 use crate::keys::{Ids, Near};
 use crate::{Float, Result, par};
@@ -140,25 +139,27 @@ impl<'a, T: Float> Scattered<'a, T> {
         (0..self.groups).step_by(size).map(|first| first..self.groups.min(first + size)).collect()
     }
 
-    /// The statistics of a bucket's groups, of votes without weights; `None` where some have far more votes than others.
+    /// Makes the statistics of a bucket's groups, of votes without weights; none, and false, where some have far more votes than
+    /// others.
     pub(super) fn statistics(
         &self,
         groups: &Range<usize>,
         columns: &Columns<'_, T>,
         ddof: u32,
-    ) -> Option<Vec<Statistics>> {
+        sink: &mut impl Sink,
+    ) -> bool {
         let usual = |votes: usize| votes.div_ceil(groups.len());
         if !self.pieces.is_empty() {
             let bucket = groups.start >> self.bits;
             let size = self.pieces.iter().map(|piece| piece.bucket(bucket).len()).sum();
             let votes = self.pieces.iter().flat_map(|piece| piece.votes(bucket));
-            return lanes::of_votes(&votes, groups.len(), usual(size), ddof);
+            return lanes::of_votes(&votes, groups.len(), usual(size), ddof, sink);
         }
         let votes = columns.groups.iter().zip(columns.values).map(|(&group, value)| (group, value.to_f64()));
         let usual = usual(columns.values.len());
-        let Some(valid) = columns.valid else { return lanes::of_votes(&votes, groups.len(), usual, ddof) };
+        let Some(valid) = columns.valid else { return lanes::of_votes(&votes, groups.len(), usual, ddof, sink) };
         let valid = votes.zip(valid).filter_map(|(vote, &valid)| valid.then_some(vote));
-        lanes::of_votes(&valid, groups.len(), usual, ddof)
+        lanes::of_votes(&valid, groups.len(), usual, ddof, sink)
     }
 
     /// Reads the votes of a bucket's groups, their weights, and if asked to their rows, which are only known of a few votes or
