@@ -23,19 +23,21 @@ thread_local! {
     static SHARING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, its thread is one of several that share some work; a panic of the work ends that too.
-struct Sharing;
+/// While it lives, its thread starts no others, for it is one of several that share some work, or the work is too small; a panic
+/// of the work ends that too.
+pub(crate) struct Sharing {
+    before: bool,
+}
 
 impl Sharing {
-    fn begin() -> Self {
-        SHARING.set(true);
-        Self
+    pub(crate) fn begin() -> Self {
+        Self { before: SHARING.replace(true) }
     }
 }
 
 impl Drop for Sharing {
     fn drop(&mut self) {
-        SHARING.set(false);
+        SHARING.set(self.before);
     }
 }
 

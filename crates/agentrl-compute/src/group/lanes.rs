@@ -12,7 +12,7 @@ pub(super) const LANES: usize = 32;
 const FEW: usize = LANES / 4;
 
 /// The most votes of a group that has a lane.
-pub(super) const MOST: usize = 64;
+const MOST: usize = 64;
 
 /// Groups with more votes than so many times the usual number have no lanes.
 const MORE: usize = 4;

@@ -23,8 +23,8 @@ const BITS: u32 = u16::BITS;
 
 const _: () = assert!(par::PIECE <= 1 << BITS);
 
-/// Rows that are few enough to be sorted into their groups at once: as near as a core's own memory, and as soon done as two
-/// threads have them in buckets.
+/// Rows that are few enough to be sorted into their groups at once, by one thread: several would be woken for each of several
+/// passes over little more than a piece.
 pub(super) const FEW: usize = 2 * par::PIECE;
 
 /// The group of each row.
@@ -106,9 +106,7 @@ impl<'a, T: Float> Scattered<'a, T> {
         room: Option<&'a mut [T]>,
     ) -> Result<Self> {
         let rows = columns.values.len();
-        // Groups that are too large for lanes have to be sorted in any case, which threads share.
-        let few = if groups * lanes::MOST < rows { par::PIECE } else { FEW };
-        if rows <= few {
+        if rows <= FEW {
             columns.check_piece(0..rows)?;
             return Ok(Self { bits: groups.next_power_of_two().trailing_zeros(), groups, pieces: Vec::new() });
         }
