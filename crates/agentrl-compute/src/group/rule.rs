@@ -37,9 +37,15 @@ impl Options {
         if self.scale == Scale::None {
             return 1.0;
         }
-        let root = if self.variance_eps > 0.0 { enlarged(spread, self.variance_eps) } else { spread };
-        let divisor = root.max(self.scale_at_least) + self.eps;
-        if spread <= self.scale_above && self.scale_above > 0.0 || divisor == 0.0 { f64::INFINITY } else { divisor }
+        self.bounded(spread, if self.variance_eps > 0.0 { enlarged(spread, self.variance_eps) } else { spread })
+    }
+
+    /// The divisor of a spread that has become a root, without a branch, for several at once.
+    #[inline(always)]
+    fn bounded(&self, spread: f64, root: f64) -> f64 {
+        let divisor = greater(root, self.scale_at_least) + self.eps;
+        let is_none = (spread <= self.scale_above) & (self.scale_above > 0.0) | (divisor == 0.0);
+        if is_none { f64::INFINITY } else { divisor }
     }
 }
 
@@ -117,8 +123,7 @@ impl<'a> Maker<'a> {
 
     /// The lines of groups in lanes, where values are compared with mean and standard deviation, and whether all are made so.
     fn are_usual(&self, found: &Found, lines: &mut [Line; LANES]) -> bool {
-        let &Options { eps, scale_at_least, scale_above, .. } = self.options;
-        let fewest = self.fewest as f64;
+        let (options, fewest) = (self.options, self.fewest as f64);
         wide(
             #[inline(always)]
             || {
@@ -127,12 +132,8 @@ impl<'a> Maker<'a> {
                     usual &= (found.most[lane] - found.least[lane] < f64::INFINITY)
                         & (found.counts[lane] >= fewest)
                         & !found.stds[lane].is_nan();
-                    // As `Options::divisor`, without a branch.
                     let spread = found.stds[lane];
-                    let divisor = greater(spread, scale_at_least) + eps;
-                    let no_spread = (spread <= scale_above) & (scale_above > 0.0) | (divisor == 0.0);
-                    *line =
-                        Line { centre: found.means[lane], divisor: if no_spread { f64::INFINITY } else { divisor } };
+                    *line = Line { centre: found.means[lane], divisor: options.bounded(spread, spread) };
                 }
                 usual
             },
@@ -198,9 +199,10 @@ struct Lines<'m, 'a> {
 
 impl Sink for Lines<'_, '_> {
     fn one(&mut self, found: Statistics) {
-        let rule = self.maker.of_statistics(self.first + self.made.len(), &found, (f64::NAN, f64::NAN));
-        let line = rule.map(|rule| self.made.push(rule.line));
-        self.checked = std::mem::replace(&mut self.checked, Ok(())).and(line);
+        if self.checked.is_ok() {
+            let rule = self.maker.of_statistics(self.first + self.made.len(), &found, (f64::NAN, f64::NAN));
+            self.checked = rule.map(|rule| self.made.push(rule.line));
+        }
     }
 
     #[inline(always)]
