@@ -19,25 +19,25 @@ pub(crate) const PIECE: usize = 1 << 15;
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Whether this thread is one of several that share some work: then it starts no more.
-    static SHARING: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread starts no others.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// While it lives, its thread starts no others, for it is one of several that share some work, or the work is too small; a panic
 /// of the work ends that too.
-pub(crate) struct Sharing {
+pub(crate) struct Alone {
     before: bool,
 }
 
-impl Sharing {
+impl Alone {
     pub(crate) fn begin() -> Self {
-        Self { before: SHARING.replace(true) }
+        Self { before: ALONE.replace(true) }
     }
 }
 
-impl Drop for Sharing {
+impl Drop for Alone {
     fn drop(&mut self) {
-        SHARING.set(self.before);
+        ALONE.set(self.before);
     }
 }
 
@@ -105,7 +105,7 @@ pub fn set_threads(count: usize) -> Result<()> {
 pub fn each<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync) -> Result<Vec<R>> {
     let all = threads();
     let threads = all.min(items.len());
-    if threads < 2 || SHARING.get() {
+    if threads < 2 || ALONE.get() {
         return items.into_iter().map(work).collect();
     }
     let queue = Mutex::new(items.into_iter().enumerate());
@@ -113,7 +113,7 @@ pub fn each<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Syn
     // A closure of its own: the lock is not held while the item is worked on.
     let next = || locked(&queue).next();
     let run = || {
-        let _sharing = Sharing::begin();
+        let _alone = Alone::begin();
         let mut own = Vec::new();
         while let Some((place, item)) = next() {
             own.push((place, work(item)));
@@ -216,7 +216,7 @@ mod tests {
         let panic =
             std::panic::catch_unwind(|| each(vec![1, 2, 3], |item: i32| -> Result<i32> { panic!("at {item}") }));
         assert!(panic.is_err());
-        assert!(!SHARING.get(), "threads are shared again after a panic");
+        assert!(!ALONE.get(), "threads are shared again after a panic");
         Ok(())
     }
 
@@ -234,7 +234,9 @@ mod tests {
         };
         thread::scope(|scope| {
             let other = scope.spawn(|| each(vec![1, 2], long));
-            begins.recv().map_err(|error| Error::invalid(error.to_string()))?;
+            for _ in 0..2 {
+                begins.recv().map_err(|error| Error::invalid(error.to_string()))?;
+            }
             let squares = each((0..100).collect(), |item: u64| Ok(item * item));
             (0..2).for_each(|_| {
                 let _ = end.send(());

@@ -11,7 +11,7 @@ use super::runs;
 use super::scattered::{FEW, Groups};
 use crate::check::{finite, same_length};
 use crate::keys::{Ids, Labels};
-use crate::par::Sharing;
+use crate::par::Alone;
 use crate::simd::{BLOCK, wide, within};
 use crate::{Error, Float, Result};
 
@@ -117,7 +117,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
     if !whole && runs::fill(ids, out, some_groups).is_some() {
         return Ok(());
     }
-    let _alone = (ids.rows() <= FEW).then(Sharing::begin);
+    let _alone = (ids.rows() <= FEW).then(Alone::begin);
     // Of many rows that stand anywhere no column of labels is made, unless their ids are far apart.
     let near = if whole || ids.rows() <= FEW { None } else { ids.near()? };
     if let Some(near) = near.filter(|near| !near.sorted) {
