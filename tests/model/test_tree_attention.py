@@ -280,7 +280,7 @@ def test_masks_are_those_of_the_definition(ends: list[int], window: int | None) 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_trees_without_forks_are_sequences(family: str) -> None:
-    """They need no mask; one tree with a fork among them, and all have one."""
+    """They are run without a mask, to the same log-probs; where a tree of the pack has a fork, all have the mask."""
     model = tiny_model(family)
     alone, forked = Grove.random(1, trees=4, paths=1), Grove.random(1, trees=4, paths=3)
     for grove, kind in ((alone, attention_module.SequenceAttention), (forked, attention_module.TreeAttention)):

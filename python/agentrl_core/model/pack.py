@@ -224,12 +224,12 @@ class Pack:
 
         Trees without forks are sequences, which need no mask.
         """
-        if self.subtree_end is not None and self._forks:
+        if self.subtree_end is not None and self._has_forks:
             return TreeAttention(self.subtree_end, self.position_ids)
         return SequenceAttention(self.cu_seqlens, self.max_seqlen)
 
     @property
-    def _forks(self) -> bool:
+    def _has_forks(self) -> bool:
         """Whether a tree has a fork: behind it a row has fewer rows before it on its path than in its tree."""
         lengths = self.cu_seqlens.to(torch.int64).diff()
         begins = self.cu_seqlens[:-1].repeat_interleave(lengths)
