@@ -28,8 +28,8 @@ from common import Bench
 
 from agentrl_core import Store
 from agentrl_core.agents import Endpoint
-from agentrl_core.agents.conversation import Json
-from agentrl_core.agents.doors import serving
+from agentrl_core.agents.history_digest import Json
+from agentrl_core.agents.routes import serving
 from agentrl_core.agents.upstream import Answer, Choice
 
 OUTPUT = 32

@@ -27,7 +27,7 @@ from store_scan import manifests
 from store_scan import measured as scanned
 
 import agentrl_core as arl
-from agentrl_core.replay.kept import Kept
+from agentrl_core.replay.memory_rows import Kept
 
 GROUPS, MEMBERS, TURNS, PROMPT = 16, 16, 8, 300
 

@@ -31,6 +31,7 @@ import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.integrations.polars import scan
 from agentrl_core.integrations.polars.vocabulary import Vocabulary
+from agentrl_core.view import Page
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from browser import Browser
@@ -187,7 +188,7 @@ def measure(bench: Bench, run: Path, page: Path, pictures: Path | None) -> None:
     """Make the page, open it, open a group, search."""
     began = time.perf_counter()
     with arl.Store.open(run, read_only=True) as store:
-        store.view(title="search-agent").save(page)
+        Page.of(store, title="search-agent").save(page)
     made = time.perf_counter() - began
     tokens = scan(run).nodes.select(pl.col("tokens").list.len().sum()).collect().item()
     nodes = scan(run).nodes.select(pl.len()).collect().item()
@@ -257,7 +258,7 @@ def random_megabytes() -> float:
         store.append(batch, iteration=0)
         store.close_iteration(batch.with_columns("draw", advantage=np.ones(batch.num_draws)), {})
         tokens = scan(store).nodes.select(pl.col("tokens").list.len().sum()).collect().item()
-        return len(store.view().html) / tokens
+        return len(Page.of(store).html) / tokens
 
 
 def _mixed(run: Path) -> int:

@@ -16,7 +16,8 @@ from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.column import Column
 from agentrl_core.component.component import PHASES, Component, find_component
 from agentrl_core.component.controller import Choice, Controller
-from agentrl_core.component.needs import (
+from agentrl_core.component.masking import written
+from agentrl_core.component.requirements import (
     answers_of,
     check_columns,
     check_recomputed,
@@ -25,9 +26,8 @@ from agentrl_core.component.needs import (
     refuse_unknown,
     require_batch,
 )
-from agentrl_core.component.some_draws import written
 from agentrl_core.component.state import SELECTION, Closed, Remembers, State, StatefulComponent, packed, unpacked
-from agentrl_core.component.toml_text import toml_lines
+from agentrl_core.component.toml import toml_lines
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import Declared
 from agentrl_core.data.old_logprobs import with_old_logprobs
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from agentrl_core.rollout import Rollout
     from agentrl_core.schedule import Action
     from agentrl_core.select import Admission, Selector
-    from agentrl_core.update.between import Outcome
+    from agentrl_core.update.hooks import Outcome
     from agentrl_core.update.updates import Updates
 
 Shared = Literal["each", "split", "owner"]
@@ -371,7 +371,7 @@ class Recipe:
         if stage == "update" and (
             self.actions is not None or any(c.every == "step" for c in self.controllers.values())
         ):
-            from agentrl_core.update.between import Between
+            from agentrl_core.update.hooks import Between
 
             between = Between(self, batch, _iteration(batch), states, models or {})
         again = {repeat.stage: recipe.training(repeat.stage) for _, repeat in (between.repeats() if between else ())}
@@ -395,7 +395,7 @@ class Recipe:
         Raises:
             InvalidInputError: a model that an action names was not given.
         """
-        from agentrl_core.update.between import Outcome
+        from agentrl_core.update.hooks import Outcome
 
         return Outcome() if updates.between is None else updates.between.finish(updates.metrics, models)
 

@@ -14,7 +14,7 @@ from templates import QWEN3
 from tool_agents import CALCULATOR, call, client, endpoint, told
 
 from agentrl_core import Store, recipes
-from agentrl_core.agents.conversation import digests
+from agentrl_core.agents.history_digest import digests
 from agentrl_core.exceptions import InvalidInputError
 
 ASK = {"role": "user", "content": "what is 6*7?"}

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_core.agents.conversation import Histories, digests
+from agentrl_core.agents.history_digest import Histories, digests
 from agentrl_core.agents.recorder import Recorded, Turn
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}

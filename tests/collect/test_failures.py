@@ -127,7 +127,7 @@ def test_threads_that_are_given_up_are_counted_until_there_are_too_many(
     collect.on_iteration(lambda _, metrics: said.append(metrics["collect"]))
     collect.update(recipes.GRPO.credit(batch), {})
     assert said == [{"draws": 1, "unscored": 0, "failed": 1, "abandoned": 3}]
-    monkeypatch.setattr("agentrl_core.collect.threads._MOST_ABANDONED", 4)
+    monkeypatch.setattr("agentrl_core.env.runtime.thread_worker._MOST_ABANDONED", 4)
     with pytest.raises(InvalidInputError, match=r"FailingWorld: 5 calls took longer than 1.5 s, .*: runs=\"process\""):
         collect.evaluate(tasks=2, split="train", samples=4)
     collect.close()

@@ -15,12 +15,12 @@ from templates import TEMPLATES, bytes_tokenizer
 
 import agentrl_core as arl
 from agentrl_core import env, recipes, rollout
-from agentrl_core.collect.journal import read_answer, read_begin, write_answer, write_begin
+from agentrl_core.collect.journal_codec import read_answer, read_begin, write_answer, write_begin
 from agentrl_core.engine import Chat, Request
 from agentrl_core.env import Image, Outcome
+from agentrl_core.env.episode import Answer, Joint
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout import Branch
-from agentrl_core.rollout.runtime import Answer, Joint
 
 IMAGE = 3
 """The template's placeholder, by its token."""
@@ -267,7 +267,7 @@ def test_an_image_is_bytes_or_a_file(tmp_path: Path) -> None:
 
 
 def test_help_stands_around_the_images_of_a_question() -> None:
-    from agentrl_core.rollout.guidance import beside
+    from agentrl_core.rollout.programs.guidance import beside
 
     said = beside(Viewing(1).observation, "{prompt}\n\nHint: {text}", "look left")
     assert said[1]["content"] == ["Two:", picture(1), picture(1001), "?", "\n\nHint: look left"]  # type: ignore[index]

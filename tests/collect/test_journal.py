@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_core.collect.journal import (
-    Journal,
-    digest,
+from agentrl_core.collect.journal import Journal, digest, question
+from agentrl_core.collect.journal_codec import (
     plain_value,
-    question,
     read_answer,
     read_begin,
     read_segment,
@@ -23,8 +21,8 @@ from agentrl_core.collect.journal import (
 )
 from agentrl_core.engine import Request, Sampling, Segment, Top
 from agentrl_core.env import Context, Image, Outcome
+from agentrl_core.env.episode import Answer
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.runtime import Answer
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

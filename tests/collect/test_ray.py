@@ -179,6 +179,6 @@ def test_a_collector_in_an_actor_is_the_one_writer(tmp_path: Path) -> None:
 
 
 def test_a_cluster_is_asked_for() -> None:
-    from agentrl_core.engine.cluster import connected
+    from agentrl_core._util.ray_cluster import connected
 
     assert connected("this") is ray

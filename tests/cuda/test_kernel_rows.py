@@ -9,7 +9,7 @@ from torch import Tensor
 
 from agentrl_core import loss
 from agentrl_core.model import cuda
-from agentrl_core.model import head as head_module
+from agentrl_core.model import lm_head as head_module
 
 ROWS, VOCABULARY, SIZE = 11, 203, 8
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_core import Batch, Forest
-from agentrl_core.data.ingest import DRIFT
+from agentrl_core.data.forest_ingest import DRIFT
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 
 Turn = tuple[list[int], list[int]]

@@ -9,7 +9,7 @@ from gate import Gate
 
 from agentrl_core import engine
 from agentrl_core.engine import EntropyTemperature, Request, Sampling, complete
-from agentrl_core.engine.diagnosis import diagnose, sample_requests
+from agentrl_core.engine.logprob_check import diagnose, sample_requests
 from agentrl_core.exceptions import InvalidInputError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]

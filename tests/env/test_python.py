@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from agentrl_core import env
-from agentrl_core.env import jail
 from agentrl_core.env import python as module
+from agentrl_core.env import sandbox as jail
 from agentrl_core.exceptions import AgentRLError, InvalidInputError, UnsupportedError
 
 needs_isolation = pytest.mark.skipif(

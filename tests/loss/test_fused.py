@@ -15,7 +15,7 @@ from torch import Tensor
 
 from agentrl_core import loss
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model import head as head_module
+from agentrl_core.model import lm_head as head_module
 
 ANSWERED = {name: policy for name, policy in LOSSES.items() if not policy.answers}
 BOTH = pytest.mark.parametrize("policy", [EVERYTHING, SEQUENCES], ids=["one pass", "two passes"])

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import _operations
-from agentrl_core.model import head
+from agentrl_core.model import lm_head as head
 from agentrl_core.model.pack import Pack
 
 BOTH = pytest.mark.parametrize("policy", [EVERYTHING, SEQUENCES], ids=["one pass", "two passes"])

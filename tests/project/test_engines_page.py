@@ -13,7 +13,7 @@ from agentrl_core import engine
 
 def test_the_tables_name_every_engine_and_every_cause() -> None:
     pytest.importorskip("transformers")
-    from agentrl_core.engine.diagnosis import Cause
+    from agentrl_core.engine.logprob_check import Cause
 
     text = text_of("engines")
     named = set(re.findall(r"^\| `([A-Z][a-zA-Z]+)\(", text, re.MULTILINE))

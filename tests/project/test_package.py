@@ -81,7 +81,7 @@ sys.modules["torch"] = None  # as if it were not installed
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.exceptions import MissingDependencyError
-from agentrl_core.model.lazy_torch import torch
+from agentrl_core._util.lazy_torch import torch
 
 forest = arl.Forest()
 forest.add_group(0, "task")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from agentrl_core.model.pack import PackOutput
 from agentrl_core.recipes.rl_100 import RL_100, Gain
-from agentrl_core.update.between import Outcome
+from agentrl_core.update.hooks import Outcome
 
 BATCH = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0])
 

@@ -13,7 +13,7 @@ from replayed import grow, keep
 from agentrl_core import Store, replay
 from agentrl_core.component import Closed, Where
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.replay.kept import Kept
+from agentrl_core.replay.memory_rows import Kept
 
 TASKS = ("a", "b", "c")
 

@@ -15,7 +15,7 @@ from riddles import RIGHT, TOKENIZER, WRONG
 
 from agentrl_core import engine
 from agentrl_core.component.component import PHASES, Component
-from agentrl_core.component.needs import facts_of
+from agentrl_core.component.requirements import facts_of
 from agentrl_core.engine import Request
 from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Task
 from agentrl_core.recipe import Recipe

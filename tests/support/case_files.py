@@ -28,7 +28,7 @@ from agentrl_core.component.state import packed
 from agentrl_core.env import StepFlag
 from agentrl_core.model.pack import PackOutput
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule.action import BEGIN
+from agentrl_core.schedule.hook import BEGIN
 
 FOLDER = Path(__file__).parents[1] / "recipes" / "cases"
 LEVELS = ("draw", "step", "token")

@@ -27,7 +27,7 @@ from agentrl_core.env import Outcome, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
 from agentrl_core.recipes.recap import BalancedSum
-from agentrl_core.replay import Failed, Inject, Memory, Mix, bring
+from agentrl_core.replay import Failed, Inject, Memory, Mix
 from agentrl_core.schedule import PID, Above, BangBang, Choice, Proportional, Staleness
 from agentrl_core.select import (
     Arms,
@@ -166,7 +166,7 @@ def train(collect: Collector, *, until: int = ITERATIONS, seconds: float = 0.0) 
     """Go on to a number of closed iterations; each step takes so long."""
     while collect.iteration < until:
         if collect.iteration == 0 and "expert" in collect.recipe.to_toml():
-            with bring(collect, BROUGHT) as forest:
+            with collect.import_trajectories(BROUGHT) as forest:
                 demonstrations(forest)
             say("closed", collect.iteration)
             continue

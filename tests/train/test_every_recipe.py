@@ -12,7 +12,7 @@ import torch
 from agentrl_core import env, loss, recipes, replay
 from agentrl_core.cli import main
 from agentrl_core.component.component import PHASES
-from agentrl_core.component.needs import facts_of
+from agentrl_core.component.requirements import facts_of
 from agentrl_core.exceptions import AgentRLError
 from agentrl_core.recipe import Recipe
 from agentrl_core.train import warm_start

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from agentrl_core import recipes
+from agentrl_core._util import files
 from agentrl_core.cli import main
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.train import files, loop
+from agentrl_core.train import loop
 
 
 @pytest.fixture

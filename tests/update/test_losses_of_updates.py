@@ -16,7 +16,7 @@ from updates import BINS, Rollouts, close, grow, largest_unit
 
 from agentrl_core import annotate, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model import answers
+from agentrl_core.model import logit_statistics as answers
 from agentrl_core.model.pack import Pack
 from agentrl_core.recipes.drpo import LengthDecoupled
 from agentrl_core.update.metrics import Metrics

@@ -25,7 +25,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def page_file(recorded, tmp_path_factory) -> Path:
     with arl.Store.open(recorded, read_only=True) as store:
-        return store.view().save(tmp_path_factory.mktemp("pages") / "run.html")
+        return Page.of(store).save(tmp_path_factory.mktemp("pages") / "run.html")
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,7 @@ def drifted_file(tmp_path_factory) -> Path:
         batch = batch.with_columns("node_token", reference_logprob=np.full(count, -0.25))
         batch = batch.with_columns("node_token", recomputed_logprob=np.full(count, -0.25))
         store.close_iteration(batch, {"metrics": {"kl": float("nan"), "loss": 0.5}})
-        return store.view().save(folder.parent / "page.html")
+        return Page.of(store).save(folder.parent / "page.html")
 
 
 @pytest.fixture(scope="session")
@@ -101,4 +101,4 @@ def alike_file(tmp_path_factory) -> Path:
         batch = store.rebase(forest.freeze())
         store.append(batch, iteration=0)
         store.close_iteration(batch.with_columns("draw", advantage=[0.5, 0.5, -2.0, 0.5, 0.5]), {})
-        return store.view().save(folder.parent / "page.html")
+        return Page.of(store).save(folder.parent / "page.html")

@@ -358,7 +358,7 @@ def test_what_does_not_fit_is_left_out_and_said_so(browser, recorded, tmp_path) 
         page = Page.of(store, tokens=whole // 3).save(tmp_path / "part.html")
         late = Page.of(store, iterations=(2, 3)).save(tmp_path / "late.html")
         with pytest.raises(InvalidInputError, match="tokens=0"):
-            store.view(tokens=0)
+            Page.of(store, tokens=0)
     browser.open(page)
     (note,) = browser.texts(".note")
     missing = int(re.search(r"The tokens of (\d+) groups are not in this page", note)[1])
@@ -375,7 +375,7 @@ def test_a_run_without_tokenizer_shows_ids(browser, tmp_path) -> None:
 
     with arl.Store.open(tmp_path / "run") as store:
         batch = trained(store, 0)
-        page = store.view().save(tmp_path / "ids.html")
+        page = Page.of(store).save(tmp_path / "ids.html")
     browser.open(page, "#g0")
     first = pl.DataFrame(batch.nodes).filter(group_id=0)["tokens"][0].to_list()
     assert [int(text) for text in browser.texts(".tokens [data-place]")[: len(first)]] == first
@@ -385,7 +385,7 @@ def test_a_run_without_tokenizer_shows_ids(browser, tmp_path) -> None:
 
 def test_a_notebook_shows_it_in_a_frame(recorded) -> None:
     with arl.Store.open(recorded, read_only=True) as store:
-        page = store.view(title="mine")
+        page = Page.of(store, title="mine")
     shown = page._repr_html_()
     assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
     assert '"' not in shown.partition('srcdoc="')[2].partition('" style=')[0]

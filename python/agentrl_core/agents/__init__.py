@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentrl_core.lazy import lazy
+from agentrl_core._util.lazy import lazy
 
 if TYPE_CHECKING:
     from agentrl_core.agents.endpoint import Endpoint

@@ -10,12 +10,12 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from agentrl_core.agents import traces
-from agentrl_core.agents.conversation import Json
-from agentrl_core.agents.doors import Doors, key_of, serving
+from agentrl_core.agents import export as traces
+from agentrl_core.agents.chat_template import Template
+from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.recorder import Recorder
+from agentrl_core.agents.routes import Doors, key_of, serving
 from agentrl_core.agents.session import Session
-from agentrl_core.agents.template import Template
 from agentrl_core.agents.upstream import Upstream
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.store import Store

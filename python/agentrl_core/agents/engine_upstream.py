@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from agentrl_core import _core
-from agentrl_core.agents.conversation import Json
-from agentrl_core.agents.spoken import for_template, message_of
+from agentrl_core.agents.history_digest import Json
+from agentrl_core.agents.messages import for_template, message_of
 from agentrl_core.agents.upstream import Answer, Choice, RefusedError
 from agentrl_core.engine.base import Engine, Request, Sampling
 from agentrl_core.exceptions import InvalidInputError

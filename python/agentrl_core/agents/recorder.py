@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.agents.conversation import Json
+from agentrl_core._util.json_text import to_json
+from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.upstream import Answer
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
-from agentrl_core.data.json_text import to_json
 from agentrl_core.data.store import Journal, Store
 from agentrl_core.exceptions import InvalidInputError
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from agentrl_core.agents.conversation import Histories, Json, digests
-from agentrl_core.agents.lanes import Lanes
+from agentrl_core.agents.chat_template import Template
+from agentrl_core.agents.conversations import Lanes
+from agentrl_core.agents.deduplication import IsGone, Repeats
+from agentrl_core.agents.history_digest import Histories, Json, digests
 from agentrl_core.agents.recorder import Recorded, Recorder
-from agentrl_core.agents.repeats import IsGone, Repeats
-from agentrl_core.agents.template import Template
 from agentrl_core.agents.upstream import Answer, Choice, Upstream
 from agentrl_core.exceptions import InvalidInputError
 

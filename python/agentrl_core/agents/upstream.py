@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from agentrl_core.agents.conversation import Json
+from agentrl_core.agents.history_digest import Json
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 CLOSE_TO_ZERO = 1e-3

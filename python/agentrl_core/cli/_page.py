@@ -12,7 +12,7 @@ from typing import Any
 from agentrl_core import recipes
 from agentrl_core.component import Column
 from agentrl_core.component.component import PHASES
-from agentrl_core.component.needs import facts_of
+from agentrl_core.component.requirements import facts_of
 from agentrl_core.recipe import Recipe
 
 _PLAIN = Recipe(name="plain")

@@ -14,7 +14,7 @@ from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from agentrl_core.engine import Engine, Request, Sampling
-    from agentrl_core.engine.diagnosis import Finding
+    from agentrl_core.engine.logprob_check import Finding
 
 _COLUMNS = ("temperature", "top_p", "top_k", "tokens", "cached", "mean", "largest", "position", "cause")
 
@@ -113,7 +113,7 @@ def _engine(names: list[str], model: str, policy: Any, tokenizer: Any) -> Engine
 
 def _findings(generate: Engine, policy: Any, samplings: list[Sampling], options: dict[str, Any]) -> list[Finding]:
     from agentrl_core.engine import Request
-    from agentrl_core.engine.diagnosis import diagnose, sample_requests
+    from agentrl_core.engine.logprob_check import diagnose, sample_requests
 
     def requests(sampling: Sampling) -> list[Request]:
         if not options["prompt"]:

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,24 +14,15 @@ from typing import Any, Literal
 import numpy as np
 
 from agentrl_core import _core
-from agentrl_core.collect import loop
-from agentrl_core.collect.ahead import Ahead, Begun
-from agentrl_core.collect.asking import Model
-from agentrl_core.collect.checks import (
-    check_ahead,
-    check_concurrency,
-    check_limits,
-    check_parts,
-    check_whole,
-    checked_tasks,
-    mixed_tasks,
-)
-from agentrl_core.collect.cut import WHOLE, Cut
-from agentrl_core.collect.episode import World
+from agentrl_core.collect import event_loop as loop
+from agentrl_core.collect.batch_builder import Flying, cut_batch, make_batch
+from agentrl_core.collect.batch_policy import WHOLE, Cut
+from agentrl_core.collect.concurrency import rooms
 from agentrl_core.collect.evaluation import Evaluation
-from agentrl_core.collect.freed import give_back
-from agentrl_core.collect.head import Head, Known
+from agentrl_core.collect.gc_tuning import give_back
+from agentrl_core.collect.import_trajectories import imported
 from agentrl_core.collect.iteration import (
+    Begin,
     Made,
     account,
     as_committed,
@@ -41,17 +33,27 @@ from agentrl_core.collect.iteration import (
     scores,
 )
 from agentrl_core.collect.journal import Journal
-from agentrl_core.collect.kept_tokenizer import keep_tokenizer
-from agentrl_core.collect.making import Begin, Flying, cut_batch, make_batch
-from agentrl_core.collect.notices import Notices, say_missed, say_nothing_scored, say_unasked
+from agentrl_core.collect.model_queries import Model
+from agentrl_core.collect.prefetch import Ahead, Begun, Underway
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.room import rooms
+from agentrl_core.collect.recorded_episode import World
+from agentrl_core.collect.run_state import Head, Known, keep_tokenizer
 from agentrl_core.collect.runner import Runner, Setting
-from agentrl_core.collect.underway import Underway
+from agentrl_core.collect.validation import (
+    check_ahead,
+    check_concurrency,
+    check_limits,
+    check_parts,
+    check_whole,
+    checked_tasks,
+    mixed_tasks,
+)
+from agentrl_core.collect.warn_once import Notices, say_missed, say_nothing_scored, say_unasked
 from agentrl_core.component.column import draw
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.component.state import split
 from agentrl_core.data.batch import Batch
+from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Environment, Split, Task
@@ -298,6 +300,56 @@ class Collector:
         say_missed(self._notices, self.recipe, components)
         for call in self._listeners:
             call(head.iteration, metrics)
+
+    def import_trajectories(self, metrics: Mapping[str, object] | None = None) -> AbstractContextManager[Forest]:
+        """Import trajectories that were sampled elsewhere, so that the memories of the run can replay them.
+
+        The trajectories become an iteration of the run without rollouts, draws or training. Phase reward scores them,
+        and each memory keeps those that match its `where`. Imports survive a kill like any iteration; an import that
+        was interrupted has to be repeated. They do not count in success rates.
+
+        The probability of the imported tokens is unknown: replay them with `old_logprob="none"` (the ratio is 1) or
+        `"recomputed"` (by the policy before the update). `"behaviour"` refuses tokens without a log-prob.
+
+        Args:
+            metrics: of the iteration, read by the controllers of the recipe. Without it they keep their values, with a
+                warning.
+
+        Yields:
+            A forest with the recorded columns of the run. Start trajectories with `origin="imported"` or `"expert"`;
+            use task ids of the environment if the rows should join groups by task.
+
+        Raises:
+            InvalidInputError: a trajectory has another origin, the collector has no store, or the open iteration
+                already has another batch. Nothing is stored in these cases.
+
+        Example:
+            >>> import tempfile
+            >>> import agentrl_core as arl
+            >>> from agentrl_core import engine, env, recipes, replay, warm_start
+            >>> from agentrl_core.component import Where
+            >>> world = env.ReasoningGym(["lcm"], seed=0, held_out=0)
+            >>> _, tokenizer = warm_start.build(world, seed=0)
+            >>> script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
+            >>> demonstrations = replay.Memory(where=Where(origin="expert", column="score", above=0.5))
+            >>> recipe = recipes.GRPO.replace(replay=replay.Mix(demonstrations, count=1, old_logprob="none"))
+            >>> collect = arl.Collector(script, world, recipe, store=arl.Store.open(tempfile.mkdtemp()))
+            >>> if collect.iteration == 0:
+            ...     with collect.import_trajectories() as forest:
+            ...         forest.add_group(0, world.tasks(1)[0].task_id)
+            ...         chat = forest.start(0, 0, origin="expert")
+            ...         _ = forest.append_chats([chat], [[1, 2, 3, 4, 5]], [[0, 0, 1, 1, 0]])
+            ...         forest.finish(chat, reward=1.0)
+            >>> collect(tasks=2, group_size=4).num_draws, collect.iteration
+            (9, 1)
+        """
+
+        def close(kept: Batch) -> None:
+            # As a batch that is rolled out: with a score of every draw, of which there are none.
+            scored = self.recipe.score(self.recipe.with_states(kept, self._now().components))
+            self.update(scored, metrics or {})
+
+        return imported(self.store, self.iteration, self._setting().facts(self.recipe), close)
 
     def evaluate(
         self,

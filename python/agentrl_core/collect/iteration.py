@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from agentrl_core.component.state import SELECTION, Closed, State, unpacked
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
+from agentrl_core.data.store import Store
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.recipe import Recipe
+from agentrl_core.recipe import Recipe, place_of
+from agentrl_core.replay.apply import ReplayPhase
+from agentrl_core.replay.base import Replay
 from agentrl_core.schedule import Rate, Skip
 from agentrl_core.select import Pool, Selection
 
@@ -168,3 +171,35 @@ def _finished(batch: Batch, iteration: int, score: Callable[[Batch], Batch]) -> 
         return batch
     none = batch.select_draws(np.zeros(0, np.int64))
     return score(none.draw(ids, source="fresh", iteration=iteration))
+
+
+@dataclass(frozen=True)
+class Begin:
+    """What an iteration begins with, which stays as it is until the iteration is closed.
+
+    Attributes:
+        iteration: its number.
+        recipe: with a number wherever it has a schedule or a controller.
+        states: what the components remember, by their places.
+        pool: the tasks, with what is known of them.
+        seed: of the run.
+        store: where stored trajectories are read; None: there are none.
+    """
+
+    iteration: int
+    recipe: Recipe
+    states: Mapping[str, State]
+    pool: Pool
+    seed: int
+    store: Store | None
+
+    def state(self, phase: str, place: int, component: Any) -> State:
+        """What a component remembers."""
+        state = self.states.get(place_of(phase, place, component))
+        return component.initial_state() if state is None else state
+
+    def replay(self) -> ReplayPhase:
+        """The replay components with their states."""
+        chain = cast("tuple[Replay, ...]", self.recipe.chain("replay"))
+        states = [(replay, self.state("replay", place, replay)) for place, replay in enumerate(chain)]
+        return ReplayPhase(states, self.store, self.seed, self.iteration)

@@ -6,18 +6,18 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from agentrl_core.collect import loop
-from agentrl_core.collect.asking import Model
-from agentrl_core.collect.conductor import Conductor, Limits
-from agentrl_core.collect.cut import WHOLE, Cut
-from agentrl_core.collect.episode import World
-from agentrl_core.collect.flight import Flight, Landed
+from agentrl_core.collect import event_loop as loop
+from agentrl_core.collect.batch_policy import WHOLE, Cut
+from agentrl_core.collect.concurrency import Room
+from agentrl_core.collect.driver import Conductor, Limits
 from agentrl_core.collect.journal import Journal
-from agentrl_core.collect.notices import Notices
+from agentrl_core.collect.model_queries import Model
+from agentrl_core.collect.partial_rollouts import Flight, Landed
+from agentrl_core.collect.prefetch import Underway
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.room import Room
-from agentrl_core.collect.said import Said
-from agentrl_core.collect.underway import Underway
+from agentrl_core.collect.recorded_episode import World
+from agentrl_core.collect.token_accounting import Said
+from agentrl_core.collect.warn_once import Notices
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest

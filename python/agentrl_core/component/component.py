@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from agentrl_core.component.column import Column
 from agentrl_core.component.options import ColumnName, Filled, Range, Rule, declared
+from agentrl_core.component.repr import written
 from agentrl_core.component.schedule import Changing, Schedule
-from agentrl_core.component.written import written
 from agentrl_core.exceptions import RecipeError
 
 PHASES: dict[str, str] = {

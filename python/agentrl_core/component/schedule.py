@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args
 
-from agentrl_core.component.written import written
+from agentrl_core.component.repr import written
 from agentrl_core.exceptions import RecipeError
 
 Kind = Literal["linear", "cosine", "exponential", "step", "stairs", "inverse"]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.component import Component
-from agentrl_core.component.some_draws import voting
+from agentrl_core.component.masking import voting
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 if TYPE_CHECKING:

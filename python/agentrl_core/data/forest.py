@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core._core import Tree
-from agentrl_core.data import branches, ingest
+from agentrl_core._util.json_text import to_json
+from agentrl_core.data import forest_edits as branches
+from agentrl_core.data import forest_ingest as ingest
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.branches import Floats, Tokens
-from agentrl_core.data.json_text import to_json
+from agentrl_core.data.forest_edits import Floats, Tokens
 from agentrl_core.operators import columns
 
 FactValue = float | str | bytes | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -17,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core
 from agentrl_core._core import Table
+from agentrl_core._util.json_text import to_json
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.json_text import to_json
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
@@ -322,15 +321,6 @@ class Store:
         reads the other ones as before (`batch`, `has_batch`, `trajectory_batch`), but no more whole tables.
         """
         self._core.refresh()
-
-    def view(self, **options: Any) -> Any:
-        """The page of what is committed now, which shows itself in a notebook; `save` writes it as one file.
-
-        Args:
-            options: those of `view.Page.of`: `iterations`, `tokenizer`, `tokens`, `title`.
-        """
-        # Named when it is called: the data knows nothing of who looks at it.
-        return importlib.import_module("agentrl_core.view").Page.of(self, **options)
 
     def compact(self) -> int:
         """Merge neighbours into files twice the largest of them, to 64 MB; returns by how many files there are fewer.

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentrl_core.lazy import lazy
+from agentrl_core._util.lazy import lazy
 
 if TYPE_CHECKING:
     from agentrl_core.engine.base import Engine, Request, Sampling, Segment, Top, complete
     from agentrl_core.engine.chat import Chat
+    from agentrl_core.engine.entropy_temperature import EntropyTemperature
     from agentrl_core.engine.ray_actor import RayActor
     from agentrl_core.engine.scripted import Reply, Scripted
-    from agentrl_core.engine.temperature import EntropyTemperature
     from agentrl_core.engine.transformers import Transformers
     from agentrl_core.engine.vllm import Vllm
     from agentrl_core.engine.vllm_server import VllmServer
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Chat": "chat",
     "Engine": "base",
-    "EntropyTemperature": "temperature",
+    "EntropyTemperature": "entropy_temperature",
     "RayActor": "ray_actor",
     "Reply": "scripted",
     "Request": "base",

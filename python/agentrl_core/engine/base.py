@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.engine.temperature import EntropyTemperature
+from agentrl_core.engine.entropy_temperature import EntropyTemperature
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from agentrl_core._util.ray_cluster import connected
 from agentrl_core.engine.base import Engine, Request, Segment, aborted, check_request
 from agentrl_core.engine.chat import Chat
-from agentrl_core.engine.cluster import connected
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 if TYPE_CHECKING:

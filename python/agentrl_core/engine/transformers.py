@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat
-from agentrl_core.engine.kept_cache import KeptCache
-from agentrl_core.engine.rows import Rows
-from agentrl_core.engine.stepping import Stepping
+from agentrl_core.engine.continuous_batching import Stepping
+from agentrl_core.engine.prefix_cache import KeptCache
+from agentrl_core.engine.running_batch import Rows
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat
-from agentrl_core.engine.stepping import Stepping
+from agentrl_core.engine.continuous_batching import Stepping
 from agentrl_core.engine.vllm_output import PROCESSED
 from agentrl_core.engine.vllm_temperature import ARGUMENT, PROCESSOR
 from agentrl_core.engine.vllm_worker import replace_weights

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted, check_request
 from agentrl_core.engine.chat import Chat
-from agentrl_core.engine.vllm_doors import Server
+from agentrl_core.engine.vllm_api import Server
 from agentrl_core.exceptions import (
     AgentRLError,
     EngineError,

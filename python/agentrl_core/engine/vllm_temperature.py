@@ -9,7 +9,7 @@ from collections import defaultdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.engine.temperature import EntropyTemperature
+from agentrl_core.engine.entropy_temperature import EntropyTemperature
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ def _processor() -> type[Any]:
     from vllm.v1.sample.logits_processor import LogitsProcessor
     from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-    from agentrl_core.engine.draw import factor
+    from agentrl_core.engine.token_sampling import factor
 
     class TemperatureByEntropy(LogitsProcessor):
         """Divides the logits of a request by what the rule multiplies its temperature with.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentrl_core.lazy import lazy
+from agentrl_core._util.lazy import lazy
 
 if TYPE_CHECKING:
     from agentrl_core.data.codes import StepFlag
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
         ToolReply,
     )
     from agentrl_core.env.calculator import Calculator
-    from agentrl_core.env.checking import Report, check
     from agentrl_core.env.gymnasium import Gymnasium
     from agentrl_core.env.image import Image
     from agentrl_core.env.mcp import MCP
     from agentrl_core.env.minigrid import MiniGrid
+    from agentrl_core.env.protocol_check import Report, check
     from agentrl_core.env.python import Python
     from agentrl_core.env.reasoning_gym import ReasoningGym
     from agentrl_core.env.scienceworld import ScienceWorld
@@ -75,12 +75,12 @@ _HOME = {
     "MiniGrid": "minigrid",
     "Python": "python",
     "ReasoningGym": "reasoning_gym",
-    "Report": "checking",
+    "Report": "protocol_check",
     "ScienceWorld": "scienceworld",
     "Search": "search",
     "TextWorld": "textworld",
     "ToolEnvironment": "tool_environment",
-    "check": "checking",
+    "check": "protocol_check",
 }
 
 __all__ = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import json
 import threading
@@ -11,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from numbers import Real
 from typing import Any, ClassVar, cast
 
@@ -97,7 +97,7 @@ class Agents:
             self.task = self._source.task
         self._shows_tools = tokenizer is None or _shows_tools(tokenizer)
         # By name: the endpoint stands above the environments.
-        self._loopback = import_module("agentrl_core.agents.loopback").Loopback(tokenizer)
+        self._loopback = importlib.import_module("agentrl_core.agents.in_process").Loopback(tokenizer)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.replayable = replayable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from agentrl_core.env.base import Split, Task
-from agentrl_core.env.game import GAME_FACTS, GameEpisode, Move, check_counts, payload_of, seeded_tasks
+from agentrl_core.env.text_game import GAME_FACTS, GameEpisode, Move, check_counts, payload_of, seeded_tasks
 from agentrl_core.env.toy_text import TOY_TEXT, Words
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 

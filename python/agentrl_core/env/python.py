@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from agentrl_core.env.base import ToolReply
-from agentrl_core.env.jail import Settings
+from agentrl_core.env.sandbox import Settings
 from agentrl_core.exceptions import AgentRLError, InvalidInputError, UnsupportedError
 
 _MAX_PROCESSES = 16

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from agentrl_core.env.base import Fact, Split, Task
-from agentrl_core.env.game import GAME_FACTS, GameEpisode, Move, check_counts, checked_range, payload_of
+from agentrl_core.env.text_game import GAME_FACTS, GameEpisode, Move, check_counts, checked_range, payload_of
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
 _UNKNOWN = "No known action matches that input."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agentrl_core.env.base import Split, Task
-from agentrl_core.env.game import checked_range
+from agentrl_core.env.text_game import checked_range
 from agentrl_core.exceptions import InvalidInputError
 
 

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from agentrl_core.env.base import Fact, Split, Task
-from agentrl_core.env.game import GAME_FACTS, SEEDS_PER_SPLIT, GameEpisode, Move, check_counts, payload_of, seeded_tasks
+from agentrl_core.env.text_game import (
+    GAME_FACTS,
+    SEEDS_PER_SPLIT,
+    GameEpisode,
+    Move,
+    check_counts,
+    payload_of,
+    seeded_tasks,
+)
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
 _MAKER = Path(__file__).with_name("textworld_maker.py")

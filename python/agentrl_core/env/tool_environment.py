@@ -19,8 +19,8 @@ from agentrl_core.env.base import (
     Tool,
     ToolReply,
 )
-from agentrl_core.env.game import check_counts
 from agentrl_core.env.task_list import TaskList
+from agentrl_core.env.text_game import check_counts
 from agentrl_core.exceptions import InvalidInputError
 
 Tools = Sequence[Tool] | Callable[[Task, int], Sequence[Tool]]

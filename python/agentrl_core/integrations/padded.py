@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.loss import Train
-from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ states without the logits of a batch. Parts that only one system has are in the 
 
 from typing import TYPE_CHECKING
 
-from agentrl_core.lazy import lazy
+from agentrl_core._util.lazy import lazy
 from agentrl_core.loss.base import Loss
 from agentrl_core.loss.clip import Bounds, Clip, ClipRange, TokenClip
 from agentrl_core.loss.combine import Function, Imitation, Sum, function

@@ -16,7 +16,7 @@ from torch._C._autograd import _get_current_graph_task_keep_graph
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.tokens import Tokens
-from agentrl_core.model.head import Gradients, Head
+from agentrl_core.model.lm_head import Gradients, Head
 
 if TYPE_CHECKING:
     from agentrl_core.loss.base import Loss

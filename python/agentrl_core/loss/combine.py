@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, option, token
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.loss.base import MADE, REFERENCE, UNITS, Denominator, Loss, Unit, WeightedLoss, sums
 from agentrl_core.loss.clip import OPEN
 from agentrl_core.loss.mask import Mask
 from agentrl_core.loss.tokens import Tokens
-from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

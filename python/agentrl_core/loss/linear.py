@@ -19,7 +19,7 @@ from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.loss._operations import fused_loss, known_loss, linear_logprob_and_lse
 from agentrl_core.loss.base import Loss
 from agentrl_core.loss.tokens import SOURCE, Tokens
-from agentrl_core.model.head import WORKSPACE, folded
+from agentrl_core.model.lm_head import WORKSPACE, folded
 from agentrl_core.model.pack import PackOutput
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from agentrl_core._util.lazy_torch import functional, torch
 from agentrl_core.component import Column, column_name, option, token
 from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, sums
 from agentrl_core.loss.tokens import Segments, Tokens
-from agentrl_core.model.lazy_torch import functional, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, option, token
 from agentrl_core.loss.base import ADVANTAGES, OverRows, Part, Scope, Unit
 from agentrl_core.loss.clip import Bounds
 from agentrl_core.loss.tokens import Tokens
-from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

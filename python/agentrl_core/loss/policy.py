@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, option
 from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Denominator, WeightedLoss, sums
 from agentrl_core.loss.clip import OPEN, Clip, ClipRange
@@ -14,7 +15,6 @@ from agentrl_core.loss.ratio import ImportanceRatio, Ratio
 from agentrl_core.loss.regulariser import KL, EntropyTerm
 from agentrl_core.loss.surrogate import Clipped, Surrogate
 from agentrl_core.loss.tokens import Tokens
-from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

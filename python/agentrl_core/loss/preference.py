@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from agentrl_core._util.lazy_torch import functional, torch
 from agentrl_core.component import Column, option
 from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, sums
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT, Tokens
-from agentrl_core.model.lazy_torch import functional, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import option
 from agentrl_core.loss.base import Part
 from agentrl_core.loss.clip import Bounds
 from agentrl_core.loss.tokens import Tokens
-from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

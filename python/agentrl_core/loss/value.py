@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from agentrl_core._util.lazy_torch import functional, torch
 from agentrl_core.component import Column, option, token
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.base import WeightedLoss, sums
 from agentrl_core.loss.tokens import Tokens
-from agentrl_core.model.lazy_torch import functional, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

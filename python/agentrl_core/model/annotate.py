@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from agentrl_core._util.lazy_torch import require_torch, torch
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.model.lazy_torch import require_torch, torch
 from agentrl_core.model.spans import Spans
 
 if TYPE_CHECKING:

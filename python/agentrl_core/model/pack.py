@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.answers import ANSWERS_OF_LOGITS
 from agentrl_core.model.architecture import decoder_of, output_layer_of
 from agentrl_core.model.attention import Attention, SequenceAttention, TreeAttention
-from agentrl_core.model.head import folded
+from agentrl_core.model.lm_head import folded
+from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 from agentrl_core.model.transformers_attention import pack_attention
 
 if TYPE_CHECKING:

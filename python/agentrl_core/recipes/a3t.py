@@ -28,7 +28,7 @@ from agentrl_core.env.base import as_messages
 from agentrl_core.loss import Policy, Reinforce
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Members, Round, Rounds
-from agentrl_core.rollout.guidance import consult
+from agentrl_core.rollout.programs.guidance import consult
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch

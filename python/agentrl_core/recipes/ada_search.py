@@ -25,8 +25,8 @@ from agentrl_core.env import Fact, Task
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Asked, Branch, Group, Learning
-from agentrl_core.rollout.guidance import beside
-from agentrl_core.rollout.view import Role
+from agentrl_core.rollout.branch_state import Role
+from agentrl_core.rollout.programs.guidance import beside
 
 KNOWS, SEARCHES, DECIDES = 0.0, 1.0, 2.0
 

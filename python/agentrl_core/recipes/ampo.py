@@ -23,7 +23,7 @@ from agentrl_core.loss import Clip, Expert, Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Outcome
 from agentrl_core.rollout import Group, Members, Round, Rounds
-from agentrl_core.rollout.guidance import consult, filled
+from agentrl_core.rollout.programs.guidance import consult, filled
 from agentrl_core.weight import UnsampledExpert
 
 if TYPE_CHECKING:

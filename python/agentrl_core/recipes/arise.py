@@ -36,7 +36,7 @@ from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Fuse, Outcome
 from agentrl_core.rollout import Branch, Group, Learning, notes
-from agentrl_core.rollout.guidance import beside, consult
+from agentrl_core.rollout.programs.guidance import beside, consult
 
 Skill = dict[str, Any]
 """`text`, `utility`, and how often it was `used`."""

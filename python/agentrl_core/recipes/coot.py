@@ -17,8 +17,8 @@ from agentrl_core.component import option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Rollout
-from agentrl_core.rollout.guidance import consult
-from agentrl_core.rollout.repair import tokens_before
+from agentrl_core.rollout.programs.guidance import consult
+from agentrl_core.rollout.programs.repair import tokens_before
 
 
 @dataclass(frozen=True)

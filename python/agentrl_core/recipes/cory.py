@@ -22,7 +22,7 @@ from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Outcome, TeamScore
 from agentrl_core.rollout import Branch, Group, Rollout
-from agentrl_core.rollout.guidance import beside
+from agentrl_core.rollout.programs.guidance import beside
 
 
 @dataclass(frozen=True)

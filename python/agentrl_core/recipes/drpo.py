@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
 from agentrl_core.loss import Tokens
 from agentrl_core.loss.base import ADVANTAGES, Unit, sums
 from agentrl_core.loss.listwise import GroupLoss
 from agentrl_core.loss.tokens import Segments
-from agentrl_core.model.lazy_torch import torch
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import Outcome
 

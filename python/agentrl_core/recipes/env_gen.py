@@ -24,7 +24,7 @@ from agentrl_core.env import Fact, Task
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Cohort, Group, Independent, Learning, notes
-from agentrl_core.rollout.guidance import consult
+from agentrl_core.rollout.programs.guidance import consult
 
 _CHANGED = ("question", "payload")
 """What of a task a configuration changes."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Closed, Column, Rows, StatefulComponent, option, step, token
 from agentrl_core.loss import EntropyTerm, Policy, Tokens
-from agentrl_core.model.lazy_torch import torch
 from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:

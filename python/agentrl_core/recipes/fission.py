@@ -17,7 +17,7 @@ from agentrl_core.component import option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Fault, Group, Prefix, Repair, Rollout
-from agentrl_core.rollout.guidance import consult, filled
+from agentrl_core.rollout.programs.guidance import consult, filled
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentrl_core._util.lazy_torch import functional
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
 from agentrl_core.loss import Policy, Sum, Tokens, Train
 from agentrl_core.loss.base import Unit, WeightedLoss, sums
-from agentrl_core.model.lazy_torch import functional
 from agentrl_core.recipe import Recipe
 from agentrl_core.schedule import Above, Dual, Repeat
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Closed, Rows, option
 from agentrl_core.component.state import State
-from agentrl_core.engine.temperature import LEAST, EntropyTemperature
+from agentrl_core.engine.entropy_temperature import LEAST, EntropyTemperature
 from agentrl_core.loss import Bounds, Clip, ClipRange, Mask, Policy, Tokens
 from agentrl_core.loss.base import OverRows, Scope
-from agentrl_core.model.lazy_torch import torch
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group, Learning
 

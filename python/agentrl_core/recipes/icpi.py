@@ -31,7 +31,7 @@ from agentrl_core.component import Closed, State, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Learning, notes
-from agentrl_core.rollout.guidance import consult
+from agentrl_core.rollout.programs.guidance import consult
 
 _SAID = re.compile(r"reward:\s*([-+]?\d+(?:\.\d+)?)\s*;\s*done:\s*(yes|no)\s*;\s*next:\s*(.*)", re.IGNORECASE)
 

@@ -27,7 +27,7 @@ from agentrl_core.env import Fact
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Cohort, Group, Learning, notes
-from agentrl_core.rollout.guidance import beside, consult
+from agentrl_core.rollout.programs.guidance import beside, consult
 
 
 @dataclass(frozen=True)

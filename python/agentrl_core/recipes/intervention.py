@@ -21,7 +21,7 @@ from agentrl_core.component import option
 from agentrl_core.loss import Imitation
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Fault, Finder, Group, Members, Repair, Round, steps_of
-from agentrl_core.rollout.guidance import consult, filled
+from agentrl_core.rollout.programs.guidance import consult, filled
 
 
 @dataclass(frozen=True)

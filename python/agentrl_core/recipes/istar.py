@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentrl_core._util.lazy_torch import functional, torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, column_name, option, token
 from agentrl_core.loss import Policy, Tokens, Train
 from agentrl_core.loss.base import sums
 from agentrl_core.loss.listwise import GroupLoss
-from agentrl_core.model.lazy_torch import functional, torch
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import ImplicitProcess, Outcome
 

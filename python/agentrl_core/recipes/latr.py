@@ -24,7 +24,7 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.waiting import side_by_side
+from agentrl_core.rollout.tasks import side_by_side
 
 CHUNK = 10
 """Tokens between two looks."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
 from agentrl_core.loss import Tokens
 from agentrl_core.loss.base import ADVANTAGES, sums
 from agentrl_core.loss.preference import PairLoss
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT
-from agentrl_core.model.lazy_torch import torch
 from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:

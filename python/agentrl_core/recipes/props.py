@@ -13,8 +13,8 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component.options import option
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout.budgeted import Budgeted
 from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.program import Budgeted
 
 
 @dataclass(frozen=True)

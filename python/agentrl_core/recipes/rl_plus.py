@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option, token
 from agentrl_core.loss import Bounds, Policy, Surrogate, Tokens
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT
-from agentrl_core.model.lazy_torch import torch
 from agentrl_core.recipe import Recipe
 from agentrl_core.weight import UnsampledExpert
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Bounds, Policy, Surrogate, Tokens
-from agentrl_core.model.lazy_torch import torch
 from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, step, token
 from agentrl_core.loss import Policy, Tokens, Train, Value
 from agentrl_core.loss.base import Unit, WeightedLoss, sums
-from agentrl_core.model.lazy_torch import torch
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import AtTurnEnd, Outcome
 

@@ -29,7 +29,7 @@ from agentrl_core.env import Fact, Task
 from agentrl_core.loss import KL, Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Asked, Branch, Cohort, Group, Rollout
-from agentrl_core.rollout.guidance import beside
+from agentrl_core.rollout.programs.guidance import beside
 
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 

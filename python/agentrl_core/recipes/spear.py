@@ -30,7 +30,7 @@ from agentrl_core.loss import Clip, CovarianceMask, Policy, Train
 from agentrl_core.recipe import Recipe
 from agentrl_core.replay import Memory, Replay
 from agentrl_core.replay.inject import reasons
-from agentrl_core.replay.kept import Kept
+from agentrl_core.replay.memory_rows import Kept
 from agentrl_core.reward import Fuse, Outcome
 from agentrl_core.select import Band
 from agentrl_core.weight import FlagFilter, GroupFilter

@@ -33,8 +33,8 @@ from agentrl_core.env.base import as_messages
 from agentrl_core.loss import Imitation, Train
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Rollout
-from agentrl_core.rollout.guidance import consult
-from agentrl_core.rollout.view import Origin
+from agentrl_core.rollout.branch_state import Origin
+from agentrl_core.rollout.programs.guidance import consult
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from agentrl_core.env.base import as_messages
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Independent, Learning, Rollout, notes
-from agentrl_core.rollout.guidance import beside
+from agentrl_core.rollout.programs.guidance import beside
 
 _QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
 

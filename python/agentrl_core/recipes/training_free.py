@@ -28,7 +28,7 @@ from agentrl_core.component.state import State
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Cohort, Group, Learning, notes
-from agentrl_core.rollout.guidance import beside, consult
+from agentrl_core.rollout.programs.guidance import beside, consult
 
 _OBJECT = re.compile(r"\{[^{}]*\}")
 OPERATIONS = ("ADD", "UPDATE", "DELETE")

@@ -17,8 +17,8 @@ from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.path import Place
 from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout.token_path import Place
 
 
 @dataclass(frozen=True)

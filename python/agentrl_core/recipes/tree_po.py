@@ -14,9 +14,9 @@ from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group
 from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.budgeted import Budgeted
-from agentrl_core.rollout.path import Place
-from agentrl_core.rollout.waiting import side_by_side
+from agentrl_core.rollout.program import Budgeted
+from agentrl_core.rollout.tasks import side_by_side
+from agentrl_core.rollout.token_path import Place
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import rank_agreement
 from agentrl_core.rollout import Branch, Group, Learning
-from agentrl_core.rollout.guidance import consult
+from agentrl_core.rollout.programs.guidance import consult
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 

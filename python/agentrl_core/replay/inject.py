@@ -13,9 +13,9 @@ from agentrl_core.component import column_name, option
 from agentrl_core.component.component import Component
 from agentrl_core.component.state import Closed, State
 from agentrl_core.data.draws import Draws, OldLogprob, Source
-from agentrl_core.replay.kept import Kept, policy_versions, task_hashes
+from agentrl_core.replay.base import Replay
 from agentrl_core.replay.memory import Memory
-from agentrl_core.replay.replay import Replay
+from agentrl_core.replay.memory_rows import Kept, policy_versions, task_hashes
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch

@@ -14,7 +14,7 @@ from agentrl_core.component.state import Closed, Remembers, State
 from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import keys
-from agentrl_core.replay.kept import Kept
+from agentrl_core.replay.memory_rows import Kept
 from agentrl_core.weight.select import top
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from agentrl_core.component import option
 from agentrl_core.component.state import Closed, State
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.draws import NEW, OWN, Draws, OldLogprob, Source
+from agentrl_core.replay.base import Replay
 from agentrl_core.replay.inject import newest_version, reasons
-from agentrl_core.replay.kept import task_hashes
 from agentrl_core.replay.memory import Memory
-from agentrl_core.replay.replay import Replay
+from agentrl_core.replay.memory_rows import task_hashes
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch

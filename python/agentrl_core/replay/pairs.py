@@ -13,7 +13,7 @@ from agentrl_core.component import Column, column_name, option
 from agentrl_core.component.state import Closed, State
 from agentrl_core.data.draws import NEW, Draws, OldLogprob
 from agentrl_core.operators import columns, keys
-from agentrl_core.replay.replay import Replay
+from agentrl_core.replay.base import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,8 +1,17 @@
 """Phase reward: from what the environment paid to the score that training uses."""
 
-from agentrl_core.reward.compared import MaxAtK, TeamScore, WinRate, max_at_k, rank_agreement, top_gap, win_rates
 from agentrl_core.reward.distance import SuccessDistance, success_distance
 from agentrl_core.reward.edits import edit_distances
+from agentrl_core.reward.group_comparison import (
+    MaxAtK,
+    TeamScore,
+    WinRate,
+    max_at_k,
+    rank_agreement,
+    top_gap,
+    win_rates,
+)
+from agentrl_core.reward.majority_vote import AnswerAgreement, answer_clusters, cluster_votes
 from agentrl_core.reward.outcome import DropSurplus, Outcome, Unscored
 from agentrl_core.reward.process import (
     Checklist,
@@ -25,8 +34,7 @@ from agentrl_core.reward.shape import (
     excess_penalty,
 )
 from agentrl_core.reward.temperature import AtTemperatureOne
-from agentrl_core.reward.turns import AtTurnEnd
-from agentrl_core.reward.votes import AnswerAgreement, answer_clusters, cluster_votes
+from agentrl_core.reward.turn_rewards import AtTurnEnd
 
 __all__ = [
     "AnswerAgreement",

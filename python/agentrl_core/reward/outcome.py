@@ -10,7 +10,7 @@ import numpy as np
 
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.operators import group
-from agentrl_core.reward.scores import IDENTITY, SCORES, identities
+from agentrl_core.reward.columns import IDENTITY, SCORES, identities
 from agentrl_core.reward.shape import dither
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from agentrl_core.component import BatchComponent, Column, Rows, column_name, dr
 from agentrl_core.component.column import key_columns
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns, group, keys
-from agentrl_core.reward.scores import IDENTITY, SCORES, identities
+from agentrl_core.reward.columns import IDENTITY, SCORES, identities
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch

@@ -4,32 +4,31 @@ A program is a class with one asynchronous method: `Rollout.branch` drives one t
 trajectories of one task, `Rollout.cohort` the groups that were selected together.
 """
 
-from agentrl_core.rollout.asked import Asked
-from agentrl_core.rollout.best_first import BestFirst
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
-from agentrl_core.rollout.context import Window
-from agentrl_core.rollout.early_stop import EarlyStop
-from agentrl_core.rollout.entropy_branching import EntropyBranching
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.guidance import Advice, Examples, Fixed, Guidance, Help, Solution
-from agentrl_core.rollout.horizon import Horizon
-from agentrl_core.rollout.imagined import Imagined
-from agentrl_core.rollout.independent import Independent
-from agentrl_core.rollout.later import Later, later_tasks
-from agentrl_core.rollout.learning import Learning, notes
 from agentrl_core.rollout.library import Library
-from agentrl_core.rollout.monte_carlo import MonteCarlo
-from agentrl_core.rollout.path import Place
-from agentrl_core.rollout.play import Play
-from agentrl_core.rollout.precision import WithPrecision
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.repair import Fault, Finder, Flagged, Judged, Repair, Step, steps_of
-from agentrl_core.rollout.rounds import Members, Round, Rounds
+from agentrl_core.rollout.programs.best_first import BestFirst
+from agentrl_core.rollout.programs.deferred_tasks import Later, later_tasks
+from agentrl_core.rollout.programs.early_stop import EarlyStop
+from agentrl_core.rollout.programs.entropy_branching import EntropyBranching
+from agentrl_core.rollout.programs.guidance import Advice, Examples, Fixed, Guidance, Help, Solution
+from agentrl_core.rollout.programs.horizon import Horizon
+from agentrl_core.rollout.programs.independent import Independent, WithPrecision
+from agentrl_core.rollout.programs.monte_carlo import MonteCarlo
+from agentrl_core.rollout.programs.observation_window import Window
+from agentrl_core.rollout.programs.repair import Fault, Finder, Flagged, Judged, Repair, Step, steps_of
+from agentrl_core.rollout.programs.rounds import Members, Round, Rounds
+from agentrl_core.rollout.programs.self_play import Play
+from agentrl_core.rollout.programs.side_task import Asked
+from agentrl_core.rollout.programs.stored_search import StoredSearches
+from agentrl_core.rollout.programs.text_memory import Learning, notes
+from agentrl_core.rollout.programs.token_forks import TokenForks
+from agentrl_core.rollout.programs.world_model import Imagined
 from agentrl_core.rollout.search_tree import SearchTree
-from agentrl_core.rollout.stored import StoredSearches
-from agentrl_core.rollout.token_forks import TokenForks
+from agentrl_core.rollout.token_path import Place
 from agentrl_core.rollout.turn import Turn
 
 __all__ = [

@@ -9,10 +9,10 @@ from typing import Any, Literal, cast
 from agentrl_core.env.base import Content
 from agentrl_core.env.image import images_in
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.rollout.match import Match, Seat
-from agentrl_core.rollout.path import Path, Place
+from agentrl_core.rollout.branch_turns import Trajectory
+from agentrl_core.rollout.multi_agent import Match, Seat
 from agentrl_core.rollout.runtime import RunningEpisode
-from agentrl_core.rollout.trajectory import Trajectory
+from agentrl_core.rollout.token_path import Path, Place
 from agentrl_core.rollout.turn import Turn
 
 

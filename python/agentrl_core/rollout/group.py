@@ -16,15 +16,15 @@ from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Message, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.branch_state import Origin, Prompt, Role
 from agentrl_core.rollout.group_runtime import GroupRuntime, Program
 from agentrl_core.rollout.group_view import GroupView
-from agentrl_core.rollout.later import as_reason
-from agentrl_core.rollout.path import Path, Place
 from agentrl_core.rollout.prefix import Prefix
+from agentrl_core.rollout.programs.deferred_tasks import as_reason
 from agentrl_core.rollout.search_tree import GroupTree
+from agentrl_core.rollout.tasks import cancel, first_of, side_by_side
+from agentrl_core.rollout.token_path import Path, Place
 from agentrl_core.rollout.turn import Turn
-from agentrl_core.rollout.view import Origin, Prompt, Role
-from agentrl_core.rollout.waiting import cancel, first_of, side_by_side
 
 BranchProgram = Callable[[Branch], Awaitable[None]]
 

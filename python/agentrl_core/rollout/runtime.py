@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrl_core.data.forest import Forest, Operation
 from agentrl_core.engine.base import Request, Sampling, Segment
-from agentrl_core.env.base import Content, Context, Outcome, Task
+from agentrl_core.env.base import Content, Context, Task
+from agentrl_core.env.episode import Answer
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -17,33 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from agentrl_core.engine.chat import Chat
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the environment answered to an action, and the state that the episode went on in (None: it is over)."""
-
-    outcome: Outcome
-    state_key: bytes | str | None
-
-
-@dataclass(frozen=True)
-class Joint:
-    """What an episode of several agents says, by agent.
-
-    Attributes:
-        of: by the name of the agent: what it begins with, an outcome, or an answer.
-        turn_of: the agents that move next; nobody: the episode is over.
-        state_key: the state that it is in; None: it is over, or not said.
-    """
-
-    of: Mapping[str, Any]
-    turn_of: tuple[str, ...]
-    state_key: bytes | str | None = None
-
-
-class EpisodeError(Exception):
-    """An episode that cannot go on; the message says why. Its branch is over, as failed."""
 
 
 class RunningEpisode(Protocol):

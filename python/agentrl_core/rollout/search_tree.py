@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.data.forest import Forest
-from agentrl_core.rollout.held import held
 from agentrl_core.rollout.prefix import Prefix
+from agentrl_core.rollout.turn import held
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import ReferenceType
 
 import numpy as np
@@ -12,8 +12,10 @@ import numpy as np
 from agentrl_core import _core
 from agentrl_core.engine.base import Segment
 from agentrl_core.env.base import TOOL_RESULT, Content
-from agentrl_core.rollout.held import held
-from agentrl_core.rollout.path import Place
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.token_path import Place
+
+Value = TypeVar("Value")
 
 
 class Taker(Protocol):
@@ -111,3 +113,20 @@ class Turn:
 def uniform(seed: int, column: int = 0) -> float:
     """A number in [0, 1) for a seed."""
     return float(_core.rng.uniform(np.array([seed], np.uint64), column)[0])
+
+
+def held(reference: ReferenceType[Value], what: str) -> Value:
+    """What a weak reference leads to, as long as somebody holds it.
+
+    Args:
+        reference: to what holds whoever has the reference: with a strong one, both would stay in memory until Python
+            looks for cycles, and with them all that was sampled.
+        what: it leads to, for the message.
+
+    Raises:
+        InvalidInputError: nobody holds it any more.
+    """
+    value = reference()
+    if value is None:
+        raise InvalidInputError(f"{what} is gone, since nobody holds it; hold it as long as its parts are asked for it")
+    return value

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.component import Component, option
-from agentrl_core.select.score import Information, Score, Spread
+from agentrl_core.select.task_score import Information, Score, Spread
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
-    from agentrl_core.select.visits import Visits
+    from agentrl_core.select.task_outcomes import Visits
 
 Numbers = Mapping[str, NDArray[np.float64]]
 """What is tracked of some tasks: `estimate`, and the columns of the tracker."""

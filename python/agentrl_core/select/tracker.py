@@ -14,7 +14,7 @@ from agentrl_core.component.component import Component
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
     from agentrl_core.select.pool import Pool
-    from agentrl_core.select.visits import Visits
+    from agentrl_core.select.task_outcomes import Visits
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,13 +23,13 @@ import torch
 
 from agentrl_core import engine as engines
 from agentrl_core import env
+from agentrl_core._util.files import rename_whole, sync_folder, write_whole
 from agentrl_core.collect import Collector
 from agentrl_core.collect import Progress as Rollouts
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.store import Store
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipe import Recipe
-from agentrl_core.train.files import rename_whole, sync_folder, write_whole
 from agentrl_core.train.models import Models, check_runs, other_stages
 from agentrl_core.train.warm_start import warm_start
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from agentrl_core.component.component import PHASES
-from agentrl_core.component.needs import facts_of
+from agentrl_core.component.requirements import facts_of
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import by_level
 from agentrl_core.env.base import Environment
@@ -21,7 +21,7 @@ from agentrl_core.model.annotate import annotate
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Play
 from agentrl_core.schedule import Repeat
-from agentrl_core.schedule.action import BEGIN
+from agentrl_core.schedule.hook import BEGIN
 from agentrl_core.select import Pool, Predicted, Wanted
 from agentrl_core.update.updates import Updates
 

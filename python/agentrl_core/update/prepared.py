@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core.component.rows import Rows, first_of
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.tokens import SOURCE
-from agentrl_core.update.old_logprob import old_logprobs
+from agentrl_core.update.old_logprobs import old_logprobs
 from agentrl_core.update.pairs import pairs_of
 
 if TYPE_CHECKING:

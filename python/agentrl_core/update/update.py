@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._util.lazy_torch import require_torch
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.model.lazy_torch import require_torch
 
 if TYPE_CHECKING:
     from torch import Tensor, distributed, nn

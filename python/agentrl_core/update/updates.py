@@ -17,7 +17,7 @@ from agentrl_core.update.update import Update, named_metrics
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Train
-    from agentrl_core.update.between import Between
+    from agentrl_core.update.hooks import Between
 
 
 class Updates:

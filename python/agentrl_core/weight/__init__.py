@@ -7,6 +7,7 @@ and importance weights. What follows the policy as it is now is a part of the lo
 
 from agentrl_core.weight.denominators import constant, sequence_mean, shares, token_mean, turn_mean
 from agentrl_core.weight.entropy import EntropyScaled
+from agentrl_core.weight.expert_mask import UnsampledExpert
 from agentrl_core.weight.filters import FlagFilter, GroupFilter
 from agentrl_core.weight.importance import (
     ImportanceWeight,
@@ -15,7 +16,7 @@ from agentrl_core.weight.importance import (
     importance_weights,
     trust_region,
 )
-from agentrl_core.weight.newest import Newest
+from agentrl_core.weight.latest_version import Newest
 from agentrl_core.weight.scaled import ColumnScaled, LiveRescale, MarkedScaled
 from agentrl_core.weight.select import (
     SelectDraws,
@@ -24,7 +25,6 @@ from agentrl_core.weight.select import (
     max_variance_subset,
     top,
 )
-from agentrl_core.weight.unsampled import UnsampledExpert
 
 __all__ = [
     "ColumnScaled",

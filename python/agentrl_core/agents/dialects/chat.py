@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from agentrl_core.agents.conversation import Json
+from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.upstream import Answer
 from agentrl_core.exceptions import InvalidInputError
 

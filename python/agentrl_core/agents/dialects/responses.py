@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl_core.agents.conversation import Json, text_of
 from agentrl_core.agents.dialects.chat import Event
+from agentrl_core.agents.history_digest import Json, text_of
 from agentrl_core.agents.upstream import Answer
 from agentrl_core.exceptions import InvalidInputError
 

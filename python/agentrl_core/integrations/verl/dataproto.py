@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 from agentrl_core.integrations.sequences import Sequences
-from agentrl_core.model.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agentrl_core import recipes
+from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component.state import Remembers
 from agentrl_core.exceptions import MissingDependencyError, RecipeError
 from agentrl_core.integrations import padded
 from agentrl_core.integrations.sequences import Sequences
-from agentrl_core.model.lazy_torch import torch
 from agentrl_core.rollout import Independent
 
 if TYPE_CHECKING:

@@ -1,0 +1,72 @@
+"""Requests that are sent again: one answer is made for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl_core.agents.history_digest import Json
+from agentrl_core.agents.upstream import Answer
+
+IsGone = Callable[[], Awaitable[bool]]
+"""Whether who asked has hung up."""
+
+
+@dataclass
+class _Asked:
+    """A request that is being answered."""
+
+    answer: asyncio.Future[Answer]
+    is_gone: IsGone
+
+
+class Repeats:
+    """Gives a request that is sent again the answer that was made, and samples none.
+
+    A request is sent again when its client says so, or when it is the same as one whose client had hung up before it
+    heard the answer.
+
+    Args:
+        before: the last answer to a request, by its digest and the request itself; None: there is none.
+    """
+
+    def __init__(self, before: Callable[[str, Json], Answer | None]) -> None:
+        self._before = before
+        self._asked: dict[str, _Asked] = {}
+        """Requests that are being answered, by their digests."""
+        self._unheard: set[str] = set()
+        """Those whose client had hung up when they were answered."""
+
+    async def once(
+        self, key: str, request: Json, ask: Callable[[], Awaitable[Any]], is_gone: IsGone, *, retry: bool
+    ) -> Answer:
+        """The answer to a request.
+
+        Args:
+            key: digest of the request, as it came.
+            request: what is asked.
+            ask: answers it.
+            is_gone: whether the client has hung up. Who asks the same behind it gets its answer, for it is likely the
+                same client.
+            retry: whether the client says that it asks again.
+        """
+        known = self._asked.get(key)
+        if known is not None and (retry or await known.is_gone()):
+            known.is_gone = is_gone
+            asked = known
+        elif known is None and (retry or key in self._unheard) and (answer := self._before(key, request)) is not None:
+            self._unheard.discard(key)
+            return answer
+        else:
+            asked = self._asked[key] = _Asked(asyncio.ensure_future(ask()), is_gone)
+        try:
+            # Shielded: one who gives up waiting must not take the answer from the others.
+            answer = await asyncio.shield(asked.answer)
+        finally:
+            if asked.answer.done() and self._asked.get(key) is asked:
+                del self._asked[key]
+        if await asked.is_gone():
+            self._unheard.add(key)
+        return answer

@@ -1,0 +1,284 @@
+"""The doors of an endpoint inside a loop: what an agent asks is handed to whoever plays its episode."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from agentrl_core.agents.conversations import Lanes
+from agentrl_core.agents.deduplication import IsGone, Repeats
+from agentrl_core.agents.history_digest import Histories, Json, digests, text_of
+from agentrl_core.agents.messages import for_template, message_of
+from agentrl_core.agents.routes import Doors, key_of, serving
+from agentrl_core.agents.upstream import Answer, Choice
+from agentrl_core.exceptions import InvalidInputError, NotFoundError
+
+try:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+except ImportError as error:
+    from agentrl_core.exceptions import MissingDependencyError
+
+    raise MissingDependencyError(
+        "env.Agents needs Starlette and uvicorn: pip install 'agentrl-core[agents]'"
+    ) from error
+
+_OVER = "the episode of this agent is over; what it asks now is not answered"
+_MOST_CHOICES = 128
+_NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+@dataclass(frozen=True)
+class Call:
+    """Something that an agent asks the model, and waits for.
+
+    Attributes:
+        lane: of its conversation.
+        whole: whether the messages are the whole context; else they stand behind the lane's last answer.
+        messages: as templates expect them.
+        tools: schemas of the tools.
+        state: digest of the whole history.
+        max_tokens: most tokens of what is said; None: as the loop samples.
+        answer: set to the text that the model said.
+        loop: that of the endpoint.
+    """
+
+    lane: int
+    whole: bool
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
+    state: str
+    max_tokens: int | None
+    answer: Future[str] = field(default_factory=Future)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+
+class Talk:
+    """What one agent asks, as one session.
+
+    Args:
+        offer: takes each call; it is called in the endpoint's thread.
+        tokenizer: parses what the model says; None: all of it is the message's content.
+    """
+
+    def __init__(self, offer: Callable[[Call], None], tokenizer: Any) -> None:
+        self.histories: dict[str, list[Json]] = {}
+        self._offer = offer
+        self._tokenizer = tokenizer
+        self._given: dict[str, Answer] = {}
+        """The last answer to each request, by its digest."""
+        self._repeats = Repeats(lambda key, _: self._given.get(key))
+        self._lanes = Lanes()
+        self._chats = Histories()
+        self._waiting: set[Future[str]] = set()
+        self._over = False
+
+    async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
+        """Answer a chat; see `doors.Conversation`."""
+        del version
+        if self._over:
+            raise InvalidInputError(_OVER)
+        return await self._repeats.once(key, request, lambda: self._ask(request, key), is_gone, retry=retry)
+
+    async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
+        """Answer a prompt, which is a lane of one turn; see `doors.Conversation`."""
+        del version
+        if self._over:
+            raise InvalidInputError(_OVER)
+        return await self._repeats.once(key, request, lambda: self._continue(request, key), is_gone, retry=retry)
+
+    def end(self) -> None:
+        """Answer nothing from here on."""
+        self._over = True
+        for waiting in list(self._waiting):
+            with suppress(InvalidStateError):
+                waiting.set_exception(InvalidInputError(_OVER))
+
+    async def _ask(self, request: Json, key: str) -> Answer:
+        messages, tools = request["messages"], request.get("tools") or None
+        options = request.get("chat_template_kwargs")
+        for message in messages:
+            if text_of(message.get("content")) is None:
+                raise InvalidInputError("inside a loop agents talk in texts; a message holds something else")
+            if message.get("role") == "prompt":
+                raise InvalidInputError(
+                    "a message has the role 'prompt'; send what no template renders to /v1/completions"
+                )
+        most, count, stops = _options(request)
+        chain = self._chats.digests(messages, [tools, options])
+        place = self._lanes.begin(chain)
+        # Every further choice begins a lane of its own, with the whole history.
+        others = [self._lanes.another(chain[0]) for _ in range(1, count)]
+        told = [_said(message) for message in messages]
+        following = told if place.behind is None else told[place.behind + 1 :]
+        calls = [Call(place.lane, place.behind is None, following, tools, chain[-1], most)]
+        calls += [replace(calls[0], lane=lane, whole=True, messages=told, answer=Future()) for lane in others]
+        texts = await self._told(calls)
+        opening = "" if self._tokenizer is None else _opening(self._tokenizer)
+        choices = []
+        for call, text in zip(calls, texts, strict=True):
+            message = message_of(self._tokenizer, text, opening)
+            _cut(message, stops)
+            self._lanes.end(call.lane, digests([*messages, message | {"role": "assistant"}], None, chain)[-1])
+            choices.append(Choice(message, [], [], "tool_calls" if message.get("tool_calls") else "stop"))
+        answer = self._given[key] = Answer([], choices, dict(_NO_USAGE))
+        return answer
+
+    async def _continue(self, request: Json, key: str) -> Answer:
+        most, count, stops = _options(request)
+        message = self._raw(request["prompt"])
+        state = digests([message], ["completions", message.get("tokens")])[-1]
+        lanes = [self._lanes.another(state) for _ in range(count)]
+        calls = [Call(lane, whole=True, messages=[message], tools=None, state=state, max_tokens=most) for lane in lanes]
+        choices = []
+        for call, text in zip(calls, await self._told(calls), strict=True):
+            self._lanes.end(call.lane, "")
+            told: Json = {"content": text}
+            _cut(told, stops)
+            choices.append(Choice(told, [], [], "stop"))
+        answer = self._given[key] = Answer([], choices, dict(_NO_USAGE))
+        return answer
+
+    def _raw(self, prompt: str | list[int]) -> Json:
+        """A prompt as a message that no template renders."""
+        if isinstance(prompt, str):
+            return {"role": "prompt", "content": prompt}
+        if self._tokenizer is None:
+            raise InvalidInputError(
+                "prompt is token ids, and no tokenizer is known: send a text, or make env.Agents(tokenizer=...)"
+            )
+        for token in prompt:
+            if isinstance(token, bool) or not 0 <= token < len(self._tokenizer):
+                raise InvalidInputError(
+                    f"prompt has the token id {token}; give ids from 0 to {len(self._tokenizer) - 1}, or a text"
+                )
+        return {"role": "prompt", "content": "", "tokens": prompt}
+
+    async def _told(self, calls: Sequence[Call]) -> list[str]:
+        """What the model says to calls, which are offered together."""
+        self._waiting.update(call.answer for call in calls)
+        if self._over:
+            self.end()
+        for call in [] if self._over else calls:
+            self._offer(call)
+        try:
+            return await asyncio.gather(*(asyncio.wrap_future(call.answer) for call in calls))
+        except BaseException:
+            for call in calls:
+                self._lanes.give_up(call.lane)
+            raise
+        finally:
+            self._waiting.difference_update(call.answer for call in calls)
+
+
+class Loopback(Doors):
+    """An endpoint of this machine alone, started when the first agent begins.
+
+    Args:
+        tokenizer: see `Talk`.
+        max_bytes: of a request's body.
+
+    Attributes:
+        call: the class of what programs ask.
+    """
+
+    call: ClassVar = Call
+
+    def __init__(self, tokenizer: Any, max_bytes: int = 32 << 20) -> None:
+        super().__init__(max_bytes)
+        self._tokenizer = tokenizer
+        self._talks: dict[str, tuple[str, Talk]] = {}
+        self._lock = threading.Lock()
+        self._serving = ExitStack()
+        self._url = ""
+        self._process = 0
+
+    def conversation(self, request: Request) -> Talk:
+        """See `Doors.conversation`: every session has a key of its own."""
+        name = str(request.path_params.get("session", ""))
+        if name not in self._talks:
+            raise NotFoundError("there is no such session, or it is over")
+        key, talk = self._talks[name]
+        if not hmac.compare_digest(key_of(request).encode(), key.encode()):
+            raise PermissionError
+        return talk
+
+    def check_key(self, request: Request) -> None:
+        """See `Doors.check_key`."""
+        self.conversation(request)
+
+    async def models(self) -> Json:
+        """See `Doors.models`."""
+        return {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "agentrl"}]}
+
+    def open(self, offer: Callable[[Call], None]) -> tuple[str, str, str, Talk]:
+        """Begin a session: its name, its base URL, its key, and what it says."""
+        with self._lock:
+            if not self._url or self._process != os.getpid():  # a forked child has none of its parent's threads
+                app = Starlette(routes=self.routes())
+                self._url, self._process = self._serving.enter_context(serving(app)), os.getpid()
+        name, key, talk = secrets.token_hex(8), secrets.token_urlsafe(24), Talk(offer, self._tokenizer)
+        self._talks[name] = key, talk
+        return name, f"{self._url}/s/{name}/v1", key, talk
+
+    def shut(self, name: str) -> None:
+        """End a session."""
+        _, talk = self._talks.pop(name, ("", None))
+        if talk is not None:
+            talk.end()
+
+    def close(self) -> None:
+        """End them all. The endpoint begins again when an agent does."""
+        for name in list(self._talks):
+            self.shut(name)
+        with self._lock:
+            self._url = ""
+            self._serving.close()
+
+
+def _said(message: Mapping[str, Any]) -> Json:
+    """A message as the loop takes it: one with a text, or with calls."""
+    told = for_template(message)
+    if told.get("content") is None and not told.get("tool_calls"):
+        told["content"] = ""
+    return told
+
+
+def _options(request: Json) -> tuple[int | None, int, list[str]]:
+    """Most tokens of an answer, how many answers, and the texts that end what is told."""
+    most = _number(request, "max_completion_tokens") or _number(request, "max_tokens")
+    stops = request.get("stop") or []
+    stops = [stops] if isinstance(stops, str) else stops
+    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+        raise InvalidInputError(f"stop is {stops!r:.60}; give a text, or a list of texts")
+    return most, _number(request, "n", _MOST_CHOICES) or 1, stops
+
+
+def _number(request: Json, name: str, most: int = 2**31 - 1) -> int | None:
+    """A number of a request, above 0; None where it says none."""
+    number = request.get(name)
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most):
+        raise InvalidInputError(f"{name} is {number!r:.60}; give a whole number from 1 to {most}")
+    return number
+
+
+def _cut(message: Json, stops: Sequence[str]) -> None:
+    """Let what is told end before the first of some texts; what was sampled stays in the context as it is."""
+    content = message.get("content") or ""
+    ends = [content.index(stop) for stop in stops if stop in content]
+    if ends:
+        message["content"] = content[: min(ends)]
+
+
+def _opening(tokenizer: Any) -> str:
+    """How the template opens an answer."""
+    question = [{"role": "user", "content": "agentrl question"}]
+    return str(tokenizer.apply_chat_template(question, add_generation_prompt=True, tokenize=False))

@@ -1,0 +1,235 @@
+"""Encode the values of a journal as bytes, and decode them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agentrl_core._util.json_text import to_json
+from agentrl_core.engine.base import Segment, Top
+from agentrl_core.env.base import Context, Outcome
+from agentrl_core.env.episode import Answer, Joint
+from agentrl_core.env.image import Image
+from agentrl_core.exceptions import InvalidInputError
+
+_SEGMENT = struct.Struct("<BqQII?")
+_CACHED = struct.Struct("<I")
+_FINISHES = ("stop", "length", "abort")
+Begin = tuple[Any, bytes | str, Any, Sequence[Context]]
+"""What an episode began with: observation, state, tools, and the contexts of its lanes."""
+
+
+def write_segment(segment: Segment) -> bytes:
+    """A segment as bytes."""
+    count, top = len(segment.tokens), segment.top
+    likely = 0 if top is None else top.tokens.shape[1]
+    header = _SEGMENT.pack(
+        _FINISHES.index(segment.finish_reason),
+        segment.policy_version,
+        segment.seed,
+        count,
+        likely,
+        segment.entropies is not None,
+    )
+    arrays = [np.ascontiguousarray(segment.tokens, np.int32), np.ascontiguousarray(segment.logprobs, np.float32)]
+    if segment.entropies is not None:
+        arrays.append(np.ascontiguousarray(segment.entropies, np.float32))
+    if top is not None:
+        arrays += [np.ascontiguousarray(top.tokens, np.int32), np.ascontiguousarray(top.logprobs, np.float32)]
+    cached = b"" if segment.cached_tokens is None else _CACHED.pack(segment.cached_tokens)
+    return b"".join((header, *[array.data for array in arrays], cached))
+
+
+def read_segment(payload: bytes) -> Segment:
+    """The segment that `write_segment` wrote."""
+    finish, version, seed, count, likely, has_entropies = _SEGMENT.unpack_from(payload)
+    offset = _SEGMENT.size
+
+    def take(kind: Any, number: int) -> Any:
+        nonlocal offset
+        array = np.frombuffer(payload, kind, number, offset).copy()
+        offset += array.nbytes
+        return array
+
+    tokens, logprobs = take(np.int32, count), take(np.float32, count)
+    entropies = take(np.float32, count) if has_entropies else None
+    top = None
+    if likely:
+        shape = (count, likely)
+        top = Top(take(np.int32, count * likely).reshape(shape), take(np.float32, count * likely).reshape(shape))
+    # Behind the rest, since earlier versions did not keep it.
+    cached = None if offset == len(payload) else int(_CACHED.unpack_from(payload, offset)[0])
+    return Segment(tokens, logprobs, entropies, _FINISHES[finish], version, seed, top, cached)  # type: ignore[arg-type]
+
+
+def write_answer(answer: Answer | Joint) -> bytes:
+    """An answer of an environment as bytes; one of several agents has a table of them."""
+    if isinstance(answer, Joint):
+        of = {agent: _table(each) for agent, each in answer.of.items()}
+        joint = {"of": of, "turn_of": list(answer.turn_of), "state_key": _packed(answer.state_key)}
+        return _json({"joint": joint}, "Outcome")
+    return _json(_table(answer), "Outcome")
+
+
+def read_answer(payload: bytes) -> Answer | Joint:
+    """The answer that `write_answer` wrote."""
+    table = json.loads(payload)
+    joint = table.pop("joint", None)
+    if joint is None:
+        return _answer(table)
+    of = {agent: _answer(each) for agent, each in joint["of"].items()}
+    return Joint(of, tuple(joint["turn_of"]), _unpacked(joint["state_key"]))
+
+
+def _table(answer: Answer) -> dict[str, Any]:
+    """An answer as JSON: what is as it is where nobody says anything is left out."""
+    outcome = answer.outcome
+    table: dict[str, Any] = {}
+    if outcome.observation is not None:
+        table["observation"] = _shown(outcome.observation)
+    if outcome.reward is not None:
+        table["reward"] = repr(float(outcome.reward))
+    for name in ("success", "info"):
+        value = getattr(outcome, name)
+        if value is not None:
+            table[name] = value
+    if outcome.context is not None:
+        table["context"] = _placed(outcome.context)
+    for name in ("terminated", "truncated", "flags"):
+        if value := getattr(outcome, name):
+            table[name] = value
+    if outcome.facts:
+        table["facts"] = {name: _packed(value) for name, value in outcome.facts.items()}
+    if outcome.besides:
+        table["besides"] = [_placed(context) for context in outcome.besides]
+    table["state_key"] = _packed(answer.state_key)
+    return table
+
+
+def _answer(table: dict[str, Any]) -> Answer:
+    state = _unpacked(table.pop("state_key"))
+    reward = table.pop("reward", None)
+    facts = {name: _unpacked(value) for name, value in (table.pop("facts", None) or {}).items()}
+    table["observation"] = _seen(table.get("observation"))
+    context = table.pop("context", None)
+    table["context"] = None if context is None else _place(context)
+    table["besides"] = tuple(map(_place, table.pop("besides", ())))
+    outcome = Outcome(reward=None if reward is None else float(reward), facts=facts or None, **table)
+    return Answer(outcome, state)
+
+
+def plain_value(value: Any, name: str) -> Any:
+    """What an effect gave, as a new process will read it.
+
+    Raises:
+        InvalidInputError: it is not made of plain JSON values.
+    """
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(
+            f"{name} gave {value!r:.60}, which cannot be kept: {error}; give numbers, texts, lists and tables of them"
+        ) from None
+
+
+def write_value(value: Any) -> bytes:
+    """What an effect gave, as bytes."""
+    return json.dumps(value).encode()
+
+
+def read_value(payload: bytes) -> Any:
+    """The value that `write_value` wrote."""
+    return json.loads(payload)
+
+
+def write_begin(begin: Begin) -> bytes:
+    """What an episode began with, as bytes."""
+    observation, state_key, tools, contexts = begin
+    table: dict[str, Any] = {"state_key": _packed(state_key), "tools": tools}
+    if contexts:
+        table["contexts"] = [_placed(context) for context in contexts]
+    if isinstance(observation, Joint):
+        of = {agent: _shown(content) for agent, content in observation.of.items()}
+        table |= {"observation": of, "turn_of": list(observation.turn_of)}
+    else:
+        table["observation"] = _shown(observation)
+    return _json(table, "Episode.observation")
+
+
+def _json(table: Mapping[str, Any], name: str) -> bytes:
+    try:
+        return json.dumps(table).encode()
+    except TypeError:  # numbers of NumPy and torch, or what has no form at all
+        return to_json(table, name).encode()
+
+
+def read_begin(payload: bytes) -> Begin:
+    """What `write_begin` wrote."""
+    table: Mapping[str, Any] = json.loads(payload)
+    observation = table["observation"]
+    if "turn_of" in table:
+        of = {agent: _seen(content) for agent, content in observation.items()}
+        observation = Joint(of, tuple(table["turn_of"]))
+    else:
+        observation = _seen(observation)
+    return observation, _unpacked(table["state_key"]), table["tools"], tuple(map(_place, table.get("contexts", ())))
+
+
+def _placed(context: Context) -> dict[str, Any]:
+    """Where an observation stands, as JSON."""
+    told = {name: value for name, value in vars(context).items() if value is not None and value != b""}
+    return told | {"observation": _shown(context.observation), "state_key": _packed(context.state_key)}
+
+
+def _place(table: dict[str, Any]) -> Context:
+    """The context that `_placed` wrote."""
+    observation, state_key = _seen(table.pop("observation", None)), _unpacked(table.pop("state_key", {"hex": ""}))
+    return Context(**table, observation=observation, state_key=state_key)
+
+
+def _shown(content: Any) -> Any:
+    """A content as JSON: the bytes of its images in base64."""
+    if content is None or isinstance(content, str):
+        return content
+    return [
+        {**message, "content": [_part(part) for part in message["content"]]}
+        if isinstance(message.get("content"), list)
+        else message
+        for message in content
+    ]
+
+
+def _part(part: str | Image) -> Any:
+    return {"base64": base64.b64encode(part.content).decode()} if isinstance(part, Image) else part
+
+
+def _seen(content: Any) -> Any:
+    """The content that `_shown` wrote."""
+    for message in content if isinstance(content, list) else ():
+        if isinstance(message.get("content"), list):
+            message["content"] = [
+                Image(base64.b64decode(part["base64"])) if isinstance(part, dict) else part
+                for part in message["content"]
+            ]
+    return content
+
+
+def _packed(value: Any) -> Any:
+    """Bytes and numbers that JSON has no form for, told apart by a tag."""
+    if isinstance(value, (bytes, bytearray)):
+        return {"hex": bytes(value).hex()}
+    if isinstance(value, float):
+        return {"float": repr(value)}
+    return value
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, dict):
+        kind: Callable[[str], Any] = bytes.fromhex if "hex" in value else float
+        return kind(next(iter(value.values())))
+    return value

@@ -1,0 +1,279 @@
+"""What is in flight: the groups of an iteration until its batch is cut, and what of them goes on behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from agentrl_core.collect.batch_policy import Cut
+from agentrl_core.collect.journal import CARRIED, Journal, digest, group_of
+from agentrl_core.collect.journal_codec import read_value, write_value
+from agentrl_core.collect.token_accounting import Said
+from agentrl_core.engine.base import Request, Segment
+from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.tasks import cancel
+from agentrl_core.select import Selection
+
+if TYPE_CHECKING:
+    from agentrl_core.collect.progress import Progress
+
+_LOOK_SECONDS = 0.01
+_SETTLED = 2
+"""So many looks in a row find nothing that moves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """Groups that are in flight, in the order in which they began.
+
+    Attributes:
+        selection: what was chosen for each.
+        keys: the iteration in which each began, and its place there.
+        statistics: what was known of the task of each when it began.
+        drawn: tokens of each that earlier batches had, by the version that said them.
+        undrawn: tokens of all that no batch has had yet.
+    """
+
+    selection: Selection
+    keys: list[tuple[int, int]]
+    statistics: list[dict[str, Any]]
+    drawn: list[dict[str, int]]
+    undrawn: int = 0
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def name(self, place: int) -> str:
+        """The key of a group as a text."""
+        return ".".join(map(str, self.keys[place]))
+
+    @classmethod
+    def carried(cls, journal: Journal) -> Self:
+        """What was carried into an iteration."""
+        table = journal.find(CARRIED, digest(CARRIED), read_value)
+        if table is None:
+            return cls(Selection.of(np.zeros(0, np.int64), 1), [], [], [])
+        keys = [(int(began), int(place)) for began, place in table["keys"]]
+        return cls(**{**table, "selection": Selection.from_dict(table["selection"]), "keys": keys})
+
+    def joined(self, selection: Selection, first: tuple[int, int], statistics: Sequence[Mapping[str, Any]]) -> Self:
+        """With groups behind them that begin now, the first of them with this key."""
+        began, place = first
+        count = len(selection)
+        return replace(
+            self,
+            selection=Selection.concat([self.selection, selection]) if len(self) else selection,
+            keys=self.keys + [(began, place + number) for number in range(count)],
+            statistics=self.statistics + [_plain(each) for each in statistics],
+            drawn=self.drawn + [{} for _ in range(count)],
+        )
+
+    def behind(self, landed: Landed, said: Mapping[str, Said]) -> Self:
+        """Those that go on behind a cut, where engines said so much for the groups."""
+        over = {*landed.ended, *landed.dropped}
+        places = [place for place in range(len(self)) if place not in over]
+        drawn = list(self.drawn)
+        for place in landed.unfinished:
+            drawn[place] = {str(version): count for version, count in said[self.name(place)].tokens.items()}
+        return replace(
+            self,
+            selection=self.selection.take(np.array(places, np.int64)),
+            keys=[self.keys[place] for place in places],
+            statistics=[self.statistics[place] for place in places],
+            drawn=[drawn[place] for place in places],
+        )
+
+    def weighed(self, journal: Journal) -> Self:
+        """With the tokens that are in no batch yet."""
+        drawn = sum(sum(each.values()) for each in self.drawn)
+        said = sum(len(segment.tokens) for segment in journal.segments({self.name(row) for row in range(len(self))}))
+        return replace(self, undrawn=said - drawn)
+
+    def carry(self, journal: Journal, later: Journal) -> None:
+        """Have them go on in the next iteration, with all that they asked and got; what says so comes last."""
+        journal.carry({self.name(place) for place in range(len(self))}, later)
+        if CARRIED not in later:
+            table = {**vars(self), "selection": self.selection.to_dict()}
+            later.keep(CARRIED, digest(CARRIED), table, write_value)
+
+
+def _plain(statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers as JSON has them."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in statistics.items()}
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What came of groups that were in flight, by their places.
+
+    Attributes:
+        ended: have come to their ends, and are in the batch.
+        unfinished: are in the batch as they stand, and go on.
+        dropped: were stopped; nobody draws them.
+    """
+
+    ended: list[int]
+    unfinished: list[int]
+    dropped: list[int]
+
+    @property
+    def stay(self) -> list[int]:
+        """Those that are in the batch."""
+        return sorted(self.ended + self.unfinished + self.dropped)
+
+
+class Gate:
+    """Lets requests through to engines until a batch is cut, and of each branch so many tokens.
+
+    Args:
+        window: most tokens of a branch in this iteration; None: no limit.
+    """
+
+    def __init__(self, window: int | None = None) -> None:
+        self._window = window
+        self._said: dict[str, int] = {}
+        self.closed: frozenset[str] = frozenset()
+        """Names of the groups that ask in vain."""
+        self.waiting = 0
+        """How many ask in vain."""
+
+    async def enter(self, name: str, request: Request) -> Request:
+        """The request as the engine gets it; or its program waits here until it is ended.
+
+        Args:
+            name: of the segment.
+            request: as the program asks.
+        """
+        most = request.sampling.max_tokens
+        if self._window is not None:
+            most = min(most, self._window - self._said.get(name.rpartition("/")[0], 0))
+        if most < 1 or (self.closed and group_of(name) in self.closed):
+            self.waiting += 1
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self.waiting -= 1
+        if most == request.sampling.max_tokens:
+            return request
+        return replace(request, sampling=replace(request.sampling, max_tokens=most))
+
+    def count(self, name: str, segment: Segment) -> None:
+        """So much was said in this iteration."""
+        branch = name.rpartition("/")[0]
+        self._said[branch] = self._said.get(branch, 0) + len(segment.tokens)
+
+    def has_said(self, branch: str) -> bool:
+        """Whether a branch has said anything in this iteration."""
+        return self._said.get(branch, 0) > 0
+
+    def leave(self, name: str, asked: Request, request: Request, segment: Segment) -> Segment:
+        """What was said. What the window ended goes on as what new weights end.
+
+        Args:
+            name: of the segment.
+            asked: what the program asked.
+            request: what the engine got.
+            segment: what it said.
+        """
+        self.count(name, segment)
+        if request is not asked and segment.finish_reason == "length":
+            return replace(segment, finish_reason="abort")
+        return segment
+
+
+async def land(
+    groups: Sequence[Group],
+    play: Callable[[Group], Any],
+    stop: Callable[[], None],
+    end: Callable[[Landed], None],
+    *,
+    cut: Cut,
+    gate: Gate,
+    progress: Progress,
+    journal: Journal,
+    name: str,
+    wanted: int,
+    due: set[int],
+) -> Landed:
+    """Run the programs of groups until the batch is cut, and end those that go on where they stand.
+
+    Which groups the batch has is a matter of speed: it is recorded before anybody is stopped, so that a run that goes
+    on after a kill has the same.
+
+    Args:
+        groups: in flight.
+        play: runs the program of a group to its end.
+        stop: ends the segments that are being said.
+        end: says of what is in the batch how it ended, before the programs are ended.
+        cut: when.
+        gate: that requests go through.
+        progress: says what moves.
+        journal: of the iteration.
+        name: of the record.
+        wanted: how many groups are needed.
+        due: those that cannot be carried over again.
+    """
+    table = journal.find(name, digest(name), read_value)
+    landed = None if table is None else Landed(**table)
+    here = range(len(groups)) if landed is None else landed.stay
+    if landed is not None:
+        gate.closed = frozenset(groups[place].name for place in here if place not in landed.ended)
+    running = {asyncio.ensure_future(play(groups[place])): place for place in here}
+    ended: list[int] = []
+
+    async def settles() -> bool:
+        """Wait until a group ends (False), or until nothing moves (True)."""
+        quiet = 0
+        while live := [task for task in running if not task.done()]:
+            quiet = 0 if progress.at_engine or progress.at_environment else quiet + 1
+            if gate.waiting and quiet > _SETTLED:
+                return True
+            done, _ = await asyncio.wait(live, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=running.__getitem__):
+                task.result()
+                ended.append(running[task])
+            if done:
+                return False
+        return True
+
+    try:
+        if landed is None:
+            landed = await _cut(settles, ended, groups, cut, min(wanted, len(groups)), due)
+            journal.keep(name, digest(name), vars(landed), write_value)
+            gate.closed = frozenset(group.name for group in groups)
+            while progress.at_engine:
+                stop()
+                await asyncio.sleep(_LOOK_SECONDS)
+        while len(ended) < len(landed.ended) and not await settles():
+            pass
+        while (landed.unfinished or landed.dropped) and not await settles():
+            pass
+        end(landed)
+    finally:
+        await cancel(running)
+    return landed
+
+
+async def _cut(
+    settles: Callable[[], Any], ended: list[int], groups: Sequence[Group], cut: Cut, wanted: int, due: set[int]
+) -> Landed:
+    """Wait until the batch is cut, and say how."""
+    while True:
+        settled = await settles()
+        if cut.window is not None:
+            if settled:
+                unfinished = [place for place, group in enumerate(groups) if place not in ended and _has_said(group)]
+                return Landed(sorted(ended), unfinished, [])
+            continue
+        chosen = cut.chosen(ended, wanted=wanted, due=due)
+        if chosen is not None:
+            return Landed(chosen, [], sorted(due.difference(chosen)) if cut.late == "drop" else [])
+
+
+def _has_said(group: Group) -> bool:
+    """Whether anything of a group can be drawn as it stands."""
+    return any(branch.path.length and not branch.over for branch in group.branches)

@@ -1,0 +1,332 @@
+"""An episode as a branch plays it: what it answers is checked, journalled, and can be brought back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentrl_core.collect.journal import Journal, digest
+from agentrl_core.collect.journal_codec import Begin, read_answer, read_begin, write_answer, write_begin
+from agentrl_core.collect.progress import Progress
+from agentrl_core.collect.warn_once import Notices
+from agentrl_core.env.base import Context, Environment, Fact, Task
+from agentrl_core.env.episode import EpisodeError, Joint
+from agentrl_core.env.runtime.process_worker import Process
+from agentrl_core.env.runtime.ray_worker import Actor
+from agentrl_core.env.runtime.remote_worker import Hosts
+from agentrl_core.env.runtime.thread_worker import Threads
+from agentrl_core.env.runtime.validation import Checks, shown
+from agentrl_core.env.runtime.worker import Inline, OverdueError, Reply, WorkerDiedError, Workers
+from agentrl_core.exceptions import InternalError, InvalidInputError
+
+_REPAIRS = 2
+"""How often an episode that broke down is built anew before its branch is failed."""
+
+
+class World:
+    """An environment, and where its episodes run.
+
+    Args:
+        environment: what it says of itself is checked here.
+        name: where a collection has several.
+        processes: how many processes or actors, where it runs in those.
+        memory_bytes: most memory of a process; None: no limit.
+
+    Raises:
+        InvalidInputError: `runs` or `facts` is not what it can be.
+    """
+
+    def __init__(self, environment: Environment, name: str, processes: int, memory_bytes: int | None = None) -> None:
+        self.environment = environment
+        self.name = name
+        self.title = type(environment).__name__
+        self.replayable = bool(getattr(environment, "replayable", True))
+        self.imagined = bool(getattr(environment, "imagined", False))
+        self.restores = hasattr(environment, "restore")
+        self.facts: Mapping[str, Fact] = getattr(environment, "facts", None) or {}
+        for fact, declared in self.facts.items():
+            if not isinstance(declared, Fact):
+                raise InvalidInputError(
+                    f"environment {self.title}: facts[{fact!r}] is {declared!r}; declare it as env.Fact(level, kind)"
+                )
+        runs = getattr(environment, "runs", "thread")
+        kinds: dict[str, Callable[[], Workers]] = {
+            "inline": lambda: Inline(environment),
+            "thread": lambda: Threads(environment),
+            "process": lambda: Hosts(lambda: Process(environment, memory_bytes), processes),
+            "ray": lambda: Hosts(lambda: Actor(environment), processes),
+        }
+        if runs not in kinds:
+            raise InvalidInputError(
+                f"environment {self.title}: runs={runs!r}; give one of {', '.join(map(repr, kinds))}"
+            )
+        self._start = kinds[runs]
+        self._workers: Workers | None = None
+        self._process = 0
+
+    @property
+    def workers(self) -> Workers:
+        """Where its episodes run."""
+        if self._workers is None or self._process != os.getpid():  # a forked child has none of its parent's threads
+            self._workers, self._process = self._start(), os.getpid()
+        return self._workers
+
+    async def close(self) -> None:
+        """End the threads and processes, which begin again when they are asked."""
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.close()
+
+
+class Episode:
+    """An episode of a world, whatever happens to the one that runs.
+
+    What the journal holds is answered from there, and nothing runs until somebody goes on. An episode that raises,
+    takes too long or loses its process is built anew and brought back by its actions; where that shows something else
+    than it showed before, it is over.
+
+    Attributes:
+        answers: what it answered to its actions, in order.
+        moves: the actions.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        task: Task,
+        seed: int,
+        *,
+        journal: Journal,
+        progress: Progress,
+        notices: Notices,
+        seconds: float | None,
+    ) -> None:
+        self._world = world
+        self._task = task
+        self._seed = seed
+        self._journal = journal
+        self._progress = progress
+        self._notices = notices
+        self._seconds = seconds
+        self._begin: Begin | None = None
+        self.answers: list[Any] = []
+        self.moves: list[Any] = []
+        self._snapshots: list[Any] = []
+        self._handle: Any = None
+        self._checks = Checks(world.title, task.task_id, world.facts)
+
+    @property
+    def title(self) -> str:
+        """Of its environment, for messages."""
+        return self._world.title
+
+    @property
+    def observation(self) -> Any:
+        """What it began with."""
+        return self._known[0]
+
+    @property
+    def state_key(self) -> bytes | str:
+        """The state that it began in."""
+        return self._known[1]
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]] | None:
+        """Schemas of the tools that the prompt shows."""
+        return self._known[2]  # type: ignore[no-any-return]
+
+    @property
+    def contexts(self) -> Sequence[Context]:
+        """Where what it began with stands, and what other lanes ask beside it."""
+        return self._known[3]
+
+    @property
+    def _known(self) -> Begin:
+        if self._begin is None:
+            raise InternalError("an episode was asked what it began with before it was reset")
+        return self._begin
+
+    async def reset(self, name: str) -> None:
+        """Find out what it begins with; see `RunningEpisode`."""
+        asked = digest(self._task.task_id, str(self._seed), self._world.name)
+        self._begin = self._journal.find(name, asked, read_begin)
+        if self._begin is None:
+            await self._whole(self._build)
+            self._journal.keep(name, asked, self._known, write_begin)
+
+    async def ready(self) -> None:
+        """Be where its actions have led; see `RunningEpisode`."""
+        if self._handle is None:
+            await self._whole(self._build)
+
+    async def step(self, name: str, action: Any) -> Any:
+        """Give it the next action; see `RunningEpisode`."""
+        said = action if isinstance(action, str) else json.dumps(action, sort_keys=True)
+        asked = digest(said, str(len(self.moves)), str(self._seed))
+        recorded = self._journal.find(name, asked, read_answer)
+        if recorded is not None:
+            self._drop()
+            self._played(action, recorded, None)
+            return recorded
+        number = len(self.moves) + 1
+
+        async def act() -> tuple[Any, Any]:
+            if self._handle is None:
+                await self._build()
+            reply = await self._world.workers.act(self._handle, action, self._seconds)
+            return self._checked(number, action, reply), reply.snapshot
+
+        answer, snapshot = await self._whole(act)
+        answers = answer.of.values() if isinstance(answer, Joint) else [answer]
+        # NaN is the one number that is not itself.
+        if [each for each in answers if each.outcome.reward != each.outcome.reward]:
+            self._notices.once(
+                "reward",
+                f"environment {self._world.title}: the reward of step {number} of task {self._task.task_id!r} is NaN; "
+                "trajectories without a known reward are left out of the update and counted in the metric "
+                "collect.unscored; pay a number, or None where nothing is paid",
+            )
+        self._journal.keep(name, asked, answer, write_answer)
+        self._played(action, answer, snapshot)
+        return answer
+
+    def _played(self, action: Any, answer: Any, snapshot: Any) -> None:
+        """An action was answered."""
+        self.moves.append(action)
+        self.answers.append(answer)
+        self._snapshots.append(snapshot)
+
+    def copy(self, turns: int) -> Episode:
+        """An episode of its own that is where this one was behind so many actions."""
+        if not self._world.replayable:
+            raise InvalidInputError(
+                f"environment {self._world.title} says replayable=False, so an episode of it cannot be forked or "
+                'brought back; use episode="keep", or a rollout without forks'
+            )
+        other = Episode(
+            self._world,
+            self._task,
+            self._seed,
+            journal=self._journal,
+            progress=self._progress,
+            notices=self._notices,
+            seconds=self._seconds,
+        )
+        other._begin = self._begin
+        other.moves, other.answers = self.moves[:turns], self.answers[:turns]
+        other._snapshots = self._snapshots[:turns]
+        return other
+
+    def close(self) -> None:
+        """It is not needed any more."""
+        self._drop()
+
+    def _drop(self) -> None:
+        """Let go of the one that runs."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._world.workers.end(handle)
+
+    async def _whole(self, work: Callable[[], Any]) -> Any:
+        """Do something with the one that runs, which is built anew where it breaks down."""
+        repairs = 0
+        self._progress.at_environment += 1
+        try:
+            while True:
+                try:
+                    return await work()
+                except (EpisodeError, InvalidInputError):
+                    raise
+                except WorkerDiedError as error:
+                    # Another episode may have taken the process down: it is the one that is charged, and fails in time.
+                    self._handle = None
+                    repairs, reason = repairs + error.culprit, str(error)
+                except OverdueError as error:
+                    self._handle = None
+                    self._progress.abandoned += error.abandoned
+                    repairs, reason = repairs + 1, str(error)
+                except Exception as error:  # noqa: BLE001 -- whatever somebody's environment raises
+                    self._drop()
+                    repairs, reason = repairs + 1, f"{type(error).__name__}: {error}"
+                if repairs > _REPAIRS or not self._world.replayable:
+                    raise EpisodeError(
+                        f"environment {self._world.title}, step {len(self.moves) + 1} of task "
+                        f"{self._task.task_id!r} broke down {repairs} times; the last time: {reason}"
+                    )
+                self._progress.repairs += 1
+        finally:
+            self._progress.at_environment -= 1
+
+    async def _build(self) -> None:
+        """A fresh one, brought to where the actions have led."""
+        workers = self._world.workers
+        if self.moves and self._world.restores:
+            snapshot = self._snapshots[-1] or self._order()
+            self._handle, state = await workers.restore(
+                self._task, self._seed, list(self.moves), snapshot, self._seconds
+            )
+            before = self.answers[-1].state_key
+            self._compare(f"step {len(self.moves)}", {"state_key": before}, {"state_key": state})
+            return
+        self._handle, first = await workers.begin(self._task, self._seed, self._seconds)
+        checks = self._checks
+        checks.step = 0
+        remedy = "give a text, or messages with role and content"
+        observation = first.observation
+        if isinstance(observation, Joint):
+            said = {agent: checks.content(each, "observations", remedy) for agent, each in observation.of.items()}
+            observation = Joint(said, observation.turn_of)
+        else:
+            observation = checks.content(observation, "Episode.observation", remedy)
+        contexts = checks.contexts(first.contexts, "Episode.contexts") if first.contexts else ()
+        begin = (observation, checks.state(first.state_key), first.tools, contexts)
+        if self._begin is None:
+            self._begin = begin
+        self._compare("reset", _named(*self._begin[:2]), _named(*begin[:2]))
+        for number, (action, before) in enumerate(zip(self.moves, self.answers, strict=True), start=1):
+            reply = await workers.act(self._handle, action, self._seconds)
+            answer = self._checked(number, action, reply)
+            self._compare(f"step {number}", _shown(before), _shown(answer))
+
+    def _order(self) -> bytes | None:
+        """The states in which lanes began to wait, in the order in which they were told; None: it holds no lanes."""
+        if not self._known[3]:
+            return None
+        states = [self._known[1], *(context.state_key for context in self._known[3][1:])]
+        for number, answer in enumerate(self.answers, start=1):
+            if number == len(states):
+                states.append(answer.state_key)
+            states += [context.state_key for context in answer.outcome.besides]
+        return json.dumps([state if isinstance(state, str) else state.decode("latin-1") for state in states]).encode()
+
+    def _checked(self, step: int, action: Any, reply: Reply) -> Any:
+        """What a step gave, as it should be."""
+        self._checks.step = step
+        agents: Any = self._known[0]
+        if isinstance(agents, Joint):
+            return self._checks.joint(reply.outcome, reply.state_key, action, agents.of)
+        return self._checks.answer(reply.outcome, reply.state_key)
+
+    def _compare(self, place: str, before: Mapping[str, object], now: Mapping[str, object]) -> None:
+        for name, old in before.items():
+            if old != now[name]:
+                self._drop()
+                raise EpisodeError(
+                    f"{name} of {place} was {shown(old)} and is {shown(now[name])} in the replay: environment "
+                    f"{self._world.title} does not replay task {self._task.task_id!r} equally"
+                )
+
+
+def _named(observation: object, state_key: object) -> dict[str, object]:
+    return {"observation": observation, "state_key": state_key}
+
+
+def _shown(answer: Any) -> dict[str, object]:
+    if isinstance(answer, Joint):
+        of = {f"{name} for {agent}": value for agent, each in answer.of.items() for name, value in _shown(each).items()}
+        return {"turn_of": answer.turn_of, "state_key": answer.state_key, "agents": sorted(answer.of), **of}
+    outcome = answer.outcome
+    ends = {"terminated": outcome.terminated, "truncated": outcome.truncated}
+    return {**_named(outcome.observation, answer.state_key), **ends}

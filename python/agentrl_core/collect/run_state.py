@@ -1,0 +1,176 @@
+"""Where a run stands, and whether it is the same run as before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from agentrl_core import _core
+from agentrl_core.collect.warn_once import Notices
+from agentrl_core.component.component import PHASES
+from agentrl_core.component.state import Remembers, State, fitting, joined
+from agentrl_core.data.store import Store
+from agentrl_core.engine.base import Engine
+from agentrl_core.exceptions import InvalidInputError, RecipeError, StoreError
+from agentrl_core.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where the loop stands after the last write of its store (or in memory, where there is none)."""
+
+    iteration: int
+    components: dict[str, State]
+    """What the components remember."""
+    run: dict[str, Any]
+    """Recipe, seed and size of groups that the last closed iteration was made with."""
+    versions: dict[str, int]
+    """The version of each engine's weights when it was closed."""
+    checkpoint: str | None
+    """The user's name for those weights."""
+    tasks: _core.Batch
+    """Statistics of the tasks, in a batch without rows."""
+    sequence: int
+    """The store's last write that this was read behind."""
+
+    @classmethod
+    def of(cls, store: Store, *, tasks: _core.Batch | None = None) -> Self:
+        """What a store says, but for the task statistics where they are known."""
+        tasks = store._core.tasks() if tasks is None else tasks
+        state = store.state
+        components, run, versions = (state.get(name, {}) for name in ("components", "run", "policy_versions"))
+        components = joined(components, store.arrays)
+        return cls(store.iteration, components, run, versions, state.get("checkpoint"), tasks, store.sequence)
+
+    def carried(self, recipe: Recipe, run: Mapping[str, Any], notices: Notices) -> Self:
+        """The same for a run that goes on with another recipe: what does not fit its components begins anew.
+
+        Args:
+            recipe: what it goes on with.
+            run: the recipe as a table, among what is written down of the run.
+            notices: tell what begins anew.
+        """
+        if self.run.get("recipe", run["recipe"]) == run["recipe"]:
+            return self
+        try:
+            before = {place: type(each) for place, each in Recipe.from_dict(self.run["recipe"]).controllers.items()}
+        except RecipeError:  # it has a component that is no more
+            before = {}
+        states = dict(self.components)
+        for place, controller in recipe.controllers.items():
+            if before.get(place) is not type(controller):
+                states.pop(place, None)
+            elif place in states:
+                states[place] = fitting(controller.initial_state(), states[place])
+        now = recipe.at(self.iteration, states)
+        for place, link in (each for phase in PHASES for each in now.placed(phase)):
+            if isinstance(link, Remembers) and place in states:
+                states[place] = fitting(link.initial_state(), states[place])
+        anew = [place for place, state in self.components.items() if not _within(state, states.get(place, {}))]
+        if anew:
+            notices.once(
+                "carried",
+                f"the run goes on with another recipe: what was remembered at {', '.join(anew)} does not fit, or "
+                "not all of it; that part begins anew",
+            )
+        return replace(self, components=states)
+
+    def check_run(self, run: Mapping[str, Any], path: str) -> None:
+        """Refuse to go on silently with another run.
+
+        Raises:
+            InvalidInputError: recipe, seed or size of groups is another; it names the first difference.
+        """
+        known = self.run.keys() & run.keys()
+        kept, now = ({name: each[name] for name in known} for each in (self.run, run))
+        for name, old, new in changes(kept, now):
+            raise InvalidInputError(
+                f"the run in {path} was made with {name}={old!r}, not {new!r}; go on with what it had, "
+                "choose another directory, or insist with Collector(..., allow_changes=True)"
+            )
+
+    def check_weights(self, engines: Mapping[str, Engine]) -> None:
+        """Refuse an engine that does not have the weights that the run goes on with.
+
+        Raises:
+            InvalidInputError: its version is older than the store says.
+        """
+        for name, engine in engines.items():
+            version = self.versions.get(name, engine.policy_version)
+            # Weights that were trained since then are the user's business; older ones are those of another iteration.
+            if engine.policy_version < version:
+                checkpoint = f", those of checkpoint {self.checkpoint!r}" if self.checkpoint else ""
+                raise InvalidInputError(
+                    f"engine {name!r} has weights of version {engine.policy_version}, and the run goes on with version "
+                    f"{version}{checkpoint}; load them, and call engine.update_weights(model, version={version})"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What a run knows of each task, as of a head."""
+
+    tasks: _core.Batch
+
+    def __call__(self, task_id: str) -> Mapping[str, Any]:
+        """What is known of a task; nothing of a new one."""
+        rows, columns = self._table
+        row = rows.get(task_id)
+        return {} if row is None else {name: values[row] for name, values in columns.items()}
+
+    @cached_property
+    def _table(self) -> tuple[dict[str, int], dict[str, Any]]:
+        """The row of each task, and the columns."""
+        table = self.tasks.tasks
+        columns = {name: table.column(name) for name in table.column_names if name != "task_id"}
+        # Rows are appended when they change: the last one of a task counts.
+        return dict(zip(table.column("task_id"), range(table.num_rows), strict=True)), columns
+
+
+def changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The entries of two tables that differ: place, old and new value."""
+    for key in dict.fromkeys((*before, *now)):
+        old, new = before.get(key), now.get(key)
+        place = f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}".removeprefix(".")
+        if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+            old, new = dict(enumerate(old)), dict(enumerate(new))
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from changes(old, new, place)
+        elif old != new:
+            yield place, old, new
+
+
+def _within(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether all that a state holds is in another one, itself."""
+    return all(
+        name in other and (_within(value, other[name]) if isinstance(value, Mapping) else value is other[name])
+        for name, value in state.items()
+    )
+
+
+def keep_tokenizer(store: Store | None, engines: Iterable[Engine]) -> None:
+    """Write `tokenizer/tokenizer.json` into the run, of the first engine that has a fast tokenizer; once.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    file = None if store is None else Path(store.path, "tokenizer", "tokenizer.json")
+    if file is None or file.exists() or (file.parents[1] / "start" / "tokenizer.json").exists():
+        return
+    for engine in engines:
+        # An engine of somebody's own may make its tokens without a tokenizer.
+        core = getattr(getattr(engine.chat, "tokenizer", None), "backend_tokenizer", None)
+        if core is None:
+            continue
+        half = file.with_suffix(f".{os.getpid()}")
+        try:
+            file.parent.mkdir(exist_ok=True)
+            half.write_text(core.to_str(), encoding="utf-8")
+            half.replace(file)
+        except OSError as error:
+            raise StoreError(f"{file} cannot be written: {error}") from None
+        return

@@ -1,0 +1,106 @@
+"""Wrong arguments of a collector, each told before anything is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from numbers import Integral
+
+from agentrl_core.collect.recorded_episode import World
+from agentrl_core.component.schedule import Schedule
+from agentrl_core.data.store import Store
+from agentrl_core.engine.base import Engine
+from agentrl_core.env.base import Environment, Split, Task
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.recipe import Recipe
+from agentrl_core.select.pool import Mixed
+
+
+def check_parts(engine: object, environment: object, recipe: object, store: object) -> None:
+    """Refuse what is no engine, environment, recipe or store, before anything of it is used."""
+    for name, given, methods, remedy in (
+        ("engine", engine, ("generate", "chat"), "give an engine, such as engine.Transformers(model, tokenizer)"),
+        ("environment", environment, ("tasks", "reset"), "give an object with tasks(count) and reset(task, seed)"),
+    ):
+        if isinstance(given, Mapping) and not given:
+            raise InvalidInputError(f"Collector: {name}={given!r} is empty; {remedy}, or a table of them by name")
+        for value in given.values() if isinstance(given, Mapping) else [given]:
+            for method in methods:
+                if not hasattr(value, method):
+                    raise InvalidInputError(f"Collector: {name}={value!r} has no {method!r}; {remedy}")
+    if not isinstance(recipe, Recipe):
+        remedy = f"recipes.get({recipe!r})" if isinstance(recipe, str) else "recipes.GRPO"
+        raise InvalidInputError(f"Collector: recipe={recipe!r} is no Recipe; give one, such as {remedy}")
+    if store is not None and not isinstance(store, Store):
+        raise InvalidInputError(f"Collector: store={store!r} is no Store; give Store.open({str(store)!r}), or None")
+
+
+def check_ahead(engines: Mapping[str, Engine], staleness: object) -> None:
+    """Refuse a staleness that is no whole number, and engines that cannot generate while a trainer steps."""
+    if isinstance(staleness, bool) or not isinstance(staleness, Integral) or int(staleness) < 0:
+        raise InvalidInputError(f"Collector: staleness={staleness!r}; give a whole number of at least 0")
+    for name, engine in engines.items() if staleness else ():
+        if getattr(engine, "shares_parameters", False):
+            raise InvalidInputError(
+                f"Collector: engine {name!r} samples from the very tensors that the optimizer steps, and with "
+                f"staleness={staleness} it would while they change; give it weights of its own, such as "
+                "engine.Transformers(model, tokenizer, copy=True), and call engine.update_weights(model, version=...) "
+                "after each iteration; or leave staleness at 0"
+            )
+
+
+def check_concurrency(concurrency: object, worlds: Sequence[str]) -> None:
+    """Refuse what is no number of branches, or none for each environment."""
+    if not isinstance(concurrency, Mapping):
+        check_whole("Collector", concurrency=concurrency)
+        return
+    if sorted(concurrency) != sorted(worlds):
+        raise InvalidInputError(
+            f"Collector: concurrency={concurrency!r}; give a number for each environment ({', '.join(worlds)}), or one "
+            "for all of them"
+        )
+    check_whole("Collector", **{f"concurrency[{name!r}]": number for name, number in concurrency.items()})
+
+
+def check_limits(call_seconds: object, **limits: object) -> None:
+    """Refuse limits of which one is neither a whole number nor a `Schedule` nor None."""
+    for name, value in limits.items():
+        if value is not None and not isinstance(value, Schedule):
+            check_whole("Collector", **{name: value})
+    if isinstance(call_seconds, bool) or not isinstance(call_seconds, (int, float, Schedule, type(None))):
+        raise InvalidInputError(f"Collector: call_seconds={call_seconds!r}; give a number of seconds, or None")
+
+
+def check_whole(place: str, **numbers: object) -> None:
+    """Refuse what is no whole number of at least 1."""
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+            raise InvalidInputError(f"{place}: {name}={value!r}; give a whole number of at least 1")
+
+
+def checked_tasks(environment: Environment, count: int, split: Split) -> Sequence[Task]:
+    """Tasks of a split, which have to be tasks; of what is made on demand, the first."""
+    tasks = environment.tasks(count, split=split)
+    for index, task in enumerate(tasks if isinstance(tasks, list) else tasks[:1]):
+        if not all(isinstance(getattr(task, name, None), str) for name in ("task_id", "question", "domain")):
+            raise InvalidInputError(
+                f"environment {type(environment).__name__}: tasks()[{index}] is {task!r}; give env.Task(task_id, "
+                "question, domain, payload), the first three of them texts"
+            )
+    return tasks
+
+
+def mixed_tasks(worlds: Mapping[str, World], count: int, asking: AbstractContextManager[object]) -> Mixed:
+    """The training tasks of several worlds, each with its world; `asking` is held where a world is asked for one."""
+    with asking:
+        tasks = {name: checked_tasks(world.environment, count, "train") for name, world in worlds.items()}
+    seen: dict[str, str] = {}
+    for name, each in tasks.items() if len(tasks) > 1 else ():
+        # What is made on demand is not made to be compared.
+        for task in each if isinstance(each, list) else ():
+            if seen.setdefault(task.task_id, name) != name:
+                raise InvalidInputError(
+                    f"environments {seen[task.task_id]!r} and {name!r} both have a task {task.task_id!r}; give "
+                    "tasks ids that name their environment"
+                )
+    return Mixed(tasks, asking)

@@ -1,0 +1,186 @@
+"""Whether the components of a recipe find the columns that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agentrl_core.component.column import LEVELS, Column, is_said, token
+from agentrl_core.component.component import PHASES, Component
+from agentrl_core.component.rows import Rows, level_of
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.facts import Declared
+from agentrl_core.exceptions import InvalidInputError, RecipeError
+
+RECOMPUTED = token("recomputed_logprob", model="policy")
+"""What draws need whose old log-probs are recomputed."""
+
+
+def check_columns(
+    recipe: str, phases: Mapping[str, tuple[Component, ...]], batch: Batch | None, facts: Declared | None = None
+) -> None:
+    """Refuse a recipe of which a phase has no component, or a component needs a column that nobody makes.
+
+    Args:
+        recipe: its name.
+        phases: the components of its phases, in the order they run.
+        batch: when given, columns that only a model can make must be in it already; else they are annotated later.
+        facts: when given, all that the environment says beyond its reward.
+
+    Raises:
+        RecipeError: as said.
+    """
+    made: set[Column] = set()
+    for phase, chain in phases.items():
+        if not chain and phase not in ("weight", "actions"):
+            raise RecipeError(
+                f"recipe {recipe!r}: phase {phase} has no component; "
+                f"add one from agentrl_core.{PHASES[phase]}: replace({phase}=...)"
+            )
+        for component in chain:
+            # Losses of other stages are checked on the batches that they are given.
+            for column in component.needs if getattr(component, "stage", "update") == "update" else ():
+                _check_column(recipe, phase, component, column, made, batch, facts)
+            made.update(component.makes)
+
+
+def _check_column(
+    recipe: str,
+    phase: str,
+    component: Component,
+    column: Column,
+    made: set[Column],
+    batch: Batch | None,
+    facts: Declared | None,
+) -> None:
+    level, name = column
+    reach = LEVELS[: LEVELS.index(column.level) + 1]
+    if column.is_fact or is_said(column, facts) or any(Column(coarser, name) in made for coarser in reach):
+        return
+    if batch is not None:
+        if batch.has(name, column.level) or is_said(column, batch.facts):
+            return
+    elif column.model or (facts is None and name.startswith("reward.")):
+        return  # to be annotated, or a component of the reward, if the environment names one so
+    at = "trajectory" if level == "draw" else "step"
+    if column.model:
+        remedy = f"only a model can make it: {annotate_call(column)}"
+    elif facts is not None:
+        remedy = (
+            "no component of this recipe makes it, and the environment does not say it: declare it in the "
+            f'environment, facts = {{{name!r}: Fact("{at}")}}, and give it with Outcome(facts=...)'
+        )
+    else:
+        remedy = (
+            f"no component of this recipe makes it: add one that does, or {annotate_call(column)}, or let the "
+            f'environment say it: Forest(facts={{"{at}": {{{name!r}: "number"}}}})'
+        )
+    raise RecipeError(
+        f"recipe {recipe!r}: {component.title()} (phase {phase}) needs column {name!r} at level {level}; {remedy}"
+    )
+
+
+def check_recomputed(recipe: str, losses: Iterable[Component], batch: Batch) -> None:
+    """Refuse a batch without recomputed log-probs where a loss takes ratios to them."""
+    ratios = any("old_logprob" in getattr(loss, "streams", ()) for loss in losses)
+    if ratios and not batch.has(RECOMPUTED.name, "token"):
+        raise RecipeError(
+            f"recipe {recipe!r}: old_logprob='recomputed' needs column {RECOMPUTED.name!r} at level token; "
+            f"only a model can make it: {annotate_call(RECOMPUTED)}"
+        )
+
+
+def checked(recipe: str, phase: str, link: Component, batch: Any) -> Batch:
+    """What a link returned, refused here if it is not what the link says that it makes."""
+    name = f"recipe {recipe!r}: {link.title()} (phase {phase})"
+    if not isinstance(batch, Batch):
+        raise RecipeError(
+            f"{name} returned {batch!r}; return the batch with its columns: Rows(batch, level).write(...)"
+        )
+    for column in link.makes:
+        # A column that another link made finer stays finer: what joins it is lifted to that level.
+        finer = LEVELS[LEVELS.index(column.level) :]
+        if not any(batch.has(column.name, level) for level in finer):
+            raise RecipeError(
+                f"{name} says that it makes column {column.name!r} at level {column.level}, and did not; "
+                "write it, or take it out of makes"
+            )
+    return batch
+
+
+def annotate_call(column: Column) -> str:
+    """The call that lets a model make a column; what it says at a step, and before the first, is asked by a probe."""
+    if column.model is None:
+        return f"batch = arl.annotate(batch, {column.name!r}, model)"
+    probe = "" if column.level == "token" else ", probe=probe"
+    return f"batch = arl.annotate(batch, {column.name.removesuffix('_before')!r}, {column.model}{probe})"
+
+
+def refuse_missing(recipe: str, needs: Iterable[Column], batch: Batch, stage: str) -> None:
+    """Refuse a batch that lacks a column of the losses of a stage, with the call that adds it."""
+    for column in needs:
+        if not batch.has(column.name, column.level):
+            remedy = "add the credit first: batch = recipe.credit(batch)"
+            if stage != "update":
+                remedy = f"stage {stage!r} needs it first: {annotate_call(column)}, or batch.with_columns"
+            raise RecipeError(f"{recipe}: the batch has no column {column.name!r} at level {column.level}; {remedy}")
+
+
+def refuse_unknown(recipe: str, phases: Mapping[str, tuple[Component, ...]], batch: Batch) -> None:
+    """Refuse an advantage or weight that is no number where a token with a score is trained."""
+    tokens = Rows(batch, "token")
+    for phase in ("advantage", "weight"):
+        if not batch.has(phase, "token") or np.isfinite(batch.column(phase, level_of(batch, phase, "token"))).all():
+            continue
+        unknown = tokens.valid & ~np.isfinite(tokens.values(phase))
+        if unknown.any():
+            makers = [link for chain in phases.values() for link in chain if phase in {c.name for c in link.makes}]
+            named = f"{makers[-1].title()} (phase {makers[-1].phase})" if makers else "the batch"
+            place = int(np.flatnonzero(unknown)[0])
+            raise RecipeError(
+                f"recipe {recipe!r}: {named} gives {int(unknown.sum())} trained tokens the {phase} "
+                f"{tokens.values(phase)[place]} (the first is token {place}, of draw {int(tokens.draws[place])}); "
+                "give every trained token a finite number, or take it out of the loss with column keep"
+            )
+
+
+def require_batch(batch: object) -> None:
+    """Refuse what is no batch.
+
+    Raises:
+        InvalidInputError: as said.
+    """
+    if not isinstance(batch, Batch):
+        raise InvalidInputError(f"batch is {type(batch).__name__}; give a Batch, as a collector or a store returns it")
+
+
+def answers_of(links: Sequence[Component], old_logprob: str) -> tuple[Column, ...]:
+    """What models have to say for a recipe: the columns of its components, and what fresh draws are compared with."""
+    columns = [column for link in links for column in link.needs if column.model]
+    if "recomputed" in (old_logprob, *(getattr(link, "old_logprob", "") for link in links)):
+        columns.append(RECOMPUTED)
+    return tuple(dict.fromkeys(columns))
+
+
+def facts_of(phases: Mapping[str, tuple[Component, ...]]) -> tuple[Column, ...]:
+    """What an environment has to say for a recipe: the columns that are read, and that no component or model makes.
+
+    Example:
+        >>> from agentrl_core import recipes
+        >>> from agentrl_core.component.component import PHASES
+        >>> from agentrl_core.component.requirements import facts_of
+        >>> facts_of({phase: recipes.FAPO.chain(phase) for phase in PHASES})
+        (draw('flawed'),)
+    """
+    program = phases.get("rollout", ())
+    made = {"score", "advantage", "return", "weight", "keep"}.union(*(getattr(link, "facts", ()) for link in program))
+    found: dict[Column, None] = {}
+    for chain in phases.values():
+        for component in chain:
+            for column in component.needs:
+                if not (column.model or column.is_fact or column.name in made):
+                    found[column] = None
+            made |= {column.name for column in component.makes}
+    return tuple(found)

@@ -1,0 +1,314 @@
+"""Operations that make a trajectory of a forest out of another one, or take one out: nothing is ever lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.data.batch import Batch
+from agentrl_core.operators import columns
+
+Tokens = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
+Floats = Sequence[float] | NDArray[np.float32] | NDArray[np.float64]
+
+
+class Live(Protocol):
+    """A `Forest`, as its methods in other files see it."""
+
+    _core: _core.Forest
+
+
+def adopt(
+    forest: Live,
+    group: int,
+    batch: Batch,
+    trajectory_id: int,
+    *,
+    source: Literal["replay", "expert", "failed", "imagined"] | None = None,
+) -> int:
+    """Take a stored trajectory into the tree of a live group; returns its handle.
+
+    Its row, its steps and the nodes of its paths keep their ids and come with the frozen batch; new rows are
+    numbered behind them. It can be forked at any token and spliced. A partial trajectory is resumed by
+    `fork(handle)`, which inherits its steps and goes on with the action that it was in the middle of.
+
+    Args:
+        group: number of the group.
+        batch: a batch that holds the trajectory, from a store.
+        trajectory_id: its id there.
+        source: how it is drawn into the frozen batch, as a member of the group; None: it is not.
+
+    Raises:
+        NotFoundError: no such group or trajectory.
+        InvalidInputError: the group adopted it already.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> first = arl.Forest(iteration=0)
+        >>> first.add_group(0, "task")
+        >>> cut_off = first.start(0, 0)
+        >>> _ = first.append(cut_off, [1, 2], kind="prompt")
+        >>> _ = first.append(cut_off, [3], kind="action", logprobs=[-0.5], policy_version=0)
+        >>> stored = first.freeze(partial=True)
+        >>> later = arl.Forest(iteration=1)
+        >>> later.add_group(0, "task")
+        >>> resumed = later.fork(later.adopt(0, stored, 0))
+        >>> _ = later.append(resumed, [4], kind="action", logprobs=[-0.1], policy_version=1)
+        >>> later.finish(resumed, reward=1.0)
+        >>> later.freeze().column("token", "token").tolist()
+        [3, 4]
+    """
+    return forest._core.adopt(group, batch._core, trajectory_id, source=source)
+
+
+@overload
+def fork(
+    forest: Live,
+    trajectory: int,
+    *,
+    node: int | None = ...,
+    end: int | None = ...,
+    count: None = ...,
+    ordinal: int | None = ...,
+    train_prefix: bool = ...,
+    episode: int | None = ...,
+) -> int: ...
+
+
+@overload
+def fork(
+    forest: Live,
+    trajectory: int,
+    *,
+    node: int | None = ...,
+    end: int | None = ...,
+    count: int,
+    ordinal: int | None = ...,
+    train_prefix: bool = ...,
+    episode: int | None = ...,
+) -> list[int]: ...
+
+
+def fork(
+    forest: Live,
+    trajectory: int,
+    *,
+    node: int | None = None,
+    end: int | None = None,
+    count: int | None = None,
+    ordinal: int | None = None,
+    train_prefix: bool = True,
+    episode: int | None = None,
+) -> int | list[int]:
+    """Start a trajectory that shares a prefix with another one; returns its handle.
+
+    The other one may be running, ended, pruned, rolled back or adopted: its tokens are all still there.
+
+    Args:
+        trajectory: the one to share with.
+        node: last shared node; None: the whole path so far. Where the context was rewritten and several contexts
+            hold the node, the earliest counts.
+        end: how many of that node's tokens are shared; None: all.
+        count: fork so many ways, and return a list; None: one way.
+        ordinal: number of the (first) fork among those that leave the trajectory at the same token, which gives it
+            its seeds and its place among the rows. None: in order of arrival for seeds, by content for rows; give
+            one where several threads fork at the same place and seeds must not depend on which comes first.
+        train_prefix: whether the steps that are inherited count as this branch's to train. False: they carry flag
+            `UNTRAINED` here, and here alone: a correction is learned, not the mistake before it, which the branch that
+            made it trains or not as ever, and so does a fork of this branch. An action that the fork cuts in two is a
+            step of the branch itself, and is trained whole.
+        episode: a trajectory of the group whose episode it is part of, where several agents play one that was forked;
+            None: it begins one.
+
+    Raises:
+        InvalidInputError: more tokens than the path uses of the node, an ordinal that is taken, or an episode of
+            another group.
+        NotFoundError: no such trajectory, or the node is not on its path.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> trunk = forest.start(0, 0)
+        >>> node = forest.append(trunk, [1, 2, 3], kind="prompt")
+        >>> [forest.tokens(way).tolist() for way in forest.fork(trunk, node=node, end=2, count=2)]
+        [[1, 2], [1, 2]]
+        >>> wrong = forest.append(trunk, [4], kind="action", logprobs=[-0.5])
+        >>> forest.finish(trunk, reward=0.0)
+        >>> mended = forest.fork(trunk, train_prefix=False)
+        >>> _ = forest.append(mended, [5], kind="observation")
+        >>> _ = forest.append(mended, [6], kind="action", logprobs=[-0.5])
+        >>> forest.finish(mended, reward=1.0)
+        >>> forest.abort()
+        >>> batch = forest.freeze()
+        >>> batch.column("token", "token").tolist(), batch.column("trainable", "token").tolist()
+        ([4, 4, 6], [1, 0, 1])
+    """
+    ways = forest._core.fork(
+        trajectory,
+        node=node,
+        end=end,
+        count=1 if count is None else count,
+        ordinal=ordinal,
+        train_prefix=train_prefix,
+        episode=episode,
+    )
+    return ways[0] if count is None else ways
+
+
+def splice(
+    forest: Live,
+    prefix: int,
+    suffix: int,
+    *,
+    from_node: int,
+    start: int = 0,
+    node: int | None = None,
+    end: int | None = None,
+) -> int:
+    """Start a trajectory with the beginning of one and the end of another of the same group; returns its handle.
+
+    The suffix is copied: nodes of the same kinds with `origin_node_id` and without log-probs, because they were not
+    sampled behind this prefix, and its steps with what they were paid. The trajectory goes on running.
+
+    Args:
+        prefix: the trajectory whose beginning is shared.
+        suffix: the trajectory whose end is copied.
+        from_node: first node that is copied, on the path of `suffix`.
+        start: how many of its tokens are left out.
+        node: last shared node of `prefix`; None: all of its path so far.
+        end: how many of that node's tokens are shared; None: all.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> failed, solved = forest.start(0, 0), forest.start(0, 1)
+        >>> for trajectory, token in ((failed, 1), (solved, 2)):
+        ...     _ = forest.append(trajectory, [0], kind="prompt")
+        ...     action = forest.append(trajectory, [token], kind="action", logprobs=[-0.5])
+        >>> forest.tokens(forest.splice(failed, solved, from_node=action)).tolist()
+        [0, 1, 2]
+    """
+    return forest._core.splice(prefix, node, end, suffix, from_node, start)
+
+
+def under(forest: Live, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
+    """Tell the actions of a trajectory behind another prompt; returns the handle of the new trajectory.
+
+    What was done with a demonstration or a hint in sight is trained as if it had been done without. Everything from
+    the first action on is copied as by `splice`: nodes of the same kinds with `origin_node_id` and without log-probs,
+    because they were not sampled behind this prompt (`old_logprob` is `none` until they are recomputed), and the steps
+    with what they were paid. The trajectory goes on running; `parent_trajectory` names the old one, which stays as it
+    is.
+
+    Args:
+        trajectory: handle, running or ended.
+        tokens: the other prompt, at least one token.
+        state: what the state that the first action acts on is known by; None: as it was.
+
+    Raises:
+        InvalidInputError: it has no action yet, or its context was rewritten.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> shown = forest.start(0, 0)
+        >>> _ = forest.append(shown, [7, 7, 7, 1], kind="prompt")    # a demonstration, then the task
+        >>> _ = forest.append(shown, [2, 3], kind="action", logprobs=[-0.5, -0.5])
+        >>> forest.finish(shown, reward=1.0)
+        >>> forest.tokens(forest.under(shown, [1])).tolist()
+        [1, 2, 3]
+    """
+    return forest._core.under(trajectory, tokens, None if state is None else columns.as_bytes(state, "state"))
+
+
+def rollback(forest: Live, trajectory: int, node: int, end: int | None = None) -> int:
+    """Go back to an earlier token; returns the handle of the trajectory that goes on from there.
+
+    What is left behind stays in the files, pruned as "rolled back".
+
+    Args:
+        trajectory: handle.
+        node: the last node to keep.
+        end: how many of its tokens; None: all.
+
+    Raises:
+        InvalidInputError: it was pruned already (fork it), or adopted.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> trajectory = forest.start(0, 0)
+        >>> prompt = forest.append(trajectory, [1, 2], kind="prompt")
+        >>> _ = forest.append(trajectory, [3], kind="action", logprobs=[-0.5])
+        >>> forest.tokens(forest.rollback(trajectory, prompt)).tolist()
+        [1, 2]
+    """
+    return forest._core.rollback(trajectory, node, end)
+
+
+def replace(forest: Live, trajectory: int, by: int) -> None:
+    """Put another trajectory of the group in the place of this one, which stays in the files, pruned.
+
+    Its `info` says `{"replaced_by": trajectory_id, ...}`.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> first, better = forest.start(0, 0), forest.start(0, 1)
+        >>> forest.replace(first, by=better)
+    """
+    forest._core.replace(trajectory, by)
+
+
+def rewrite(forest: Live, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
+    """Give a trajectory another context (memory, summary, window, sub-agent); returns how many tokens are shared.
+
+    The context enters the tree where it first differs from the trajectory's own path. The rest is one node of kind
+    `injected`: generated text that it repeats is not trained again. Steps taken before keep their own context, and
+    the trajectory trains as one sequence for each context.
+
+    Args:
+        trajectory: handle; an action that is open is closed.
+        tokens: the whole context, at least one token.
+        state: what the state acted on next is known by; None: as it was.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> trajectory = forest.start(0, 0)
+        >>> _ = forest.append(trajectory, [1, 2], kind="prompt")
+        >>> _ = forest.append(trajectory, [3, 4, 5], kind="action", logprobs=[-0.5, -0.5, -0.5])
+        >>> forest.rewrite(trajectory, [1, 2, 9])
+        2
+        >>> _ = forest.append(trajectory, [6], kind="action", logprobs=[-0.5])
+        >>> forest.finish(trajectory, reward=1.0)
+        >>> pack = forest.freeze().plan([0], max_tokens=100)[0]
+        >>> pack.input_ids.tolist(), pack.cu_seqlens.tolist()
+        ([1, 2, 3, 4, 1, 2, 9], [0, 4, 7])
+    """
+    return forest._core.rewrite(trajectory, tokens, None if state is None else columns.as_bytes(state, "state"))
+
+
+def prune(forest: Live, trajectory: int, reason: str, *, gradient_only: bool = False) -> None:
+    """Take a trajectory out of training; its tokens stay in the files, with the reason in `info`.
+
+    Args:
+        trajectory: handle, running or ended.
+        reason: why.
+        gradient_only: it still goes on, is drawn and votes in its group's statistics; only its tokens are not
+            trained (flag `UNTRAINED` on its steps). Tokens that it shares are trained by the other branches.
+
+    Raises:
+        InvalidInputError: an adopted trajectory, which is stored and never changes.
+    """
+    forest._core.prune(trajectory, reason, gradient_only=gradient_only)

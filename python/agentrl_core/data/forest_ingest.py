@@ -1,0 +1,499 @@
+"""Columns of turns, chats and nodes into a `Forest`: many rows in one call, which stores all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.data.facts import fact_column
+from agentrl_core.data.forest_edits import Live
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
+
+Lists: TypeAlias = Any
+"""A column of lists: an Arrow array of lists of any library and a Polars Series of lists (looked at in place), a tuple
+`(values, offsets)` of NumPy arrays, a two-dimensional array, or a sequence of lists or arrays (None: an empty row)."""
+
+Reason: TypeAlias = Literal["stop", "length", "abort"] | None
+Role: TypeAlias = Literal["prompt", "action", "observation", "injected", "system", "user", "tool", "assistant"]
+
+DRIFT = ("clean", "realigned", "rewritten", "retokenised", "truncated")
+"""Names of the codes of drift."""
+
+_CONTEXT = 4
+_KINDS = {
+    "prompt": 0,
+    "action": 1,
+    "observation": 2,
+    "injected": 3,
+    "assistant": 1,
+    "system": _CONTEXT,
+    "user": _CONTEXT,
+    "tool": _CONTEXT,
+}
+_REASONS = {None: 0, "stop": 1, "length": 2, "abort": 3}
+_TYPES: dict[str, Any] = {"i": np.int32, "f": np.float32, "B": np.uint8}
+_RAGGED = {"logprobs": "f", "entropies": "f", "trainable": "B", "rewards": "f"}
+_FLAT: dict[str, Any] = {
+    "policy": np.int32,
+    "policy_version": np.int64,
+    "seed": np.int64,
+    "reward": np.float32,
+    "terminated": np.uint8,
+    "truncated": np.uint8,
+    "flags": np.uint32,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What became of ingested turns, a row a turn."""
+
+    nodes: NDArray[np.int64]
+    """Handle of the output's node, `int64[turns]`."""
+    drift: NDArray[np.uint8]
+    """How the prompt agrees with the turns before it: codes of `DRIFT`, `uint8[turns]`."""
+    drift_at: NDArray[np.int32]
+    """Position of the first token that differs, -1 where none does, `int32[turns]`."""
+
+    def counts(self) -> dict[str, int]:
+        """Number of turns of each class of drift."""
+        found = np.bincount(self.drift, minlength=len(DRIFT)).tolist()
+        return dict(zip(DRIFT, found, strict=True))
+
+
+def ingest(
+    forest: Live,
+    trajectories: object,
+    prompts: Lists,
+    outputs: Lists,
+    *,
+    logprobs: Lists | None = None,
+    entropies: Lists | None = None,
+    trainable: Lists | None = None,
+    state: Lists | None = None,
+    policy: object = None,
+    policy_version: object = None,
+    seed: object = None,
+    temperature: float | None = None,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    finish_reason: Reason | Sequence[Reason] = None,
+    reward: object = None,
+    rewards: Lists | None = None,
+    terminated: object = None,
+    truncated: object = None,
+    flags: object = None,
+    facts: Mapping[str, object] | None = None,
+    vocabulary: Lists | None = None,
+    realign: int = 8,
+) -> Ingested:
+    """Store turns as an engine saw them: the whole context of each, and what was sampled behind it.
+
+    Each context enters the tree by its longest common prefix with the contexts that its trajectory has or had, so
+    only new tokens are stored. Each output is an action of its own step and is trained once, in the context that it
+    was sampled in, whatever later contexts make of it. Every turn is classified (`steps.drift`, `steps.drift_at`):
+
+    - `clean`: the context continues one that the trajectory has or had, prompt and output included, or is its
+      first.
+    - `truncated`: tokens are missing, and nothing else differs: the context is a beginning of the one before, or
+      skips tokens in front of its last output.
+    - `retokenised`: the same text in other tokens; told only where a `vocabulary` is given, and then exactly.
+    - `realigned`: only the end of the last output differs, by at most `realign` tokens: a stop token that the chat
+      template strips, or adds, or tokenises with what follows.
+    - `rewritten`: anything else, such as an edited message, a summary, or another agent's prompt.
+
+    Where a turn is not clean, the trajectory goes on in another context, which leaves the one it resembles most at
+    the first token that differs. Tokens that stand for tokens there, or repeat the end of it, are `injected` nodes
+    with the `origin_node_id` of the node they come from; what follows is an `observation`. A context that shares
+    nothing with those before is a `prompt`. A repetition counts as one from 8 tokens on, or where it is all of the
+    last output.
+
+    A turn that the trajectory holds already is refused: the same context and the same action, with log-probs, seed
+    and all else that describes its sampling. Nobody can tell a message that was sent twice from equal tokens that
+    were sampled twice; in the second case, give each its own `seed`, and both are stored and trained.
+
+    The rules differ from other systems' on purpose. slime overwrites a drifted output by context that is not
+    trained (its REALIGN) unless it is long; SkyRL starts another row where a prompt is not an exact extension.
+    Here a drifted context is another row too, and nothing that was sampled loses its gradient.
+
+    Args:
+        trajectories: handle of each turn's trajectory, `int64[turns]`; turns of one trajectory are in their order.
+        prompts: token ids of each turn's whole context; see `Lists` for what a column of lists may be.
+        outputs: token ids sampled behind it, at least one.
+        logprobs: behaviour log-prob of each sampled token, nats; an empty row where they are not known.
+        entropies: entropy of the distribution sampled from at each token, nats.
+        trainable: 0/1 for each sampled token; an empty row means all of them.
+        state: what the environment's state is known by, bytes or text, hashed to `steps.state_key`; an empty row
+            means the context's new tokens.
+        policy: which policy spoke; one value for all turns, or `int32[turns]`, as all that follow.
+        policy_version: version of its weights.
+        seed: seed of the segment.
+        temperature: softmax temperature of all turns, one number; None where it is not known.
+        top_p: their nucleus mass, 1 keeps everything.
+        top_k: their number of tokens kept, 0 keeps everything.
+        finish_reason: why sampling stopped; one for all turns or one for each.
+        reward: what the environment paid for the turn; NaN where nothing.
+        rewards: its components, a column of lists.
+        terminated: whether the episode ended in the environment.
+        truncated: whether a limit ended it.
+        flags: facts of the turn, a bit each.
+        facts: what else the environment said, by the names that the forest declares for steps: a column for each, of
+            numbers (NaN: not said) or of texts or bytes (None: not said).
+        vocabulary: bytes of each token id, the id being the row: an Arrow array of binary, or a list of bytes.
+        realign: see above; 0 calls every change of an output a rewrite.
+
+    Returns:
+        Node, class and first differing position of each turn.
+
+    Raises:
+        InvalidInputError: a turn without context or output, one that was stored already, arrays of different
+            lengths, a log-prob that is NaN or positive, a trajectory that has ended. The message names turn,
+            trajectory, argument and value, and nothing of the call is stored.
+        NotFoundError: no such trajectory.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> session = forest.start(0, 0)
+        >>> turns = forest.ingest(
+        ...     [session, session],
+        ...     prompts=[[1, 2], [1, 2, 3, 4, 5]],
+        ...     outputs=[[3, 4, 9], [6, 9]],
+        ...     logprobs=[[-0.5, -0.1, -0.2], [-0.3, -0.1]],
+        ... )
+        >>> turns.counts()["realigned"], turns.drift_at.tolist()        # the template strips token 9
+        (1, [-1, 4])
+        >>> forest.finish(session, reward=1.0)
+        >>> forest.freeze()
+        Batch(1 draws in 1 groups, 1 trajectories, 4 nodes)
+    """
+    handles = columns.integers(trajectories, "trajectories")
+    known = None
+    if isinstance(prompts, list):
+        prompts, known = _without_known(handles, prompts)
+    turns = _columns_of(
+        handles,
+        {"outputs": outputs, "prompts": prompts},
+        {
+            "logprobs": logprobs,
+            "entropies": entropies,
+            "trainable": trainable,
+            "state": state,
+            "policy": policy,
+            "policy_version": policy_version,
+            "seed": seed,
+            "sampling": None if temperature is None else (temperature, top_p, top_k),
+            "finish_reason": finish_reason,
+            "reward": reward,
+            "rewards": rewards,
+            "terminated": terminated,
+            "truncated": truncated,
+            "flags": flags,
+            "facts": facts,
+        },
+    )
+    if known is not None:
+        turns["known"] = known
+    if vocabulary is not None:
+        turns["vocabulary"] = _texts(vocabulary, "vocabulary")
+    return Ingested(*_core.ingest(forest._core, turns, realign))
+
+
+def append_many(
+    forest: Live,
+    trajectories: object,
+    tokens: Lists,
+    *,
+    kind: Role | Sequence[Role] | NDArray[np.uint8],
+    logprobs: Lists | None = None,
+    entropies: Lists | None = None,
+    trainable: Lists | None = None,
+    state: Lists | None = None,
+    policy: object = None,
+    policy_version: object = None,
+    seed: object = None,
+    temperature: float | None = None,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    finish_reason: Reason | Sequence[Reason] = None,
+    reward: object = None,
+    rewards: Lists | None = None,
+    terminated: object = None,
+    truncated: object = None,
+    flags: object = None,
+    facts: Mapping[str, object] | None = None,
+) -> NDArray[np.int64]:
+    """Append many nodes in one call, in order, without holding the interpreter's lock; all of them or none.
+
+    Args:
+        trajectories: handle of each row's trajectory, `int64[rows]`.
+        tokens: token ids of each row; see `Lists` for what a column of lists may be.
+        kind: of each row, or one for all: a kind of node, its code (`uint8[rows]`), or a role of a chat.
+            `assistant` is an action; `system`, `user` and `tool` are the prompt before the first action and an
+            observation after it.
+        logprobs: as in `ingest`, like all that follow. What describes sampling is kept for actions only.
+        entropies: entropy at each token.
+        trainable: 0/1 for each token of an action.
+        state: what the state is known by after an observation.
+        policy: which policy spoke.
+        policy_version: version of its weights.
+        seed: seed of the segment.
+        temperature: softmax temperature of all actions.
+        top_p: their nucleus mass.
+        top_k: their number of tokens kept.
+        finish_reason: why sampling stopped.
+        reward: what the environment paid; a row where it, or one of the following, says something closes its step.
+        rewards: components of the reward.
+        terminated: whether the episode ended in the environment.
+        truncated: whether a limit ended it.
+        flags: facts of the turn, a bit each.
+        facts: what else it said, a column for each declared name.
+
+    Returns:
+        The nodes, `int64[rows]`.
+
+    Raises:
+        InvalidInputError: as for `append`; the message names the row, and nothing of the call is stored.
+        NotFoundError: no such trajectory.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> chats = [forest.start(0, member) for member in range(2)]
+        >>> _ = forest.append_many(chats, [[1, 2], [1, 2]], kind="prompt")
+        >>> logprobs = [[-0.1], [-0.2, -0.3]]
+        >>> _ = forest.append_many(chats, [[3], [4, 5]], kind="action", logprobs=logprobs, reward=[1, 0])
+        >>> forest.tokens(chats[1]).tolist()
+        [1, 2, 4, 5]
+    """
+    given = {
+        "logprobs": logprobs,
+        "entropies": entropies,
+        "trainable": trainable,
+        "state": state,
+        "policy": policy,
+        "policy_version": policy_version,
+        "seed": seed,
+        "sampling": None if temperature is None else (temperature, top_p, top_k),
+        "finish_reason": finish_reason,
+        "reward": reward,
+        "rewards": rewards,
+        "terminated": terminated,
+        "truncated": truncated,
+        "flags": flags,
+        "facts": facts,
+    }
+    turns = _columns_of(trajectories, {"tokens": tokens}, given)
+    kinds = _codes(kind, "kind", _KINDS, len(turns["trajectories"]))
+    return _core.append_many(forest._core, turns, kinds)
+
+
+def append_chats(
+    forest: Live,
+    trajectories: object,
+    tokens: Lists,
+    sampled: Lists,
+    *,
+    logprobs: Lists | None = None,
+    entropies: Lists | None = None,
+    trainable: Lists | None = None,
+    policy_version: object = None,
+    reward: object = None,
+) -> NDArray[np.int64]:
+    """Append whole chats, a row each, as data sets have them: token ids, and 1 where the assistant spoke.
+
+    Each run of sampled tokens is an action of its own step; the rest is the prompt before the first action and an
+    observation after it. Log-probs may be absent. Start the trajectories with `origin="imported"` or `"expert"`.
+
+    Args:
+        trajectories: handle of each chat's trajectory, `int64[chats]`.
+        tokens: token ids of each chat; see `Lists` for what a column of lists may be.
+        sampled: 0/1 for each token: whether it is an action's.
+        logprobs: log-prob of each token, nats; only those of actions are kept.
+        entropies: entropy at each token, nats.
+        trainable: 0/1 for each token; an empty row means all tokens of actions.
+        policy_version: version of the weights that sampled; one for all chats or `int64[chats]`.
+        reward: what the environment paid for the last action, `float32[chats]`; NaN where nothing.
+
+    Returns:
+        The last node of each chat, `int64[chats]`.
+
+    Raises:
+        InvalidInputError: arrays of different lengths, an empty chat, an unusable value; the message names the
+            chat, and nothing of the call is stored.
+        NotFoundError: no such trajectory.
+
+    Example:
+        >>> import agentrl_core as arl
+        >>> forest = arl.Forest()
+        >>> forest.add_group(0, "task")
+        >>> chat = forest.start(0, 0, origin="expert")
+        >>> _ = forest.append_chats([chat], [[1, 2, 3, 4, 5]], [[0, 0, 1, 1, 0]])
+        >>> forest.finish(chat, reward=1.0)
+        >>> forest.freeze()
+        Batch(1 draws in 1 groups, 1 trajectories, 3 nodes)
+    """
+    given = {
+        "logprobs": logprobs,
+        "entropies": entropies,
+        "trainable": trainable,
+        "policy_version": policy_version,
+        "reward": reward,
+    }
+    turns = _columns_of(trajectories, {"tokens": tokens}, given)
+    turns["sampled"] = _lists(sampled, "sampled", "B")
+    return _core.append_chats(forest._core, turns)
+
+
+def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the core takes: every column that is given, as flat memory."""
+    handles = columns.integers(trajectories, "trajectories")
+    turns: dict[str, Any] = {"trajectories": handles}
+    for name, values in tokens.items():
+        turns[name] = _lists(values, name, "i")
+    for name, values in given.items():
+        if values is None:
+            continue
+        if name in _RAGGED:
+            turns[name] = _lists(values, name, _RAGGED[name])
+        elif name in _FLAT:
+            turns[name] = _each(values, name, _FLAT[name], len(handles))
+        elif name == "state":
+            turns[name] = _texts(values, name)
+        elif name == "facts":
+            turns[name] = {fact: fact_column(column, f"facts[{fact!r}]") for fact, column in values.items()}
+        elif name == "finish_reason":
+            turns[name] = _codes(values, name, _REASONS, len(handles))
+        else:
+            turns[name] = values
+    return turns
+
+
+def _without_known(handles: NDArray[np.int64], prompts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """Contexts without the one before of their trajectory in the call, if they begin with all of it, and its length.
+
+    Python compares lists much faster than anybody reads them, or copies them: what was said so far is kept in a list of
+    our own, to which only what is new is added.
+    """
+    rest, known = list(prompts), np.zeros(len(prompts), np.int64)
+    before: dict[int, list[int]] = {}
+    for row, (handle, prompt) in enumerate(zip(handles.tolist(), prompts, strict=False)):
+        if not isinstance(prompt, list):
+            before.pop(handle, None)
+            continue
+        last = before.get(handle, [])
+        length = len(last)
+        new = prompt[length:]
+        last += new
+        if length and last == prompt:
+            rest[row], known[row] = new, length
+        else:
+            before[handle] = prompt.copy()
+    return rest, known
+
+
+def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
+    """One value for every row, or a column of them."""
+    wide = columns.numbers if dtype is np.float32 else columns.integers
+    if dtype is np.uint8 and not np.isscalar(values):
+        values = columns.column(values, name)
+        values = values.astype(np.int64) if values.dtype.kind in "fiub" else values
+    found = wide([values] if np.isscalar(values) else values, name, length=None if np.isscalar(values) else count)
+    narrow = found.astype(dtype)
+    if dtype is not np.float32 and not np.array_equal(narrow, found):
+        row = int(np.flatnonzero(narrow != found)[0])
+        raise InvalidInputError(f"{name}[{row}] is {found[row]}, which does not fit {np.dtype(dtype)}")
+    return np.full(count, narrow[0]) if np.isscalar(values) else np.ascontiguousarray(narrow)
+
+
+def _codes(values: Any, name: str, known: Mapping[Any, int], count: int) -> NDArray[np.uint8]:
+    """Codes of names: one for every row, or one for each."""
+    if isinstance(values, np.ndarray) and values.dtype == np.uint8:
+        found = values
+    elif values is None or isinstance(values, str):
+        found = np.full(count, _code(values, name, known), np.uint8)
+    else:
+        found = np.fromiter((_code(value, name, known) for value in _rows(values, name)), np.uint8)
+    if len(found) != count:
+        raise InvalidInputError(f"{name} has {len(found)} rows, but trajectories has {count}; give one for each")
+    return np.ascontiguousarray(found)
+
+
+def _code(value: object, name: str, known: Mapping[Any, int]) -> int:
+    if not isinstance(value, (str, type(None))) or value not in known:
+        raise InvalidInputError(f"{name} is {value!r}; use one of {list(known)}")
+    return known[value]
+
+
+def _texts(values: Any, name: str) -> Any:
+    """A column of bytes."""
+    if columns.is_arrow(values) or isinstance(values, tuple):
+        return values
+    texts = [
+        b"" if row is None else columns.as_bytes(row, f"{name}[{index}]")
+        for index, row in enumerate(_rows(values, name))
+    ]
+    return np.frombuffer(b"".join(texts), np.uint8), _offsets(texts, name)
+
+
+def _rows(values: Any, name: str) -> list[Any]:
+    try:
+        return list(values)
+    except TypeError:
+        raise InvalidInputError(
+            f"{name} is {type(values).__name__}; give a column, a row for each trajectory"
+        ) from None
+
+
+def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
+    try:
+        return np.fromiter(accumulate(map(len, rows), initial=0), np.int64, len(rows) + 1)
+    except TypeError:
+        raise InvalidInputError(f"{name} has rows without a length; give a column of lists") from None
+
+
+def _lists(values: Any, name: str, code: str) -> Any:
+    """A column of lists as what the core reads: an Arrow array as it is, or flat values and offsets."""
+    dtype = _TYPES[code]
+    if columns.is_arrow(values):
+        return values
+    if isinstance(values, tuple) and len(values) == 2 and all(isinstance(part, np.ndarray) for part in values):
+        return _narrow(values[0], name, dtype), columns.integers(values[1], f"offsets of {name}")
+    if isinstance(values, np.ndarray) and values.ndim == 2:
+        rows, width = values.shape
+        return _narrow(values.reshape(-1), name, dtype), np.arange(rows + 1, dtype=np.int64) * width
+    rows = [() if row is None else row for row in _rows(values, name)]
+    offsets = _offsets(rows, name)
+    nested = next((index for index, row in enumerate(rows) if getattr(row, "ndim", 1) != 1), None)
+    if nested is not None:
+        raise InvalidInputError(f"{name}[{nested}] has shape {tuple(rows[nested].shape)}; a row is one list of values")
+    if rows and all(isinstance(row, np.ndarray) for row in rows):
+        return _narrow(np.concatenate(rows), name, dtype), offsets
+    lists = [row if isinstance(row, list) else list(row) for row in rows]
+    return _core.columns.flat_lists(lists, name, dtype.__name__), offsets
+
+
+def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
+    """Flat values of the type that the core reads, in memory that it may look at."""
+    if dtype is np.float32:
+        found = columns.numbers(values, name).astype(np.float32, copy=False)
+    elif values.dtype == np.bool_:
+        found = values.astype(dtype)
+    elif values.dtype == dtype and values.ndim == 1:
+        found = values
+    else:
+        wide = columns.integers(values, name)
+        found = wide.astype(dtype)
+        if not np.array_equal(found, wide):
+            at = int(np.flatnonzero(found != wide)[0])
+            raise InvalidInputError(f"value {at} of {name} is {wide[at]}, which does not fit {np.dtype(dtype)}")
+    return np.require(found, requirements=("C", "A"))

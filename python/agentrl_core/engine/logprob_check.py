@@ -1,0 +1,217 @@
+"""Whether an engine's log-probabilities are those of the policy, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agentrl_core.engine.base import Engine, Request, Sampling, Segment, complete
+from agentrl_core.engine.token_sampling import processed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Cause = Literal["none", "version", "mode", "temperature", "position", "precision", "weights"]
+# Temperatures that are tried as what the engine may have sampled with, and around the best of them again.
+_TEMPERATURES = np.geomspace(0.1, 4.0, 60)
+# Differences that another precision makes: at most so large on average, and at one token.
+_MEAN, _LARGEST = 0.02, 0.5
+# Other weights differ from the first token on, but for chance: from this share of sequences on it is no chance.
+_BEGIN_WELL = 0.25
+_PROMPT_LENGTHS = (1, 3, 9, 17, 33, 40)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How far an engine is from the policy, over all tokens of some requests with one sampling.
+
+    Args:
+        sampling: of the requests.
+        cause: "none" where they agree; otherwise why they differ, as far as the numbers tell.
+        message: the same in a sentence, with what to do.
+        tokens: how many were compared.
+        cached_tokens: tokens of the requests that the engine had in its cache; None where it does not say.
+        mean: difference of the log-probabilities, absolute.
+        largest: the same at the token where it is largest.
+        request: the one that has this token.
+        position: of this token in its sequence, the request's tokens included.
+    """
+
+    sampling: Sampling
+    cause: Cause
+    message: str
+    tokens: int
+    cached_tokens: int | None
+    mean: float
+    largest: float
+    request: int
+    position: int
+
+
+def sample_requests(vocabulary_size: int, sampling: Sampling, seed: int = 0) -> list[Request]:
+    """Requests of random tokens of several lengths, each twice with another seed."""
+    random = np.random.default_rng(seed)
+    prompts = [random.integers(0, vocabulary_size, length, dtype=np.int32) for length in _PROMPT_LENGTHS]
+    return [Request(prompt, 2 * index + copy, sampling) for index, prompt in enumerate(prompts) for copy in range(2)]
+
+
+def diagnose(
+    engine: Engine,
+    model: PreTrainedModel,
+    requests: Sequence[Request],
+    *,
+    version: int | None = None,
+    tolerance: float = 1e-3,
+) -> Finding:
+    """Generate, run the model over what came, and say where log-probabilities differ and why.
+
+        d_t = | log p_engine(t) - log p(t) |,   p as in `Sampling`, from the model's logits
+
+    They agree if no d_t is above the tolerance. Otherwise the first of these that explains it is the cause: the engine
+    says that its weights are of another version; all d_t vanish without temperature, top_k and top_p (mode); or at
+    another temperature; the first tokens of sequences agree and later ones do not (position); all d_t are small
+    (precision); else its weights are others. Every request is asked again with its segment and a few tokens behind it,
+    as the next turn of a branch, so that what a cache gives is compared too.
+
+    Args:
+        engine: to compare.
+        model: the policy.
+        requests: of one sampling with a temperature above 0.
+        version: of the model's weights; None: not compared.
+        tolerance: of d_t; 1e-3 suits float32 on both sides.
+
+    Raises:
+        InvalidInputError, EngineError: what the engine raises.
+
+    Example:
+        >>> from agentrl_core import engine, env, warm_start
+        >>> from agentrl_core.engine.logprob_check import diagnose, sample_requests
+        >>> model, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)
+        >>> generate = engine.Transformers(model, tokenizer)
+        >>> requests = sample_requests(generate.vocabulary_size, engine.Sampling(temperature=0.7, max_tokens=8))
+        >>> diagnose(generate, model, requests).cause
+        'none'
+    """
+    first = complete(engine, requests)
+    turns = [_next_turn(request, segment) for request, segment in zip(requests, first, strict=True)]
+    asked = [*requests, *turns]
+    segments = [*first, *complete(engine, turns)]
+    sampling = requests[0].sampling
+    seen = [_Seen(model, request, segment) for request, segment in zip(asked, segments, strict=True)]
+    differences = [one.differences(sampling) for one in seen]
+    every = np.concatenate(differences)
+    index = int(np.argmax([one.max() for one in differences]))
+    token = int(differences[index].argmax())
+    cause, message = _cause(seen, differences, sampling, version, tolerance)
+    cached = [segment.cached_tokens for segment in segments]
+    return Finding(
+        sampling=sampling,
+        cause=cause,
+        message=message,
+        tokens=len(every),
+        cached_tokens=None if None in cached else sum(count for count in cached if count is not None),
+        mean=float(every.mean()),
+        largest=float(every.max()),
+        request=index,
+        position=len(asked[index].tokens) + token,
+    )
+
+
+class _Seen:
+    """A segment and the model's own logits at each of its tokens."""
+
+    def __init__(self, model: Any, request: Request, segment: Segment) -> None:
+        ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
+        ids = ids.to(model.device)
+        with torch.inference_mode():
+            self.logits: torch.Tensor = model(ids).logits[0, len(request.tokens) - 1 : -1].float()
+        self.tokens = ids[0, len(request.tokens) :]
+        self.segment = segment
+        self.begin = len(request.tokens)
+
+    def differences(self, sampling: Sampling) -> NDArray[np.float64]:
+        """d_t if the engine's numbers are of this sampling."""
+        chosen = processed(self.logits, sampling).gather(-1, self.tokens[:, None])[:, 0]
+        apart: NDArray[np.float64] = np.abs(chosen.double().cpu().numpy() - self.segment.logprobs)
+        return np.minimum(np.nan_to_num(apart, nan=np.inf), 1e9)  # a token that should never have been drawn
+
+
+def _next_turn(request: Request, segment: Segment) -> Request:
+    observed = request.tokens[:3]
+    tokens = np.concatenate([request.tokens, segment.tokens, observed]).astype(np.int32)
+    return Request(tokens, request.seed + (1 << 32), request.sampling, request.group)
+
+
+def _cause(
+    seen: list[_Seen],
+    differences: list[NDArray[np.float64]],
+    sampling: Sampling,
+    version: int | None,
+    tolerance: float,
+) -> tuple[Cause, str]:
+    said = sorted({one.segment.policy_version for one in seen})
+    if version is not None and said != [version]:
+        return "version", (
+            f"the engine samples from weights of version {', '.join(map(str, said))}, and the model's are of version "
+            f"{version}; call engine.update_weights(model, version={version})"
+        )
+    every = np.concatenate(differences)
+    if every.max() <= tolerance:
+        return "none", "engine and model agree"
+    plain = Sampling(max_tokens=sampling.max_tokens)
+    if replace(sampling, temperature=1.0, top_p=1.0, top_k=0) != sampling and _largest(seen, plain) <= tolerance:
+        return "mode", (
+            "the engine reports log-probabilities before temperature, top_k and top_p; have it report those of the "
+            "distribution sampled from (vLLM: logprobs_mode=processed_logprobs)"
+        )
+    temperature = _fitted(seen, sampling)
+    if _largest(seen, replace(sampling, temperature=temperature)) <= tolerance:
+        return "temperature", (
+            f"the engine samples at temperature {temperature:.4g}, not {sampling.temperature:g}; look at its defaults "
+            f"and limits"
+        )
+    if every.mean() <= _MEAN and every.max() <= _LARGEST:
+        return "precision", (
+            "differences are small, as of another precision or another kernel; compute the head in float32 on both "
+            "sides, or correct for it in the loss"
+        )
+    if np.mean([one[0] <= tolerance for one in differences]) >= _BEGIN_WELL:
+        positions = [
+            of.begin + int((one > tolerance).argmax())
+            for of, one in zip(seen, differences, strict=True)
+            if one.max() > tolerance
+        ]
+        return "position", (
+            f"tokens before position {min(positions)} agree, and later ones differ; look at the limit of the context, "
+            f"sliding windows, the scaling of positions, and the cache of prefixes"
+        )
+    return "weights", (
+        f"all sequences differ from their first token, at any temperature; the weights of the engine are not the "
+        f"model's, though it says that they are of version {', '.join(map(str, said))}: call engine.update_weights"
+    )
+
+
+def _largest(seen: list[_Seen], sampling: Sampling) -> float:
+    return max(float(one.differences(sampling).max()) for one in seen)
+
+
+def _fitted(seen: list[_Seen], sampling: Sampling) -> float:
+    """The temperature at which the engine's numbers are closest to the model's."""
+
+    def distance(temperature: float) -> float:
+        return float(
+            np.concatenate([one.differences(replace(sampling, temperature=temperature)) for one in seen]).mean()
+        )
+
+    best = int(np.argmin([distance(float(temperature)) for temperature in _TEMPERATURES]))
+    low, high = max(best - 1, 0), min(best + 1, len(_TEMPERATURES) - 1)
+    left, right = float(_TEMPERATURES[low]), float(_TEMPERATURES[high])
+    for _ in range(60):  # ternary search between the neighbours
+        one, two = left + (right - left) / 3, right - (right - left) / 3
+        left, right = (left, two) if distance(one) < distance(two) else (one, right)
+    return (left + right) / 2

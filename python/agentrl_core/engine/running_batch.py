@@ -1,0 +1,269 @@
+"""Requests that a PyTorch model generates for together, one token each a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import DynamicCache
+
+from agentrl_core.engine.base import Request, Sampling, Segment, Top
+from agentrl_core.engine.kv_cache import RowCache
+from agentrl_core.engine.prefix_cache import KeptCache, Layers
+from agentrl_core.engine.token_sampling import Drawn, draw
+
+# Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts
+# of a part have like lengths.
+_PREFILL_TOKENS = 2048
+# What was drawn has room for this many tokens at first, and for twice as many whenever a row has more.
+_FIRST_ROOM = 64
+# What is known of a row: `drawn` of at most `limit` tokens; rows of one `kind` are drawn alike; `cached` of its prompt.
+_ROW = np.dtype([("number", "i8"), ("seed", "u8"), ("limit", "i8"), ("drawn", "i8"), ("kind", "i8"), ("cached", "i8")])
+# What is drawn for it in a step.
+_STEP = np.dtype([("token", "i4"), ("logprob", "f4"), ("entropy", "f4")])
+
+
+class Rows:
+    """Rows of one batch: a request, its place in the cache, and what was drawn for it.
+
+    Token i of a segment is drawn with `uniform(seed, i)`, whatever the other rows do.
+
+    Args:
+        model: a causal model of Hugging Face.
+        requests: by number. Identical prompts are computed once.
+        kept: known beforehand, and where rows that leave put theirs; None: each row is computed from its beginning.
+    """
+
+    def __init__(self, model: Any, requests: Mapping[int, Request], kept: KeptCache | None = None) -> None:
+        self._model = model
+        self._kept = kept
+        self._requests = list(requests.values())
+        samplings = [_without_limit(request.sampling) for request in self._requests]
+        self._samplings = {id(sampling): sampling for sampling in samplings}
+        self._rows = np.zeros(len(requests), _ROW)
+        self._rows["number"] = list(requests)
+        self._rows["seed"] = [request.seed for request in self._requests]
+        self._rows["limit"] = [request.sampling.max_tokens for request in self._requests]
+        self._rows["kind"] = [id(sampling) for sampling in samplings]
+        self._steps = np.empty((len(requests), min(int(self._rows["limit"].max()), _FIRST_ROOM)), _STEP)
+        self._top: list[list[tuple[NDArray[np.int32], NDArray[np.float32]]]] = [[] for _ in requests]
+        """For each row the likeliest tokens of each step, where they are asked for."""
+
+        prompts, prompt_of_row = _distinct([request.tokens for request in self._requests])
+        # The last token of each prompt is the first one fed: the head runs only where a token is drawn.
+        computed, known = self._prefill([prompt[:-1] for prompt in prompts])
+        # All but the first of identical prompts have it from that one.
+        self._rows["cached"] = computed.lengths[prompt_of_row]
+        self._rows["cached"][np.unique(prompt_of_row, return_index=True)[1]] = known
+        token = torch.tensor([int(prompt[-1]) for prompt in prompts], device=model.device)
+        logits = self._next_logits(token, computed)
+        self._cache = RowCache(np.empty(0, np.int64), model.device, model.dtype)
+        self._cache.join(computed, prompt_of_row)
+        self._token = token
+        self._first_logits: torch.Tensor | None = logits[torch.from_numpy(prompt_of_row).to(model.device)]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def step(self, version: int) -> dict[int, Segment]:
+        """One more token for every row; the segments of those that ended, by number."""
+        logits = self._next_logits(self._token, self._cache) if self._first_logits is None else self._first_logits
+        self._first_logits = None
+        ended = self._rows["drawn"] + 1 == self._rows["limit"]
+        if int(self._rows["drawn"].max()) == self._steps.shape[1]:
+            self._steps = _grown(self._steps, len(self), 2 * self._steps.shape[1])
+        uniform = torch.from_numpy(self._uniform()).to(logits.device)
+        self._token = torch.empty(len(self), dtype=torch.int64, device=logits.device)
+        kinds = np.unique(self._rows["kind"]).tolist()
+        for kind in kinds:
+            sampling, rows = self._samplings[kind], np.flatnonzero(self._rows["kind"] == kind)
+            if len(kinds) == 1:
+                drawn = draw(logits, uniform, sampling)
+                self._token = drawn.token
+            else:
+                place = torch.from_numpy(rows).to(logits.device)
+                drawn = draw(logits[place], uniform[place], sampling)
+                self._token[place] = drawn.token
+            tokens = self._write(rows, drawn)
+            if sampling.stop_token_ids:
+                ended[rows] |= np.isin(tokens, sampling.stop_token_ids)
+        self._rows["drawn"] += 1
+        return self._leave(ended, version, aborted=False) if ended.any() else {}
+
+    def end(self, numbers: Sequence[int], version: int) -> dict[int, Segment]:
+        """The segments of those of these requests that are here, which go no further."""
+        leaving = np.isin(self._rows["number"], numbers)
+        return self._leave(leaving, version, aborted=True) if leaving.any() else {}
+
+    def join(self, other: Rows) -> None:
+        """Take the rows of another batch, which have drawn their first token, behind one's own."""
+        before = len(self)
+        self._cache.join(other._cache, np.arange(len(other)))
+        self._rows = np.concatenate([self._rows, other._rows])
+        self._steps = _grown(self._steps, len(self), max(self._steps.shape[1], other._steps.shape[1]))
+        self._steps[before : len(self), : other._steps.shape[1]] = other._steps[: len(other)]
+        self._token = torch.cat([self._token, other._token])
+        self._requests += other._requests
+        self._samplings |= other._samplings
+        self._top += other._top
+
+    def _uniform(self) -> NDArray[np.float64]:
+        """The number with which each row draws now."""
+        from agentrl_core._core.rng import uniform
+
+        numbers = np.empty(len(self))
+        for count in np.unique(self._rows["drawn"]).tolist():  # rows that came together are equally far
+            rows = self._rows["drawn"] == count
+            numbers[rows] = uniform(self._rows["seed"][rows], count)
+        return numbers
+
+    def _write(self, rows: NDArray[np.int64], drawn: Drawn) -> NDArray[np.int64]:
+        """Keep what was drawn for some rows; the tokens."""
+        place = (rows, self._rows["drawn"][rows])
+        tokens: NDArray[np.int64] = drawn.token.cpu().numpy()
+        self._steps["token"][place] = tokens
+        self._steps["logprob"][place] = drawn.logprob.float().cpu().numpy()
+        self._steps["entropy"][place] = drawn.entropy.float().cpu().numpy()
+        if drawn.top is not None:
+            ids, logprobs = drawn.top[0].int().cpu().numpy(), drawn.top[1].float().cpu().numpy()
+            for index, row in enumerate(rows.tolist()):
+                self._top[row].append((ids[index], logprobs[index]))
+        return tokens
+
+    def _leave(self, leaving: NDArray[np.bool_], version: int, *, aborted: bool) -> dict[int, Segment]:
+        segments = {
+            int(self._rows["number"][row]): self._segment(row, version, aborted=aborted)
+            for row in np.flatnonzero(leaving).tolist()
+        }
+        if self._kept is not None:
+            for row in np.flatnonzero(leaving).tolist():
+                drawn = self._steps["token"][row, : int(self._rows["drawn"][row])]
+                # The last token was drawn and not fed.
+                tokens = np.concatenate([self._requests[row].tokens, drawn])[:-1].astype(np.int32, copy=False)
+                self._kept.keep(tokens, self._cache.row(row))
+        order = self._cache.keep(~leaving)
+        moved = np.flatnonzero(order != np.arange(len(order)))
+        self._steps[moved] = self._steps[order[moved]]
+        self._rows = self._rows[order]
+        self._token = self._token[torch.from_numpy(order).to(self._token.device)]
+        self._requests = [self._requests[row] for row in order]
+        self._top = [self._top[row] for row in order]
+        return segments
+
+    def _segment(self, row: int, version: int, *, aborted: bool) -> Segment:
+        request, top = self._requests[row], self._top[row]
+        steps = self._steps[row, : int(self._rows["drawn"][row])]
+        stopped = int(steps["token"][-1]) in request.sampling.stop_token_ids
+        reason: Literal["stop", "length", "abort"] = "abort" if aborted else "stop" if stopped else "length"
+        return Segment(
+            tokens=steps["token"].copy(),
+            logprobs=steps["logprob"].copy(),
+            entropies=steps["entropy"].copy(),
+            finish_reason=reason,
+            policy_version=version,
+            seed=request.seed,
+            top=Top(np.stack([ids for ids, _ in top]), np.stack([numbers for _, numbers in top])) if top else None,
+            cached_tokens=int(self._rows["cached"][row]),
+        )
+
+    def _next_logits(self, token: torch.Tensor, cache: RowCache) -> torch.Tensor:
+        """Logits [B, V] behind one more token for each row."""
+        position, mask = cache.begin_step()
+        outputs = self._model(
+            input_ids=token[:, None],
+            position_ids=position,
+            attention_mask=mask,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        cache.end_step()
+        logits: torch.Tensor = outputs.logits
+        return logits[:, -1]
+
+    def _prefill(self, prompts: list[NDArray[np.int32]]) -> tuple[RowCache, NDArray[np.int64]]:
+        """The keys and values of each prompt, and of how many of its tokens they were known.
+
+        Padding is on the right, where a causal model never looks.
+        """
+        lengths = np.array([len(prompt) for prompt in prompts], np.int64)
+        cache = RowCache(lengths, self._model.device, self._model.dtype)
+        found = [([], 0) if self._kept is None else self._kept.find(prompt) for prompt in prompts]
+        known = np.array([count for _, count in found], np.int64)
+        missing = lengths - known
+        order = np.argsort(missing, kind="stable")
+        for row in order[missing[order] == 0].tolist():
+            cache.fill(np.array([row]), ((keys[None], values[None]) for keys, values in found[row][0]))
+        for rows in (
+            order[(missing[order] > 0) & (known[order] == 0)],
+            order[(missing[order] > 0) & (known[order] > 0)],
+        ):
+            for chunk in _chunks(rows, missing):
+                ids = np.zeros((len(chunk), missing[chunk[-1]]), dtype=np.int64)
+                for row, prompt in enumerate(chunk):
+                    ids[row, : missing[prompt]] = prompts[prompt][known[prompt] :]
+                ids_there = torch.from_numpy(ids).to(self._model.device)
+                if known[chunk[0]]:
+                    cache.fill(chunk, self._continued(ids_there, [found[row][0] for row in chunk], missing[chunk]))
+                else:
+                    computed = DynamicCache()
+                    self._model.base_model(ids_there, past_key_values=computed, use_cache=True)
+                    layers: list[Any] = computed.layers
+                    cache.fill(chunk, ((layer.keys, layer.values) for layer in layers))
+        return cache, known
+
+    def _continued(
+        self, ids: torch.Tensor, known: list[Layers], missing: NDArray[np.int64]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The keys and values of rows whose beginnings are known."""
+        lengths = np.array([layers[0][0].shape[1] for layers in known], np.int64)
+        cache = RowCache(lengths, self._model.device, self._model.dtype)
+        for row, layers in enumerate(known):
+            cache.fill(np.array([row]), ((keys[None], values[None]) for keys, values in layers))
+        positions, mask = cache.begin_step(ids.shape[1])
+        self._model.base_model(ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True)
+        cache.end_step(missing)
+        return cache.pairs()
+
+
+@lru_cache(maxsize=1024)
+def _without_limit(sampling: Sampling) -> Sampling:
+    """What must be equal for rows to be drawn together; the same object for equal samplings."""
+    return replace(sampling, max_tokens=1)
+
+
+def _grown(steps: NDArray[Any], rows: int, room: int) -> NDArray[Any]:
+    """The same with room for so many rows and for so many tokens of each."""
+    if rows <= len(steps) and room == steps.shape[1]:
+        return steps
+    more = len(steps) if rows <= len(steps) else max(rows, len(steps) * 3 // 2)
+    grown = np.empty((more, room), steps.dtype)
+    grown[: len(steps), : steps.shape[1]] = steps
+    return grown
+
+
+def _distinct(prompts: list[NDArray[np.int32]]) -> tuple[list[NDArray[np.int32]], NDArray[np.int64]]:
+    """The different prompts, and for each row which of them it has."""
+    index: dict[bytes, int] = {}
+    distinct: list[NDArray[np.int32]] = []
+    of_row: list[int] = []
+    for prompt in prompts:
+        key = prompt.astype(np.int32, copy=False).tobytes()
+        if key not in index:
+            index[key] = len(distinct)
+            distinct.append(prompt)
+        of_row.append(index[key])
+    return distinct, np.array(of_row, np.int64)
+
+
+def _chunks(order: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Cut rows, sorted by length, so that each part holds at most _PREFILL_TOKENS padded tokens (or one row)."""
+    first = 0
+    for last in range(1, len(order) + 1):
+        if last == len(order) or (last + 1 - first) * lengths[order[last]] > _PREFILL_TOKENS:
+            yield order[first:last]
+            first = last

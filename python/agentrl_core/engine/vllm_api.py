@@ -1,0 +1,225 @@
+"""One running vLLM server: its doors, and what goes through them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import chain
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agentrl_core.engine import vllm_output
+from agentrl_core.engine.base import Request, Segment, aborted
+from agentrl_core.engine.http_pool import Connections
+from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    import httpx
+
+_GENERATE = "/inference/v1/generate"
+_ABORT = "/inference/v1/abort_requests"
+# What the server calls a request of ours.
+_PREFIX = "generate-tokens-"
+# An abort that comes before its request finds nothing, so it is said again, at first after this many seconds.
+_FIRST_REMINDER = 0.02
+_LAST_REMINDER = 1.0
+# A server that failed is asked again after this many seconds, or at once where no other is left.
+_REST = 10.0
+# How JSON writes a log-probability of minus infinity.
+_FLOOR = -9999.0
+# The version of a server that nobody gave weights.
+_UNTOUCHED = "default"
+_WORKER = "agentrl_core.engine.vllm_worker.VllmWorker"
+
+
+class Server:
+    """A server, how busy it is, and the version of its weights as it last said.
+
+    Args:
+        url: of the server.
+        seconds: see `VllmServer`.
+    """
+
+    def __init__(self, url: str, seconds: float) -> None:
+        self.url = url
+        self.version = 0
+        self.context_tokens = 0
+        self.busy = 0
+        self.rests_until = 0.0
+        self._connections = Connections(url, seconds)
+        self._loads = False
+
+    async def open(self) -> None:
+        """Ask for what must be known, with one token in which only the right log-probabilities are 0 and -inf.
+
+        Raises:
+            EngineError: no answer.
+            UnsupportedError: the door for tokens is closed.
+            InvalidInputError: log-probabilities of another mode; a version that is no number.
+        """
+        # Of one token that is kept: log 1 = 0 for it and log 0 for the next, whatever the model.
+        params = {"max_tokens": 1, "top_k": 1, "logprobs": 2, "temperature": 1.0, "ignore_eos": True, "seed": 0}
+        try:
+            models = await self._answer("GET", "/v1/models", None)
+            answer = await self._post(_GENERATE, {"token_ids": [0], "sampling_params": params | {"detokenize": False}})
+        except _Closed as closed:
+            raise UnsupportedError(
+                f"VllmServer: {self.url} takes no tokens ({closed}); start it with --enable-scale-out"
+            ) from None
+        self.context_tokens = int(models["data"][0]["max_model_len"])
+        [choice] = answer["choices"]
+        [place] = choice["logprobs"]["content"]
+        if abs(place["logprob"]) > 1e-6 or any(other["logprob"] > _FLOOR for other in place["top_logprobs"][1:]):
+            raise InvalidInputError(
+                f"VllmServer: {self.url} reports log-probabilities of another distribution than it samples from (the "
+                f"only token kept by top_k=1 has {place['logprob']:.4f}, not 0); start it with "
+                f"--logprobs-mode {vllm_output.PROCESSED}"
+            )
+        self.version = self._version(choice)
+
+    async def generate(self, name: str, request: Request, *, entropies: bool) -> Segment:
+        """The segment of a request, which the server knows by a name.
+
+        Raises:
+            InvalidInputError: the server does not take the request.
+            EngineError: it failed, or does not answer.
+        """
+        likeliest = vllm_output.columns(request, entropies=entropies)
+        # One more, since the sampled token is always among them; none where no others are needed.
+        wanted = likeliest + 1 if likeliest else 0
+        params = vllm_output.params(request, wanted)
+        body = {"request_id": name, "token_ids": request.tokens.tolist(), "sampling_params": params}
+        answer = await self._post(_GENERATE, body)
+        [choice] = answer["choices"]
+        if choice["finish_reason"] not in ("stop", "length", "abort"):
+            raise EngineError(f"VllmServer: {self.url} ended a request with {choice['finish_reason']!r}")
+        if not choice["token_ids"]:
+            return aborted(request, self.version)
+        self.version = self._version(choice)
+        details = answer["usage"]["prompt_tokens_details"] or {}
+        content = choice["logprobs"]["content"]
+        # The sampled token and as many of the likeliest others as fill the row.
+        rows = list(chain.from_iterable(map(itemgetter("top_logprobs"), content)))
+        ids = np.fromiter(map(itemgetter("token_id"), rows), np.int32, len(rows)).reshape(len(content), -1)
+        logprobs = np.fromiter(map(itemgetter("logprob"), rows), np.float32, len(rows)).reshape(ids.shape)
+        logprobs[logprobs <= _FLOOR] = -np.inf
+        order = np.argsort(-logprobs, axis=1, kind="stable")[:, :likeliest]
+        return vllm_output.segment(
+            request,
+            (ids[:, 0].copy(), logprobs[:, 0]),
+            (np.take_along_axis(ids, order, 1), np.take_along_axis(logprobs, order, 1)),
+            aborted=choice["finish_reason"] == "abort",
+            version=self.version,
+            cached_tokens=details.get("cached_tokens"),
+            entropies=entropies,
+        )
+
+    async def abort(self, name: str, ended: asyncio.Event) -> None:
+        """End a request; it comes back with what there is."""
+        pause = _FIRST_REMINDER
+        while not ended.is_set():
+            await self._post(_ABORT, {"request_ids": [_PREFIX + name]})
+            try:
+                await asyncio.wait_for(ended.wait(), pause)
+            except TimeoutError:
+                pause = min(2 * pause, _LAST_REMINDER)
+
+    async def load(self, folder: str, version: int) -> None:
+        """Take the weights of a folder, and their version; nothing is generated meanwhile, and caches are emptied.
+
+        Raises:
+            UnsupportedError: a door is closed, or the worker does not know how.
+            InvalidInputError: the server does not see the folder.
+            EngineError: no answer, or it failed.
+        """
+        await self._check_worker()
+        await self._post("/pause?mode=abort&clear_cache=true", {})
+        answer = await self._post("/collective_rpc", {"method": "load_policy", "args": [folder]})
+        wrong = {said for said in answer["results"] if said}
+        if not wrong:
+            await self._post("/update_weight_version", {"new_version": str(version)})
+        await self._post("/resume", {})
+        if wrong:
+            raise InvalidInputError(
+                f"update_weights: {self.url} {' and '.join(sorted(wrong))}; "
+                f"give a folder= that trainer and servers share"
+            )
+        self.version = version
+
+    async def close(self) -> None:
+        """Let go of it."""
+        await self._connections.close()
+
+    def rest(self) -> None:
+        """It failed: others are asked for a while."""
+        self.rests_until = time.monotonic() + _REST
+
+    async def _check_worker(self) -> None:
+        """A method that a worker does not have would end the server, so ask for it first."""
+        if self._loads:
+            return
+        try:
+            information = await self._answer("GET", "/server_info?config_format=json", None)
+        except _Closed as closed:
+            raise UnsupportedError(
+                f"update_weights: {self.url} takes no weights ({closed}); start it with VLLM_SERVER_DEV_MODE=1"
+            ) from None
+        worker = information["vllm_config"]["parallel_config"]["worker_extension_cls"]
+        if worker != _WORKER:
+            raise UnsupportedError(
+                f"update_weights: the worker of {self.url} cannot load a policy; start it with "
+                f"--worker-extension-cls {_WORKER}"
+            )
+        self._loads = True
+
+    def _version(self, choice: dict[str, Any]) -> int:
+        versions = {span["version"] for span in choice["weight_versions"] or ()}
+        words = ["0" if version == _UNTOUCHED else str(version) for version in versions]
+        if len(words) != 1 or not words[0].isdecimal():
+            raise InvalidInputError(
+                f"VllmServer: the weights of {self.url} have the versions {sorted(versions)}; somebody else gives them "
+                f"weights while it generates, or under names that are no numbers: leave that to update_weights"
+            )
+        return int(words[0])
+
+    async def _post(self, path: str, body: dict[str, Any]) -> Any:
+        return await self._answer("POST", path, body)
+
+    async def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        import httpx
+
+        try:
+            try:
+                response = await self._connections.request(method, path, body)
+            except (httpx.ReadError, httpx.RemoteProtocolError):
+                # A server lets go of a connection that was idle at the moment that it is used again. Nothing here does
+                # harm when it is done twice.
+                response = await self._connections.request(method, path, body)
+        except httpx.HTTPError as error:
+            self._loads = False  # when it is back it may have been started otherwise
+            raise EngineError(
+                f"VllmServer: {self.url} does not answer ({type(error).__name__}: {error}); "
+                f"see whether it runs, and what it last wrote"
+            ) from error
+        if response.status_code in (403, 404, 405):
+            raise _Closed(f"{path.partition('?')[0]}: {response.status_code}")
+        if response.status_code >= 400:
+            message = f"VllmServer: {self.url} answers {response.status_code}: {_said(response)}"
+            raise EngineError(message) if response.status_code >= 500 else InvalidInputError(message)
+        return response.json() if response.content else None
+
+
+class _Closed(Exception):  # noqa: N818 -- it is no error until somebody says what to do
+    """A door that this server does not have."""
+
+
+def _said(response: httpx.Response) -> str:
+    """What a server says is wrong."""
+    try:
+        said = response.json()
+    except ValueError:
+        return response.text[:500]
+    error = said.get("error", said) if isinstance(said, dict) else said
+    return str(error.get("message", error) if isinstance(error, dict) else error)

@@ -1,0 +1,361 @@
+"""`check`: what of the protocol an environment breaks, told to its author before a run does."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from agentrl_core.env import protocol_rules as violations
+from agentrl_core.env.base import Content, Environment, Task
+from agentrl_core.env.protocol_rules import Record
+from agentrl_core.env.single_agent_view import Joined, JoinedEpisode
+from agentrl_core.exceptions import InvalidInputError
+
+Actions = Sequence[str] | Callable[[Task, int, Content], str]
+
+_ACTIONS = ("<call>1+1</call>", "", "<answer>1</answer>", "look", "<action>0</action>")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` saw of an environment that breaks nothing.
+
+    Args:
+        tasks: how many tasks were played.
+        steps: how many actions were answered, replays not counted.
+        ended: how many of the episodes ended.
+        hints: what could not be checked, or is worth a thought; no violations.
+    """
+
+    tasks: int
+    steps: int
+    ended: int
+    hints: tuple[str, ...] = ()
+
+
+def check(
+    environment: Environment,
+    *,
+    tasks: int = 3,
+    actions: Actions = _ACTIONS,
+    seed: int = 0,
+    steps: int = 8,
+) -> Report:
+    """Play a few episodes of an environment in every way that the runtime may, and tell what breaks the protocol.
+
+    Checked are: tasks (the same in every call, splits apart, payloads that a new process finds again), equal episodes
+    of equal (task, seed, actions), in turn, side by side and in threads, or out of a pickle where they run in
+    processes; types of observations, outcomes, facts and state keys; facts that are declared and never said, or
+    said and not declared; state keys that never change; `close`, `tools`, `snapshot` and `restore` where there are;
+    global generators that are moved.
+
+    Of an environment of several agents all that move say the same; `restore` is not looked at there.
+
+    What no check of a few episodes can show is in the report's hints.
+
+    Args:
+        environment: yours.
+        tasks: how many tasks of each split are looked at and played.
+        actions: texts that are played in turn, or a function of (task, number of the step, observation). Choose such as
+            reach tool calls, mistakes and the end of an episode; what no action reaches is not checked.
+        seed: of the episodes.
+        steps: longest episode.
+
+    Raises:
+        InvalidInputError: the environment breaks the protocol; a line for each violation.
+
+    Example:
+        >>> from agentrl_core import env
+        >>> env.check(env.ReasoningGym(["lcm"]), actions=["<call>lcm(2,3)</call>", "<answer>6</answer>"])
+        Report(tasks=3, steps=6, ended=3, hints=())
+    """
+    if tasks < 1 or steps < 1:
+        raise InvalidInputError(f"check: tasks is {tasks} and steps is {steps}; give at least 1 of each")
+    if not callable(actions) and (isinstance(actions, str) or not actions):
+        raise InvalidInputError(f"check: actions is {actions!r}; give a list of texts, or a function")
+    # A thread of its own may run an event loop, whatever runs in the caller's (Jupyter has one there).
+    with ThreadPoolExecutor(1) as thread:
+        checker = thread.submit(_Checker(environment, tasks, actions, seed, steps).run).result()
+    if checker.problems:
+        lines = "\n".join(f"- {problem}" for problem in dict.fromkeys(checker.problems))
+        raise InvalidInputError(f"{type(environment).__name__} breaks the protocol of environments:\n{lines}")
+    return Report(
+        tasks=len(checker.records),
+        steps=sum(len(record.outcomes) for record in checker.records),
+        ended=sum(record.ended for record in checker.records),
+        hints=tuple(dict.fromkeys(checker.hints)),
+    )
+
+
+class _Checker:
+    def __init__(self, environment: Environment, count: int, actions: Actions, seed: int, steps: int) -> None:
+        self.environment = environment
+        self.count = count
+        self.actions = actions
+        self.seed = seed
+        self.steps = steps
+        self.problems: list[str] = []
+        self.hints: list[str] = []
+        self.records: list[Record] = []
+        self.loop = asyncio.new_event_loop()
+
+    def run(self) -> _Checker:
+        try:
+            self.problems += violations.of_declarations(self.environment)
+            tasks = self._tasks()
+            generators = _generators()
+            self.records = [self._play(task) for task in tasks]
+            if _generators() != generators:
+                self.problems.append(
+                    "reset or step moves a global random generator (random or numpy.random): "
+                    "draw from a generator of the episode's own, made of task and seed"
+                )
+            if not self.problems:  # what follows compares with these episodes
+                self._look_at_all()
+                self._replay()
+        finally:
+            self.loop.close()
+        return self
+
+    def settled(self, value: Any) -> Any:
+        """A result, awaited where it has to be."""
+        if inspect.isawaitable(value):
+            return self.loop.run_until_complete(_result(value))
+        return value
+
+    # -- tasks
+
+    def _tasks(self) -> list[Task]:
+        environment, count = self.environment, self.count
+        try:
+            tasks = environment.tasks(count)
+            self.problems += violations.of_tasks(tasks, count)
+            if self.problems:
+                return []
+            if environment.tasks(count) != tasks:
+                self.problems.append("tasks() gives other tasks in a second call: make them of their number alone")
+            elif environment.tasks(count - 1, start=1) != tasks[1:]:
+                self.problems.append("tasks(start=1) does not go on where tasks() began: count from start")
+        except Exception as error:  # noqa: BLE001 -- whatever the author's code raises is what is told
+            self.problems.append(f"tasks({count}) raises {_named(error)}")
+            return []
+        try:
+            held_out = environment.tasks(count, split="held_out")
+        except Exception as error:  # noqa: BLE001 -- see above
+            self.hints.append(f"held-out tasks were not looked at: tasks(split='held_out') raises {_named(error)}")
+            held_out = []
+        shared = {task.task_id for task in tasks} & {task.task_id for task in held_out}
+        if shared:
+            self.problems.append(f"task {min(shared)!r} is in both splits: held-out tasks must not be trained on")
+        self.problems += violations.of_payloads(environment, tasks)
+        return list(tasks)
+
+    # -- episodes
+
+    def _play(self, task: Task) -> Record:
+        """One episode, looked at all the way."""
+        record = Record(task)
+        episode: Any = None
+        place = f"reset of task {task.task_id!r}"
+        try:
+            episode = self.settled(cast(Any, self.environment).reset(task, self.seed))
+            if hasattr(episode, "observations"):
+                self.environment, episode = Joined(self.environment), JoinedEpisode(episode)
+            record.first = seen = episode.observation
+            self.problems += violations.of_observation(seen, place)
+            self.problems += violations.of_tools(episode)
+            self._note(record, episode)
+            while not record.ended and len(record.outcomes) < self.steps:
+                number = len(record.outcomes)
+                action = self._action(task, number, seen)
+                place = f"step {number} of task {task.task_id!r}, action {action[:60]!r}"
+                outcome = self.settled(episode.step(action))
+                broken = violations.of_outcome(outcome, place, getattr(self.environment, "facts", {}))
+                self.problems += broken
+                if broken:
+                    break
+                record.actions.append(action)
+                record.outcomes.append(outcome)
+                seen = outcome.observation if outcome.observation is not None else seen
+                self._note(record, episode)
+        except Exception as error:  # noqa: BLE001 -- see above
+            self.problems.append(
+                f"{place} raises {_named(error)}: answer what cannot be done with an observation and a flag"
+            )
+        finally:
+            self._close(episode, task)
+        return record
+
+    def _action(self, task: Task, number: int, seen: Content) -> str:
+        if callable(self.actions):
+            return self.actions(task, number, seen)
+        return self.actions[number % len(self.actions)]
+
+    def _note(self, record: Record, episode: Any) -> None:
+        key = episode.state_key()
+        if not isinstance(key, bytes):
+            self.problems.append(f"state_key() gives {type(key).__name__}; give bytes")
+        record.keys.append(key)
+        snapshot = episode.snapshot() if hasattr(episode, "snapshot") and not record.ended else None
+        if not isinstance(snapshot, bytes | None):
+            self.problems.append(f"snapshot() gives {type(snapshot).__name__}; give bytes")
+        record.snapshots.append(snapshot)
+
+    def _close(self, episode: Any, task: Task) -> None:
+        if not hasattr(episode, "close"):
+            return
+        for time in ("close()", "a second close()"):
+            try:
+                self.settled(episode.close())
+            except Exception as error:  # noqa: BLE001 -- see above
+                self.problems.append(f"{time} of the episode of task {task.task_id!r} raises {_named(error)}")
+                return
+
+    def _look_at_all(self) -> None:
+        facts = getattr(self.environment, "facts", {})
+        ended = any(record.ended for record in self.records)
+        said = {name for record in self.records for outcome in record.outcomes for name in outcome.facts or {}}
+        for name in sorted(facts.keys() - said):
+            if ended:
+                self.problems.append(
+                    f"fact {name!r} is declared and no outcome says it: say it, or give check actions that lead there"
+                )
+            else:
+                self.hints.append(f"fact {name!r} was not said; no episode ended within {self.steps} actions")
+        if not ended:
+            self.hints.append("no episode ended: give actions that end one, or more steps")
+        self.problems += violations.of_keys(self.records)
+
+    # -- the same episodes again
+
+    def _replay(self) -> None:
+        if not getattr(self.environment, "replayable", True):
+            self.hints.append("replayable is False: forks are refused, and nothing was played a second time")
+            return
+        for record in self.records:
+            self.problems += self._differences(self.environment, record, "played a second time")
+        if self.problems:
+            return
+        self.problems += self._side_by_side()
+        runs = getattr(self.environment, "runs", "thread")
+        if runs == "process":
+            self.problems += self._out_of_a_pickle()
+        elif runs == "thread" and not self.problems:
+            self.problems += self._in_threads()
+        self.problems += self._restored()
+
+    def _differences(self, environment: Any, record: Record, how: str) -> list[str]:
+        """What differs from the record where its actions are played again."""
+        episode: Any = None
+        try:
+            episode = self.settled(environment.reset(record.task, self.seed))
+            return violations.of_replay(record, self._again(episode, record), how)
+        except Exception as error:  # noqa: BLE001 -- see above
+            return [f"task {record.task.task_id!r}, {how}, raises {_named(error)}"]
+        finally:
+            self._close(episode, record.task)
+
+    def _again(self, episode: Any, record: Record, start: int = 0) -> Record:
+        again = Record(record.task, episode.observation, keys=[episode.state_key()])
+        for action in record.actions[start:]:
+            again.outcomes.append(self.settled(episode.step(action)))
+            again.keys.append(episode.state_key())
+        return again
+
+    def _side_by_side(self) -> list[str]:
+        """All episodes at once, an action of each in turn."""
+        how = "played side by side with others"
+        episodes: list[Any] = []
+        try:
+            episodes = [self.settled(cast(Any, self.environment).reset(r.task, self.seed)) for r in self.records]
+            again = [
+                Record(record.task, episode.observation, keys=[episode.state_key()])
+                for record, episode in zip(self.records, episodes, strict=True)
+            ]
+            for number in range(self.steps):
+                for record, episode, copy in zip(self.records, episodes, again, strict=True):
+                    if number < len(record.actions):
+                        copy.outcomes.append(self.settled(episode.step(record.actions[number])))
+                        copy.keys.append(episode.state_key())
+        except Exception as error:  # noqa: BLE001 -- see above
+            return [f"an episode {how} raises {_named(error)}: episodes must share no state"]
+        finally:
+            for record, episode in zip(self.records, episodes, strict=False):
+                self._close(episode, record.task)
+        pairs = zip(self.records, again, strict=True)
+        return [f"{line}; episodes must share no state" for r, c in pairs for line in violations.of_replay(r, c, how)]
+
+    def _in_threads(self) -> list[str]:
+        def lines(record: Record) -> list[str]:
+            checker = _Checker(self.environment, self.count, self.actions, self.seed, self.steps)
+            try:
+                found = checker._differences(self.environment, record, "played in a thread beside others")
+                return found + checker.problems
+            finally:
+                checker.loop.close()
+
+        with ThreadPoolExecutor(4) as threads:
+            found = [line for each in threads.map(lines, [*self.records, *self.records]) for line in each]
+        return [f"{line}; not safe in threads: say runs = 'process'" for line in found]
+
+    def _out_of_a_pickle(self) -> list[str]:
+        try:
+            environment = pickle.loads(pickle.dumps(self.environment))  # noqa: S301 -- the author's own
+        except Exception as error:  # noqa: BLE001 -- see above
+            return [f"runs is 'process' and the environment does not pickle: {_named(error)}"]
+        try:
+            return [
+                line
+                for record in self.records
+                for line in self._differences(environment, record, "played by a pickled copy of the environment")
+            ]
+        finally:
+            if hasattr(environment, "close"):
+                self.settled(environment.close())
+
+    def _restored(self) -> list[str]:
+        restore = getattr(self.environment, "restore", None)
+        if restore is None:
+            if any(snapshot is not None for record in self.records for snapshot in record.snapshots):
+                return ["episodes have snapshot() and the environment no restore(): nobody reads the snapshots"]
+            return []
+        lines = []
+        for record in self.records:
+            start = len(record.actions) // 2
+            for snapshot in {record.snapshots[start], None}:
+                how = f"restored {'from a snapshot' if snapshot else 'without a snapshot'} behind {start} actions"
+                episode: Any = None
+                try:
+                    episode = self.settled(restore(record.task, self.seed, record.actions[:start], snapshot))
+                    again = self._again(episode, record, start)
+                except Exception as error:  # noqa: BLE001 -- see above
+                    lines.append(f"task {record.task.task_id!r}, {how}, raises {_named(error)}")
+                    continue
+                finally:
+                    self._close(episode, record.task)
+                rest = Record(record.task, again.first, outcomes=record.outcomes[start:], keys=record.keys[start:])
+                lines += violations.of_replay(rest, again, how)
+        return lines
+
+
+async def _result(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+def _named(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def _generators() -> tuple[object, bytes]:
+    numpy = cast("Mapping[str, Any]", np.random.get_state(legacy=False))  # noqa: NPY002 -- looks whether it moved
+    state = numpy["state"]
+    return random.getstate(), state["key"].tobytes() + int(state["pos"]).to_bytes(4, "little")

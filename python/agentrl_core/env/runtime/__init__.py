@@ -1,0 +1,1 @@
+"""Where episodes run: in threads, in processes, or in Ray actors."""

@@ -1,0 +1,141 @@
+"""Episodes in processes of our own."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import struct
+
+from agentrl_core.env.base import Environment
+from agentrl_core.env.runtime.remote_worker import Host, Hosted
+
+_LENGTH = struct.Struct("<Q")
+_MOST_BYTES = 1 << 18
+_SECONDS_TO_DIE = 10.0
+"""Behind its last word, so that it can be told how it ended; one that is still there then is ended."""
+_FULL = 77
+"""The exit code of one that needed more memory than it may have."""
+_dumps = functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+class Process(Host):
+    """A process of our own, spoken to by messages with their lengths over a pair of sockets.
+
+    Neither side waits for the other to read: here nothing that would block is written, and what comes is always read.
+
+    Args:
+        environment: is sent there once.
+        memory_bytes: most memory that it may have of its own (RLIMIT_DATA), after which it is ended; None: no limit.
+    """
+
+    def __init__(self, environment: Environment, memory_bytes: int | None = None) -> None:
+        super().__init__(environment, "process", _dumps)
+        self._memory_bytes = memory_bytes
+        context = multiprocessing.get_context("spawn")
+        self._socket, theirs = socket.socketpair()
+        self._process = context.Process(
+            target=_serve, args=(theirs, memory_bytes), name="agentrl-episodes", daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self._socket.setblocking(False)  # noqa: FBT003 -- the socket's own method
+        self._incoming = bytearray()
+        self._outgoing = bytearray()
+        self._loop.add_reader(self._socket, self._read)
+
+    def deliver(self, messages: list[bytes]) -> None:
+        """See `Host`."""
+        waiting = bool(self._outgoing)
+        for message in messages:
+            self._outgoing += _LENGTH.pack(len(message))
+            self._outgoing += message
+        if not waiting:
+            self._write()
+
+    def stop(self) -> None:
+        """See `Host`."""
+        self._process.kill()
+
+    def detach(self) -> None:
+        """See `Host`."""
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._process.join()
+        self._socket.close()
+
+    def _write(self) -> None:
+        """Write as much as there is room for; the rest when there is more."""
+        try:
+            del self._outgoing[: self._socket.send(self._outgoing)]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._ended()
+            return
+        if self._outgoing:
+            self._loop.add_writer(self._socket, self._write)
+        else:
+            self._loop.remove_writer(self._socket)
+
+    def _read(self) -> None:
+        try:
+            read = self._socket.recv(_MOST_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            read = b""
+        if not read:
+            self._ended()
+            return
+        self._incoming += read
+        begin, answers = 0, []
+        while len(self._incoming) >= begin + _LENGTH.size:
+            end = begin + _LENGTH.size + _LENGTH.unpack_from(self._incoming, begin)[0]
+            if end > len(self._incoming):
+                break
+            answers.append(bytes(self._incoming[begin + _LENGTH.size : end]))
+            begin = end
+        del self._incoming[:begin]
+        if answers:
+            self.answered(answers)
+
+    def _ended(self) -> None:
+        self._process.join(_SECONDS_TO_DIE)
+        code, limit = self._process.exitcode, self._memory_bytes
+        if code == _FULL:
+            self.died(f"the process of the episode needed more than memory_bytes={limit}")
+            return
+        # What is not written in Python may end itself where it gets no memory.
+        known = "" if limit is None else f"; memory_bytes={limit}"
+        self.died(f"the process of the episode died{'' if code is None else f' (exit code {code}{known})'}")
+
+
+def _serve(connection: socket.socket, memory_bytes: int | None) -> None:
+    """Answer calls, one after the other, until nobody asks any more or the memory is used up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the one who collects
+    try:
+        _limited(memory_bytes)
+        _answer_all(connection, Hosted(_dumps, raises=() if memory_bytes is None else (MemoryError,)))
+    except MemoryError:
+        os._exit(_FULL)  # its other episodes may hold what is missing: all of them go on elsewhere
+
+
+def _limited(memory_bytes: int | None) -> None:
+    if memory_bytes is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+
+
+def _answer_all(connection: socket.socket, hosted: Hosted) -> None:
+    with connection, connection.makefile("rb") as calls:
+        while len(length := calls.read(_LENGTH.size)) == _LENGTH.size:
+            answer = hosted.answer(calls.read(_LENGTH.unpack(length)[0]))
+            try:
+                connection.sendall(_LENGTH.pack(len(answer)) + answer)
+            except OSError:
+                return

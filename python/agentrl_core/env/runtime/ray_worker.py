@@ -1,0 +1,100 @@
+"""Episodes in actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from typing import Any
+
+from agentrl_core._util.ray_cluster import connected
+from agentrl_core.env.base import Environment
+from agentrl_core.env.runtime.remote_worker import Host, Hosted
+
+
+class Actor(Host):
+    """An actor of Ray, spread over the machines of the cluster, which Ray sends the messages to and brings them from.
+
+    One message is under way in each direction; what is said meanwhile goes with the next.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        ray = connected(f'environment {type(environment).__name__} runs="ray"')
+        # By value what was written in a notebook or a script, as Ray does it.
+        super().__init__(environment, "ray", ray.cloudpickle.dumps)
+        self._ray = ray
+        self._actor = ray.remote(_Serving).options(scheduling_strategy="SPREAD").remote()
+        self._outgoing: list[bytes] = []
+        self._sender: asyncio.Task[None] | None = None
+        self._listener = self._loop.create_task(self._listen())
+
+    def deliver(self, messages: list[bytes]) -> None:
+        """See `Host`."""
+        self._outgoing += messages
+        if self._sender is None or self._sender.done():
+            self._sender = self._loop.create_task(self._send())
+
+    def stop(self) -> None:
+        """See `Host`."""
+        if self._ray.is_initialized():
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                self._ray.kill(self._actor)
+
+    def detach(self) -> None:
+        """See `Host`."""
+        self._listener.cancel()
+
+    async def _send(self) -> None:
+        while self._outgoing and not self.dead:
+            messages, self._outgoing = self._outgoing, []
+            # Where it died, the one who listens says so.
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                await self._actor.take.remote(messages)
+
+    async def _listen(self) -> None:
+        while not self.dead:
+            try:
+                answers = await self._actor.answers.remote()
+            except self._ray.exceptions.RayError as error:
+                self.died(f"the actor of the episode died ({type(error).__name__})")
+                return
+            self.answered(answers)
+
+
+class _Serving:
+    """What the actor is: a thread answers the calls, and whoever asks gets the answers that there are."""
+
+    def __init__(self) -> None:
+        from ray import cloudpickle
+
+        self._hosted = Hosted(cloudpickle.dumps)
+        self._calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._answers: list[bytes] = []
+        self._some = asyncio.Event()
+        self._thread: threading.Thread | None = None
+
+    async def take(self, messages: list[bytes]) -> None:
+        """Calls that come next."""
+        if self._thread is None:
+            work: Any = self._work
+            self._thread = threading.Thread(target=work, args=(asyncio.get_running_loop(),), daemon=True)
+            self._thread.start()
+        for message in messages:
+            self._calls.put(message)
+
+    async def answers(self) -> list[bytes]:
+        """At least one answer, once there is one."""
+        await self._some.wait()
+        self._some.clear()
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            answer = self._hosted.answer(self._calls.get())
+            loop.call_soon_threadsafe(self._done, answer)
+
+    def _done(self, answer: bytes) -> None:
+        self._answers.append(answer)
+        self._some.set()

@@ -1,0 +1,281 @@
+"""Episodes that run somewhere else: a host, a process or an actor, has many of them and runs one call at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentrl_core.env.base import Environment, Task
+from agentrl_core.env.runtime.worker import Begin, OverdueError, Reply, WorkerDiedError, act, begin, end, restore
+from agentrl_core.exceptions import InvalidInputError
+
+Dumps = Callable[[Any], bytes]
+
+
+class Host(ABC):
+    """The calls that a process or an actor has not answered yet: it runs one after the other, in their order.
+
+    What is asked in one tick of the loop is sent together. The first call makes the environment, which is on nobody's
+    clock; the clock of each other runs from when those before it are done.
+
+    Args:
+        environment: is sent there once.
+        where: what runs, for messages.
+        dumps: how things become bytes.
+    """
+
+    def __init__(self, environment: Environment, where: str, dumps: Dumps) -> None:
+        self.dead = False
+        self.episodes = 0
+        self._loop = asyncio.get_running_loop()
+        self._where = where
+        self._dumps = dumps
+        self._calls: deque[tuple[asyncio.Future[Any], float | None]] = deque()
+        """Who waits, in the order in which they are run, and how long each may take."""
+        self._started = False
+        self._unsent: list[bytes] = []
+        self._begun = 0.0
+        """When the first of the calls began, as far as is known here."""
+        self._seconds: float | None = None
+        self._look: asyncio.TimerHandle | None = None
+        try:
+            sent = dumps(environment)
+        except Exception as error:
+            raise InvalidInputError(
+                f'environment {type(environment).__name__} runs="{where}", but cannot be sent to one: {error}; make it '
+                'picklable, or let it run in threads: runs="thread"'
+            ) from error
+        self.send("make", 0, (sent,), None)
+
+    @abstractmethod
+    def deliver(self, messages: list[bytes]) -> None:
+        """Send messages, without waiting."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End what runs, at once; from any thread, and more than once."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """Listen no more; it was stopped."""
+
+    async def open(self, method: str, episode: int, arguments: tuple[Any, ...], seconds: float | None) -> Any:
+        """Have an episode made."""
+        self.episodes += 1
+        try:
+            return await self.send(method, episode, arguments, seconds)
+        except BaseException:
+            self.end(episode)  # nobody has it, though it may be there
+            raise
+
+    def end(self, episode: int) -> None:
+        """Have an episode closed. Its close() has as long as a step."""
+        self.episodes -= 1
+        self.send("end", episode, (), self._seconds)
+
+    def send(self, method: str, episode: int, arguments: tuple[Any, ...], seconds: float | None) -> asyncio.Future[Any]:
+        """Have a method of an episode called; the future is for its answer."""
+        future = self._loop.create_future()
+        if self.dead:
+            _fail(future, WorkerDiedError(f"the {self._where} of the episode had died", culprit=False))
+            return future
+        message = self._dumps((method, episode, arguments))
+        if not self._calls:
+            self._begun = self._loop.time()
+        self._calls.append((future, seconds))
+        if seconds is not None:
+            self._seconds = seconds
+            if self._look is None:
+                self._look = self._loop.call_later(seconds, self._check_time)
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(message)
+        return future
+
+    def answered(self, answers: Sequence[bytes]) -> None:
+        """The next calls were answered."""
+        self._begun = self._loop.time()
+        for answer in answers:
+            future, _ = self._calls.popleft()
+            try:
+                value, error = pickle.loads(answer)  # noqa: S301 -- our own process sent it
+            except Exception as unread:  # noqa: BLE001 -- whatever somebody's class does when it is unpickled
+                value, error = None, RuntimeError(f"what it gave cannot be read here: {unread}")
+            if not self._started:
+                self._started = True
+                if error is not None:
+                    self._unmade(error)
+                    return
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(value)
+            else:
+                _fail(future, error)
+
+    def died(self, reason: str) -> None:
+        """It is no more; whoever waits is told."""
+        # One that does not even begin is everybody's: others would end as it did.
+        self._give_up(lambda first: WorkerDiedError(reason, culprit=first or not self._started))
+
+    def _unmade(self, error: Exception) -> None:
+        """The environment could not be made there, which everybody is told."""
+        self._give_up(lambda _: error)
+
+    def _flush(self) -> None:
+        messages, self._unsent = self._unsent, []
+        if not self.dead:
+            self.deliver(messages)
+
+    def _check_time(self) -> None:
+        """End it where a call takes longer than it may."""
+        self._look = None
+        if not self._calls:
+            return
+        limit = self._calls[0][1]
+        left = self._seconds if limit is None else self._begun + limit - self._loop.time()
+        if left is not None and left <= 0:
+            reason = f"it took longer than {limit} s"
+            self._give_up(
+                lambda first: (
+                    OverdueError(reason) if first else WorkerDiedError(f"a call before {reason}", culprit=False)
+                )
+            )
+        else:
+            self._look = self._loop.call_later(left or 0.0, self._check_time)
+
+    def _give_up(self, error: Callable[[bool], Exception]) -> None:
+        """End it. Whoever waits gets an error, which may depend on whether it was the first: the one that ran."""
+        if self.dead:
+            return
+        self.dead = True
+        if self._look is not None:
+            self._look.cancel()
+        self.stop()
+        self.detach()
+        calls, self._calls = self._calls, deque()
+        for place, (future, _) in enumerate(calls):
+            _fail(future, error(place == 0))
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # somebody may have stopped waiting
+
+
+class Hosts:
+    """Some hosts: an episode stays where it began. One that hangs or crashes is ended, and another takes its place.
+
+    Args:
+        start: begins one.
+        count: how many.
+    """
+
+    def __init__(self, start: Callable[[], Host], count: int) -> None:
+        self._start = start
+        self._hosts: list[Host | None] = [None] * count
+        self._numbers = itertools.count(1)
+        weakref.finalize(self, _stop, self._hosts)
+
+    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
+        """See `Workers`."""
+        host, number = self._host(), next(self._numbers)
+        first = await host.open("begin", number, (task, seed), seconds)
+        return (host, number), first
+
+    async def restore(
+        self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
+    ) -> tuple[Any, Any]:
+        """See `Workers`."""
+        host, number = self._host(), next(self._numbers)
+        state = await host.open("restore", number, (task, seed, list(actions), snapshot), seconds)
+        return (host, number), state
+
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
+        """See `Workers`."""
+        host, number = handle
+        return await host.send("act", number, (action,), seconds)  # type: ignore[no-any-return]
+
+    def end(self, handle: Any) -> None:
+        """See `Workers`."""
+        host, number = handle
+        host.end(number)
+
+    def close(self) -> None:
+        """End the hosts."""
+        for host in self._hosts:
+            if host is not None:
+                host.died("the collector was closed")
+
+    def _host(self) -> Host:
+        """The one with the fewest episodes; a dead one is replaced."""
+        for place, host in enumerate(self._hosts):
+            if host is None or host.dead:
+                self._hosts[place] = self._start()
+        return min((host for host in self._hosts if host is not None), key=lambda host: host.episodes)
+
+
+def _stop(hosts: list[Host | None]) -> None:
+    """End hosts that nobody will ask any more; their loop is told by the end of what they say."""
+    for host in hosts:
+        if host is not None and not host.dead:
+            host.stop()
+
+
+class Hosted:
+    """The other side of a `Host`: the environment and its episodes, where they run.
+
+    Args:
+        dumps: how things become bytes.
+        raises: errors that end all of it, in place of being the answer.
+    """
+
+    def __init__(self, dumps: Dumps, *, raises: tuple[type[Exception], ...] = ()) -> None:
+        self._dumps = dumps
+        self._raises = raises
+        self._environment: Any = None
+        self._episodes: dict[int, Any] = {}
+
+    def answer(self, message: bytes) -> bytes:
+        """Do what a call says, and what came of it."""
+        value: Any = None
+        error: Exception | None = None
+        try:
+            method, episode, arguments = pickle.loads(message)  # noqa: S301 -- our own process sent it
+            if method == "make":
+                self._make(*arguments)
+            elif method == "begin":
+                self._episodes[episode], value = begin(self._environment, *arguments)
+            elif method == "restore":
+                self._episodes[episode], value = restore(self._environment, *arguments)
+            elif method == "act":
+                value = act(self._episodes[episode], *arguments)
+            else:
+                end(self._episodes.pop(episode, None))
+        except self._raises:
+            raise
+        except Exception as raised:  # noqa: BLE001 -- the one who asked gets it
+            error = raised
+        try:
+            return self._dumps((value, error))
+        except self._raises:
+            raise
+        except Exception as unsent:  # noqa: BLE001 -- whatever somebody's class does when it is pickled
+            what = f"{value!r:.200}" if error is None else f"{type(error).__name__}: {error}"
+            return self._dumps((None, RuntimeError(f"{what} (which could not be sent: {unsent})")))
+
+    def _make(self, environment: bytes) -> None:
+        try:
+            self._environment = pickle.loads(environment)  # noqa: S301 -- our own process sent it
+        except Exception as unmade:
+            raise InvalidInputError(
+                "the environment was sent away to run, and cannot be made there: "
+                f'{type(unmade).__name__}: {unmade}; make it picklable, or let it run with runs="thread"'
+            ) from unmade

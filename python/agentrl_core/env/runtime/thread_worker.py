@@ -1,0 +1,139 @@
+"""Episodes in threads of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentrl_core.env.base import Environment, Task
+from agentrl_core.env.runtime.worker import Begin, OverdueError, Reply, act, begin, end, restore
+from agentrl_core.exceptions import InvalidInputError
+
+_MOST_THREADS = 256
+_IDLE_SECONDS = 10.0
+_MOST_ABANDONED = 256
+
+
+class _Job:
+    """A call that a thread runs."""
+
+    def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.function = function
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.began: float | None = None
+        self.abandoned = False
+
+    def run(self) -> None:
+        """Run it, and hand over what it gives."""
+        self.began = time.monotonic()
+        try:
+            value, error = self.function(), None
+        except BaseException as raised:  # noqa: BLE001 -- whatever it is, the one who waits gets it
+            value, error = None, raised
+        if not self.abandoned:
+            self.loop.call_soon_threadsafe(self._done, value, error)
+
+    def _done(self, value: Any, error: BaseException | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(value)
+        else:
+            self.future.set_exception(error)
+
+
+class Threads:
+    """In threads of our own, started as they are needed.
+
+    One that hangs is abandoned, and another takes its place, until too many hang.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads = 0
+        self._waiting = 0
+        self._abandoned = 0
+        """Those that hang, until they come back."""
+        self._lock = threading.Lock()
+
+    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
+        """See `Workers`."""
+        return await self._call(lambda: begin(self._environment, task, seed), seconds)  # type: ignore[no-any-return]
+
+    async def restore(
+        self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
+    ) -> tuple[Any, Any]:
+        """See `Workers`."""
+        call = lambda: restore(self._environment, task, seed, actions, snapshot)  # noqa: E731
+        return await self._call(call, seconds)  # type: ignore[no-any-return]
+
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
+        """See `Workers`."""
+        return await self._call(lambda: act(handle, action), seconds)  # type: ignore[no-any-return]
+
+    def end(self, handle: Any) -> None:
+        """See `Workers`."""
+        if hasattr(handle, "close"):
+            self._put(_Job(lambda: end(handle), asyncio.get_running_loop()))
+
+    def close(self) -> None:
+        """End the threads that wait."""
+        with self._lock:
+            waiting = self._waiting
+        for _ in range(waiting):
+            self._jobs.put(None)
+
+    async def _call(self, function: Callable[[], Any], seconds: float | None) -> Any:
+        job = _Job(function, asyncio.get_running_loop())
+        self._put(job)
+        left = seconds
+        while True:
+            done, _ = await asyncio.wait({job.future}, timeout=left)
+            if done or seconds is None:
+                return job.future.result()
+            left = seconds if job.began is None else job.began + seconds - time.monotonic()
+            if left <= 0:
+                with self._lock:
+                    job.abandoned = True
+                    self._threads -= 1
+                    self._abandoned += 1
+                    abandoned = self._abandoned
+                if abandoned > _MOST_ABANDONED:
+                    raise InvalidInputError(
+                        f"environment {type(self._environment).__name__}: {abandoned} calls took longer than "
+                        f"{seconds} s, and their threads still hang, which nobody can end; let it run in processes, "
+                        'which can be ended: runs="process"'
+                    )
+                raise OverdueError(f"it took longer than {seconds} s", abandoned=True)
+
+    def _put(self, job: _Job) -> None:
+        with self._lock:
+            if self._waiting <= self._jobs.qsize() and self._threads < _MOST_THREADS:
+                self._threads += 1
+                threading.Thread(target=self._work, name="agentrl-episode", daemon=True).start()
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._waiting += 1
+            try:
+                job = self._jobs.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                job = None
+            with self._lock:
+                self._waiting -= 1
+                self._threads -= job is None
+            if job is None:
+                return
+            job.run()
+            with self._lock:
+                self._abandoned -= job.abandoned
+            if job.abandoned:
+                return  # another thread has taken its place

@@ -1,0 +1,216 @@
+"""What an environment says, checked: each thing that cannot be is one error that names place, value and remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, NoReturn
+
+import numpy as np
+
+from agentrl_core.env.base import Content, Context, Fact, Outcome
+from agentrl_core.env.episode import Answer, Joint, seen_by
+from agentrl_core.env.image import is_said
+from agentrl_core.exceptions import InvalidInputError
+
+_LARGEST_FLAGS = 2**32 - 1
+
+
+class Checks:
+    """Checks what an environment says.
+
+    Args:
+        title: of the environment, for messages.
+        task: its id, for messages.
+        facts: what the environment declares.
+
+    Attributes:
+        step: the number of the step that is checked; 0: the reset.
+    """
+
+    def __init__(self, title: str, task: str, facts: Mapping[str, Fact]) -> None:
+        self.step = 0
+        self._title = title
+        self._task = task
+        self._facts = facts
+
+    @property
+    def place(self) -> str:
+        """What is checked, for messages."""
+        return f"step {self.step}" if self.step else "reset"
+
+    def content(self, value: Any, name: str, remedy: str) -> Content:
+        """A text or messages."""
+        messages = [value] if isinstance(value, Mapping) else value
+        if isinstance(value, str):
+            return value
+        if not isinstance(messages, Sequence) or not messages:
+            self.refuse(f"{name} is {shown(value)}", remedy)
+        for message in messages:
+            said = message.get("content") if isinstance(message, Mapping) else None
+            if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+                self.refuse(f"{name} has {shown(message)}, which is no message", remedy)
+            if not is_said(said) and (said is not None or not message.get("tool_calls")):
+                self.refuse(f"{name} has the message {shown(message)} without a text in content", remedy)
+        # As the journal gives them back.
+        return [
+            {name: list(part) if isinstance(part, tuple) else part for name, part in message.items()}  # type: ignore[misc]
+            for message in messages
+        ]
+
+    def state(self, key: object) -> bytes | str:
+        """What state_key() gave."""
+        if not isinstance(key, (bytes, str)):
+            self.refuse(f"state_key() gave {shown(key)}", "return bytes: equal bytes are the same state")
+        return key
+
+    def joint(self, joint: Any, state: object, actions: Mapping[str, str], agents: Mapping[str, Content]) -> Joint:
+        """What step() of an episode of several agents gave, and the state behind it."""
+        remedy = "return a table with an env.Outcome for each agent that acted, and for whoever else is told something"
+        if not isinstance(joint, Joint):
+            self.refuse(f"step gave {shown(joint)}", remedy)
+        for agent in (*joint.of, *joint.turn_of):
+            if agent not in agents:
+                self.refuse(f"there is no agent {agent!r}", f"name one of observations: {', '.join(agents)}")
+        for agent in actions:
+            if agent not in joint.of:
+                self.refuse(f"step gave no outcome for {agent!r}, who acted", remedy)
+        over = not joint.turn_of
+        state = None if over else self.state(state)
+        seen = {agent: None if state is None else seen_by(agent, state) for agent in joint.of}
+        answers = {agent: self.answer(outcome, seen[agent], waits=True) for agent, outcome in joint.of.items()}
+        return Joint(answers, joint.turn_of, state)
+
+    def answer(self, outcome: Any, state: object, *, waits: bool = False) -> Answer:
+        """What step() gave, and the state behind it; `waits`: others may move first."""
+        if not isinstance(outcome, Outcome):
+            gym = ": observation, reward, terminated, truncated and info, by name" if isinstance(outcome, tuple) else ""
+            self.refuse(f"step gave {shown(outcome)}", f"return an env.Outcome{gym}")
+        terminated = self._verdict(outcome.terminated, "terminated")
+        truncated = self._verdict(outcome.truncated, "truncated")
+        over, observation = terminated or truncated, None
+        if outcome.observation is not None:
+            remedy = "give a text or messages with role and content, or None where the episode is over"
+            observation = self.content(outcome.observation, "Outcome.observation", remedy)
+        elif not over and not waits:
+            self.refuse(
+                "Outcome.observation is None, but the episode goes on (terminated and truncated are False)",
+                "give the next observation, or end the episode with terminated=True or truncated=True",
+            )
+        flags: object = outcome.flags
+        if not isinstance(flags, (int, Integral)) or not 0 <= int(flags) <= _LARGEST_FLAGS:
+            self.refuse(f"Outcome.flags is {shown(flags)}", "give env.StepFlag bits, a whole number from 0 to 2^32 - 1")
+        if outcome.info is not None and not isinstance(outcome.info, Mapping):
+            self.refuse(f"Outcome.info is {shown(outcome.info)}", "give a table of facts, or None")
+        reward, flags = self._reward(outcome.reward), int(flags)
+        success = None if outcome.success is None else self._verdict(outcome.success, "success")
+        facts, context = self._told(outcome.facts), self._context(outcome.context, alone=not waits)
+        besides = self.contexts(outcome.besides, "Outcome.besides", alone=not waits)
+        # Most are as they should be, and need no copy.
+        if not (
+            observation is outcome.observation
+            and reward is outcome.reward
+            and terminated is outcome.terminated
+            and truncated is outcome.truncated
+            and flags is outcome.flags
+            and success is outcome.success
+            and facts is outcome.facts
+            and context is outcome.context
+            and besides is outcome.besides
+        ):
+            outcome = Outcome(
+                observation, reward, terminated, truncated, flags, success, outcome.info, facts, context, besides
+            )
+        return Answer(outcome, None if over or (waits and state is None) else self.state(state))
+
+    def contexts(self, contexts: Any, name: str, *, alone: bool = True) -> tuple[Context, ...]:
+        """Those of lanes that wait; the first of an episode is that of its own observation."""
+        if contexts == ():
+            return ()
+        if not isinstance(contexts, Sequence):
+            self.refuse(f"{name} is {shown(contexts)}", "give env.Context, one for each lane that waits")
+        checked = []
+        for each in contexts:
+            context = self._context(each, alone=alone)
+            if context is None:
+                self.refuse(f"{name} has None", "give env.Context, one for each lane that waits")
+            if each.observation is None:
+                checked.append(context)
+                continue
+            remedy = "give a text, or messages with role and content"
+            said = self.content(each.observation, f"{name}.observation", remedy)
+            checked.append(replace(context, observation=said, state_key=self.state(each.state_key)))
+        return tuple(checked)
+
+    def _context(self, context: Any, *, alone: bool) -> Context | None:
+        if context is None:
+            return None
+        if not alone:
+            self.refuse("Outcome.context is given", "leave it out: the agents of an episode have a context each")
+        lane = getattr(context, "lane", None)
+        if not isinstance(context, Context) or isinstance(lane, bool) or not isinstance(lane, int) or lane < 0:
+            self.refuse(
+                f"Outcome.context is {shown(context)}", "give an env.Context with the number of a lane, or None"
+            )
+        tools = None if context.tools is None else [dict(tool) for tool in context.tools]
+        most: Any = context.max_tokens
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            self.refuse(f"Context.max_tokens is {shown(most)}", "give a whole number of at least 1, or None")
+        return Context(lane, self._verdict(context.whole, "context.whole"), tools, most)
+
+    def refuse(self, found: str, remedy: str) -> NoReturn:
+        """Raise the error."""
+        raise InvalidInputError(f"environment {self._title}, {self.place} of task {self._task!r}: {found}; {remedy}")
+
+    def _reward(self, value: Any) -> float | None:
+        if value is None:
+            return None
+        try:
+            number = math.inf if isinstance(value, (str, bytes)) else float(value)
+        except (TypeError, ValueError):
+            number = math.inf
+        if math.isinf(number):
+            self.refuse(
+                f"Outcome.reward is {shown(value)}",
+                "give a finite number, None where nothing was paid, or NaN where the reward is not known",
+            )
+        return number
+
+    def _verdict(self, value: object, name: str) -> bool:
+        if isinstance(value, bool):
+            return value
+        if not (isinstance(value, np.bool_) or (isinstance(value, Integral) and value in (0, 1))):
+            self.refuse(f"Outcome.{name} is {shown(value)}", "give True or False")
+        return bool(value)
+
+    def _told(self, facts: Any) -> dict[str, float | str | bytes] | None:
+        if facts is None:
+            return None
+        if not isinstance(facts, Mapping):
+            self.refuse(f"Outcome.facts is {shown(facts)}", "give a table of values by name, or None")
+        told: dict[str, float | str | bytes] = {}
+        for name, value in facts.items():
+            if name not in self._facts:
+                known = ", ".join(self._facts) or "none"
+                self.refuse(
+                    f"Outcome.facts has {name!r}, which the environment does not declare (it declares: {known})",
+                    "add it to the environment's facts: {name: env.Fact(level, kind)}",
+                )
+            if self._facts[name].kind == "key":
+                if not isinstance(value, (str, bytes)):
+                    self.refuse(f"the fact {name!r} is {shown(value)}", "give a text or bytes, as it is declared a key")
+                told[name] = value
+                continue
+            try:
+                told[name] = float("x" if isinstance(value, (str, bytes)) else value)
+            except (TypeError, ValueError):
+                self.refuse(f"the fact {name!r} is {shown(value)}", "give a number, as it is declared")
+        return told
+
+
+def shown(value: object) -> str:
+    """A value and its type, short enough for one line."""
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:59] + '…'} (a {type(value).__name__})"

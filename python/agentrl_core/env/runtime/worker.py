@@ -1,0 +1,168 @@
+"""Where episodes run: what all places have in common, and the loop itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agentrl_core.env.base import Environment, Outcome, Task
+from agentrl_core.env.episode import Joint
+from agentrl_core.exceptions import InvalidInputError
+
+
+class WorkerDiedError(Exception):
+    """A process or an actor that runs episodes died; `culprit`: while it ran this very call."""
+
+    def __init__(self, message: str, *, culprit: bool) -> None:
+        super().__init__(message)
+        self.culprit = culprit
+
+
+class OverdueError(Exception):
+    """A call took longer than it may; `abandoned`: its thread cannot be ended, and goes on."""
+
+    def __init__(self, message: str, *, abandoned: bool = False) -> None:
+        super().__init__(message)
+        self.abandoned = abandoned
+
+
+@dataclass(frozen=True)
+class Begin:
+    """What an episode began with, unchecked."""
+
+    observation: Any
+    state_key: Any
+    tools: Any
+    contexts: Any
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a step gave, the state behind it, and a snapshot where the episode makes any; unchecked."""
+
+    outcome: Any
+    state_key: Any
+    snapshot: Any
+
+
+def begin(environment: Environment, task: Task, seed: int) -> tuple[Any, Begin]:
+    """A fresh episode and what it begins with."""
+    return _begun(environment, environment.reset(task, seed))
+
+
+def _begun(environment: Environment, episode: Any) -> tuple[Any, Begin]:
+    joint = hasattr(episode, "observations")
+    for name in ("observations", "turn_of", "step", "state_key") if joint else ("observation", "step", "state_key"):
+        if not hasattr(episode, name):
+            raise InvalidInputError(
+                f"environment {type(environment).__name__}: reset gave {episode!r:.60} (a {type(episode).__name__}), "
+                f"which has no {name!r}; return an Episode: an object with observation, step(action) and state_key()"
+            )
+    observation = Joint(dict(episode.observations), tuple(episode.turn_of())) if joint else episode.observation
+    tools, contexts = getattr(episode, "tools", None), getattr(episode, "contexts", ())
+    return episode, Begin(observation, episode.state_key(), tools, contexts)
+
+
+def restore(environment: Any, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None) -> Any:
+    """An episode behind some actions, by the environment's own way; and its state."""
+    episode = environment.restore(task, seed, actions, snapshot)
+    return episode, episode.state_key()
+
+
+def act(episode: Any, action: Any) -> Reply:
+    """One step."""
+    return _replied(episode, episode.step(action))
+
+
+def _replied(episode: Any, outcome: Any) -> Reply:
+    if hasattr(episode, "observations"):
+        outcome = Joint(dict(outcome), tuple(episode.turn_of())) if isinstance(outcome, Mapping) else outcome
+        goes_on = isinstance(outcome, Joint) and bool(outcome.turn_of)
+    else:
+        goes_on = isinstance(outcome, Outcome) and not (outcome.terminated is True or outcome.truncated is True)
+    snapshot = getattr(episode, "snapshot", None)
+    return Reply(
+        outcome, episode.state_key() if goes_on else None, snapshot() if goes_on and snapshot is not None else None
+    )
+
+
+def end(episode: Any) -> None:
+    """Close an episode that can be closed. It is over: nobody waits for what that may raise."""
+    close = getattr(episode, "close", None)
+    if close is not None:
+        with contextlib.suppress(Exception):
+            close()
+
+
+class Workers(Protocol):
+    """Where the episodes of an environment run. Handles stand for episodes."""
+
+    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
+        """A fresh episode: its handle, and what it begins with."""
+        ...
+
+    async def restore(
+        self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
+    ) -> tuple[Any, Any]:
+        """An episode behind some actions: its handle and state."""
+        ...
+
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
+        """One step."""
+        ...
+
+    def end(self, handle: Any) -> None:
+        """Close an episode, without waiting for it."""
+        ...
+
+    def close(self) -> None:
+        """End the workers."""
+        ...
+
+
+class Inline:
+    """In the loop itself: for what is pure and fast, and for what is asynchronous."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
+        """See `Workers`."""
+        made: Any = self._environment.reset(task, seed)
+        if inspect.isawaitable(made):
+            made = await _in_time(made, seconds)
+        return _begun(self._environment, made)
+
+    async def restore(
+        self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
+    ) -> tuple[Any, Any]:
+        """See `Workers`."""
+        made: Any = self._environment.restore(task, seed, actions, snapshot)  # type: ignore[attr-defined]
+        if inspect.isawaitable(made):
+            made = await _in_time(made, seconds)
+        return made, made.state_key()
+
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
+        """See `Workers`."""
+        outcome = handle.step(action)
+        if not isinstance(outcome, Outcome) and inspect.isawaitable(outcome):
+            outcome = await _in_time(outcome, seconds)
+        return _replied(handle, outcome)
+
+    def end(self, handle: Any) -> None:
+        """See `Workers`."""
+        end(handle)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+async def _in_time(awaitable: Any, seconds: float | None) -> Any:
+    try:
+        return await asyncio.wait_for(awaitable, seconds)
+    except TimeoutError:
+        raise OverdueError(f"it took longer than {seconds} s") from None

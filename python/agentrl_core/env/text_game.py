@@ -1,0 +1,173 @@
+"""What environments of games in text share: one command an action, a score, a limit of turns, tasks that are seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from agentrl_core.env.base import FORMAT_ERROR, Fact, Outcome, Split, Task
+from agentrl_core.exceptions import InvalidInputError
+
+GAME_FACTS: Mapping[str, Fact] = {"points": Fact("trajectory"), "command": Fact("step", "key")}
+"""What every game says: its score so far, and the command that an action held."""
+
+SEEDS_PER_SPLIT = 1 << 20
+"""How many seeds each split of each environment seed has for its own."""
+
+# What a model says instead of a command may be as long as its limit.
+_LONGEST_FACT = 200
+_COMMAND = re.compile(r"<action>(.*?)</action>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a game answers to one command; `refused` where the command is none that it knows here."""
+
+    observation: str
+    score: float
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    success: bool = False
+    refused: bool = False
+    facts: Mapping[str, float | str | bytes] = field(default_factory=dict)
+
+
+class Game(Protocol):
+    """A game that is being played."""
+
+    def play(self, command: str) -> Move:
+        """Give a command to the game."""
+        ...
+
+    def state(self) -> str:
+        """Where the game stands, in words."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the game holds."""
+        ...
+
+
+class GameEpisode:
+    """One run of a game.
+
+    An action's command stands between the last `<action>` and `</action>`; without them the whole action is the
+    command. A command that the game refuses is answered in its words and flagged FORMAT_ERROR. The action number
+    `max_turns` that does not end the game truncates the episode. The last words of the game are kept in `info["end"]`.
+    """
+
+    def __init__(self, game: Game, observation: str, *, max_turns: int) -> None:
+        self.observation = observation
+        self._game = game
+        self._turns_left = max_turns
+        self._over = False
+
+    def step(self, action: str) -> Outcome:
+        """Give one action.
+
+        Raises:
+            InvalidInputError: the episode is over.
+        """
+        if self._over:
+            raise InvalidInputError("step: the episode is over; reset its task for a new one")
+        self._turns_left -= 1
+        command = command_of(action)
+        move = self._game.play(command)
+        truncated = not move.terminated and (move.truncated or self._turns_left == 0)
+        self._over = move.terminated or truncated
+        return Outcome(
+            observation=None if self._over else move.observation,
+            reward=move.reward,
+            terminated=move.terminated,
+            truncated=truncated,
+            flags=FORMAT_ERROR if move.refused else 0,
+            success=move.success if self._over else None,
+            info={"end": move.observation} if self._over else None,
+            facts={"points": move.score, "command": command[:_LONGEST_FACT], **move.facts},
+        )
+
+    def state_key(self) -> bytes:
+        """Where the game stands, as UTF-8."""
+        return self._game.state().encode()
+
+    def close(self) -> None:
+        """Give back what the game holds; a second time does nothing."""
+        self._over = True
+        self._game.close()
+
+
+def command_of(action: str) -> str:
+    """The command of an action; see `GameEpisode`.
+
+    Example:
+        >>> from agentrl_core.env.text_game import command_of
+        >>> command_of("The door is shut. <action>open door</action>"), command_of(" look ")
+        ('open door', 'look')
+    """
+    found = _COMMAND.findall(action)
+    return " ".join((found[-1] if found else action).split())
+
+
+def seed_of(seed: int, split: Split, index: int) -> int:
+    """The seed of a task: no two tasks of an environment share one, nor do environments of different seeds."""
+    return (2 * seed + (split == "held_out")) * SEEDS_PER_SPLIT + index
+
+
+def seeded_tasks(
+    name: str, question: str, *, seed: int, split: Split, count: int, start: int, held_out: int
+) -> list[Task]:
+    """Tasks that are a seed each.
+
+    Raises:
+        InvalidInputError: a range that the split does not have.
+    """
+    limit = held_out if split == "held_out" else SEEDS_PER_SPLIT
+    return [
+        Task(f"{name}/{split}/{index}", question, name, {"seed": seed_of(seed, split, index)})
+        for index in checked_range(count, split, start, limit)
+    ]
+
+
+def checked_range(count: int, split: Split, start: int, limit: int) -> range:
+    """The numbers of the tasks asked for.
+
+    Raises:
+        InvalidInputError: a negative number, an unknown split, or more tasks than there are.
+    """
+    if count < 0 or start < 0:
+        raise InvalidInputError(f"tasks: count is {count} and start is {start}; neither may be negative")
+    if split not in ("train", "held_out"):
+        raise InvalidInputError(f"tasks: split is {split!r}; give 'train' or 'held_out'")
+    if start + count > limit:
+        raise InvalidInputError(
+            f"tasks: {start + count} tasks of split {split!r} asked for and there are {limit}; ask for fewer"
+        )
+    return range(start, start + count)
+
+
+def payload_of(task: Task, owner: str, names: Sequence[str]) -> list[object]:
+    """Values of a task's payload by name.
+
+    Raises:
+        InvalidInputError: the task is not one of `owner`.
+    """
+    payload = task.payload
+    if not isinstance(payload, Mapping) or any(name not in payload for name in names):
+        raise InvalidInputError(f"reset: task {task.task_id!r} is not of this {owner}; take one from its tasks()")
+    return [payload[name] for name in names]
+
+
+def check_counts(owner: str, **counts: int) -> None:
+    """Refuse counts out of range.
+
+    Raises:
+        InvalidInputError: a seed or held_out below 0, or another number below 1.
+    """
+    for name, value in counts.items():
+        least = 0 if name in ("seed", "held_out") else 1
+        given: object = value  # whatever the caller's types say
+        if isinstance(given, bool) or not isinstance(given, int) or value < least:
+            raise InvalidInputError(f"{owner}: {name} is {value!r}; give an integer of at least {least}")

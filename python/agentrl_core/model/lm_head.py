@@ -1,0 +1,279 @@
+"""The language-model head chunk by chunk: statistics of its logits and gradients through them, none of them kept.
+
+Logits are fp32 (fp64 for fp64 inputs), whatever the inputs are. The GEMMs are torch's and oneDNN's. What is done to
+rows of logits runs in the kernels of cuda/linear_logprob.cu on CUDA, in PyTorch elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from agentrl_core.model import cuda
+from agentrl_core.model.matmul import multiply
+
+# Logits are made by GEMMs of this many rows, the last one padded: then the log-prob of a row has the same bits whatever
+# rows stand beside it. Large enough for each device to be busy: a CPU without AVX-512 is faster with 128 than with 64.
+_CPU_TILE = 64 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 128
+_TILE = {"cpu": _CPU_TILE, "cuda": 512}
+# Bytes of logits. Every chunk reads and writes the sum of the weight's gradients once, so few large ones are better; on
+# a CPU that is a small part of the products: one tile of a vocabulary of 65 536 tokens is taken there.
+WORKSPACE = {"cpu": 4 * 65_536 * _CPU_TILE, "cuda": 2**30}
+# Bytes of the rows to which all is done before the next ones, on a CPU: they stay in its cache.
+_BLOCK = 2**20
+_THREADS = 1024
+_GRADIENT_KERNELS = {torch.float32: "row_gradient_float", torch.bfloat16: "row_gradient_bfloat16"}
+
+
+def folded(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor, float | None]:
+    """Scale and soft cap of plain logits that do what `scale` and `softcap` do behind a factor.
+
+    softcap tanh(factor z / softcap) = factor c tanh(z / c) with c = softcap / factor.
+    """
+    if factor != 1.0:
+        return scale * factor, None if softcap is None else softcap / factor
+    return scale, softcap
+
+
+class Rows:
+    """What is done to a chunk of logits, in PyTorch: on a CPU some rows at a time, elsewhere all at once.
+
+    Args:
+        softcap: logits z become softcap tanh(z / softcap); None: they stay.
+        device: where they are.
+
+    Attributes:
+        buffers: how many of the size of a chunk there are at once.
+    """
+
+    def __init__(self, softcap: float | None = None, device: str = "cpu") -> None:
+        self.softcap = softcap
+        self.buffers = 1 if device == "cpu" else 2 if softcap is None else 3
+        self._exponential: Tensor | None = None
+
+    def statistics(self, logits: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-prob of the target, entropy, and log of the sum of exponentials; logits become log-probs in place."""
+        logprob, entropy, lse = (scale.new_empty(len(logits)) for _ in range(3))
+        for rows in self._blocks(logits):
+            x = self._scaled(logits[rows], scale[rows])
+            largest = x.amax(dim=1)
+            x.sub_(largest[:, None])
+            exponential = self._exp(x)
+            total = exponential.sum(dim=1)
+            log_total = total.log()
+            entropy[rows] = log_total - exponential.mul_(x).sum(dim=1) / total
+            x.sub_(log_total[:, None])
+            logprob[rows] = x.gather(1, target[rows, None]).squeeze(1)
+            lse[rows] = largest + log_total
+        return logprob, entropy, lse
+
+    def again(self, logits: Tensor, scale: Tensor, lse: Tensor) -> None:
+        """Bring logits to where `statistics` leaves them."""
+        for rows in self._blocks(logits):
+            self._scaled(logits[rows], scale[rows]).sub_(lse[rows, None])
+
+    def _scaled(self, logits: Tensor, scale: Tensor) -> Tensor:
+        if self.softcap is not None:
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits.mul_(scale[:, None])
+
+    def gradient(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        scale: Tensor,
+        lse: Tensor,
+        entropy: Tensor,
+        by_logprob: Tensor,
+        by_entropy: Tensor | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """The derivative by the logits, from what `statistics` or `again` left of them, which it overwrites."""
+        for rows in self._blocks(logits):
+            log_p, place, g = logits[rows], target[rows, None], (by_logprob[rows] * scale[rows])[:, None]
+            slope = None
+            if self.softcap is not None:
+                slope = log_p.add(lse[rows, None]).div_(self.softcap * scale[rows, None])
+                slope.square_().neg_().add_(1.0)
+            p = self._exp(log_p)
+            if by_entropy is None:
+                torch.mul(p, -g, out=log_p)
+            else:
+                h = (by_entropy[rows] * scale[rows])[:, None]
+                log_p.add_(entropy[rows, None]).mul_(-h).sub_(g).mul_(p)
+            log_p.scatter_add_(1, place, g)
+            if slope is not None:
+                log_p.mul_(slope)
+        return logits.to(dtype)
+
+    def _blocks(self, logits: Tensor) -> Iterator[slice]:
+        """Some rows at a time."""
+        count = len(logits)
+        if not logits.is_cuda:
+            count = max(1, _BLOCK // (logits.shape[1] * logits.itemsize))
+        return (slice(begin, begin + count) for begin in range(0, len(logits), max(count, 1)))
+
+    def _exp(self, x: Tensor) -> Tensor:
+        """The exponentials of a block, over those of the block before: fresh memory takes longer than the numbers."""
+        if self._exponential is None or len(self._exponential) < len(x):
+            self._exponential = torch.empty_like(x)
+        return torch.exp(x, out=self._exponential[: len(x)])
+
+
+class KernelRows(Rows):
+    """The same by CUDA kernels, in one buffer; `statistics` leaves the logits as they are."""
+
+    def __init__(self, kernels: cuda.Kernels, softcap: float | None = None) -> None:
+        super().__init__(softcap)
+        self._kernels = kernels
+
+    def statistics(self, logits: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As in the base."""
+        logprob, entropy, lse = (torch.empty_like(scale) for _ in range(3))
+        self._launch("row_statistics", logits, target, scale, logprob, entropy, lse)
+        return logprob, entropy, lse
+
+    def again(self, logits: Tensor, scale: Tensor, lse: Tensor) -> None:
+        """Nothing to do."""
+
+    def gradient(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        scale: Tensor,
+        lse: Tensor,
+        entropy: Tensor,
+        by_logprob: Tensor,
+        by_entropy: Tensor | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """As in the base; bfloat16 comes in the first half of each row."""
+        self._launch(_GRADIENT_KERNELS[dtype], logits, target, scale, lse, entropy, by_logprob, by_entropy)
+        return logits.view(dtype)[:, : logits.shape[1]]
+
+    def _launch(self, kernel: str, logits: Tensor, *vectors: Tensor | None) -> None:
+        if len(logits):
+            vectors = tuple(None if vector is None else vector.contiguous() for vector in vectors)
+            arguments: list[Tensor | float | None] = [logits, *vectors, logits.shape[1], logits.stride(0)]
+            if self.softcap is not None:
+                kernel = f"{kernel}_capped"
+                arguments.append(self.softcap)
+            self._kernels.launch(kernel, len(logits), _THREADS, *arguments)
+
+
+class Head:
+    """Hidden states and the weight of the head, as the GEMMs want them, and what becomes of its logits.
+
+    Args:
+        hidden: `[T, H]`.
+        weight: `[V, H]`, of the same dtype on the same device.
+        bias: `[V]`, or None.
+        softcap: as of `Rows`.
+        workspace: bytes that logits may take; at least one tile is taken.
+
+    Attributes:
+        rows: what is done to rows of logits.
+        dtype: see `dtypes`.
+        narrow: see `dtypes`.
+    """
+
+    def __init__(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None, workspace: int
+    ) -> None:
+        self.dtype, self.narrow = self.dtypes(hidden)
+        self.hidden, self.weight = hidden, weight.to(self.narrow)
+        self.bias = None if bias is None else bias.to(self.dtype)
+        kernels = cuda.kernels("linear_logprob", hidden.device) if self.dtype == torch.float32 else None
+        self.rows = Rows(softcap, hidden.device.type) if kernels is None else KernelRows(kernels, softcap)
+        self._tile = _TILE.get(hidden.device.type, _TILE["cpu"])
+        row_bytes = weight.shape[0] * self.dtype.itemsize * self.rows.buffers
+        self._most = max(1, workspace // row_bytes // self._tile) * self._tile
+        self._buffer = _empty(hidden, (0, weight.shape[0]), self.dtype)
+
+    @staticmethod
+    def dtypes(hidden: Tensor) -> tuple[torch.dtype, torch.dtype]:
+        """`dtype`, of logits and sums, and `narrow`, of the operands of GEMMs and of the gradients that are kept.
+
+        bfloat16 has the range of fp32. In fp16 gradients of a loss whose denominators are in its weights vanish, and
+        loss scaling comes too late for gradients formed in the forward pass, so fp16 is computed in fp32.
+        """
+        wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        return wide, torch.bfloat16 if hidden.is_cuda and hidden.dtype == torch.bfloat16 else wide
+
+    def chunks(self, count: int) -> Iterator[slice]:
+        """The prediction pairs by chunks, of a size that their number does not change; at least one chunk."""
+        for begin in range(0, max(count, 1), self._most):
+            yield slice(begin, min(begin + self._most, count))
+
+    def states(self, source_row: Tensor) -> Tensor:
+        """The hidden states of some pairs, `[R, H]`."""
+        return self.hidden.index_select(0, source_row).to(self.narrow)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits of a chunk, `[R, V]`, fp32 or fp64, over those of the chunk before."""
+        count, tile = len(states), self._tile
+        padded = -(-count // tile) * tile
+        if len(self._buffer) < padded:  # the first chunk is the largest
+            self._buffer = _empty(self._buffer, (padded, len(self.weight)), self.dtype)
+        for begin in range(0, padded, tile):
+            part = states[begin : begin + tile]
+            if len(part) < tile:
+                part = pad(part, (0, 0, 0, tile - len(part)))
+            made = self._buffer[begin : begin + tile]
+            multiply(part, self.weight.t(), made)
+            if self.bias is not None:
+                made.add_(self.bias)
+        return self._buffer[:count]
+
+
+class Gradients:
+    """Sums of the gradients by hidden states, weight and bias, chunk by chunk.
+
+    Args:
+        head: what they are gradients by.
+        needed: which of the three; a gradient that nobody needs is empty.
+    """
+
+    def __init__(self, head: Head, needed: Sequence[bool]) -> None:
+        self._head = head
+        self._need_hidden, self._need_weight, self._need_bias = needed
+        hidden, weight = head.hidden, head.weight
+        self._hidden = hidden.new_zeros(hidden.shape if self._need_hidden else (0,), dtype=head.narrow)
+        self._weight = _empty(weight, tuple(weight.shape) if self._need_weight else (0,), head.dtype)
+        self._bias = weight.new_zeros(len(weight) if self._need_bias else 0, dtype=head.dtype)
+        self._first = True
+
+    def add(self, derivative: Tensor, states: Tensor, source_row: Tensor) -> None:
+        """Add those of a chunk, given the derivative by its logits, `[R, V]`."""
+        if self._need_hidden:
+            rows = derivative.new_empty(states.shape)
+            multiply(derivative, self._head.weight, rows)
+            if rows.is_cuda:  # sorts, where index_add_ would add in any order
+                self._hidden.index_put_((source_row,), rows, accumulate=True)
+            else:
+                self._hidden.index_add_(0, source_row, rows)
+        if self._need_weight:
+            multiply(derivative.t(), states, self._weight, add=not self._first)
+        if self._need_bias:
+            self._bias += derivative.sum(dim=0, dtype=self._bias.dtype)
+        self._first = False
+
+    def result(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients by hidden states, by weight and by bias, of the dtypes in which they are kept."""
+        if self._need_weight and self._first:
+            self._weight.zero_()
+        return self._hidden, self._weight.to(self._head.narrow), self._bias
+
+
+def _empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A new tensor where another is: on a CPU in NumPy's memory, which comes in large pages.
+
+    In small ones, the first touch of a large tensor takes as long as a quarter of the product that fills it.
+    """
+    if like.device.type == "cpu":
+        return torch.from_numpy(np.empty(shape, np.float64 if dtype == torch.float64 else np.float32))
+    return like.new_empty(shape, dtype=dtype)

@@ -1,0 +1,145 @@
+"""Answers: what is said about a row of logits, beside the log-prob and the entropy of its distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def full_kl(logits: Tensor, reference_logits: Tensor) -> Tensor:
+    """KL(p || reference) over the whole vocabulary, `[N]`, for the answer `full_kl`.
+
+    Args:
+        logits: `[N, V]`, with gradient.
+        reference_logits: `[N, V]`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.logit_statistics import full_kl
+        >>> full_kl(torch.zeros(1, 2), torch.tensor([[0.0, 0.0]])).tolist()
+        [0.0]
+    """
+    logprob, reference = logits.log_softmax(-1), reference_logits.log_softmax(-1)
+    difference = torch.where(logprob > -torch.inf, logprob - reference, 0.0)
+    return (logprob.exp() * difference).sum(-1)
+
+
+def top_p_entropy(logits: Tensor, p: float = 0.8, *, include_crossing: bool = True) -> Tensor:
+    """Entropy of the most likely tokens, `[N]`, renormalised, for the answer `top_p_entropy`.
+
+    Args:
+        logits: `[N, V]`, with gradient.
+        p: the tokens are taken from the most likely on, as long as those before them have less than p together.
+        include_crossing: keep the token that reaches p, as in nucleus sampling. False: drop it, as SIREN's code does;
+            then nothing may be left, and the entropy is 0.
+
+    Returns:
+        Nats.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.logit_statistics import top_p_entropy
+        >>> top_p_entropy(torch.tensor([[0.5, 0.4, 0.1]]).log(), 0.8).tolist()
+        [0.687]
+    """
+    logprob, _ = logits.log_softmax(-1).sort(dim=-1, descending=True)
+    total = logprob.detach().exp().cumsum(-1)
+    before = total - logprob.detach().exp() if include_crossing else total
+    kept = before < p
+    inside = torch.where(kept, logprob, -torch.inf)
+    empty = ~kept.any(-1, keepdim=True)
+    inside = torch.where(empty, 0.0, inside)
+    inside = inside - inside.logsumexp(-1, keepdim=True)
+    entropy = -(inside.exp() * torch.where(kept, inside, 0.0)).sum(-1)
+    return torch.where(empty.squeeze(-1), 0.0, entropy)
+
+
+def mean_logprob(logits: Tensor) -> Tensor:
+    """Mean over the vocabulary of the log-probs, `[N]`: the expected log-prob of a token that is drawn uniformly.
+
+    Args:
+        logits: `[N, V]`, with gradient.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.logit_statistics import mean_logprob
+        >>> mean_logprob(torch.tensor([[0.8, 0.2]]).log()).tolist()
+        [-0.916]
+    """
+    return logits.mean(dim=-1) - logits.logsumexp(dim=-1)
+
+
+def sum_probability_squared(logits: Tensor) -> Tensor:
+    """Sum over the vocabulary of the squared probabilities, `[N]`: how likely two draws are the same token.
+
+    Args:
+        logits: `[N, V]`, with gradient.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.logit_statistics import sum_probability_squared
+        >>> sum_probability_squared(torch.tensor([[0.8, 0.2]]).log()).tolist()
+        [0.68]
+    """
+    return logits.softmax(dim=-1).square().sum(dim=-1)
+
+
+def max_logprob(logits: Tensor) -> Tensor:
+    """Log-prob of the likeliest token, `[N]`.
+
+    Args:
+        logits: `[N, V]`, with gradient.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.logit_statistics import max_logprob
+        >>> max_logprob(torch.tensor([[0.8, 0.2]]).log()).tolist()
+        [-0.223]
+    """
+    return logits.amax(dim=-1) - logits.logsumexp(dim=-1)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """The likeliest token, `int64[N]`, the first of equal ones.
+
+    Args:
+        logits: `[N, V]`.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.logit_statistics import likeliest
+        >>> likeliest(torch.tensor([[0.1, 0.7, 0.2]])).tolist()
+        [1]
+    """
+    return logits.detach().argmax(dim=-1)
+
+
+def soft_value(logits: Tensor) -> Tensor:
+    """The value of a place whose logits are values of its tokens, `[N]`: the log of the sum of their exponentials.
+
+    `Pack.run` gives a log sum exp(Q / a), with Q the model's logits and a the temperature that the token was sampled
+    at. The policy is softmax(Q / a) then, and Q of a token is its log-prob times a, plus this.
+
+    Args:
+        logits: `[N, V]`, with gradient.
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.logit_statistics import soft_value
+        >>> soft_value(torch.zeros(1, 2)).tolist()
+        [0.693]
+    """
+    return logits.logsumexp(dim=-1)
+
+
+ANSWERS_OF_LOGITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "top_p_entropy": top_p_entropy,
+    "mean_logprob": mean_logprob,
+    "sum_probability_squared": sum_probability_squared,
+    "max_logprob": max_logprob,
+    "likeliest": likeliest,
+    "soft_value": soft_value,
+}
+"""The answers that one model's logits give, by name."""

@@ -1,0 +1,206 @@
+"""Texts: a library of what was learned in words, such as insights and demonstrations."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from agentrl_core import _core
+from agentrl_core.component import column_name, option
+from agentrl_core.component.rows import Rows
+from agentrl_core.component.state import Closed, State
+from agentrl_core.data.batch import Batch
+from agentrl_core.exceptions import NotFoundError
+from agentrl_core.replay.base import Replay
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Text:
+    """An entry of the library.
+
+    Attributes:
+        text_id: its number, which no other entry ever has.
+        text: what it says.
+        born: the iteration that added it.
+        value: the smoothed score of the rollouts that used it; None: it was not used yet.
+        uses: how many rollouts used it.
+        used_last: the last iteration that used it; -1: none.
+    """
+
+    text_id: int
+    text: str
+    born: int
+    value: float | None = None
+    uses: int = 0
+    used_last: int = -1
+
+
+@dataclass(frozen=True)
+class Texts(Replay):
+    """Remembers texts that rollouts propose, and gives them to the programs of later iterations.
+
+    A program says what should change by a fact of its trajectories, a JSON list of edits, and which texts it used by
+    another one, their numbers with commas between:
+
+        [{"edit": "add", "text": "..."}, {"edit": "update", "id": 3, "text": "..."}, {"edit": "delete", "id": 4}]
+
+    The edits of an iteration count at its end, in the order of its trajectories: an entry that anybody deletes goes,
+    whoever updates it too; of several updates the last counts; an update of an entry that there is not adds one; a text
+    that is there already is not added. What is no such edit is left out. A program reads the library as it was when the
+    iteration began: `recipe.replay.read(group.state.get("replay[0].Texts"), 5)`.
+
+    Sources: Training-Free GRPO, arXiv:2510.08191 (edits merged by batch); ARISE, code Skylanding/ARISE (values).
+
+    Args:
+        edits: key column of draws, a fact, that holds edits; draws without one propose nothing.
+        used: key column of draws that holds the numbers of the texts that a rollout used; empty: not known.
+        capacity: most entries; None: any number.
+        keeps: which stay beyond it: the `newest`, the `best` (by value; what was never used counts as best), or those
+            `used` last (of equal ones the newest).
+        decay: part of a value that is kept when another use of it is scored, from 0 to 1.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core import replay
+        >>> library = replay.Texts(capacity=100)
+        >>> state = library.edited(library.initial_state(), [[{"edit": "add", "text": "Check the sign."}]], iteration=0)
+        >>> [entry.text for entry in library.read(state, 3)]
+        ['Check the sign.']
+    """
+
+    edits: str = column_name("edits", level="draw", optional=True)
+    used: str = column_name("", level="draw", optional=True)
+    capacity: int | None = option(None, at_least=1)
+    keeps: Literal["newest", "best", "used"] = "newest"
+    decay: float = option(0.9, at_least=0, at_most=1)
+
+    def initial_state(self) -> State:
+        """An empty library."""
+        return {"entries": [], "next": 0}
+
+    def read(
+        self,
+        state: State | None,
+        count: int,
+        *,
+        order: Literal["newest", "best", "similar", "uniform"] = "newest",
+        query: str = "",
+        key: int = 0,
+    ) -> list[Text]:
+        """Entries of the library, the first ones in an order.
+
+        Args:
+            state: what is remembered; None: nothing.
+            count: how many at most.
+            order: the `newest`, the `best` by value (what was not used yet last), the most `similar` ones to `query`
+                by the words in common over those of both, or `uniform` at random.
+            query: see `order`.
+            key: of the random order.
+        """
+        entries = _entries(state or self.initial_state())
+        ids = np.array([entry.text_id for entry in entries], np.int64)
+        match order:
+            case "newest":
+                ranks = -ids.astype(np.float64)
+            case "best":
+                ranks = np.array([np.inf if entry.value is None else -entry.value for entry in entries])
+            case "similar":
+                ranks = -np.array([_in_common(query, entry.text) for entry in entries])
+            case "uniform":
+                ranks = _core.replay.race(ids, key=key)
+        return [entries[row] for row in np.argsort(ranks, kind="stable")[:count].tolist()]
+
+    def next(self, state: State, closed: Closed) -> State:
+        """The library after an iteration: values of what was used, then the edits."""
+        if self.used:
+            state = self._valued(state, closed)
+        return self.edited(state, [_parsed(said) for said in _said(closed.finished, self.edits)], closed.iteration)
+
+    def edited(self, state: State, proposals: Iterable[object], iteration: int) -> State:
+        """The library with edits: lists of tables as above, each of one rollout."""
+        edits = [edit for proposal in proposals if isinstance(proposal, list) for edit in proposal]
+        edits = [edit for edit in edits if isinstance(edit, dict)]
+        entries = {entry.text_id: entry for entry in _entries(state)}
+        gone = {edit.get("id") for edit in edits if edit.get("edit") == "delete"}
+        following, known = int(state["next"]), {entry.text for entry in entries.values()}
+        for edit in edits:
+            text, place = edit.get("text"), edit.get("id")
+            if edit.get("edit") not in ("add", "update") or not isinstance(text, str) or not text.strip():
+                continue
+            if edit["edit"] == "update" and place in entries:
+                entries[place] = replace(entries[place], text=text)
+            elif text not in known and place not in gone:
+                entries[following] = Text(following, text, iteration)
+                following += 1
+            known.add(text)
+        stay = [entry for entry in entries.values() if entry.text_id not in gone]
+        return {"entries": [vars(entry) for entry in self._kept(stay)], "next": following}
+
+    def _kept(self, entries: list[Text]) -> list[Text]:
+        if self.capacity is None or len(entries) <= self.capacity:
+            return entries
+
+        def rank(entry: Text) -> tuple[float, int]:
+            by = {"newest": 0.0, "best": np.inf if entry.value is None else entry.value, "used": entry.used_last}
+            return by[self.keeps], entry.text_id
+
+        chosen = sorted(entries, key=rank)[len(entries) - self.capacity :]
+        return sorted(chosen, key=lambda entry: entry.text_id)
+
+    def _valued(self, state: State, closed: Closed) -> State:
+        """The library with the scores of those rollouts that used its entries."""
+        finished = closed.finished
+        if not finished.num_draws or not finished.has("score", "draw"):
+            return state
+        scores: dict[int, list[float]] = {}
+        for said, score in zip(
+            _said(finished, self.used), Rows(finished, "draw").values("score").tolist(), strict=True
+        ):
+            for number in {int(part) for part in said.split(",") if part.strip().isdecimal()}:
+                if np.isfinite(score):
+                    scores.setdefault(number, []).append(score)
+        entries = []
+        for entry in _entries(state):
+            new = scores.get(entry.text_id)
+            if new:
+                mean = float(np.mean(new))
+                value = mean if entry.value is None else self.decay * entry.value + (1.0 - self.decay) * mean
+                entry = replace(entry, value=value, uses=entry.uses + len(new), used_last=closed.iteration)  # noqa: PLW2901
+            entries.append(vars(entry))
+        return {**state, "entries": entries}
+
+
+def _entries(state: State) -> list[Text]:
+    return [Text(**entry) for entry in state["entries"]]
+
+
+def _said(batch: Batch, name: str) -> list[str]:
+    """What the draws of a batch say in a key column; empty where they say nothing."""
+    if not batch.num_draws:
+        return []
+    try:
+        return [said or "" for said in batch.texts(name, "draw")]
+    except NotFoundError:
+        return [""] * batch.num_draws
+
+
+def _parsed(said: str) -> Any:
+    try:
+        return json.loads(said) if said else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _in_common(query: str, text: str) -> float:
+    """The words that two texts have in common, over those of both."""
+    first, second = ({word.lower() for word in _WORD.findall(part)} for part in (query, text))
+    return len(first & second) / max(len(first | second), 1)

@@ -1,0 +1,210 @@
+"""A trajectory as far as it has come: what was said in it, answered and paid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+from weakref import ReferenceType, ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.engine.base import Sampling
+from agentrl_core.env.base import Content, Message, as_messages
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.branch_record import Record
+from agentrl_core.rollout.conversations import Lanes
+from agentrl_core.rollout.multi_agent import Seat
+from agentrl_core.rollout.prefix import Prefix
+from agentrl_core.rollout.runtime import Family, OneAtATime, RunningEpisode, Runtime
+from agentrl_core.rollout.token_path import Path, Place
+from agentrl_core.rollout.turn import Taker, Turn, held, uniform
+
+Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
+Origin = Literal["generated", "expert", "imagined", "imported"]
+Role = Literal["member", "baseline", "helper"]
+Prompt = Content | Callable[[Content], Content]
+"""What a branch is asked, or what makes it of what the environment says first."""
+
+
+class View:
+    """What is known of a trajectory while its program drives it; `Branch` says what its attributes are."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        group: Family,
+        key: tuple[int, ...],
+        path: Path,
+        episode: RunningEpisode,
+        *,
+        agent: str,
+        seed: int,
+        role: Role = "member",
+        parent: Any = None,
+        prompt: Prompt | None = None,
+        prefix: Prefix | None = None,
+        sampling: Sampling | None = None,
+        facts: Mapping[str, Any] | None = None,
+        asked: Content = "",
+    ) -> None:
+        self._group = ref(group)
+        self.key = key
+        self.name = path.name
+        self.agent = agent
+        self.role: Role = role
+        self.origin: Origin = "generated" if parent is None else parent.origin
+        self.parent = parent
+        self.turns: list[Turn] = []
+        self.status: Status = "running"
+        self.record = Record(group.fact_levels, dict(facts or {}))
+        self.seed = seed
+        self._runtime = runtime
+        self._path = path
+        self._episode = episode
+        self._prompt = prompt
+        self._prefix = prefix
+        self._content = asked
+        self._sampling = sampling
+        self._forks: dict[int, int] = {}
+        """Forks made at each place."""
+        self._segments: dict[str, int] = {}
+        """How many segments were asked for, by the path's name, and answers below: what names them in the journal."""
+        self._answers = 0
+        self._asking: set[str] = set()
+        self._failure: str | None = None
+        self._lanes: Lanes | None = None
+        """Its conversations, where its episode holds several."""
+        self._awaited = OneAtATime(self.name)
+        self._reference: ReferenceType[Taker] = ref(self)
+        runtime.began()
+
+    @property
+    def group(self) -> Family:
+        """The group that it belongs to, which holds it.
+
+        Raises:
+            InvalidInputError: nobody holds the group any more.
+        """
+        return held(self._group, f"the group of branch {self.name}")
+
+    @property
+    def handle(self) -> int:
+        """The trajectory in the forest; a rollback gives another one."""
+        return self._path.handle
+
+    @property
+    def path(self) -> Path:
+        """Its tokens, piece by piece."""
+        return self._path
+
+    @property
+    def episode(self) -> RunningEpisode:
+        """What answers it."""
+        return self._episode
+
+    @property
+    def moves(self) -> bool:
+        """Whether it may take its turn: it is not over, and where several play, the environment says that it moves."""
+        if self.over or not isinstance(self._episode, Seat):
+            return not self.over
+        return self.agent in self._episode.match.turn_of
+
+    @property
+    def open(self) -> bool:
+        """Whether an action is open: begun, and not answered yet."""
+        return bool(self._path.open)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.status != "running"
+
+    @property
+    def reward(self) -> float:
+        """What it was paid: the sum of its turns, or what `finish` said."""
+        return self.record.reward
+
+    @property
+    def success(self) -> bool | None:
+        """The verdict of the environment or of `finish`; None where there is none."""
+        return self.record.success
+
+    @property
+    def text(self) -> str:
+        """What it said so far, its actions joined by blank lines."""
+        return "\n\n".join([*(turn.text for turn in self.turns), *([self._path.text] if self._path.open else [])])
+
+    @property
+    def state_key(self) -> bytes | str:
+        """The state that its next action is chosen in."""
+        states = [answer.state_key for answer in self._episode.answers if answer.state_key is not None]
+        return states[-1] if states else self._episode.state_key
+
+    def decode(self, tokens: NDArray[np.int32]) -> str:
+        """The text of some of its tokens."""
+        return self._runtime.chat(self.agent).decode(tokens)
+
+    @property
+    def asked(self) -> list[Message]:
+        """What its prompt says, as messages.
+
+        Raises:
+            InvalidInputError: its episode has not begun.
+        """
+        if self._path.here is None:
+            raise InvalidInputError(f"branch {self.name} has no prompt before its first turn; await a turn first")
+        return as_messages(self._content)
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """The tokens of its path: `int32[n]`."""
+        self._path.flush()
+        return self._runtime.forest.tokens(self.handle)
+
+    @property
+    def end(self) -> Place:
+        """The place where it goes on: behind its last answer.
+
+        Raises:
+            InvalidInputError: its prompt is not there yet, or an action is open.
+        """
+        if self._path.open:
+            raise InvalidInputError(f"branch {self.name}: an action is open; answer it first, or give a place of it")
+        self._path.flush()
+        if self._path.here is None:
+            raise InvalidInputError(f"branch {self.name} has no prompt before its first turn; await a turn first")
+        return self._path.here
+
+    def __repr__(self) -> str:
+        return f"Branch({self.name}, {self.agent}, {len(self.turns)} turns, {self.status})"
+
+    def __lt__(self, other: View) -> bool:
+        return (self.group.key, self.key) < (other.group.key, other.key)
+
+    def uniform(self, *key: object) -> float:
+        """A number in [0, 1): the same for the same seed, branch and key, whatever ran before."""
+        return uniform(self._runtime.seed_of("branch", self.name, *key, began=self.group.key[0]))
+
+    def place(self, token: int) -> Place:
+        """The place behind so many tokens of its path, inside whatever node that is.
+
+        Raises:
+            InvalidInputError: the path has fewer tokens, or none comes before the place.
+        """
+        turns = sum(turn.begin.tokens + turn.length <= token for turn in self.turns)
+        return self._path.place(token, turns)
+
+    def end_of(self, turn: int) -> Place:
+        """The place behind a turn of its path."""
+        return self._path.end_of(turn)
+
+    def turn_end(self, turns: int) -> Place:
+        """The place behind so many turns; 0: where the first action begins.
+
+        Raises:
+            InvalidInputError: it has not so many.
+        """
+        if not 0 <= turns <= len(self.turns) or not self.turns:
+            raise InvalidInputError(f"branch {self.name} has {len(self.turns)} turns, and no place behind {turns}")
+        return self.turns[turns - 1].end if turns else self.turns[0].begin

@@ -1,0 +1,1 @@
+"""Rollout programs: each one a way to sample the trajectories of a task."""

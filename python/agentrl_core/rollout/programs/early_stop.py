@@ -1,0 +1,117 @@
+"""Stragglers: trajectories that are stopped when enough others have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+from agentrl_core.component.options import option
+from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.cohort import Cohort
+from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout.tasks import cancel
+
+
+@dataclass(frozen=True)
+class EarlyStop(Rollout):
+    """Trajectories that are late are stopped: nobody waits for the longest ones.
+
+    Of N trajectories of a selection in groups of K, those that run are stopped as soon as
+
+        ended >= ceil(of_all * N)   and, in every group,   ended >= round(of_group * K)
+
+    They are kept, as aborted, and drawn by nobody, so groups are of unequal size. Who was in time is a matter of speed:
+    it is recorded before anybody is stopped, so that a run that goes on after a kill stops the same ones. It favours
+    short trajectories; `Collector(staleness=1)` waits for nobody either, and stops none. Source: LOOP
+    (arXiv:2502.01600), whose public recipe has 0.9 and 0.75, and whose default is 1.
+
+    Args:
+        of_all: share of the trajectories of a selection.
+        of_group: share of the trajectories of each group.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.rollout import EarlyStop
+        >>> EarlyStop(of_all=0.9).enough([5, 6, 6], [6, 6, 6]), EarlyStop(of_all=0.9).enough([4, 6, 6], [6, 6, 6])
+        (True, False)
+    """
+
+    of_all: float = option(0.9, above=0, at_most=1)
+    of_group: float = option(0.75, above=0, at_most=1)
+
+    def enough(self, ended: list[int], sizes: list[int]) -> bool:
+        """Whether so many trajectories of each group are enough to stop the others."""
+        of_each = all(count >= round(self.of_group * size) for count, size in zip(ended, sizes, strict=True))
+        return of_each and sum(ended) >= math.ceil(self.of_all * sum(sizes))
+
+    async def cohort(self, groups: Cohort) -> None:
+        """All groups side by side, until enough has ended."""
+        race = _Race(self, groups)
+        running = asyncio.ensure_future(groups.each(race.group))
+        referee = asyncio.ensure_future(race.stop_the_late())
+        try:
+            await asyncio.wait([running, referee], return_when=asyncio.FIRST_COMPLETED)
+            if referee.done():
+                referee.result()
+            await running
+        finally:
+            await cancel([running, referee])
+
+
+class _Race:
+    """Who of a cohort has ended, and who was in time."""
+
+    def __init__(self, program: EarlyStop, groups: Cohort) -> None:
+        self._program = program
+        self._groups = groups
+        self._branches: dict[str, Branch] = {}
+        self._ended: dict[str, set[str]] = {group.name: set() for group in groups}
+        self._changed = asyncio.Event()
+        self._in_time: set[str] | None = None
+
+    async def group(self, group: Group) -> None:
+        """Its trajectories, each to its end or until it is stopped."""
+        branches = group.start_many(group.size)
+        self._branches.update((branch.name, branch) for branch in branches)
+        await group.run(branches, self._branch)
+
+    async def _branch(self, branch: Branch) -> None:
+        await self._program.branch(branch)
+        if self._in_time is not None and branch.name not in self._in_time:
+            _remove(branch)
+            return
+        self._ended[branch.group.name].add(branch.name)
+        self._changed.set()
+
+    async def stop_the_late(self) -> None:
+        """Wait until enough has ended, and stop the others."""
+        in_time = set(await self._groups.effect("in time", self._enough))
+        # After a kill they are known at once, and come to their ends again.
+        while not in_time <= set().union(*self._ended.values()):
+            await self._change()
+        self._in_time = in_time
+        for name, branch in self._branches.items():
+            if name not in in_time:
+                _remove(branch)
+
+    async def _enough(self) -> list[str]:
+        sizes = [group.size for group in self._groups]
+        while not self._program.enough([len(ended) for ended in self._ended.values()], sizes):
+            await self._change()
+        return sorted(set().union(*self._ended.values()))
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+def _remove(branch: Branch) -> None:
+    """Stop it where it stands; or take it out, where it has come to its end after all."""
+    if not branch.over:
+        branch.stop("late", status="aborted")
+    elif branch.status in ("finished", "truncated"):
+        branch.drop("late")

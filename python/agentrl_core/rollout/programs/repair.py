@@ -1,0 +1,225 @@
+"""Repair: find the bad step of a trajectory that failed, and do something there."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.component.component import Component
+from agentrl_core.component.options import option
+from agentrl_core.env.base import TOOL_ERROR
+from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.programs.guidance import consult, filled
+from agentrl_core.rollout.programs.rounds import Members, Round, Rounds
+from agentrl_core.rollout.token_path import Place
+
+
+class Step(NamedTuple):
+    """A part of what a branch said, between two blank lines.
+
+    Attributes:
+        number: among those of the branch, from 0.
+        turn: which turn it is in.
+        begin: the place before its first token.
+        text: what was said.
+    """
+
+    number: int
+    turn: int
+    begin: Place
+    text: str
+
+
+class Fault(NamedTuple):
+    """Where a branch went wrong.
+
+    Attributes:
+        step: the first bad one.
+        share: the share of the branch's steps before it.
+        advice: what to say there instead, where the finder knows.
+    """
+
+    step: Step
+    share: float
+    advice: str = ""
+
+
+def steps_of(branch: Branch) -> list[Step]:
+    """The steps of a branch that ended: its actions, cut at blank lines."""
+    steps: list[Step] = []
+    for turn in branch.turns:
+        first = turn.begin.tokens
+        tokens = branch.tokens[first : first + turn.length]
+        for part in re.finditer(r"\S.*?(?=\n\s*\n|\Z)", turn.text, re.DOTALL):
+            inside = tokens_before(branch, tokens, part.start())
+            place = branch.place(first + inside) if inside else turn.begin
+            steps.append(Step(len(steps), turn.index, place, part.group()))
+    return steps
+
+
+def tokens_before(branch: Branch, tokens: NDArray[np.int32], offset: int) -> int:
+    """How many tokens of an action lie before a letter of its text; a token that it cuts does not."""
+    return bisect.bisect_right(range(len(tokens) + 1), offset, key=lambda count: len(branch.decode(tokens[:count]))) - 1
+
+
+@dataclass(frozen=True)
+class Finder(Component, ABC):
+    """Base of what finds the bad step of a trajectory.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from agentrl_core.rollout import Fault, Finder, steps_of
+        >>> @dataclass(frozen=True)
+        ... class Last(Finder):
+        ...     async def find(self, group, branch):
+        ...         *_, last = steps_of(branch)
+        ...         return Fault(last, share=last.number / (last.number + 1))
+        >>> Last()
+        Last()
+    """
+
+    phase: ClassVar[str] = "rollout"
+
+    @abstractmethod
+    async def find(self, group: Group, branch: Branch) -> Fault | None:
+        """The first bad step of a branch that ended; None: none is known."""
+
+
+@dataclass(frozen=True)
+class Flagged(Finder):
+    """The first turn that the environment flagged, such as a call that failed.
+
+    Args:
+        flags: `env.StepFlag` bits, any of them.
+
+    Example:
+        >>> from agentrl_core.rollout import Flagged
+        >>> Flagged().flags
+        1
+    """
+
+    flags: int = option(TOOL_ERROR, at_least=1)
+
+    async def find(self, group: Group, branch: Branch) -> Fault | None:
+        """The turn, as one step."""
+        del group
+        for turn in branch.turns:
+            if turn.flags & self.flags:
+                step = Step(turn.index, turn.index, turn.begin, turn.text)
+                return Fault(step, turn.index / len(branch.turns))
+        return None
+
+
+@dataclass(frozen=True)
+class Judged(Finder):
+    """The first step that a judge finds bad: a process reward model, or the policy itself.
+
+    The agent is told the steps with their numbers and answers with a mark for each, in order: a number, or one of the
+    words good (1), uncertain (0.5) and bad (0). The first step with a mark below `threshold` is bad. Fewer marks than
+    steps: the rest is good.
+
+    Args:
+        agent: who judges: the name of an agent of the collector; one without an engine of its own is spoken for by the
+            policy.
+        question: what it is asked; `{task}`, `{solution}` and `{attempt}` as in `Advice`, `{steps}` are the numbered
+            steps.
+        threshold: what is bad.
+
+    Example:
+        >>> from agentrl_core.rollout import Judged
+        >>> Judged(threshold=0.5).marks("1: good, 2: 0.75, 3: bad", 3)
+        [1.0, 0.75, 0.0]
+    """
+
+    agent: str = option("judge", filled=True)
+    question: str = option(
+        "Judge each step of an attempt: for each, one line `number: mark`, a mark from 0 (bad) to 1 (good).\n\n"
+        "Task:\n{task}\n\nSteps:\n{steps}",
+        filled=True,
+    )
+    threshold: float = option(0.5, at_least=0, at_most=1)
+
+    async def find(self, group: Group, branch: Branch) -> Fault | None:
+        """The first step below the threshold."""
+        steps = steps_of(branch)
+        if not steps:
+            return None
+        told = "\n\n".join(f"{step.number + 1}: {step.text}" for step in steps)
+        question = filled(self.question, group, [branch]).replace("{steps}", told)
+        marks = self.marks(await consult(group, question, agent=self.agent, about=branch), len(steps))
+        first = next((number for number, mark in enumerate(marks) if mark < self.threshold), None)
+        return None if first is None else Fault(steps[first], first / len(steps))
+
+    def marks(self, answer: str, count: int) -> list[float]:
+        """The marks of so many steps in an answer."""
+        words = {"good": 1.0, "uncertain": 0.5, "bad": 0.0}
+        found = re.findall(r"(\d+)\s*:\s*(good|uncertain|bad|\d*\.?\d+)", answer.lower())
+        marks = {int(number): words[mark] if mark in words else float(mark) for number, mark in found}
+        return [marks.get(number, 1.0) for number in range(1, count + 1)]
+
+
+@dataclass(frozen=True)
+class Repair(Rounds, ABC):
+    """After a round: finds where members went wrong that failed, and mends them there.
+
+    A system says in `mend` what is done at the bad step.
+
+    Args:
+        members: of the first round.
+        column: what is looked at, as in `Rounds`.
+        solved_above: a member has solved the task if its value is larger.
+        finder: finds the bad step.
+        rate_below: tasks of which a smaller share succeeded are repaired.
+        share_at_least: the share of a member's steps that lie before the bad one.
+        at_most: repairs of a group.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from agentrl_core.rollout import Judged, Repair
+        >>> @dataclass(frozen=True)
+        ... class Again(Repair):
+        ...     async def mend(self, group, branch, fault):
+        ...         await group.run([branch.fork(at=fault.step.begin)])
+        ...         return True
+        >>> Again(finder=Judged()).branches(group_size=4)
+        4
+    """
+
+    finder: Finder = Flagged()
+    rate_below: float = option(1.0, at_least=0)
+    share_at_least: float = option(0.0, at_least=0, at_most=1)
+    at_most: int = option(1, at_least=1)
+
+    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+        """The first round; then repairs."""
+        if not rounds:
+            return self.members
+        solved = self.solved(rounds[0])
+        if solved.mean() < self.rate_below:
+            await self._repair(
+                group, [branch for branch, won in zip(rounds[0].branches, solved, strict=True) if not won]
+            )
+        return None
+
+    async def _repair(self, group: Group, failures: list[Branch]) -> None:
+        mended = 0
+        for branch in failures:
+            if mended == self.at_most:
+                return
+            fault = await self.finder.find(group, branch) if branch.status in ("finished", "truncated") else None
+            if fault is not None and fault.share >= self.share_at_least:
+                mended += await self.mend(group, branch, fault)
+
+    @abstractmethod
+    async def mend(self, group: Group, branch: Branch, fault: Fault) -> bool:
+        """Do something at the bad step of a branch; returns whether it was mended."""

@@ -1,0 +1,388 @@
+"""The path of a branch: its tokens in the forest, the action that is open, and the context that comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.data.forest import Forest, Kind
+from agentrl_core.engine.base import Segment
+from agentrl_core.env.base import TOOL_RESULT, Content, as_messages
+from agentrl_core.env.episode import Answer
+from agentrl_core.env.image import Image, images_in
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from agentrl_core.engine.chat import Chat
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place on the path of a branch, between two of its tokens.
+
+    Attributes:
+        node: handle of the node in the forest that lies before the place; None: the end of the path.
+        end: how many of that node's tokens come before the place; None: all.
+        tokens: how many tokens of the path do.
+        turns: how many turns were answered before it.
+        follows_tool: whether a tool result ends there.
+    """
+
+    node: int | None
+    end: int | None
+    tokens: int
+    turns: int
+    follows_tool: bool = False
+
+
+_NOTHING: tuple[Content, NDArray[np.int32]] = "", np.empty(0, np.int32)
+_UNREAD: tuple[object, str] = None, ""
+
+
+class Path:
+    """The tokens of one trajectory, built piece by piece; no sampled token is ever made from text again.
+
+    An answer of the environment waits until the next context is needed, so that more can be said beside it.
+
+    Attributes:
+        name: for messages.
+        handle: of the trajectory in the forest; a rollback gives another one.
+        here: where the open action begins, or the next one; None before the prompt is there.
+        open: the parts of the action that was not answered yet, sampled or written.
+        spans: where the actions of turns lie, of those that are in the present context.
+        acted: how many actions the episode had answered behind so many turns; None: of another episode.
+        first: its first node; None: it has none yet.
+    """
+
+    def __init__(self, name: str, forest: Forest, chat: Chat, handle: int) -> None:
+        self.name = name
+        self.handle = handle
+        self.here: Place | None = None
+        self.open: list[Segment | NDArray[np.int32]] = []
+        self.acted: list[int | None] = [0]
+        self.first: int | None = None
+        self._forest = forest
+        self._chat = chat
+        self._nodes: list[tuple[int | None, int]] = []
+        """Each node with the number of tokens behind which it ends."""
+        self._said: list[Content] = []
+        self._answer: Answer | None = None
+        """What the next context holds, of which no token is in the forest yet, and the answer that it begins with."""
+        self._ends: list[Place] = []
+        """Where each turn ends, answer included; and below, where its action does."""
+        self._closings: list[Place] = []
+        self._rendered = _NOTHING
+        """The last observation that was looked at, and its tokens."""
+        self._read = _UNREAD
+        """The last part of the open action that was decoded, and the text up to its end."""
+        self._counted = 0
+        """How many of its tokens somebody counted."""
+        self._images: list[tuple[int, int, tuple[Image, ...]]] = []
+        """What the nodes show that show images, and the tokens between which they lie."""
+        self.spans: dict[int, tuple[int, int]] = {}
+
+    @property
+    def turns(self) -> int:
+        """How many turns were answered."""
+        return len(self.acted) - 1
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """The tokens that end an action."""
+        return tuple(self._chat.stop_token_ids)
+
+    @property
+    def length(self) -> int:
+        """Its tokens in the forest."""
+        return self._nodes[-1][1] if self._nodes else 0
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """All that it shows, in order."""
+        return tuple(image for _, _, images in self._images for image in images) if self._images else ()
+
+    @property
+    def text(self) -> str:
+        """The open action, without its stop token."""
+        if not self.open:
+            return ""
+        last = self.open[-1]
+        if self._read[0] is not last:
+            parts = [part.tokens if isinstance(part, Segment) else part for part in self.open]
+            self._read = last, self._chat.decode(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        return self._read[1]
+
+    @property
+    def cut(self) -> bool:
+        """Whether the open action lacks the token that ends a turn."""
+        if not self.open:
+            return False
+        last = self.open[-1]
+        if isinstance(last, Segment):
+            return last.finish_reason != "stop"
+        return int(last[-1]) not in self._chat.stop_token_ids
+
+    def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> NDArray[np.int32]:
+        """Begin with a prompt, which has to be shorter than `most` tokens; returns it."""
+        tokens = self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content)
+        if len(tokens) >= most:
+            raise InvalidInputError(
+                f"context_tokens={most} leaves no room behind the {len(tokens)} tokens of the prompt of branch "
+                f"{self.name}; raise it"
+            )
+        self.append(tokens, "prompt", state=state, images=images_in(content))
+        self.here = self._end()
+        return tokens
+
+    def act(self, part: Segment | NDArray[np.int32], **options: Any) -> None:
+        """Another part of the open action."""
+        self.append(part.tokens if isinstance(part, Segment) else part, "action", **options)
+        self.open.append(part)
+
+    def append(
+        self,
+        tokens: Sequence[int] | NDArray[np.int32],
+        kind: Kind,
+        *,
+        images: tuple[Image, ...] = (),
+        **options: Any,
+    ) -> None:
+        """Add a node, with the images that it shows."""
+        if images:
+            options["blobs"] = [self._forest.add_blob(image.content) for image in images]
+            self._images.append((self.length, self.length + len(tokens), images))
+        node = self._forest.append(self.handle, tokens, kind=kind, **options)
+        self.first = node if self.first is None else self.first
+        self._nodes.append((node, self.length + len(tokens)))
+
+    def grown(self) -> int:
+        """How many tokens it got since this was last asked."""
+        before, self._counted = self._counted, self.length
+        return self._counted - before
+
+    def length_with(self, observation: Content) -> int:
+        """Its tokens if the open action were answered so."""
+        self._rendered = observation, self._chat.observation(observation)
+        return self.length + self.cut + len(self._rendered[1])
+
+    def go_on(self, answer: Answer | None, acted: int) -> None:
+        """The open action is closed; the next context begins with the answer, if there is one."""
+        if self.cut:
+            self.append([self._chat.end_of_turn], "injected")
+        self.open = []
+        if answer is not None:
+            self.acted.append(acted)
+        self.here = self._end()
+        if answer is not None:
+            self._closings.append(self.here)
+        self._said = [] if answer is None else [answer.outcome.observation or ""]
+        self._answer = answer
+
+    def close(self, acted: int) -> None:
+        """The open action was the last."""
+        self.open = []
+        self.acted.append(acted)
+        self._closings.append(self._end())
+
+    def say(self, content: Content) -> None:
+        """Add something to the next context."""
+        if self._said == [""]:  # nothing was said yet
+            self._said = []
+        self._said.append(content)
+
+    def answered(self, turns: int, told: Sequence[Answer]) -> None:
+        """Behind so many actions, of which the last was answered so, and then it was told more."""
+        self.acted, self.here = self.acted[: turns + 1], self._closings[turns - 1]
+        self._answer, self._said = told[0], [told[0].outcome.observation or ""]
+        for answer in told[1:]:
+            self.tell(answer)
+
+    def tell(self, answer: Answer) -> None:
+        """Something was said while others moved."""
+        if self._answer is not None and answer.state_key is not None:
+            self._answer = replace(self._answer, state_key=answer.state_key)
+        if answer.outcome.observation is not None:
+            self.say(answer.outcome.observation)
+
+    def closing(self, turns: int) -> Place | None:
+        """Where the last of so many actions ends, before its answer; None: nothing comes before."""
+        return self._closings[turns - 1] if turns else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something said that no token of the forest holds yet."""
+        return bool(self._said)
+
+    def flush(self) -> None:
+        """Have what was said in the forest."""
+        if not self._said:
+            return
+        content = _together(self._said)
+        answer, self._said, self._answer = self._answer, [], None
+        state = None if answer is None else answer.state_key
+        known, tokens = self._rendered
+        tokens = tokens if known is content and len(tokens) else self._chat.observation(content)
+        self.append(tokens, "observation", state=state, images=images_in(content))
+        self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
+        if answer is not None:
+            self._ends.append(self.here)
+
+    def end_of(self, turn: int) -> Place:
+        """Where a turn ends: behind its answer, or behind the action that is the last."""
+        self.flush()
+        return self._ends[turn] if turn < len(self._ends) else self._end()
+
+    def place(self, token: int, turns: int) -> Place:
+        """The place behind so many tokens.
+
+        Raises:
+            InvalidInputError: there are not so many, or the place lies in a context that was rewritten or among images.
+        """
+        self.flush()
+        if any(begin < token < end for begin, end, _ in self._images):
+            raise InvalidInputError(
+                f"branch {self.name}: place token={token} lies in what shows images, which is not cut; give its begin "
+                "or its end, or a place of an action"
+            )
+        first = 0
+        for node, end in self._nodes:
+            if first < token <= end and node is not None:
+                return Place(node, None if token == end else token - first, token, turns)
+            first = end
+        raise InvalidInputError(f"branch {self.name}: place token={token}; give a whole number from 1 to {first}")
+
+    def context(self, items: Sequence[Content | int], tools: Any) -> tuple[NDArray[np.int32], dict[int, int]]:
+        """The tokens of another context: what is said, and turns of this path by number; and where each begins there.
+
+        Raises:
+            InvalidInputError: it does not begin and end with a message, two turns have none between them, or a turn is
+                not in the present context.
+        """
+        self.flush()
+        own = self._forest.tokens(self.handle)
+        pieces: list[NDArray[np.int32]] = []
+        said: list[Content] = []
+        begins: dict[int, int] = {}
+        for item in [*items, None]:
+            if item is not None and not isinstance(item, int):
+                said.append(item)
+                continue
+            if not said:
+                raise InvalidInputError(
+                    f"branch {self.name}: rewrite has no message before {'its end' if item is None else 'a turn'}; "
+                    "begin and end the context with a message, and put one between two turns"
+                )
+            content, said = _together(said), []
+            if images_in(content):
+                raise UnsupportedError(
+                    f"branch {self.name}: rewrite cannot show images; say in words what they show, or let the context "
+                    "grow: what was shown stays where it is"
+                )
+            if pieces:
+                pieces.append(self._chat.observation(content))
+            else:
+                pieces.append(self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content))
+            if item is not None:
+                if item not in self.spans:
+                    raise InvalidInputError(
+                        f"branch {self.name}: turn {item} is not in its present context, which has {sorted(self.spans)}"
+                    )
+                begin, end = self.spans[item]
+                begins[item] = sum(map(len, pieces))
+                pieces.append(own[begin:end])
+        return np.concatenate(pieces), begins
+
+    def rewritten(self, length: int, begins: Mapping[int, int]) -> None:
+        """It has another context of so many tokens, in which turns begin where `begins` says."""
+        lengths = {turn: end - begin for turn, (begin, end) in self.spans.items()}
+        self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
+        self._said, self._answer, self.open = [], None, []
+        self._nodes, self._images = [(None, length)], []
+        self._counted = length
+        self.here = self._end()
+
+    def restart(self, answer: Answer, acted: int, length: int) -> None:
+        """The open action is closed; the next context is a whole one, of so many tokens."""
+        self.go_on(answer, acted)
+        self._ends.append(self._end())
+        self.rewritten(length, {})
+
+    def copy(self, handle: int, place: Place, name: str, begin: Place | None = None) -> Path:
+        """What another trajectory has that leaves this one at a place; `begin`: of the action that it may cut."""
+        path = Path(name, self._forest, self._chat, handle)
+        path.first = self.first
+        path._images = [shown for shown in self._images if shown[0] < place.tokens]
+        path._nodes = [(node, end) for node, end in self._nodes if end < place.tokens]
+        path._nodes.append((place.node, place.tokens))
+        path._counted = place.tokens
+        path._ends = self._ends[: place.turns]
+        path._closings = self._closings[: place.turns]
+        path.spans = {turn: span for turn, span in self.spans.items() if turn < place.turns}
+        path.acted = self.acted[: place.turns + 1]
+        path.here = place
+        if begin is not None and begin.tokens < place.tokens:
+            path.here = begin
+            path.open = [self._forest.tokens(handle)[begin.tokens : place.tokens]]
+        return path
+
+    def anew(self, handle: int, name: str) -> Path:
+        """That of another trajectory which has nothing of this one."""
+        return Path(name, self._forest, self._chat, handle)
+
+    def behind(self, token: int) -> tuple[int, int]:
+        """The node that lies behind so many tokens, and how many of its tokens come before that place.
+
+        Raises:
+            InvalidInputError: there is none, or it lies in a context that was rewritten.
+        """
+        self.flush()
+        first = 0
+        for node, end in self._nodes:
+            if token < end and node is not None:
+                return node, token - first
+            first = end
+        raise InvalidInputError(
+            f"branch {self.name} has nothing behind token {token}; give a place before its end, of its present context"
+        )
+
+    def told(self, prompt: int, other: Path, begin: Place, group: int) -> None:
+        """It was given another prompt of so many tokens, and another path behind its own prompt."""
+        self._nodes = [(None, prompt)]
+        self.carry_on(other, begin, group)
+        first = self._forest.tree(group).path(cast("int", self._nodes[-1][0]))[0]
+        self._nodes[0] = (int(first), prompt)
+        self.first = int(first)
+        self.acted = list(other.acted)
+
+    def carry_on(self, suffix: Path, start: Place, group: int) -> None:
+        """It was given the end of another path, behind a place of that; what came before has no episode here."""
+        frontier = self._forest.frontier(group)
+        tip = int(frontier.node[frontier.trajectory == self.handle][0])
+        ends = [end for _, end in suffix._nodes if end > start.tokens]
+        copies = self._forest.tree(group).path(tip)[-len(ends) :].tolist()
+        shift = self.length - start.tokens
+        self._nodes += [(node, end + shift) for node, end in zip(copies, ends, strict=True)]
+        self._images += [
+            (first + shift, end + shift, images) for first, end, images in suffix._images if first >= start.tokens
+        ]
+        before = self.turns
+        self._ends += [
+            replace(self.place(end.tokens + shift, before + number), follows_tool=end.follows_tool)
+            for number, end in enumerate(suffix._ends[start.turns :], start=1)
+        ]
+        foreign: list[int | None] = [None] * (before + 1)
+        self.acted = foreign + suffix.acted[start.turns + 1 :]
+        self.here = self._end()
+
+    def _end(self, *, follows_tool: bool = False) -> Place:
+        node, tokens = self._nodes[-1]
+        return Place(node, None, tokens, self.turns, follows_tool)
+
+
+def _together(said: Sequence[Content]) -> Content:
+    """Several contents as one; a text alone takes the role that its place has."""
+    return said[0] if len(said) == 1 else [message for content in said for message in as_messages(content)]

@@ -1,0 +1,280 @@
+"""The selector that is made of parts: what is tracked, what it is worth, how it is chosen, how often it is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.component import Column, draw
+from agentrl_core.select.allocator import Allocator
+from agentrl_core.select.curriculum import Quota, Stages
+from agentrl_core.select.pool_filter import Kept
+from agentrl_core.select.prompt_bandit import Arms
+from agentrl_core.select.retry_queue import Failed
+from agentrl_core.select.sampler import Sampler, Top
+from agentrl_core.select.selection import SURVEY, TRAIN, Selection, Wanted
+from agentrl_core.select.selector import Selector
+from agentrl_core.select.success_trackers import Beta
+from agentrl_core.select.survey import Survey
+from agentrl_core.select.task_outcomes import Visits
+from agentrl_core.select.task_score import Score
+from agentrl_core.select.tracker import Candidates, Tracker
+
+if TYPE_CHECKING:
+    from agentrl_core.component.state import Closed, State
+    from agentrl_core.select.pool import Pool
+
+_CANDIDATES, _SAMPLE, _POSTERIOR, _VARIANT, _SURVEY, _REST = range(6)
+"""What a key is used for, so that no two uses share their numbers."""
+_PIECE = 1 << 17
+"""Tasks that are looked at between two steps of numpy: few enough for a core's own memory, and enough for threads."""
+
+
+@dataclass(frozen=True)
+class Tasks(Selector):
+    """Chooses tasks by what is remembered of them, and says how many rollouts each of them gets.
+
+    In one round: surveys where they are due; what the queue offers; then, from the tasks that the pool rule keeps, that
+    the stage opens and that this iteration has not taken, so many of each quota, by the scores that are made of the
+    tracker's numbers. The allocator says how many rollouts each gets, the arms which prompt variant. Without a score
+    every task is equally likely, and no task is looked at.
+
+    All parts are read as of the iteration's begin, and learn when it is closed, from the outcomes of all its groups.
+
+    Args:
+        pool: which tasks stay in; None: all.
+        stage: a curriculum; None: all tasks at once.
+        quota: shares of domains; None: as they come.
+        track: what is remembered of each task.
+        score: what that is worth; None: all alike.
+        sample: how tasks are chosen by their scores.
+        count: how many rollouts each gets; None: `group_size`.
+        variant: prompt variants; None: one prompt.
+        survey: tasks that are only looked at; None: none.
+        queue: tasks that are tried again; None: none.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core import select
+        >>> from agentrl_core.env import Task
+        >>> pool = select.Pool([("world", Task(str(number), "?", "sums", None)) for number in range(100)])
+        >>> mopps = select.Tasks(score=select.Toward(0.5), sample=select.Top(posterior=True, among=16))
+        >>> wanted = select.Wanted(4, 8, 0, np.zeros(0, np.int64), iteration=0)
+        >>> mopps.choose(pool, mopps.initial_state(), wanted, key=7).counts.tolist()
+        [8, 8, 8, 8]
+    """
+
+    pool: Kept | None = None
+    stage: Stages | None = None
+    quota: Quota | None = None
+    track: Tracker = Beta()
+    score: Score | None = None
+    sample: Sampler = Top()
+    count: Allocator | None = None
+    variant: Arms | None = None
+    survey: Survey | None = None
+    queue: Failed | None = None
+
+    def own_makes(self) -> Iterable[Column]:
+        """What draws can read of their tasks."""
+        return (draw(f"task_{name}") for name in self.track.names)
+
+    def initial_state(self) -> State:
+        """Nothing known of any task."""
+        parts = {name: getattr(self, name) for name in ("pool", "stage", "quota", "track", "count", "variant", "queue")}
+        states = {name: part.initial_state() for name, part in parts.items() if part is not None}
+        return {"rows": np.zeros(0, np.int64), "groups": 0, **states}
+
+    def choose(self, pool: Pool, state: State, wanted: Wanted, key: int) -> Selection:
+        """The groups of one round."""
+        key = _core.rng.structural_seed(key, wanted.round)
+        state = self.initial_state() | state
+        items = np.zeros(0, np.int64)
+        if self.queue is not None:
+            offered = self.queue.offered(state["queue"], wanted.groups, wanted.iteration, wanted.taken)
+            items = state["queue"]["items"][offered]
+            queued = state["queue"]["rows"][offered]
+        else:
+            queued = items
+        taken = np.concatenate([wanted.taken, queued])
+        rows, chances = self._chosen(pool, state, wanted, wanted.groups - len(queued), taken, key)
+        rows = np.concatenate([queued, rows])
+        counts = self._counts(pool, state, rows, wanted)
+        selection = Selection(
+            rows,
+            counts,
+            self._arms_of(state, len(rows), key),
+            np.full(len(rows), TRAIN, np.uint8),
+            None if chances is None or len(queued) else chances,
+            np.append(items, np.full(len(rows) - len(items), -1)).astype(np.int64),
+        )
+        if self.survey is None or wanted.round or not self.survey.due(wanted.iteration):
+            return selection
+        looked_at = self.survey.rows(pool, _core.rng.structural_seed(key, _SURVEY))
+        survey = Selection.of(looked_at, self.survey.rollouts or wanted.group_size)
+        survey.purpose[:] = SURVEY
+        return Selection.concat([selection, survey])
+
+    def _chosen(
+        self, pool: Pool, state: State, wanted: Wanted, count: int, taken: NDArray[np.int64], key: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+        """Rows that were not taken, and how probable each was."""
+        out = state["rows"][: len(state["pool"]["out"])][state["pool"]["out"]] if self.pool is not None else taken[:0]
+        excluded = np.unique(np.concatenate([taken, out]))
+        parts = self._parts(pool, state)
+        if parts is None:
+            return self._sampled(pool, state, wanted, None, count, excluded, key)
+        shares = np.array([share for _, share in parts])
+        numbers = _core.select.shares(shares, total=count, low=0, high=max(count, 1)) if count else np.zeros(len(parts))
+        found: list[NDArray[np.int64]] = []
+        for number, (mask, _) in enumerate(parts):
+            of_part = _core.rng.structural_seed(key, number)
+            rows, _ = self._sampled(pool, state, wanted, mask, int(numbers[number]), excluded, of_part)
+            found.append(rows)
+            excluded = np.concatenate([excluded, rows])
+        # Where a part has too few tasks, the others fill the round.
+        missing = count - sum(map(len, found))
+        everything = np.logical_or.reduce([mask for mask, _ in parts])
+        rest = _core.rng.structural_seed(key, len(parts), _REST)
+        found.append(self._sampled(pool, state, wanted, everything, missing, excluded, rest)[0])
+        return np.concatenate(found), None
+
+    def _parts(self, pool: Pool, state: State) -> list[tuple[NDArray[np.bool_], float]] | None:
+        """Masks of the pool and their shares: every stage with every quota."""
+        parts = None if self.stage is None else list(self.stage.parts(state["stage"], pool))
+        if self.quota is None:
+            return parts
+        quotas = self.quota.parts(state["quota"], pool)
+        return [
+            (mask & other, share * part)
+            for mask, share in parts or [(np.ones(len(pool), np.bool_), 1.0)]
+            for other, part in quotas
+        ]
+
+    def _sampled(
+        self,
+        pool: Pool,
+        state: State,
+        wanted: Wanted,
+        mask: NDArray[np.bool_] | None,
+        count: int,
+        excluded: NDArray[np.int64],
+        key: int,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+        """`count` rows of a mask, or all that there are."""
+        allowed = None
+        if mask is not None:
+            allowed = np.flatnonzero(mask)
+            allowed = allowed[~np.isin(allowed, excluded)]
+        elif self.score is not None and self.sample.among is None:
+            allowed = np.delete(np.arange(len(pool)), excluded) if len(excluded) else np.arange(len(pool))
+        free = len(pool) - len(excluded) if allowed is None else len(allowed)
+        count = max(min(count, free), 0)
+        looked_at = count if self.score is None else min(free, count * (self.sample.among or free))
+        if self.score is None or self.sample.among is not None:
+            # Nobody looks at the others.
+            of_candidates = _core.rng.structural_seed(key, _CANDIDATES)
+            if allowed is None:
+                allowed = _core.select.drawn(len(pool), looked_at, of_candidates, excluded)
+            else:
+                allowed = allowed[_core.select.drawn(free, looked_at, of_candidates, excluded[:0])]
+        rows = np.asarray(allowed, np.int64)
+        if self.score is None or not len(rows):
+            return rows, None
+        scores, begin = np.empty(len(rows)), 0
+        for some in self._pieces(pool, state, rows, wanted.iteration):
+            scores[begin : begin + len(some)] = self.score(self._estimates(state, some, key))
+            begin += len(some)
+        places, chances = self.sample.choose(scores, rows, count, _core.rng.structural_seed(key, _SAMPLE))
+        return rows[places], chances if len(rows) == len(pool) else None
+
+    def _estimates(self, state: State, candidates: Candidates, key: int) -> NDArray[np.float64]:
+        if not self.sample.posterior:
+            return self.track.estimate(state["track"], candidates)
+        return self.track.posterior_draw(state["track"], candidates, _core.rng.structural_seed(key, _POSTERIOR))
+
+    def _pieces(self, pool: Pool, state: State, rows: NDArray[np.int64], iteration: int) -> Iterator[Candidates]:
+        """Some tasks, piece by piece."""
+        pieces = [rows[begin : begin + _PIECE] for begin in range(0, len(rows), _PIECE)]
+        if len(pieces) < 2:
+            yield self._candidates(pool, state, rows, iteration)
+            return
+        places = _places(pool, state)
+        for piece in pieces:
+            yield Candidates(pool, piece, places[piece], iteration)
+
+    def _candidates(self, pool: Pool, state: State, rows: NDArray[np.int64], iteration: int) -> Candidates:
+        known = state["rows"]
+        if len(rows) < len(pool) // 8:
+            return Candidates(pool, rows, _core.select.places(known, rows), iteration)
+        return Candidates(pool, rows, _places(pool, state)[rows], iteration)
+
+    def _counts(self, pool: Pool, state: State, rows: NDArray[np.int64], wanted: Wanted) -> NDArray[np.int32]:
+        if self.count is None or not len(rows):
+            return np.full(len(rows), wanted.group_size, np.int32)
+        known = self._numbers(state, self._candidates(pool, state, rows, wanted.iteration))
+        return self.count.counts(state["count"], known, len(rows) * wanted.group_size)
+
+    def _numbers(self, state: State, candidates: Candidates) -> dict[str, NDArray[np.float64]]:
+        columns = self.track.columns(state["track"], candidates)
+        numbers = {name: column.astype(np.float64) for name, column in columns.items()}
+        return numbers | {"estimate": self.track.estimate(state["track"], candidates)}
+
+    def _arms_of(self, state: State, groups: int, key: int) -> NDArray[np.int32]:
+        if self.variant is None:
+            return np.full(groups, -1, np.int32)
+        return self.variant.choose(state["variant"], groups, _core.rng.structural_seed(key, _VARIANT))
+
+    def columns(self, pool: Pool, state: State, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
+        """What the tracker knows of tasks."""
+        state = self.initial_state() | state
+        # They are read as of the iteration's begin, which is the state's own.
+        candidates = self._candidates(pool, state, rows, int(state.get("iteration", 0)))
+        return self.track.columns(state["track"], candidates)
+
+    def next(self, state: State, closed: Closed) -> State:
+        """What is known after an iteration."""
+        state = self.initial_state() | state
+        visits, rows = Visits.of(closed, state["rows"])
+        groups = state["groups"]
+        if closed.selection is not None:
+            groups += int((closed.selection.purpose == TRAIN).sum())
+        following: State = {"rows": rows, "groups": groups, "iteration": closed.iteration + 1}
+        following["track"] = self.track.next(state["track"], visits)
+        if self.pool is not None:
+            epoch = groups // len(closed.pool) if closed.pool is not None and len(closed.pool) else 0
+            following["pool"] = self.pool.next(state["pool"], visits, rows, epoch)
+        if self.stage is not None:
+            following["stage"] = self.stage.next(state["stage"], visits.only(~visits.survey), closed)
+        if self.quota is not None:
+            following["quota"] = self.quota.next(state["quota"], closed)
+        if self.count is not None:
+            following["count"] = self._learned(state, visits.only(~visits.survey), closed)
+        if self.variant is not None:
+            following["variant"] = self.variant.next(state["variant"], visits)
+        if self.queue is not None:
+            following["queue"] = self.queue.next(state["queue"], visits, closed.selection)
+        return following
+
+    def _learned(self, state: State, visits: Visits, closed: Closed) -> State:
+        """What the allocator remembers, by what was tracked when it answered."""
+        if self.count is None or closed.pool is None:
+            kept: State = state["count"]
+            return kept
+        known = Candidates(closed.pool, visits.rows, visits.places, closed.iteration)
+        return self.count.next(state["count"], visits, self._numbers(state, known))
+
+
+def _places(pool: Pool, state: State) -> NDArray[np.int64]:
+    """Where trackers keep what they know of each task of the pool; -1: nobody tried it yet."""
+    places = np.full(len(pool), -1, np.int64)
+    places[state["rows"]] = np.arange(len(state["rows"]))
+    return places

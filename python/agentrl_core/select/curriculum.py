@@ -1,0 +1,226 @@
+"""What an iteration is made of: stages of a curriculum, and quotas of domains."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.component import Component, Rows, option
+from agentrl_core.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from agentrl_core.component.state import Closed, State
+    from agentrl_core.select.pool import Pool
+    from agentrl_core.select.task_outcomes import Visits
+
+Parts = Sequence[tuple[NDArray[np.bool_], float]]
+"""Tasks of the pool as masks, each with its share of the groups."""
+
+
+@dataclass(frozen=True)
+class Stages(Component):
+    """A curriculum: tasks in buckets from easy to hard, and a rule that opens the next one.
+
+    In stage s tasks of the buckets 0 to s are chosen, `earlier` of them from buckets before s. A stage ends when the
+    smoothed success rate of its own bucket (or a metric) is above a number, or after so many iterations.
+
+    Sources: CRAFT-GUI arXiv:2508.11360 (`Stages("steps", "3,8", above=0.8, earlier=0.15)`); SearchGym-RL (`above=0.7`);
+    AceReason-Nemotron arXiv:2505.16400 (`Stages("domain", "math,code", iterations=, earlier=0.0)`); URPO
+    arXiv:2507.17515 (`metric="success@preference", above=0.7`).
+
+    Args:
+        by: column of the pool that tells how hard a task is; `domain`: by its name.
+        buckets: numbers in ascending order, the largest of each bucket but the last, with commas between; or names of
+            domains in their order, those of one bucket joined by `+`.
+        above: success rate from which on the next stage begins; None: only `iterations` ends one.
+        metric: the named metric that is compared with `above`; empty: the success rate of the bucket.
+        smoothing: part of the rate that the iterations before have.
+        iterations: a stage ends after so many; None: never.
+        earlier: part of the groups that are of earlier buckets; None: all open tasks alike.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.select import Stages
+        >>> Stages("steps", "3,8").initial_state()
+        {'stage': 0, 'begun': 0, 'rate': None}
+    """
+
+    by: str = option(filled=True)
+    buckets: str = option(filled=True)
+    above: float | None = 0.8
+    metric: str = ""
+    smoothing: float = option(0.0, at_least=0, below=1)
+    iterations: int | None = option(None, at_least=1)
+    earlier: float | None = option(None, at_least=0, at_most=1)
+
+    def check_options(self) -> None:
+        """The numbers ascend."""
+        if self.by != "domain":
+            bounds = self._bounds()
+            self.require(
+                all(low < high for low, high in itertools.pairwise(bounds)),
+                "buckets",
+                "give ascending numbers",
+            )
+        self.require(
+            self.above is not None or self.iterations is not None,
+            "above",
+            "give it or iterations, so that a stage ends",
+        )
+
+    def _bounds(self) -> list[float]:
+        try:
+            bounds = [float(part) for part in self.buckets.split(",")]
+        except ValueError:
+            bounds = [math.nan]
+        self.require(all(map(math.isfinite, bounds)), "buckets", "give numbers with commas between, such as 3,8")
+        return bounds
+
+    @property
+    def last(self) -> int:
+        """The number of the last stage, counted from 0."""
+        return len(self.buckets.split(",")) - (self.by == "domain")
+
+    def of(self, pool: Pool) -> NDArray[np.int64]:
+        """The bucket of each task; -1 where it is in none."""
+        if self.by != "domain":
+            return np.searchsorted(np.array(self._bounds()), pool.column(self.by), side="left").astype(np.int64)
+        named = {name: place for place, part in enumerate(self.buckets.split(",")) for name in part.split("+")}
+        buckets = np.array([named.get(name, -1) for name in pool.domains], np.int64)
+        chosen: NDArray[np.int64] = buckets[pool.column("domain")]
+        return chosen
+
+    def initial_state(self) -> State:
+        """The first stage."""
+        return {"stage": 0, "begun": 0, "rate": None}
+
+    def parts(self, state: State, pool: Pool) -> Parts:
+        """What is open, and its shares."""
+        buckets, stage = self.of(pool), state["stage"]
+        if self.earlier is None or stage == 0:
+            return [((buckets >= 0) & (buckets <= stage), 1.0)]
+        return [(buckets == stage, 1 - self.earlier), ((buckets >= 0) & (buckets < stage), self.earlier)]
+
+    def next(self, state: State, visits: Visits, closed: Closed) -> State:
+        """The stage after an iteration."""
+        stage, begun, rate = state["stage"], state["begun"], state["rate"]
+        now = closed.metrics.get(self.metric, math.nan) if self.metric else self._success(stage, visits, closed)
+        if not math.isnan(now):
+            rate = now if rate is None else self.smoothing * rate + (1 - self.smoothing) * now
+        solved = self.above is not None and rate is not None and rate > self.above
+        over = self.iterations is not None and closed.iteration + 1 - begun >= self.iterations
+        if stage < self.last and (solved or over):
+            return {"stage": stage + 1, "begun": closed.iteration + 1, "rate": None}
+        return {"stage": stage, "begun": begun, "rate": rate}
+
+    def _success(self, stage: int, visits: Visits, closed: Closed) -> float:
+        if closed.pool is None or not len(visits):
+            return math.nan
+        own = np.repeat(self.of(closed.pool)[visits.rows] == stage, visits.counts) & ~np.isnan(visits.solved)
+        return float(visits.solved[own].mean()) if own.any() else math.nan
+
+
+@dataclass(frozen=True)
+class Quota(Component):
+    """Domains in given shares, of what is kept: a domain whose groups are rejected more often is chosen more often.
+
+        w_d = target_d min(target_d / max(realised_d, 1e-6), at_most)^power
+
+    and the groups are shared out in proportion to w; `realised` is the smoothed share of the domain in the draws of
+    the batch.
+
+    Source: Apriel-Reasoner arXiv:2604.02007, which gives the purpose and no formula.
+
+    Args:
+        targets: `name=share` with commas between; shares of what is not named are 0. Empty: all domains alike.
+        power: of the correction; 0: the targets themselves.
+        at_most: largest correction.
+        smoothing: part of the realised share that the iterations before have.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.select import Quota
+        >>> Quota("math=2,code=1").shares({"realised": {}}, ["code", "math"]).round(3).tolist()
+        [0.333, 0.667]
+    """
+
+    targets: str = ""
+    power: float = option(1.0, at_least=0)
+    at_most: float = option(5.0, at_least=1)
+    smoothing: float = option(0.9, at_least=0, below=1)
+
+    def check_options(self) -> None:
+        """The targets are shares."""
+        self._targets()
+
+    def _targets(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for part in filter(None, self.targets.split(",")):
+            name, _, share = part.partition("=")
+            try:
+                found[name.strip()] = float(share)
+            except ValueError:
+                found[name.strip()] = math.nan
+        fine = all(math.isfinite(share) and share >= 0 for share in found.values()) and (
+            not found or sum(found.values()) > 0
+        )
+        self.require(fine, "targets", "give name=share with commas between, such as math=0.7,code=0.3")
+        return found
+
+    def initial_state(self) -> State:
+        """Nothing was kept yet."""
+        return {"realised": {}}
+
+    def shares(self, state: State, domains: Sequence[str]) -> NDArray[np.float64]:
+        """The share of each domain in the next groups."""
+        given = self._targets() or dict.fromkeys(domains, 1.0)
+        targets = np.array([given.get(domain, 0.0) for domain in domains])
+        if targets.sum() == 0:
+            raise InvalidInputError(
+                f"{self.title()}: none of the domains of targets={self.targets!r} is in the pool, which has: "
+                f"{', '.join(domains)}"
+            )
+        targets = targets / targets.sum()
+        realised = np.array([state["realised"].get(domain, np.nan) for domain in domains])
+        realised = np.where(np.isnan(realised), targets, realised) if not state["realised"] else np.nan_to_num(realised)
+        corrections = np.minimum(targets / np.maximum(realised, 1e-6), self.at_most) ** self.power
+        weights: NDArray[np.float64] = targets * corrections
+        return np.asarray(weights / weights.sum())
+
+    def parts(self, state: State, pool: Pool) -> Parts:
+        """The domains and their shares."""
+        codes, shares = pool.column("domain"), self.shares(state, pool.domains)
+        return [(codes == code, float(share)) for code, share in enumerate(shares) if share > 0]
+
+    def next(self, state: State, closed: Closed) -> State:
+        """The realised shares after an iteration."""
+        if closed.pool is None or closed.selection is None or not closed.batch.num_draws:
+            return state
+        ids = dict(zip(closed.pool.ids(closed.selection.rows), closed.selection.rows.tolist(), strict=True))
+        names, counts = np.unique(Rows(closed.batch, "draw").names("task_id"), return_counts=True)
+        kept = [(ids[name], count) for name, count in zip(names.tolist(), counts.tolist(), strict=True) if name in ids]
+        if not kept:
+            return state
+        rows, numbers = (np.array(part, np.int64) for part in zip(*kept, strict=True))
+        totals = np.bincount(closed.pool.column("domain")[rows], weights=numbers, minlength=len(closed.pool.domains))
+        now = dict(zip(closed.pool.domains, (totals / totals.sum()).tolist(), strict=True))
+        before = state["realised"]
+        if not before:
+            return {"realised": now}
+        names_now = sorted({*before, *now})
+        return {
+            "realised": {
+                name: self.smoothing * before.get(name, 0.0) + (1 - self.smoothing) * now.get(name, 0.0)
+                for name in names_now
+            }
+        }

@@ -1,0 +1,99 @@
+"""Which tasks stay in the pool, by how often they were solved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.component import Component, option
+from agentrl_core.select.tracker import grown
+
+if TYPE_CHECKING:
+    from agentrl_core.component.state import State
+    from agentrl_core.select.task_outcomes import Visits
+
+
+@dataclass(frozen=True)
+class Kept(Component):
+    """The tasks that stay in the pool: those with a success rate in a band, and those that were not tried enough.
+
+    The success rate is that of all attempts, or with `newest` of the last visit. A task that is out comes back only
+    where others of its rollouts change its rate (surveys, the queue).
+
+    Sources: ARPO for GUI agents, arXiv:2505.16282 (`above=0.0, attempts=16`, after a survey of 16);
+    Fathom-DeepResearch arXiv:2509.24107 (`below=0.9, newest=True, per="epoch"`); AceReason-Nemotron arXiv:2505.16400
+    (`at_most=6 / 16`).
+
+    Args:
+        above: success rates are larger than this; None: any.
+        at_least: or at least this.
+        below: success rates are smaller than this; None: any.
+        at_most: or at most this.
+        attempts: a task stays until it had so many.
+        spare: part of the tasks outside of the band that stays nevertheless, chosen once and for all.
+        newest: whether only the last visit counts.
+        per: when tasks leave: at once, or when as many groups were trained on as the pool has tasks (`epoch`).
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.select import Kept
+        >>> Kept(below=0.9, per="epoch").initial_state()["attempts"].tolist()
+        []
+    """
+
+    above: float | None = option(None, at_least=0, at_most=1)
+    at_least: float | None = option(None, at_least=0, at_most=1)
+    below: float | None = option(None, at_least=0, at_most=1)
+    at_most: float | None = option(None, at_least=0, at_most=1)
+    attempts: int = option(1, at_least=1)
+    spare: float = option(0.0, at_least=0, at_most=1)
+    newest: bool = False
+    per: Literal["iteration", "epoch"] = "iteration"
+
+    def initial_state(self) -> State:
+        """Every task is in."""
+        return {
+            "attempts": np.zeros(0, np.int64),
+            "successes": np.zeros(0, np.int64),
+            "out": np.zeros(0, np.bool_),
+            "epoch": 0,
+        }
+
+    def next(self, state: State, visits: Visits, rows: NDArray[np.int64], epoch: int) -> State:
+        """Who is out after an iteration.
+
+        Args:
+            state: who was out.
+            visits: what was learned.
+            rows: of all known tasks.
+            epoch: how many epochs are over.
+        """
+        visits = visits.only(~np.isnan(visits.solved))
+        attempts, successes, out = (grown(state[name], len(rows), 0) for name in ("attempts", "successes", "out"))
+        at = visits.places
+        kept = 0 if self.newest else 1
+        attempts[at] = kept * attempts[at] + visits.counts
+        successes[at] = kept * successes[at] + visits.sums(visits.solved).astype(np.int64)
+        if self.per == "iteration":
+            out[at] = self._outside(attempts[at], successes[at], rows[at])
+        elif epoch > state["epoch"]:
+            out = self._outside(attempts, successes, rows)
+        return {"attempts": attempts, "successes": successes, "out": out, "epoch": epoch}
+
+    def _outside(
+        self, attempts: NDArray[np.int64], successes: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        rates = successes / np.maximum(attempts, 1)
+        inside = np.ones(len(rates), np.bool_)
+        inside &= True if self.above is None else rates > self.above
+        inside &= True if self.at_least is None else rates >= self.at_least
+        inside &= True if self.below is None else rates < self.below
+        inside &= True if self.at_most is None else rates <= self.at_most
+        spared = _core.rng.uniform(rows.astype(np.uint64), 0) < self.spare
+        return np.asarray((attempts >= self.attempts) & ~inside & ~spared)

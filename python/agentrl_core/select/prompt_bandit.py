@@ -1,0 +1,83 @@
+"""Prompt variants as the arms of a bandit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.component import Component, option
+
+if TYPE_CHECKING:
+    from agentrl_core.component.state import State
+    from agentrl_core.select.task_outcomes import Visits
+
+
+@dataclass(frozen=True)
+class Arms(Component):
+    """One prompt variant for each group, by how well it did: p_j = softmax(w / temperature).
+
+    After an iteration w_j <- (1 - rate) w_j + rate mean(reward) for the variants that were used. Every `halve_every`
+    iterations the worse half of those with at least `least` rollouts is dropped, down to two.
+
+    Source: INSPO, whose public reviews give the softmax and the halving; rate, temperature and numbers are chosen here.
+
+    Args:
+        arms: how many variants there are.
+        temperature: of the softmax.
+        rate: how fast w follows the rewards.
+        halve_every: iterations between two halvings; None: never.
+        least: rollouts of a variant before it may be dropped.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.select import Arms
+        >>> arms = Arms(arms=4)
+        >>> arms.probabilities(arms.initial_state()).tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
+
+    arms: int = option(8, at_least=2)
+    temperature: float = option(0.1, above=0)
+    rate: float = option(0.1, above=0, at_most=1)
+    halve_every: int | None = option(20, at_least=1)
+    least: int = option(32, at_least=1)
+
+    def initial_state(self) -> State:
+        """All variants alike."""
+        return {
+            "weights": np.zeros(self.arms),
+            "rollouts": np.zeros(self.arms, np.int64),
+            "alive": np.ones(self.arms, np.bool_),
+        }
+
+    def probabilities(self, state: State) -> NDArray[np.float64]:
+        """How probable each variant is."""
+        scaled = np.where(state["alive"], state["weights"] / self.temperature, -np.inf)
+        weights = np.exp(scaled - scaled.max())
+        return np.asarray(weights / weights.sum())
+
+    def choose(self, state: State, groups: int, key: int) -> NDArray[np.int32]:
+        """A variant for each group."""
+        return _core.select.independent(self.probabilities(state), groups, key).astype(np.int32)
+
+    def next(self, state: State, visits: Visits) -> State:
+        """What is known of the variants after an iteration."""
+        used = (visits.variants >= 0) & (visits.variants < self.arms) & ~np.isnan(visits.rewards) & ~visits.survey
+        variants, rewards = visits.variants[used], visits.rewards[used]
+        counts = np.bincount(variants, minlength=self.arms)
+        means = np.bincount(variants, weights=rewards, minlength=self.arms) / np.maximum(counts, 1)
+        weights = state["weights"]
+        weights = np.where(counts > 0, (1 - self.rate) * weights + self.rate * means, weights)
+        rollouts, alive = state["rollouts"] + counts, state["alive"].copy()
+        if self.halve_every is not None and (visits.iteration + 1) % self.halve_every == 0:
+            known = np.flatnonzero(alive & (rollouts >= self.least))
+            drop = min(len(known) // 2, int(alive.sum()) - 2)
+            # Of equal weights the later variant goes.
+            alive[known[np.lexsort((-known, weights[known]))][: max(drop, 0)]] = False
+        return {"weights": weights, "rollouts": rollouts, "alive": alive}

@@ -1,0 +1,82 @@
+"""Retry the tasks that failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.component import Component, option
+
+if TYPE_CHECKING:
+    from agentrl_core.component.state import State
+    from agentrl_core.select.selection import Selection
+    from agentrl_core.select.task_outcomes import Visits
+
+
+@dataclass(frozen=True)
+class Failed(Component):
+    """A queue of tasks that nobody solved, tried again later.
+
+    A task whose group had no success joins it, once, and leaves it when it is solved, was tried `tries` times more, or
+    is older than `max_age` iterations. Every `every` iterations `share` of the groups are taken from it.
+
+    Source: DeepTravel arXiv:2509.21842 (`Failed(every=5, share=0.2, tries=5)`).
+
+    Args:
+        every: iterations between two looks into the queue.
+        share: part of the groups that come from it, if it has so many.
+        tries: how often a task is tried again; None: until it is solved.
+        order: the oldest first (`fifo`) or the newest (`lifo`).
+        max_age: iterations that a task may wait; None: any.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.select import Failed
+        >>> Failed().initial_state()["rows"].tolist()
+        []
+    """
+
+    every: int = option(5, at_least=1)
+    share: float = option(0.2, above=0, at_most=1)
+    tries: int | None = option(5, at_least=1)
+    order: Literal["fifo", "lifo"] = "fifo"
+    max_age: int | None = option(None, at_least=1)
+
+    def initial_state(self) -> State:
+        """An empty queue."""
+        names = ("items", "rows", "born", "tries")
+        return {name: np.zeros(0, np.int64) for name in names} | {"next": 0}
+
+    def offered(self, state: State, groups: int, iteration: int, taken: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Positions in the queue of what an iteration takes from it."""
+        if iteration % self.every:
+            return np.zeros(0, np.int64)
+        free = np.flatnonzero(~np.isin(state["rows"], taken))
+        if self.max_age is not None:
+            free = free[iteration - state["born"][free] <= self.max_age]
+        free = free if self.order == "fifo" else free[::-1]
+        return free[: int(self.share * groups)]
+
+    def next(self, state: State, visits: Visits, selection: Selection | None) -> State:
+        """The queue after an iteration."""
+        visits = visits.only(~np.isnan(visits.solved) & ~visits.survey)
+        solved = visits.sums(visits.solved) > 0
+        tries = state["tries"].copy()
+        if selection is not None:
+            tries[np.isin(state["items"], selection.items[selection.items >= 0])] += 1
+        stays = ~np.isin(state["rows"], visits.rows[solved])
+        stays &= True if self.tries is None else tries < self.tries
+        stays &= True if self.max_age is None else visits.iteration + 1 - state["born"] <= self.max_age
+        # A task that just used up its tries does not come back by the same failure.
+        fresh = visits.rows[~solved & ~np.isin(visits.rows, state["rows"])]
+        items = state["next"] + np.arange(len(fresh))
+        born = np.full(len(fresh), visits.iteration)
+        new = {"items": items, "rows": fresh, "born": born, "tries": np.zeros(len(fresh))}
+        kept = {"items": state["items"], "rows": state["rows"], "born": state["born"], "tries": tries}
+        joined = {name: np.append(kept[name][stays], new[name]).astype(np.int64) for name in kept}
+        return joined | {"next": int(state["next"]) + len(fresh)}

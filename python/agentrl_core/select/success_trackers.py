@@ -1,0 +1,219 @@
+"""Trackers of success: rates whose evidence fades, and windows of the last visits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import _core
+from agentrl_core.component import option
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.select.tracker import Candidates, Tracker, grown
+
+if TYPE_CHECKING:
+    from agentrl_core.component.state import State
+    from agentrl_core.select.task_outcomes import Visits
+
+
+@dataclass(frozen=True)
+class Beta(Tracker):
+    """The success rate of each task, as a Beta distribution whose evidence fades.
+
+    With s successes among n rollouts of a visit, and k iterations without a visit before it:
+
+        S <- decay idle_decay^k S + s,    F <- decay idle_decay^k F + n - s
+        success rate ~ Beta(prior_success + S, prior_failure + F)
+
+    so that old evidence regresses to the prior. The estimate is the mean (S + prior_success) / (S + F + both priors),
+    `unseen` where that is 0 / 0. Idle iterations are counted when a task is looked at: no task costs anything while it
+    waits. With `decay=1` and no prior the estimate is the plain share of successes.
+
+    MoPPS arXiv:2507.04632 (alpha <- decay alpha + (1 - decay) alpha_0 + s is this rule); VADE arXiv:2511.18902
+    (`idle_decay`); MSSR arXiv:2512.18215 (no prior, `decay` of about 0.9); Knapsack RL arXiv:2509.25849.
+
+    Args:
+        prior_success: evidence of success that every task has.
+        prior_failure: evidence of failure.
+        decay: what of the evidence a visit leaves.
+        idle_decay: what of it an iteration without a visit leaves.
+        of: what a rollout says: its `success`, or its `reward`, which has to be from 0 to 1 then.
+        expected: column of the pool with the success rate that is expected of a task; its prior evidence is shared out
+            by it. Empty: as given.
+        unseen: the estimate without any evidence.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.select import Beta
+        >>> Beta(decay=0.5).column
+        'success'
+    """
+
+    column: ClassVar[str] = "success"
+
+    prior_success: float = option(1.0, at_least=0)
+    prior_failure: float = option(1.0, at_least=0)
+    decay: float = option(1.0, at_least=0, at_most=1)
+    idle_decay: float = option(1.0, above=0, at_most=1)
+    of: Literal["success", "reward"] = "success"
+    expected: str = ""
+    unseen: float = option(0.5, at_least=0, at_most=1)
+
+    def initial_state(self) -> State:
+        """No evidence."""
+        return {"successes": np.zeros(0), "failures": np.zeros(0), "last": np.zeros(0, np.int64)}
+
+    def next(self, state: State, visits: Visits) -> State:
+        """The evidence after an iteration."""
+        values = visits.solved if self.of == "success" else visits.rewards
+        visits = visits.only(~np.isnan(values))
+        values = visits.solved if self.of == "success" else visits.rewards
+        if ((values < 0) | (values > 1)).any():
+            wrong = values[(values < 0) | (values > 1)][0]
+            raise InvalidInputError(f"{self.title()}: a reward is {wrong}; with of='reward' give rewards from 0 to 1")
+        successes, failures, last = (grown(state[name], visits.known, 0) for name in ("successes", "failures", "last"))
+        at, gained = visits.places, visits.sums(values)
+        faded = self.decay * self._idle(last[at], visits.iteration)
+        successes[at] = faded * successes[at] + gained
+        failures[at] = faded * failures[at] + visits.counts - gained
+        last[at] = visits.iteration
+        return {"successes": successes, "failures": failures, "last": last}
+
+    def _idle(self, last: NDArray[Any], iteration: int) -> NDArray[np.float64]:
+        """What iterations without a visit left of the evidence, before `iteration`."""
+        waited = np.maximum(iteration - last - 1, 0)
+        return np.ones(len(waited)) if self.idle_decay == 1 else np.asarray(self.idle_decay**waited)
+
+    def evidence(self, state: State, candidates: Candidates) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Both parameters of the distribution of each candidate."""
+        alpha, beta = (np.full(len(candidates), prior) for prior in (self.prior_success, self.prior_failure))
+        if self.expected:
+            rate = candidates.column(self.expected).astype(np.float64)
+            if not ((rate >= 0) & (rate <= 1)).all():
+                raise InvalidInputError(
+                    f"{self.title()}: column {self.expected!r} of the pool has numbers outside 0 to 1; give the "
+                    "success rate that is expected of each task"
+                )
+            total = self.prior_success + self.prior_failure
+            alpha, beta = total * rate, total * (1 - rate)
+        here, there = candidates.known(state["last"])
+        left = self._idle(state["last"][there], candidates.iteration)
+        alpha[here] += left * state["successes"][there]
+        beta[here] += left * state["failures"][there]
+        return alpha, beta
+
+    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
+        """The mean success rate."""
+        alpha, beta = self.evidence(state, candidates)
+        total = alpha + beta
+        means = np.full(len(candidates), self.unseen)
+        np.divide(alpha, total, out=means, where=total > 0)
+        return means
+
+    def posterior_draw(self, state: State, candidates: Candidates, key: int) -> NDArray[np.float64]:
+        """A draw of the success rate."""
+        alpha, beta = self.evidence(state, candidates)
+        return _core.select.beta_draws(alpha, beta, candidates.rows, key)
+
+
+@dataclass(frozen=True)
+class RecentVisits(Tracker):
+    """The last visits of each task, in a ring: their mean, and the bin that it lies in.
+
+    Args:
+        size: visits that count.
+        of: what a visit leaves: `solved`, 1 if any rollout succeeded; `success`, the share that did (a learning curve);
+            `reward`, the mean.
+        bins: equal parts of [0, 1] that the mean is put into; the column `bin` says which. 0: none.
+        hysteresis: how far beyond its border a mean has to be before its task changes the bin.
+        unseen: the mean of a task that nobody tried.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Source: GDRO-RL arXiv:2601.19280 (`RecentVisits(50, "solved", bins=10, hysteresis=0.03)`); TraPO arXiv:2512.13106
+    (`of="success"`).
+
+    Example:
+        >>> from agentrl_core.select import RecentVisits
+        >>> RecentVisits(50, bins=10).initial_state()["visits"].shape
+        (0, 50)
+    """
+
+    column: ClassVar[str] = "window"
+
+    size: int = option(at_least=1)
+    of: Literal["solved", "success", "reward"] = "solved"
+    bins: int = option(0, at_least=0)
+    hysteresis: float = option(0.0, at_least=0)
+    unseen: float = 0.5
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The mean, and where there are bins `bin`."""
+        return (self.column, "bin") if self.bins else (self.column,)
+
+    def initial_state(self) -> State:
+        """No visit of any task."""
+        return {
+            "visits": np.zeros((0, self.size), np.float32),
+            "count": np.zeros(0, np.int64),
+            "bin": np.zeros(0, np.int64),
+        }
+
+    def next(self, state: State, visits: Visits) -> State:
+        """The windows after an iteration."""
+        values = visits.rewards if self.of == "reward" else visits.solved
+        visits = visits.only(~np.isnan(values))
+        sums = visits.sums(visits.rewards if self.of == "reward" else visits.solved)
+        latest = np.where(sums > 0, 1.0, 0.0) if self.of == "solved" else sums / np.maximum(visits.counts, 1)
+        ring, count, bins = (grown(state[name], visits.known, 0) for name in ("visits", "count", "bin"))
+        at = visits.places
+        ring[at, count[at] % self.size] = latest
+        new = count[at] == 0
+        count[at] += 1
+        if self.bins:
+            means = self._means(ring[at], count[at])
+            low, high = bins[at] / self.bins - self.hysteresis, (bins[at] + 1) / self.bins + self.hysteresis
+            stays = ~new & (low <= means) & (means <= high)
+            bins[at] = np.where(stays, bins[at], self._bin(means))
+        return {"visits": ring, "count": count, "bin": bins}
+
+    def _means(self, ring: NDArray[Any], count: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What a ring does not have yet is 0."""
+        means: NDArray[np.float64] = ring.sum(axis=1, dtype=np.float64) / np.clip(count, 1, self.size)
+        return means
+
+    def _bin(self, means: NDArray[np.float64]) -> NDArray[np.int64]:
+        return np.clip((means * self.bins).astype(np.int64), 0, self.bins - 1)
+
+    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
+        """The mean of the window."""
+        found = np.full(len(candidates), self.unseen)
+        here, there = candidates.known(state["count"])
+        count = state["count"][there]
+        found[here] = np.where(count > 0, self._means(state["visits"][there], count), self.unseen)
+        return found
+
+    def columns(self, state: State, candidates: Candidates) -> dict[str, NDArray[np.float32]]:
+        """The mean of the window, and its bin (the middle one for a task that nobody tried)."""
+        found = super().columns(state, candidates)
+        if self.bins:
+            seen = candidates.read(state["count"], 0) > 0
+            found["bin"] = np.where(seen, candidates.read(state["bin"], 0), self.bins // 2).astype(np.float32)
+        return found
+
+    def curves(self, state: State, candidates: Candidates, length: int) -> NDArray[np.float64]:
+        """The last `length` visits of each candidate, oldest first; NaN where there were fewer."""
+        count = candidates.read(state["count"], 0).astype(np.int64)
+        ages = np.arange(length, 0, -1)
+        there = (ages <= count[:, None]) & (ages <= self.size)
+        slots = np.where(there, (count[:, None] - ages) % self.size, 0)
+        places = np.where(count > 0, candidates.places, 0)
+        if not len(state["count"]):
+            return np.full((len(candidates), length), np.nan)
+        return np.where(there, state["visits"][places[:, None], slots], np.nan)

@@ -1,0 +1,249 @@
+"""What happens between the optimizer steps of an iteration, and after the last one: the actions of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from agentrl_core.component.controller import Controller
+from agentrl_core.component.state import State
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.schedule.hook import BEGIN, Action, Freeze, Rate, Repeat, Rollback, Skip, Stop, Swap, Sync
+from agentrl_core.update.model_sync import Snapshot, move, named, snapshot, swap
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from agentrl_core.data.batch import Batch
+    from agentrl_core.loss import Loss, Train
+    from agentrl_core.update.update import Update
+
+STEPS = "actions"
+"""In the states of a run: how many optimizer steps there were."""
+
+
+class Changing(Protocol):
+    """A recipe, as far as it is asked here."""
+
+    @property
+    def controllers(self) -> dict[str, Controller]:
+        """Its controllers by place."""
+        ...
+
+    def at(self, iteration: int, states: Mapping[str, State] | None = None) -> Changing:
+        """As it is in an iteration."""
+        ...
+
+    def placed(self, phase: str) -> list[tuple[str, Any]]:
+        """The components of a phase with their places."""
+        ...
+
+    def training(self, stage: str = "update") -> tuple[Train, ...]:
+        """The losses of a stage."""
+        ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the actions of a recipe did after the updates of an iteration.
+
+    Attributes:
+        stop: the training is over.
+        rolled_back: the models are what they were when the iteration began.
+        changed: names of the models that were moved: what belongs into the user's checkpoint beside what was trained.
+    """
+
+    stop: bool = False
+    rolled_back: bool = False
+    changed: tuple[str, ...] = ()
+
+
+class Between:
+    """The actions of a recipe in one iteration, and the controllers that move with every step.
+
+    Args:
+        recipe: with whatever changes in it.
+        batch: that is trained.
+        iteration: its number.
+        states: what components remember, as of the iteration's begin.
+        models: by name: what actions may move.
+
+    Attributes:
+        steps: how many optimizer steps there were in this iteration.
+        taken: how many of them went through `Update.step`.
+        stopped: no more updates are wanted.
+    """
+
+    def __init__(
+        self, recipe: Changing, batch: Batch, iteration: int, states: Mapping[str, State], models: Mapping[str, Any]
+    ) -> None:
+        self._recipe = recipe
+        self._batch = batch
+        self._iteration = iteration
+        self._states = dict(states)
+        self._models = dict(models)
+        self._actions = recipe.at(iteration, states).placed("actions")
+        self._followed = {place: each for place, each in recipe.controllers.items() if each.every == "step"}
+        self._said: list[dict[str, float]] = []
+        self._changed: dict[str, None] = {}
+        self._before = int(states.get(STEPS, {}).get("steps", 0))
+        self.steps = self.taken = 0
+        self.stopped = False
+        restores = any(isinstance(each, Rollback) or getattr(each, "of", "") == BEGIN for _, each in self._actions)
+        self._begin: dict[str, Snapshot] = (
+            {name: snapshot(named(models, name, "recipe.updates")) for name in models} if restores else {}
+        )
+
+    @property
+    def listens(self) -> bool:
+        """Whether anything reads what each step says."""
+        return bool(self._followed) or any(a.unit != "iterations" and a.when is not None for _, a in self._actions)
+
+    def frozen(self, model: str) -> bool:
+        """Whether the updates of a model are left out of this iteration."""
+        return any(
+            isinstance(action, Freeze)
+            and action.model == model
+            and action.at_begin(self._iteration, self._states, place)
+            for place, action in self._actions
+        )
+
+    def step(self, update: Update, optimizer: Optimizer) -> bool:
+        """Step an optimizer as the actions say, and forget the gradients; whether it was stepped."""
+        self.taken += 1
+        said = update.said() if self.listens else {}
+        due = [action for place, action in self._of(Skip, Rate) if self._holds(place, action, said)]
+        due = [action for action in due if getattr(action, "model", "") == update.model]
+        skipped = any(isinstance(action, Skip) for action in due)
+        if not skipped:
+            factor = 1.0
+            for action in due:
+                if isinstance(action, Rate):
+                    factor *= action.of(self._weights(action.column, update))
+            rates = [group["lr"] for group in optimizer.param_groups]
+            try:
+                if factor != 1.0:
+                    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                        group["lr"] = rate * factor
+                optimizer.step()
+            finally:
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate
+        optimizer.zero_grad()
+        return not skipped
+
+    def _weights(self, column: str, update: Update) -> Any:
+        return np.asarray(self._batch.column(column, "draw"), np.float64)[update.draws] if column else None
+
+    def begin_step(self) -> None:
+        """Another step begins."""
+        self.steps += 1
+
+    def end_step(self, update: Update) -> None:
+        """A step is done: what it said moves controllers, and actions of steps are done."""
+        said = update.said() if self.listens else {}
+        for place, action in self._of(Sync, Swap, Rollback, Stop):
+            if action.unit != "iterations" and self._holds(place, action, said):
+                self._do(action, self._before + self.steps, self._models)
+        if self._followed:
+            self._said.append(said)
+            for place, controller in self._followed.items():
+                self._states[place] = controller.moved(self._state(place, controller), said)
+            self._actions = self._now().placed("actions")
+
+    def _now(self) -> Changing:
+        return self._recipe.at(self._iteration, self._states)
+
+    def loss(self, training: Train) -> Loss | None:
+        """The loss of a training as controllers that move with every step have it now; None: as it was."""
+        if not self._followed:
+            return None
+        same = (training.model, training.where)
+        return next(each.loss for each in self._now().training(training.stage) if (each.model, each.where) == same)
+
+    def repeats(self) -> list[tuple[str, Repeat]]:
+        """What is repeated behind the updates."""
+        number = self._iteration + 1
+        return [(place, each) for place, each in self._actions if isinstance(each, Repeat) and each.falls(number)]
+
+    def goes_on(self, place: str, repeat: Repeat, said: Mapping[str, float]) -> bool:
+        """Whether another pass is wanted, by what the last one said."""
+        return repeat.when is None or self._value(place, repeat.when, said) != 0.0
+
+    def finish(self, metrics: Mapping[str, float], models: Mapping[str, Any]) -> Outcome:
+        """Do the actions of iterations.
+
+        Raises:
+            InvalidInputError: a model that an action names was not given; nothing is moved then.
+        """
+        models = {**self._models, **models}
+        due = [
+            (place, action)
+            for place, action in self._of(Sync, Swap, Rollback, Stop)
+            if action.unit == "iterations" and self._holds(place, action, metrics)
+        ]
+        for _, action in due:
+            for name in (getattr(action, option, BEGIN) for option in ("of", "to", "one", "other")):
+                if name != BEGIN:
+                    named(models, name, action.title())
+        stop = rolled_back = False
+        for _, action in due:
+            if isinstance(action, Stop):
+                stop = True
+            else:
+                self._do(action, self._iteration + 1, models)
+                rolled_back = rolled_back or isinstance(action, Rollback)
+        return Outcome(stop, rolled_back, tuple(self._changed))
+
+    def metrics(self) -> dict[str, Any]:
+        """What is kept of the steps: how many went through `Update.step`, and what controllers read of each."""
+        kept: dict[str, Any] = {"stepped": float(self.taken)} if self.taken else {}
+        names = dict.fromkeys(name for controller in self._followed.values() for name in controller.reads)
+        if self._said:
+            kept["steps"] = {name: [said.get(name) for said in self._said] for name in names}
+        return kept
+
+    def _of(self, *kinds: type[Action]) -> list[tuple[str, Action]]:
+        return [(place, action) for place, action in self._actions if isinstance(action, kinds)]
+
+    def _holds(self, place: str, action: Action, said: Mapping[str, float]) -> bool:
+        numbers = {"steps": self._before + self.steps, "steps_of_iteration": self.steps}
+        number = numbers.get(action.unit, self._iteration + 1)
+        return action.falls(number) and (action.when is None or self._value(place, action.when, said) != 0.0)
+
+    def _value(self, place: str, when: Controller, said: Mapping[str, float]) -> float:
+        """A controller by what was just measured."""
+        if when.every == "step" and f"{place}.when" in self._states and self._said:
+            return when.value(self._states[f"{place}.when"])
+        return when.value(when.moved(self._state(f"{place}.when", when), said))
+
+    def _state(self, place: str, controller: Controller) -> State:
+        return self._states.get(place) or controller.initial_state()
+
+    def _do(self, action: Action, number: int, models: Mapping[str, Any]) -> None:
+        title = action.title()
+        if isinstance(action, Sync):
+            target = named(models, action.to, title)
+            source = self._at_begin(action.to, title) if action.of == BEGIN else named(models, action.of, title)
+            move(target, source, action.share(number), title)
+            self._changed[action.to] = None
+        elif isinstance(action, Swap):
+            swap(named(models, action.one, title), named(models, action.other, title), title)
+            self._changed |= dict.fromkeys((action.one, action.other))
+        elif isinstance(action, Rollback):
+            for name in self._begin:
+                move(named(models, name, title), self._at_begin(name, title), 1.0, title)
+                self._changed[name] = None
+        elif isinstance(action, Stop):
+            self.stopped = True
+
+    def _at_begin(self, name: str, title: str) -> Snapshot:
+        if name not in self._begin:
+            raise InvalidInputError(
+                f"{title}: what model {name!r} was at the iteration's begin is not known; give it before: "
+                f"recipe.updates(batch, models={{{name!r}: ...}})"
+            )
+        return self._begin[name]

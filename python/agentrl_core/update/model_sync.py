@@ -1,0 +1,81 @@
+"""Models that move: parameters and buffers of PyTorch modules, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from agentrl_core._util.lazy_torch import require_torch
+from agentrl_core.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Snapshot = dict[str, "Tensor"]
+
+
+def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters and buffers of a model, each once."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def snapshot(model: nn.Module) -> Snapshot:
+    """A copy of what a model is now."""
+    return {name: tensor.detach().clone() for name, tensor in tensors(model)}
+
+
+def named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
+    """The model of a name.
+
+    Raises:
+        InvalidInputError: it was not given, or is no module.
+    """
+    require_torch("a model")
+    from torch import nn
+
+    if name not in models:
+        given = ", ".join(models) or "none"
+        raise InvalidInputError(
+            f"{title}: model {name!r} was not given (there is {given}); give it: recipe.updates(batch, "
+            f"models={{{name!r}: ...}}) and recipe.after(updates, {name}=...)"
+        )
+    if not isinstance(models[name], nn.Module):
+        raise InvalidInputError(f"{title}: model {name!r} is a {type(models[name]).__name__}; give a torch.nn.Module")
+    model: nn.Module = models[name]
+    return model
+
+
+def move(target: nn.Module, source: nn.Module | Snapshot, share: float, title: str) -> None:
+    """Target <- (1 - share) target + share source, in place; computed in float32, or float64 where one is.
+
+    What is no float (counters) is copied.
+
+    Raises:
+        InvalidInputError: their tensors have other names or shapes; nothing is moved then.
+    """
+    import torch
+
+    of = dict(tensors(source)) if isinstance(source, torch.nn.Module) else source
+    to = dict(tensors(target))
+    for name in dict.fromkeys([*of, *to]):
+        if name not in of or name not in to or of[name].shape != to[name].shape:
+            shapes = [f"{name} of {list(side[name].shape)}" if name in side else f"no {name}" for side in (of, to)]
+            raise InvalidInputError(
+                f"{title}: one model has {shapes[0]}, the other {shapes[1]}; give models of the same architecture"
+            )
+    with torch.no_grad():
+        for name, tensor in to.items():
+            other = of[name].to(tensor.device)
+            if share == 1.0 or not tensor.is_floating_point():
+                tensor.copy_(other)
+            else:
+                exact = torch.promote_types(torch.promote_types(tensor.dtype, other.dtype), torch.float32)
+                tensor.copy_(torch.lerp(tensor.to(exact), other.to(exact), share))
+
+
+def swap(one: nn.Module, other: nn.Module, title: str) -> None:
+    """Exchange two models, in place."""
+    kept = snapshot(one)
+    move(one, other, 1.0, title)
+    move(other, kept, 1.0, title)

@@ -1,0 +1,39 @@
+"""Memory that a thread has freed goes back to the system."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from agentrl_core.collect import gc_tuning as freed
+
+BLOCKS, BYTES = 60_000, 1000
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+@pytest.mark.skipif(freed._trim() is None, reason="the C library is another one")
+def test_what_a_thread_has_freed_goes_back_to_the_system() -> None:
+    blocks: list[bytes] = []
+    thread = threading.Thread(target=lambda: blocks.extend(bytes(BYTES) for _ in range(BLOCKS)))
+    thread.start()
+    thread.join()
+    del blocks[:-1]  # the last one is in the way of all before it
+    before = resident()
+    freed.give_back(1000)
+    assert resident() > before - BLOCKS * BYTES // 2, "of a small batch nothing is looked for"
+    freed.give_back(1 << 20)
+    assert resident() < before - BLOCKS * BYTES // 2
+    assert blocks == [bytes(BYTES)]
+
+
+def test_with_another_library_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freed, "_trim", lambda: None)
+    assert freed._trim() is None
+    freed.give_back(1 << 20)

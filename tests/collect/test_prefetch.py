@@ -1,0 +1,405 @@
+"""Iterations that run ahead of the trainer: what each is made of depends on its begin alone, whoever is faster."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from remembering import RECIPES, collector, outcome, train
+from small_world import SmallWorld
+
+from agentrl_core import Batch, Collector, Store, recipes
+from agentrl_core.collect.journal import Journal
+from agentrl_core.collect.prefetch import Ahead
+from agentrl_core.engine import Request, Segment
+from agentrl_core.engine.base import aborted
+from agentrl_core.env import Task
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout import Branch, Rollout
+
+QUIET = 600.0
+"""Seconds behind which a wait hangs."""
+
+
+class Speaker(SmallWorld):
+    """Says what a request's seed says, after a while that another number of it says; new weights end what it says.
+
+    Args:
+        delay: seconds of a segment, from its request.
+        shared: whether it says that it shares the trainer's tensors.
+    """
+
+    def __init__(self, delay: Callable[[Request], float] = lambda _: 0.0, *, shared: bool = False) -> None:
+        super().__init__()
+        self.delay = delay
+        self.shares_parameters = shared
+        self.asked = 0
+        self.ended = 0
+        self._speaking: set[asyncio.Future[None]] = set()
+        self._lock = threading.Lock()
+
+    async def generate(self, request: Request) -> Segment:
+        self.asked += 1
+        version, segment = self.policy_version, await super().generate(request)
+        seconds = self.delay(request)
+        if seconds:
+            sleep = asyncio.ensure_future(asyncio.sleep(seconds))
+            with self._lock:
+                self._speaking.add(sleep)
+            try:
+                await asyncio.wait([sleep])
+            finally:
+                with self._lock:
+                    self._speaking.discard(sleep)
+            if sleep.cancelled():
+                self.ended += 1
+                # Half of it was said: the rest is said under the new weights.
+                half = len(segment.tokens) // 2
+                if request.seed % 2:
+                    return aborted(request, version)
+                return Segment(segment.tokens[:half], segment.logprobs[:half], None, "abort", version, request.seed)
+        return Segment(segment.tokens, segment.logprobs, None, segment.finish_reason, version, request.seed)
+
+    def update_weights(self, _model: object, version: int) -> None:
+        with self._lock:
+            for sleep in self._speaking:
+                sleep.get_loop().call_soon_threadsafe(sleep.cancel)
+        self.policy_version = version
+
+
+def uneven(request: Request) -> float:
+    """Delays of up to a few milliseconds, in no order."""
+    return (request.seed >> 7) % 5 / 1000
+
+
+def trained(
+    collect: Collector, iterations: int, *, seconds: float = 0.0, group_size: int = 4, tasks: int = 4
+) -> list[Batch]:
+    """Batches of a loop whose trainer takes so long."""
+    batches = []
+    for _ in range(iterations):
+        batches.append(collect(tasks=tasks, group_size=group_size))
+        time.sleep(seconds)
+        for engine in collect.engines.values():
+            engine.update_weights(None, collect.iteration + 1)
+        collect.update(batches[-1], {"score": 0.5})
+    return batches
+
+
+def rows(batch: Batch) -> list[Any]:
+    """What was said and drawn, but for the versions that said it."""
+    names = ("trajectory_id", "group_id", "score", "iteration")
+    return [batch.column("token", "token").tolist(), *(batch.column(name, "draw").tolist() for name in names)]
+
+
+def versions(batch: Batch) -> np.ndarray[Any, Any]:
+    """The version of each node that was sampled."""
+    column = pl.DataFrame(batch.nodes)["policy_version"].drop_nulls()
+    return column.to_numpy()
+
+
+@pytest.mark.parametrize("staleness", [1, 4])
+def test_a_batch_is_that_of_one_iteration_at_a_time(staleness: int) -> None:
+    """Nothing is remembered and every answer depends on its request: staleness changes versions alone."""
+    found = []
+    for ahead, delay in ((0, lambda _: 0.0), (staleness, uneven)):
+        speaker = Speaker(delay)
+        collect = Collector(speaker, speaker, recipes.GRPO, seed=3, task_pool=64, staleness=ahead)
+        speaker.update_weights = lambda _model, version, speaker=speaker: setattr(speaker, "policy_version", version)  # type: ignore[method-assign]
+        found.append([rows(batch) for batch in trained(collect, 6, seconds=0.002)])
+        collect.close()
+    assert found[0] == found[1]
+    assert [batch[4][0] for batch in found[0]] == list(range(6))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    staleness=st.integers(1, 4),
+    seconds=st.floats(0.0, 0.01),
+    spread=st.integers(1, 12),
+    concurrency=st.integers(1, 24),
+)
+def test_no_draw_is_older_than_the_bound(staleness: int, seconds: float, spread: int, concurrency: int) -> None:
+    """min policy version of iteration i >= i - s, however fast the trainer, the engine and its longest answers are."""
+    speaker = Speaker(lambda request: (request.seed >> 9) % spread / 500)
+    options = {"staleness": staleness, "concurrency": concurrency}
+    collect = Collector(speaker, speaker, recipes.GRPO, seed=1, task_pool=64, **options)
+    batches = trained(collect, 6, seconds=seconds, group_size=2)
+    collect.close()
+    for iteration, batch in enumerate(batches):
+        found = versions(batch)
+        assert len(found) >= 8
+        assert found.min() >= iteration - staleness
+        assert found.max() <= iteration
+
+
+def test_new_weights_fall_into_segments() -> None:
+    """A segment that new weights end goes on as another node, and no token is lost or said twice."""
+    speaker = Speaker(lambda request: 0.4 if request.seed % 5 == 0 else 0.01)  # some is always being said
+    collect = Collector(speaker, speaker, recipes.GRPO, seed=3, task_pool=64, staleness=2)
+    batches = trained(collect, 8)
+    collect.close()
+    assert speaker.ended > 0
+    mixed = 0
+    for batch in batches:
+        nodes = pl.DataFrame(batch.nodes).filter(pl.col("policy_version").is_not_null())
+        assert nodes["tokens"].list.len().min() >= 1  # type: ignore[operator]
+        mixed += nodes["policy_version"].n_unique() > 1
+        reasons = nodes["finish_reason"].unique().to_list()
+        assert len(reasons) <= 2
+    assert mixed > 0
+
+
+def test_generating_goes_on_while_the_trainer_steps() -> None:
+    speaker = Speaker()
+    collect = Collector(speaker, speaker, recipes.GRPO, task_pool=64, staleness=2)
+    batch = collect(tasks=4, group_size=4)
+    asked = time.monotonic()
+    while speaker.asked < 3 * 32 and time.monotonic() < asked + QUIET:
+        time.sleep(0.001)
+    assert speaker.asked == 3 * 32, "two turns of 16 trajectories in each of three iterations, and no more"
+    time.sleep(0.02)
+    assert speaker.asked == 3 * 32, "who is ahead waits for the oldest"
+    collect.update(batch, {})
+    collect(tasks=4, group_size=4)
+    while speaker.asked < 4 * 32 and time.monotonic() < asked + QUIET:
+        time.sleep(0.001)
+    collect.close()
+    assert speaker.asked == 4 * 32
+
+
+def test_an_engine_that_shares_the_trainers_tensors_is_refused() -> None:
+    speaker = Speaker(shared=True)
+    Collector(speaker, speaker, recipes.GRPO)
+    with pytest.raises(InvalidInputError, match=r"engine 'policy' samples from the very tensors .* copy=True"):
+        Collector(speaker, speaker, recipes.GRPO, staleness=1)
+    for wrong in (-1, 0.5, True, "2"):
+        with pytest.raises(InvalidInputError, match=r"staleness=.*; give a whole number of at least 0"):
+            Collector(speaker, speaker, recipes.GRPO, staleness=wrong)  # type: ignore[arg-type]
+    with pytest.raises(
+        InvalidInputError, match=r"concurrency=\{'a': 3\}; give a number for each environment \(world\)"
+    ):
+        Collector(speaker, speaker, recipes.GRPO, concurrency={"a": 3})
+    with pytest.raises(InvalidInputError, match=r"concurrency\['world'\]=0"):
+        Collector(speaker, speaker, recipes.GRPO, concurrency={"world": 0})
+
+
+def test_each_environment_has_room_of_its_own() -> None:
+    """No environment waits for the places of another one."""
+    speaker = Speaker(lambda _: 0.001)
+    most = {"slow": 0, "fast": 0}
+    running = dict(most)
+
+    class Counted(SmallWorld):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+            self.runs = "inline"
+
+        def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Any]:
+            return [Task(f"{self.name} {split} {start + row}", "?", self.name, None) for row in range(count)]
+
+        def reset(self, task: Task, seed: int) -> Any:
+            episode, name = super().reset(task, seed), self.name
+            running[name] += 1
+            most[name] = max(most[name], running[name])
+            step = episode.step
+
+            def counted(action: str) -> Any:
+                answered = step(action)
+                running[name] -= answered.terminated
+                return answered
+
+            episode.step = counted
+            return episode
+
+    worlds = {name: Counted(name) for name in most}
+    collect = Collector(speaker, worlds, recipes.GRPO, task_pool=32, staleness=2, concurrency={"slow": 4, "fast": 8})
+    trained(collect, 4, tasks=8)
+    found = dict(most)  # what is cut off afterwards never says that it is over
+    collect.close()
+    assert found == {"slow": 4, "fast": 8}
+
+
+class OneAtATime(Speaker):
+    """Makes its tasks for one thread at a time, and tells whether another one came meanwhile.
+
+    Args:
+        on_demand: whether it makes each task when it is asked for.
+    """
+
+    def __init__(self, *, on_demand: bool) -> None:
+        super().__init__()
+        self.on_demand = on_demand
+        self.asked_for_tasks = self.together = 0
+        self._asking = threading.Lock()
+
+    def tasks(self, count: int, *, split: str = "train", start: int = 0) -> Any:
+        with self.alone():
+            made = super().tasks(count, split=split, start=start)  # type: ignore[arg-type]
+        return OnDemand(made, self) if self.on_demand else made
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        self.asked_for_tasks += 1
+        free = self._asking.acquire(blocking=False)
+        self.together += not free
+        time.sleep(0.005)
+        try:
+            yield
+        finally:
+            if free:
+                self._asking.release()
+
+
+class OnDemand(Sequence[Task]):
+    """Tasks of a world, each made when it is asked for."""
+
+    def __init__(self, made: list[Task], world: OneAtATime) -> None:
+        self.made = made
+        self.world = world
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+    def __getitem__(self, row: Any) -> Any:
+        with self.world.alone():
+            return self.made[row]
+
+
+@pytest.mark.parametrize("on_demand", [False, True])
+def test_tasks_are_asked_for_by_one_thread_at_a_time(*, on_demand: bool) -> None:
+    """Iterations that run side by side, and an evaluation beside them; a world need not expect several threads."""
+    world = OneAtATime(on_demand=on_demand)
+    collect = Collector(world, world, recipes.GRPO, task_pool=16, staleness=3)
+    batch = collect(tasks=4, group_size=2)
+    collect.evaluate(tasks=2)
+    collect.update(batch, {})
+    trained(collect, 2, group_size=2)
+    collect.close()
+    # The training pool and the evaluation; on demand also the first task of each, and those of five iterations.
+    assert world.asked_for_tasks >= (2 + 2 + 5 * 4 if on_demand else 2)
+    assert world.together == 0
+
+
+def test_an_error_of_a_program_ends_the_wait_and_the_run_goes_on(tmp_path: Path) -> None:
+    fails = [False]
+
+    @dataclass(frozen=True)
+    class Fails(Rollout):
+        async def branch(self, branch: Branch) -> None:
+            await branch.turn()
+            if fails[0] and branch.group.key[0] == 2:
+                raise InvalidInputError("in the program of iteration 2")
+            await branch.turn()
+
+    recipe = recipes.GRPO.replace(rollout=Fails())
+    speaker = Speaker()
+    expected = trained(Collector(speaker, speaker, recipe, seed=2, task_pool=64), 5)
+    with Store.open(tmp_path, sync="never") as store:
+        fails[0] = True
+        speaker = Speaker()
+        collect = Collector(speaker, speaker, recipe, seed=2, task_pool=64, staleness=2, store=store)
+        batches = trained(collect, 2)
+        with pytest.raises(InvalidInputError, match="in the program of iteration 2"):
+            collect(tasks=4, group_size=4)
+        fails[0] = False
+        before = speaker.asked
+        batches += trained(collect, 3)
+        collect.close()
+        # Iteration 2 had its first turns, 3 and 4 what they had; nothing of it is asked again.
+        assert speaker.asked - before <= 2 * 16 + 3 * 32
+        assert [rows(batch)[0] for batch in batches] == [rows(batch)[0] for batch in expected]
+
+
+def test_evaluation_in_between_touches_nothing(tmp_path: Path) -> None:
+    found = []
+    for evaluates in (False, True):
+        speaker = Speaker(uneven)
+        with Store.open(tmp_path / str(evaluates), sync="never") as store:
+            collect = Collector(speaker, speaker, recipes.GRPO, seed=3, task_pool=64, staleness=2, store=store)
+            said = []
+            for _ in range(4):
+                batch = collect(tasks=3, group_size=4)
+                if evaluates:
+                    said.append(collect.evaluate(tasks=5, samples=2).samples.tolist())
+                collect.update(batch, {})
+            collect.close()
+            found.append([store.batch(iteration).column("token", "token").tolist() for iteration in range(4)])
+            assert said in ([], [[2] * 5] * 4)
+    assert found[0] == found[1]
+
+
+def test_the_states_of_an_iteration_are_those_of_its_begin(tmp_path: Path) -> None:
+    """Iteration k selects by what was known when iteration k - s began: paper against the run."""
+    seen: dict[int, list[int]] = {}
+
+    class Told(type(recipes.GRPO.rollout)):  # type: ignore[misc]
+        async def group(self, group: Any) -> None:
+            attempts = int(group.statistics.get("attempts", 0))
+            seen.setdefault(group.key[0], []).append(attempts)
+            await super().group(group)
+
+    speaker = Speaker(uneven)
+    recipe = recipes.GRPO.replace(rollout=Told())
+    with Store.open(tmp_path, sync="never") as store:
+        # The pool has as many tasks as a batch: each is attempted four times in each iteration.
+        collect = Collector(speaker, speaker, recipe, task_pool=4, staleness=2, store=store)
+        trained(collect, 6)
+        collect.close()
+    for iteration in range(6):
+        # Iterations 0, 1 and 2 begin together, before anything is known; 3 begins with what 0 came to, and so on.
+        assert seen[iteration] == [4 * max(iteration - 2, 0)] * 4
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_what_is_remembered_is_the_same_in_every_run(tmp_path: Path, name: str, staleness: int) -> None:
+    """Select, reward, replay, admission and advantage remember; two runs of unequal speed come to the same."""
+    found = []
+    for run, seconds in enumerate((0.0, 0.003)):
+        with Store.open(tmp_path / str(run), sync="never") as store:
+            collect = collector(name, store, staleness=staleness)
+            train(collect, until=6, seconds=seconds)
+            collect.close()
+            found.append(outcome(store))
+    for part, expected in found[0].items():
+        assert found[1][part] == expected, part
+
+
+def test_an_iteration_has_one_journal_whoever_opens_it_first() -> None:
+    """The iteration before opens it from its thread, to carry what it leaves, just when the trainer begins this one."""
+    opened = list[int]()
+    second = threading.Event()
+
+    class Slow:
+        """Gives a journal no sooner than a second one is asked for, or when it is clear that none will be."""
+
+        def journal(self, iteration: int) -> None:
+            opened.append(iteration)
+            if len(opened) > 1:
+                second.set()
+            second.wait(0.3)
+
+    slow: Any = Slow()
+    ahead = Ahead(1, recipes.GRPO, slow, lambda *_: pytest.fail("nothing is begun here"))
+    journals = list[Journal]()
+    openers = [threading.Thread(target=lambda: journals.append(ahead.journal(5))) for _ in range(2)]
+    for opener in openers:
+        opener.start()
+    for opener in openers:
+        opener.join(QUIET)
+    assert opened == [5]
+    assert len(journals) == 2
+    assert journals[0] is journals[1]

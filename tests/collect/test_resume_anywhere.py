@@ -1,0 +1,308 @@
+"""A run goes on as if nothing had been: after Ctrl-C at every line of the collector, and after kills."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import numpy as np
+import pytest
+import remembering
+from remembering import ITERATIONS, RECIPES, collector, metrics, outcome, train
+from small_world import SmallWorld
+
+from agentrl_core import Batch, Collector, Store, recipes, select
+from agentrl_core.collect import batch_builder as making
+from agentrl_core.collect import collector as collector_module
+from agentrl_core.collect import event_loop as loop
+from agentrl_core.collect import iteration as iteration_module
+from agentrl_core.collect import journal
+from agentrl_core.collect import prefetch as ahead
+from agentrl_core.collect import prefetch as underway
+from agentrl_core.collect import run_state as head
+from agentrl_core.collect.iteration import closed
+from agentrl_core.component.state import split
+from agentrl_core.data import store as store_module
+from agentrl_core.exceptions import InvalidInputError
+
+NAMES = list(RECIPES)
+KILLS = 100
+"""Of the fault run, over all that is run."""
+
+
+class Interrupt:
+    """Ctrl-C before the n-th line that Python runs in the collector and the store; keeps which lines it ran."""
+
+    modules = (collector_module, iteration_module, making, ahead, head, journal, loop, store_module, underway)
+    files = tuple(module.__file__ for module in modules)
+
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
+        self.lines: list[tuple[str, int]] = []
+
+    @property
+    def places(self) -> list[int]:
+        """A value of `at` for each line of the source that ran, the first time it did."""
+        return [self.lines.index(line) + 1 for line in dict.fromkeys(self.lines)]
+
+    def __enter__(self) -> Self:
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        del event, argument
+        return self._line if frame.f_code.co_filename in self.files else None
+
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        del argument
+        if event == "line":
+            self.lines.append((frame.f_code.co_filename, frame.f_lineno))
+            if len(self.lines) == self.at:
+                signal.raise_signal(signal.SIGINT)
+        return self._line
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Ctrl-C is heard wherever the tests are started."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], dict[str, Any]]:
+    @cache
+    def of(name: str, staleness: int) -> dict[str, Any]:
+        with Store.open(tmp_path_factory.mktemp("runs") / name) as store:
+            loop = collector(name, store, staleness)
+            train(loop)
+            loop.close()
+            return outcome(store)
+
+    return of
+
+
+def two_iterations(
+    name: str, store: Store | None, place: str, at: int, staleness: int = 0
+) -> tuple[Collector, list[int]]:
+    """Train two iterations with a Ctrl-C in a call of the second one, and call again what did not count."""
+    loop = collector(name, store, staleness)
+    for iteration in range(2):
+        calls = {"collect": Interrupt(), "update": Interrupt()}
+        calls[place].at = at if iteration == 1 else 0
+        try:
+            with calls["collect"]:
+                batch = loop(tasks=3, group_size=4)
+        except KeyboardInterrupt:
+            assert loop.iteration == iteration
+            batch = loop(tasks=3, group_size=4)
+        batch = loop.recipe.credit(batch)
+        try:
+            with calls["update"]:
+                loop.update(batch, {"score": 0.5})
+        except KeyboardInterrupt:
+            assert loop.iteration in (iteration, iteration + 1)
+            if loop.iteration == iteration:
+                loop.update(batch, {"score": 0.5})
+        assert loop.iteration == iteration + 1
+    return loop, calls[place].places
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "staleness"),
+    [
+        ("balanced", "collect", 0),
+        ("balanced", "update", 0),
+        ("tracked", "update", 0),
+        ("everything", "update", 0),
+        ("everything", "collect", 2),
+    ],
+)
+def test_ctrl_c_at_every_line_changes_nothing(tmp_path: Path, name: str, place: str, staleness: int) -> None:
+    with Store.open(tmp_path / "whole", sync="never") as store:
+        loop, places = two_iterations(name, store, place, 0, staleness)
+        loop.close()
+        expected = outcome(store)
+    assert len(places) > 20, "the lines were seen"
+    for at in places:
+        with Store.open(tmp_path / str(at), sync="never") as store:
+            two_iterations(name, store, place, at, staleness)[0].close()
+            assert outcome(store) == expected, f"interrupted before line {at}"
+
+
+def test_ctrl_c_without_a_store_changes_nothing() -> None:
+    whole, places = two_iterations("balanced", None, "update", at=0)
+    assert len(places) > 5
+    for at in places:
+        loop, _ = two_iterations("balanced", None, "update", at)
+        assert loop._head.components == whole._head.components
+
+
+def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30, staleness: int = 0) -> int:
+    """Kill a run at random moments until all is done, `most` times at most; how often it was."""
+    rng = np.random.default_rng(seed)
+    killed = 0
+    command = [sys.executable, remembering.__file__, str(folder), name, str(staleness)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as loops:
+        assert loops.stdin is not None
+        assert loops.stdout is not None
+
+        def heard_word(wanted: str) -> int:
+            for line in loops.stdout:
+                word, number = line.split()
+                if word == wanted:
+                    return int(number)
+            raise AssertionError(f"it ended without the word {wanted}")
+
+        while True:
+            loops.stdin.write("\n")
+            loops.stdin.flush()
+            process = heard_word("process")
+            if killed < most:
+                # Patience grows, so that a slow machine comes to the end too.
+                time.sleep(rng.uniform(0.0, 0.03 * (1 + killed / 4)))
+                with contextlib.suppress(ProcessLookupError):  # it was done already
+                    os.kill(process, signal.SIGKILL)
+            ended = heard_word("died")
+            if ended == 0:
+                break
+            assert ended == signal.SIGKILL, "it ended by itself, with an error"
+            killed += 1
+        loops.stdin.close()
+    return killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_kills_change_nothing_that_is_remembered(
+    tmp_path: Path, name: str, undisturbed: Callable[[str, int], dict[str, Any]]
+) -> None:
+    """Killed at random moments until all is done, a run has the batches and states of one that was never disturbed."""
+    killed = runs = 0
+    while killed < 5:  # a fast machine may come to the end before
+        folder = tmp_path / str(runs)
+        killed += killed_until_done(folder, name, 3 + runs)
+        runs += 1
+        with Store.open(folder) as store:
+            assert store.iteration == ITERATIONS
+            assert outcome(store) == undisturbed(name, 0)
+            assert store.verify() == []
+        assert runs < 50, "kills hit"
+
+
+@pytest.mark.parametrize(
+    ("name", "staleness"), [("everything", 0), ("everything", 2), ("parts", 0), ("parts", 2), ("gated", 3)]
+)
+def test_the_fault_run(
+    tmp_path: Path, undisturbed: Callable[[str, int], dict[str, Any]], name: str, staleness: int
+) -> None:
+    """Select, replay, advantage and controllers remember; over a hundred kills batches and states are the same.
+
+    With work in flight too: three iterations are under way at each kill, or as many as a gate lets. What went on after
+    it equals what was never disturbed, so no task is skipped or done twice, and long episodes are as many as before
+    (NeMo-RL#3599 lost those that were not complete at a kill, which were the long ones).
+    """
+    killed = runs = 0
+    while killed < KILLS // 4:
+        folder = tmp_path / str(runs)
+        killed += killed_until_done(folder, name, 100 + runs, KILLS // 4 - killed, staleness)
+        runs += 1
+        with Store.open(folder) as store:
+            assert store.iteration == ITERATIONS
+            found = outcome(store)
+            for part, expected in undisturbed(name, staleness).items():
+                assert found[part] == expected, part
+            assert store.verify() == []
+        assert runs < 50, "kills hit"
+
+
+def test_states_are_a_fold_over_what_the_store_has(tmp_path: Path) -> None:
+    """Folding the closed iterations again, from the store alone, gives the states that it has."""
+    with Store.open(tmp_path, sync="never") as store:
+        loop = collector("everything", store)
+        train(loop, until=8)
+        kept = outcome(store)
+        assert any(1 in sources for sources in kept["sources"]), "stored draws joined"
+        states: dict[str, Any] = {}
+        for iteration in range(8):
+            batch = store.batch(iteration)
+            scored = loop.recipe.with_states(batch, states)
+            scored = scored if batch.num_draws else loop.recipe.score(scored)  # a column of no draws is not stored
+            ended = closed(scored, metrics(batch), iteration, loop._known_pool(loop._now().tasks), loop.recipe.score)
+            states = loop.recipe.next_states(states, ended)
+            table, arrays = split(states)
+            assert table == kept["states"][iteration]
+        assert {name: array.tolist() for name, array in arrays.items()} == kept["arrays"]
+        assert len(states) == 6
+
+
+def test_a_batch_that_was_given_again_has_the_same_scores(tmp_path: Path) -> None:
+    """Several rounds, of which admission rejects groups, are scored as the restart scores what is left of them."""
+
+    class Centred(type(recipes.GRPO.reward)):
+        """Scores that depend on all draws that are scored together."""
+
+        def __call__(self, batch: Batch) -> Batch:
+            rewards = batch.column("reward", "draw")
+            return batch.with_columns("draw", score=rewards - rewards.mean())
+
+    recipe = recipes.GRPO.replace(reward=Centred(), admit=select.DynamicSampling())
+    with Store.open(tmp_path) as store:
+        first = grpo(store, recipe)(tasks=4, group_size=3)
+    with Store.open(tmp_path) as store:
+        again = grpo(store, recipe)(tasks=4, group_size=3)
+    assert first.column("score", "draw").tolist() == again.column("score", "draw").tolist()
+    assert len(first.trajectories) > first.num_draws, "groups were rejected"
+
+
+def grpo(store: Store, recipe: Any = recipes.GRPO, **options: Any) -> Collector:
+    world = SmallWorld()
+    return Collector(world, world, recipe, store=store, task_pool=8, **options)
+
+
+def test_a_run_does_not_go_on_silently_as_another(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        loop = grpo(store)
+        loop.update(loop(tasks=2, group_size=4), {})
+    others = {
+        "seed=0, not 1": {"seed": 1},
+        "recipe.epochs=1, not 2": {"recipe": recipes.GRPO.replace(epochs=2)},
+        r"recipe.advantage.center='mean', not 'leave_one_out'": {
+            "recipe": recipes.GRPO.replace(advantage=recipes.RLOO.advantage)
+        },
+    }
+    with Store.open(tmp_path) as store:
+        for message, options in others.items():
+            with pytest.raises(InvalidInputError, match=rf"made with {message}; .* allow_changes=True"):
+                grpo(store, **options)
+        with pytest.raises(InvalidInputError, match=r"made with group_size=4, not 8; .* allow_changes=True"):
+            grpo(store)(tasks=2, group_size=8)
+        grpo(store)(tasks=3, group_size=4)
+    with Store.open(tmp_path) as store:
+        loop = grpo(store, recipes.GRPO.replace(epochs=2), seed=1, allow_changes=True)
+        loop.update(loop(tasks=2, group_size=4), {})
+        assert store.state["run"]["seed"] == 1, "from here on, that is the run"
+        with pytest.raises(InvalidInputError, match=r"made with recipe\.epochs=2, not 1"):
+            grpo(store, seed=1)
+
+
+def test_a_batch_of_another_iteration_does_not_close_this_one(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        loop = grpo(store)
+        batch = loop(tasks=2, group_size=4)
+        loop.update(batch, {})
+        with pytest.raises(InvalidInputError, match="the batch is of iteration 0, and iteration 1 is open"):
+            loop.update(batch, {})

@@ -1,0 +1,124 @@
+"""Each reason for which an engine's log-probabilities are not the policy's is found by its name."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from agentrl_core import engine
+from agentrl_core.engine import Request, Sampling
+from agentrl_core.engine.logprob_check import diagnose, sample_requests
+
+WARM = Sampling(temperature=0.7, max_tokens=12)
+
+
+def found(generate, model, sampling=WARM, **options):
+    return diagnose(generate, model, sample_requests(generate.vocabulary_size, sampling), **options)
+
+
+class Altered(engine.Transformers):
+    """Does to a request, or to what comes of it, what a wrongly set up engine does."""
+
+    def __init__(self, *arguments, before=lambda request: request, after=lambda _, segment: segment):
+        super().__init__(*arguments)
+        self.before, self.after = before, after
+
+    async def generate(self, request):
+        return self.after(request, await super().generate(self.before(request)))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(max_tokens=12), WARM, replace(WARM, top_k=9), Sampling(temperature=1.3, top_p=0.8, max_tokens=12)],
+    ids=str,
+)
+def test_an_engine_that_is_right_is_found_right(sampling, make_model, tokenizer):
+    model = make_model("qwen3")
+    finding = found(engine.Transformers(model, tokenizer), model, sampling, version=0)
+    assert (finding.cause, finding.message) == ("none", "engine and model agree")
+    assert finding.tokens == 2 * 12 * 12, "twelve requests and a turn behind each"
+    assert 0 < finding.largest < 1e-4
+    assert finding.mean <= finding.largest
+    # Of second turns all that was fed before is known: prompt + 12 - 1. Of the first ones the copy's prompt but one.
+    prompts = sum((1, 3, 9, 17, 33, 40))
+    assert finding.cached_tokens >= 2 * (prompts + 6 * 11) + prompts - 6
+    assert sampling == finding.sampling
+
+
+def test_weights_of_another_version_and_unsaid_ones(make_model, tokenizer):
+    model, other = make_model("qwen3"), make_model("qwen3", seed=1)
+    generate = engine.Transformers(other, tokenizer)
+    finding = found(generate, model, version=0)
+    assert finding.cause == "weights"
+    assert "says that they are of version 0" in finding.message
+    assert finding.largest > 0.1
+    generate.update_weights(other, 3)
+    finding = found(generate, model, version=0)
+    assert finding.cause == "version"
+    assert "weights of version 3, and the model's are of version 0" in finding.message
+    assert found(generate, other, version=3).cause == "none"
+    assert found(generate, model).cause == "weights"
+
+
+def test_log_probs_before_temperature(make_model, tokenizer, own_words):
+    model = make_model("qwen3")
+
+    def raw(request, segment):
+        logprobs = own_words(model, request, segment, Sampling())[0]
+        return replace(segment, logprobs=logprobs.astype(np.float32))
+
+    generate = Altered(model, tokenizer, after=raw)
+    for sampling in (WARM, Sampling(top_k=5, max_tokens=12)):
+        finding = found(generate, model, sampling)
+        assert finding.cause == "mode"
+        assert "logprobs_mode=processed_logprobs" in finding.message
+    assert found(generate, model, Sampling(max_tokens=12)).cause == "none", "at temperature 1 both modes are one"
+
+
+@pytest.mark.parametrize("temperature", [0.35, 1.3])
+def test_another_temperature_than_asked_for(temperature, make_model, tokenizer):
+    model = make_model("qwen3")
+
+    def clamped(request):
+        return Request(request.tokens, request.seed, replace(request.sampling, temperature=temperature))
+
+    finding = found(Altered(model, tokenizer, before=clamped), model, replace(WARM, top_k=8))
+    assert finding.cause == "temperature"
+    assert f"samples at temperature {temperature:g}, not 0.7" in finding.message
+
+
+def test_a_window_that_one_side_has(make_model, tokenizer):
+    model = make_model("qwen3")
+    window = make_model("qwen3", use_sliding_window=True, sliding_window=20, max_window_layers=0)
+    window.load_state_dict(model.state_dict())
+    finding = found(engine.Transformers(model, tokenizer), window)
+    assert finding.cause == "position"
+    # Position 20 is the first that does not see position 0; the token behind it is the first with other chances.
+    assert "tokens before position 21 agree" in finding.message
+    assert finding.position >= 21
+
+
+def test_another_precision(make_model, tokenizer):
+    model = make_model("qwen3", initializer_range=0.05)
+    finding = found(engine.Transformers(model, tokenizer), copy.deepcopy(model).to(torch.bfloat16))
+    assert finding.cause == "precision"
+    assert 1e-3 < finding.largest < 0.5
+    assert found(engine.Transformers(model, tokenizer), model.double(), tolerance=1e-3).cause == "none"
+
+
+def test_where_the_largest_difference_is(make_model, tokenizer):
+    model = make_model("qwen3")
+
+    def wrong_once(request, segment):
+        if len(request.tokens) != 33 or request.seed % 2:
+            return segment
+        logprobs = segment.logprobs.copy()
+        logprobs[5] -= 7
+        return replace(segment, logprobs=logprobs)
+
+    finding = found(Altered(model, tokenizer, after=wrong_once), model)
+    assert (finding.cause, finding.request, finding.position) == ("position", 8, 38)
+    np.testing.assert_allclose(finding.largest, 7, atol=1e-3)
+    np.testing.assert_allclose(finding.mean, 7 / finding.tokens, atol=1e-3)

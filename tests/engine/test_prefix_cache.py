@@ -1,0 +1,177 @@
+"""What a request computed serves the next turn and the forks, and changes nothing but the work."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl_core import engine
+from agentrl_core.engine import Request, Sampling, complete
+from agentrl_core.engine.prefix_cache import KeptCache
+from agentrl_core.exceptions import InvalidInputError
+
+TOKENS = st.lists(st.integers(0, 2), max_size=9).map(lambda tokens: np.array(tokens, np.int32))
+
+
+def layers_of(tokens):
+    """Keys that say which tokens they are of."""
+    keys = torch.from_numpy(tokens.astype(np.float32)).reshape(1, -1, 1)
+    return [(keys, -keys)]
+
+
+@settings(deadline=None)
+@given(st.lists(TOKENS, max_size=12), TOKENS, st.integers(1, 40))
+def test_the_longest_known_beginning_is_found(kept, wanted, most):
+    cache = KeptCache(most)
+    for tokens in kept:
+        cache.keep(tokens, layers_of(tokens))
+        assert len(cache) <= most
+    layers, count = cache.find(wanted)
+    naive = 0
+    for tokens in kept:
+        same = [a == b for a, b in zip(tokens, wanted, strict=False)]
+        naive = max(naive, same.index(False) if False in same else len(same))
+    if sum(map(len, kept)) <= most:
+        assert count == naive
+    assert count <= naive
+    if count:
+        [(keys, values)] = layers
+        assert keys[0, :, 0].tolist() == (-values[0, :, 0]).tolist() == wanted[:count].tolist()
+    else:
+        assert layers == []
+
+
+def test_what_was_used_longest_ago_goes_first():
+    cache = KeptCache(6)
+    for first in range(3):
+        cache.keep(np.full(2, first, np.int32), layers_of(np.full(2, first, np.int32)))
+    assert cache.find(np.zeros(2, np.int32))[1] == 2
+    cache.keep(np.full(2, 7, np.int32), layers_of(np.full(2, 7, np.int32)))
+    assert [cache.find(np.full(2, first, np.int32))[1] for first in (0, 1, 2, 7)] == [2, 0, 2, 2]
+    cache.keep(np.array([0, 0, 5], np.int32), layers_of(np.array([0, 0, 5], np.int32)))
+    assert len(cache) == 5, "0 0 became 0 0 5, for which 2 2 or 7 7 went"
+    cache.keep(np.arange(10, 20, dtype=np.int32), layers_of(np.arange(10, 20)))
+    assert len(cache) == 5, "longer than all there is room for"
+    cache.forget()
+    assert cache.find(np.zeros(2, np.int32)) == ([], 0)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_turns_and_forks_compute_only_what_is_new(family, make_model, tokenizer, own_words):
+    model = make_model(family)
+    generate, fresh = engine.Transformers(model, tokenizer), engine.Transformers(model, tokenizer, kept_tokens=0)
+    sampling = Sampling(temperature=0.7, max_tokens=12)
+    random = np.random.default_rng(0)
+    prompts = [random.integers(0, generate.vocabulary_size, count, dtype=np.int32) for count in (1, 7, 30)]
+    requests = [Request(prompt, seed, sampling) for seed, prompt in enumerate([*prompts, prompts[2]])]
+    first = complete(generate, requests)
+    assert [segment.cached_tokens for segment in first] == [0, 0, 0, 29], "the last one is the prompt before it again"
+    turns, known = [], []
+    for seed, (request, segment) in enumerate(zip(requests, first, strict=True)):
+        history = np.concatenate([request.tokens, segment.tokens])
+        observed = random.integers(0, generate.vocabulary_size, 3 + 2 * seed, dtype=np.int32)
+        turns.append(Request(np.concatenate([history, observed]), 100 + seed, sampling))
+        known.append(len(history) - 1)  # the last token was drawn and never fed
+        turns.append(Request(history[: len(request.tokens) + 5], 200 + seed, sampling))
+        known.append(len(request.tokens) + 4)  # the last token of a request is always fed
+    second = complete(generate, turns)
+    assert [segment.cached_tokens for segment in second] == known
+    for request, segment, other in zip(turns, second, complete(fresh, turns), strict=True):
+        assert segment.tokens.tolist() == other.tokens.tolist()
+        assert other.cached_tokens == 0
+        logprobs, entropies = own_words(model, request, segment, sampling)
+        np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
+        np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
+
+
+def test_an_aborted_segment_leaves_what_it_had(make_model, tokenizer, own_words):
+    import asyncio
+
+    generate = engine.Transformers(make_model("qwen3"), tokenizer)
+    request = Request(np.arange(9, dtype=np.int32), 1, Sampling(max_tokens=200))
+    step, reached = generate._step, []
+
+    async def run():
+        task = asyncio.create_task(generate.generate(request))
+        loop, enough = asyncio.get_running_loop(), asyncio.Event()
+
+        def counted():
+            reached.append(None)
+            if len(reached) == 20:
+                loop.call_soon_threadsafe(enough.set)
+            return step()
+
+        generate._step = counted
+        await enough.wait()
+        generate.abort(request)
+        return await task
+
+    partial = asyncio.run(run())
+    generate._step = step
+    assert partial.finish_reason == "abort"
+    assert 20 <= len(partial.tokens) < 200
+    history = np.concatenate([request.tokens, partial.tokens])
+    sampling = Sampling(max_tokens=5)
+    [rest] = complete(generate, [Request(history, 2, sampling)])
+    assert rest.cached_tokens == len(history) - 1
+    logprobs = own_words(generate.model, Request(history, 2, sampling), rest, sampling)[0]
+    np.testing.assert_allclose(rest.logprobs, logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["stepped", "told", "another"])
+def test_nothing_is_kept_over_new_weights(how, make_model, tokenizer, own_words):
+    model = make_model("qwen3")
+    generate = engine.Transformers(model, tokenizer)
+    sampling = Sampling(max_tokens=8)
+    request = Request(np.arange(20, dtype=np.int32), 1, sampling)
+    complete(generate, [request])
+    assert complete(generate, [request])[0].cached_tokens == 19
+    if how == "stepped":  # and nobody tells the engine
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        model(torch.arange(5)[None]).logits.sum().backward()
+        optimizer.step()
+    elif how == "told":
+        generate.update_weights(model, 1)
+    else:
+        model = make_model("qwen3", seed=1)
+        generate.update_weights(model, 1)
+    [segment] = complete(generate, [request])
+    assert segment.cached_tokens == 0
+    np.testing.assert_allclose(segment.logprobs, own_words(model, request, segment, sampling)[0], atol=1e-5)
+
+
+def test_a_batch_invariant_engine_says_the_same_to_the_bit_whatever_was_before(make_model, tokenizer):
+    model = make_model("qwen3")
+    request = Request(np.arange(20, dtype=np.int32), 1, Sampling(max_tokens=16))
+    generate = engine.Transformers(model, tokenizer, batch_invariant=True)
+    [first] = complete(generate, [request])
+    others = [
+        Request(np.concatenate([request.tokens[:9], [number]]).astype(np.int32), 2, Sampling()) for number in (1, 2)
+    ]
+    segments = complete(generate, [*others, request])
+    assert segments[-1].logprobs.tolist() == first.logprobs.tolist()
+    assert segments[-1].entropies.tolist() == first.entropies.tolist()
+    assert [segment.cached_tokens for segment in segments] == [0, 0, 0]
+
+
+def test_a_copy_changes_only_when_it_is_told(make_model, tokenizer, own_words):
+    policy = make_model("qwen3")
+    generate = engine.Transformers(policy, tokenizer, copy=True)
+    assert not generate.shares_parameters
+    assert engine.Transformers(policy, tokenizer).shares_parameters
+    request = Request(np.arange(5, dtype=np.int32), 1, Sampling(max_tokens=8))
+    [before] = complete(generate, [request])
+    with torch.no_grad():
+        policy.lm_head.weight.mul_(0.5)
+    [same] = complete(generate, [request])
+    np.testing.assert_allclose(same.logprobs, before.logprobs, atol=1e-5)
+    generate.update_weights(policy, 1)
+    [after] = complete(generate, [request])
+    np.testing.assert_allclose(after.logprobs, own_words(policy, request, after, request.sampling)[0], atol=1e-5)
+    assert not generate.shares_parameters
+
+
+def test_wrong_calls(make_model, tokenizer):
+    with pytest.raises(InvalidInputError, match="kept_tokens is -1"):
+        engine.Transformers(make_model("llama"), tokenizer, kept_tokens=-1)

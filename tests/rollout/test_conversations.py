@@ -1,0 +1,215 @@
+"""Observations that stand elsewhere: whole contexts, and conversations of one episode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from templates import QWEN, bytes_tokenizer
+
+import agentrl_core as arl
+from agentrl_core import engine, env, recipes, rollout
+from agentrl_core.exceptions import InvalidInputError
+
+TOKENIZER = bytes_tokenizer(QWEN, ["<s>", "<|im_start|>", "<|im_end|>"], "<|im_end|>")
+STATUS = ("finished", "truncated", "aborted", "pruned", "failed", "partial")
+
+
+class World:
+    """Answers each action with the next outcome of a list, and then ends."""
+
+    runs = "inline"
+
+    def __init__(self, *outcomes, last=None):
+        self.outcomes = outcomes
+        self.last = env.Outcome(reward=1.0, terminated=True, success=True) if last is None else last
+
+    def tasks(self, count, *, split="train", start=0):
+        return [env.Task(f"{split}/{number}", "q", "d", None) for number in range(start, start + count)]
+
+    def reset(self, task, seed):
+        del task, seed
+        return Episode(self)
+
+
+class Episode:
+    observation = "begin"
+
+    def __init__(self, world):
+        self.left = [*world.outcomes, world.last]
+        self.number = 0
+
+    def step(self, action):
+        del action
+        self.number += 1
+        return self.left.pop(0)
+
+    def state_key(self):
+        return str(self.number).encode()
+
+
+class Heard(engine.Scripted):
+    def __init__(self):
+        super().__init__(TOKENIZER, lambda tokens: f"said {len(tokens)}")
+        self.prompts = []
+
+    async def generate(self, request):
+        self.prompts.append(TOKENIZER.decode(request.tokens, skip_special_tokens=False))
+        return await super().generate(request)
+
+
+def played(*outcomes, program=None, last=None, **options):
+    """The batch of an episode with these outcomes, and what the model was shown."""
+    model = Heard()
+    recipe = recipes.GRPO if program is None else recipes.GRPO.replace(rollout=program)
+    collect = arl.Collector(model, World(*outcomes, last=last), recipe, task_pool=1, **options)
+    batch = collect(tasks=1, group_size=1)
+    collect.close()
+    return batch, model.prompts
+
+
+def at(lane, *, whole=False, tools=None):
+    return env.Context(lane, whole, tools)
+
+
+def test_a_whole_context_takes_the_place_of_what_was_said() -> None:
+    batch, prompts = played(env.Outcome("so far: much", context=at(0, whole=True)), env.Outcome("and on"))
+    assert batch.num_draws == 1
+    assert "begin" not in prompts[1]
+    assert prompts[2].startswith(prompts[1])
+    assert "and on" in prompts[2].removeprefix(prompts[1])
+    assert pl.DataFrame(batch.steps)["reward"].fill_nan(None).to_list() == [None, None, 1.0]
+    [pack] = batch.plan([0], max_tokens=10_000)
+    assert len(pack.cu_seqlens) == 3, "two contexts"
+
+
+def test_lanes_are_trajectories_that_end_together() -> None:
+    outcomes = [
+        env.Outcome("other", context=at(1, whole=True)),
+        env.Outcome("back", reward=0.25, context=at(0)),
+        env.Outcome("third", context=at(2, whole=True)),
+    ]
+    batch, prompts = played(*outcomes)
+    assert prompts[2].startswith(prompts[0]), "lane 0 goes on where it was"
+    assert "other" not in prompts[2]
+    assert batch.num_draws == 3
+    # Paid in all: 0.25 in lane 1, and 1 at the end, which is the last action of every lane.
+    assert batch.column("reward", "draw").tolist() == [1.25] * 3
+    steps = pl.DataFrame(batch.steps).group_by("trajectory_id", maintain_order=True)
+    paid = [frame["reward"].fill_nan(None).to_list() for _, frame in steps]
+    assert sorted(paid, key=str) == sorted([[None, 1.0], [1.25], [1.0]], key=str)
+    assert pl.DataFrame(batch.trajectories)["episode_id"].n_unique() == 1
+
+
+def beside(lane, observation, **options):
+    return env.Context(lane, whole=True, observation=observation, state_key=observation, **options)
+
+
+def test_lanes_that_wait_beside_another_are_said_with_it() -> None:
+    asked = env.Outcome("second", context=at(1, whole=True), besides=[beside(2, "third")])
+    batch, prompts = played(asked, env.Outcome("third", context=at(2)), env.Outcome("on", context=at(1)))
+    assert len(prompts) == 4, "the third is said once, before it is its turn"
+    assert "third" in prompts[2]
+    assert prompts[3].startswith(prompts[1])
+    assert batch.num_draws == 3
+    assert batch.column("reward", "draw").tolist() == [1.0] * 3
+
+
+def test_what_nobody_heard_before_the_end_is_the_last_of_its_lane() -> None:
+    batch, prompts = played(env.Outcome("second", context=at(1, whole=True), besides=[beside(2, "third")]))
+    assert len(prompts) == 3
+    assert batch.column("reward", "draw").tolist() == [1.0] * 3
+    assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["finished"] * 3
+    assert pl.DataFrame(batch.steps)["reward"].to_list() == [1.0] * 3
+
+
+def test_a_lane_without_room_waits_until_it_ends_the_episode() -> None:
+    outcomes = [
+        env.Outcome("second", context=at(1, whole=True), besides=[beside(2, "x" * 400)]),
+        env.Outcome("x" * 400, context=at(2, whole=True)),
+    ]
+    batch, prompts = played(*outcomes, context_tokens=300)
+    assert len(prompts) == 2
+    assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["truncated"] * 2
+
+
+def test_an_action_may_have_fewer_tokens() -> None:
+    few = replace(at(1, whole=True), max_tokens=2)
+    batch, _ = played(env.Outcome("x", context=few, besides=[beside(2, "y", max_tokens=1)]))
+    said = pl.DataFrame(batch.nodes).drop_nulls("seed")["tokens"].list.len().to_list()
+    assert sorted(said)[:2] == [1, 2]
+    assert len(said) == 3
+    assert max(said) > 2, "in the first lane, which says nothing of it"
+
+
+def test_tools_are_those_of_a_context() -> None:
+    tool = {"type": "function", "function": {"name": "lookup", "description": "finds", "parameters": {}}}
+    _, prompts = played(env.Outcome("look", context=at(1, whole=True, tools=[tool])))
+    assert "lookup" not in prompts[0]
+    assert "lookup" in prompts[1]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        (env.Outcome("x", context=at(2, whole=True)), "names lane 2, and there are 1"),
+        (env.Outcome("x", context=at(1)), "begin lane 1 with a whole context"),
+        (env.Outcome("x", context=at(-1)), "context is .*; give an env.Context with the number of a lane"),
+        (env.Outcome("x", context=3), "context is 3"),
+        (env.Outcome("x", context=env.Context(max_tokens=0)), "max_tokens is 0 .*; give a whole number of at least 1"),
+        (env.Outcome("x", context=at(0), besides=3), "besides is 3 .*; give env.Context, one for each lane"),
+        (env.Outcome("x", context=at(0), besides=[None]), "besides has None"),
+        (env.Outcome("x", context=at(0), besides=[env.Context(3, whole=True, observation="y")]), "names lane 3, and"),
+        (env.Outcome("x", context=at(0), besides=[env.Context(1, observation=3)]), "besides.observation is 3"),
+    ],
+    ids=[
+        "a gap",
+        "nothing to go on from",
+        "negative",
+        "no context",
+        "no token",
+        "no lanes",
+        "nobody",
+        "a gap beside",
+        "nothing said",
+    ],
+)
+def test_contexts_that_cannot_be_are_refused(outcome, message) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        played(outcome)
+
+
+def test_what_has_no_room_is_truncated_in_every_lane() -> None:
+    batch, prompts = played(env.Outcome("x" * 400, context=at(1, whole=True)), context_tokens=300)
+    assert len(prompts) == 1
+    assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["truncated"]
+    outcomes = [env.Outcome("other", context=at(1, whole=True)), env.Outcome("x" * 400, context=at(0))]
+    batch, _ = played(*outcomes, context_tokens=300)
+    assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["truncated"] * 2
+
+
+class Forking(rollout.Rollout):
+    async def branch(self, branch):
+        await branch.turn()
+        with pytest.raises(InvalidInputError, match="holds 2 conversations, and cannot be forked"):
+            branch.fork()
+        with pytest.raises(InvalidInputError, match="cannot be rolled back"):
+            branch.rollback(branch.end)
+        branch.stop("enough")
+
+
+def test_an_episode_of_several_lanes_is_not_forked() -> None:
+    outcome = env.Outcome("other", context=at(1, whole=True))
+    batch, _ = played(outcome, program=Forking())
+    assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["pruned"] * 2
+
+
+def test_an_answer_with_a_context_is_kept_as_it_is() -> None:
+    from agentrl_core.collect.journal_codec import read_answer, write_answer
+    from agentrl_core.env.episode import Answer
+
+    answer = Answer(env.Outcome("x", context=at(1, whole=True, tools=[{"type": "function"}])), b"state")
+    assert read_answer(write_answer(answer)) == answer
+    plain = Answer(replace(answer.outcome, context=None), b"state")
+    assert read_answer(write_answer(plain)) == plain
