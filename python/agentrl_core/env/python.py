@@ -22,7 +22,7 @@ from agentrl_core.exceptions import AgentRLError, InvalidInputError, Unsupported
 
 _MAX_PROCESSES = 16
 _MAX_FILES = 64 << 20
-_JAIL = Path(__file__).with_name("jail.py")
+_SANDBOX = Path(__file__).with_name("sandbox.py")
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _run(code: str, seconds: float, memory: int, most: int, *, shut_in: bool) ->
         }
         try:
             process = subprocess.Popen(  # noqa: S603 -- this interpreter, our own program
-                [sys.executable, "-I", "-S", "-B", str(_JAIL), json.dumps(settings)],
+                [sys.executable, "-I", "-S", "-B", str(_SANDBOX), json.dumps(settings)],
                 stdin=source,
                 stdout=writer,
                 stderr=writer,
