@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::select::{Ties, Top};
+use super::top::{Ties, Top};
 use crate::check::{column, mask_length};
 use crate::simd::{BLOCK, wide};
 use crate::{Float, Result, par};
