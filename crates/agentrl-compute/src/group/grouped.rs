@@ -4,8 +4,9 @@ use std::mem::take;
 use std::ops::Range;
 
 use super::columns::Columns;
+use super::extent::Extent;
 use super::lanes::{self, Sink};
-use super::moments::{Extent, Moments, Statistics};
+use super::moments::{Moments, Statistics};
 use super::scattered::{Groups, Scattered};
 use super::votes::{Buffer, Read, Votes};
 use crate::par::{self, PIECE};

@@ -1,7 +1,8 @@
 //! Statistics of many small groups at once: each has a lane of the widest vectors.
 
+use super::extent::{greater, lesser};
 use super::grid::{DIGITS, halves, nearest, squares};
-use super::moments::{Statistics, greater, lesser};
+use super::moments::Statistics;
 use crate::simd::wide;
 
 /// Groups that are worked on at once: more than a vector has room for, or else loops over them are unrolled, and vectors are

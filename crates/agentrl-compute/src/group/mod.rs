@@ -16,6 +16,7 @@
 mod accumulator;
 mod beta;
 mod columns;
+mod extent;
 mod grid;
 mod grouped;
 mod lanes;
@@ -34,7 +35,8 @@ mod votes;
 mod whitened;
 
 pub use columns::Columns;
-pub use moments::{Extent, Moments, Statistics};
+pub use extent::Extent;
+pub use moments::{Moments, Statistics};
 pub use normalise::{Extra, normalise, normalise_by};
 pub use options::{Center, Middle, Options, Scale, Singleton};
 pub use order::quantile;

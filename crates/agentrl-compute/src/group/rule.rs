@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use super::beta;
 use super::columns::Columns;
+use super::extent::greater;
 use super::grouped::{Group, Grouped, Work};
 use super::lanes::{Found, LANES, Sink};
-use super::moments::{Statistics, greater};
+use super::moments::Statistics;
 use super::options::{Center, Options, Scale, Singleton};
 use super::order::median;
 use super::statistics::{check_distance, of_votes};

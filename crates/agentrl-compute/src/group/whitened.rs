@@ -1,6 +1,7 @@
 //! One group of all rows, in place: what a column of a batch needs, which is too long to be read more often than that.
 
-use super::moments::{Extent, Moments, Statistics};
+use super::extent::Extent;
+use super::moments::{Moments, Statistics};
 use super::options::Options;
 use super::statistics::check_distance;
 use crate::simd::{BLOCK, wide};
