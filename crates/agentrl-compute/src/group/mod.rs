@@ -37,7 +37,7 @@ mod whitened;
 pub use columns::Columns;
 pub use extent::Extent;
 pub use moments::{Moments, Statistics};
-pub use normalise::{Extra, normalise, normalise_by};
+pub use normalise::{Extra, NormalisedFloat, normalise, normalise_by};
 pub use options::{Center, Middle, Options, Scale, Singleton};
 pub use order::quantile;
 pub use partial::{extents, moments};

@@ -60,7 +60,12 @@ pub struct Extra<'a> {
 /// `InvalidInput` if lengths differ, a valid value, baseline or divisor is not finite (the message names its row), a column
 /// that an option needs is missing, or an option is out of range; `Overflow` if a result or the distance of a group's values
 /// is too large for its type. `out` is unspecified after an error.
-pub fn normalise<T: Float>(columns: &Columns<'_, T>, options: &Options, extra: Extra<'_>, out: &mut [T]) -> Result<()> {
+pub fn normalise<T: NormalisedFloat>(
+    columns: &Columns<'_, T>,
+    options: &Options,
+    extra: Extra<'_>,
+    out: &mut [T],
+) -> Result<()> {
     normalise_by(&columns.groups, columns, options, extra, out)
 }
 
@@ -79,18 +84,47 @@ pub fn normalise<T: Float>(columns: &Columns<'_, T>, options: &Options, extra: E
 ///
 /// # Errors
 /// As [`normalise`].
-pub fn normalise_by<T: Float>(
+pub fn normalise_by<T: NormalisedFloat>(
     ids: &dyn Ids,
     columns: &Columns<'_, T>,
     options: &Options,
     extra: Extra<'_>,
     out: &mut [T],
 ) -> Result<()> {
-    // Not in line: what calls this may be compiled to be small.
     T::normalise(ids, columns, options, extra, out)
 }
 
-/// The same into a column of either type.
+/// A float type for which [`normalise_by`] is compiled in this crate, because the calling crate may be compiled to be small.
+pub trait NormalisedFloat: Float {
+    /// [`normalise_by`] of a column of this type.
+    fn normalise(
+        ids: &dyn Ids,
+        columns: &Columns<'_, Self>,
+        options: &Options,
+        extra: Extra<'_>,
+        out: &mut [Self],
+    ) -> Result<()>;
+}
+
+macro_rules! normalised_floats {
+    ($($type:ty),+) => {
+        $(impl NormalisedFloat for $type {
+            fn normalise(
+                ids: &dyn Ids,
+                columns: &Columns<'_, Self>,
+                options: &Options,
+                extra: Extra<'_>,
+                out: &mut [Self],
+            ) -> Result<()> {
+                normalise_into(ids, columns, options, extra, out)
+            }
+        })+
+    };
+}
+
+normalised_floats!(f32, f64);
+
+/// [`normalise_by`] into a column of either type.
 pub(crate) fn normalise_into<T: Float, O: Float>(
     ids: &dyn Ids,
     columns: &Columns<'_, T>,
@@ -119,11 +153,11 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
     }
     let _alone = (ids.rows() <= FEW).then(Alone::begin);
     // Of many rows that stand anywhere no column of labels is made, unless their ids are far apart.
-    let near = if whole || ids.rows() <= FEW { None } else { ids.near()? };
-    if let Some(near) = near.filter(|near| !near.sorted) {
+    let range = if whole || ids.rows() <= FEW { None } else { ids.label_range()? };
+    if let Some(range) = range.filter(|range| !range.sorted) {
         let rows = Rows { columns, options, units: None, spreads: None, baseline, divisor };
-        let rule = Maker::new(columns, near.count, false, options)?;
-        return rows.compare(Stand::Anywhere(Groups::Near(ids, &near), near.count), rule, out);
+        let rule = Maker::new(columns, range.count, false, options)?;
+        return rows.compare(Stand::Anywhere(Groups::Labels(ids, &range), range.count), rule, out);
     }
     let Labels { ids, count, sorted } = ids.labels()?;
     let columns = &Columns { groups: &ids, ..*columns };

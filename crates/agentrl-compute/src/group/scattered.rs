@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::columns::Columns;
 use super::lanes::{self, Sink};
 use super::votes::Buffer;
-use crate::keys::{Ids, Near};
+use crate::keys::{Ids, LabelRange};
 use crate::{Float, Result, par};
 
 /// Votes of a bucket.
@@ -32,7 +32,7 @@ pub(super) const FEW: usize = 2 * par::PIECE;
 pub(super) enum Groups<'a> {
     Given(&'a [u32]),
     /// Made of ids that are close together, as they are read.
-    Near(&'a dyn Ids, &'a Near),
+    Labels(&'a dyn Ids, &'a LabelRange),
 }
 
 impl Groups<'_> {
@@ -40,9 +40,9 @@ impl Groups<'_> {
     pub(super) fn read<'b>(&'b self, rows: Range<usize>, buffer: &'b mut Vec<u32>) -> &'b [u32] {
         match self {
             Self::Given(groups) => &groups[rows],
-            Self::Near(ids, near) => {
+            Self::Labels(ids, range) => {
                 buffer.clear();
-                ids.read(rows, near, buffer);
+                ids.read(rows, range, buffer);
                 buffer
             }
         }

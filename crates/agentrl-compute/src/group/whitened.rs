@@ -59,7 +59,7 @@ fn shift(numbers: &mut [f64], centre: f64, divisor: f64, valid: Option<&[bool]>)
 mod tests {
     use super::*;
     use crate::group::testing::{Group, masked_groups};
-    use crate::group::{Columns, Extra, normalise};
+    use crate::group::{Columns, Extra, NormalisedFloat, normalise};
     use proptest::prelude::*;
 
     fn of<T: Float>(values: &[T], valid: Option<&[bool]>) -> Result<Vec<T>> {
@@ -68,7 +68,7 @@ mod tests {
         whitened("values", &mut out, valid, extent, 1e-8).map(|()| out)
     }
 
-    fn expected<T: Float>(values: &[T], valid: Option<&[bool]>) -> Result<Vec<T>> {
+    fn expected<T: NormalisedFloat>(values: &[T], valid: Option<&[bool]>) -> Result<Vec<T>> {
         let groups = vec![0; values.len()];
         let options = Options { eps: 0.0, variance_eps: 1e-8, ..Options::default() };
         let mut out = values.to_vec();

@@ -1,6 +1,7 @@
 //! Keys of what an agent saw last, at several depths (`HGPO`).
 
-use super::{Keys, pair};
+use super::hashed::pair;
+use super::table::Keys;
 use crate::check::{room, same_length};
 use crate::group::group_count;
 use crate::{Error, Result};

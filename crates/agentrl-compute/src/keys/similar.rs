@@ -5,7 +5,9 @@ use std::hash::BuildHasherDefault;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{FixedHasher, Keys, dense_bytes_of, mix, pair};
+use super::hashed::{dense_bytes_of, pair};
+use super::hasher::{FixedHasher, mix};
+use super::table::Keys;
 use crate::check::{room, same_length};
 use crate::group::group_count;
 use crate::{Error, Result};

@@ -2,9 +2,17 @@
 
 use std::ops::Range;
 
-use super::Keys;
 use crate::par;
 use crate::{Error, Result};
+
+/// Ids of the keys of some rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// One id for each row: equal keys have equal ids, and ids count up in order of first appearance.
+    pub ids: Vec<u32>,
+    /// Number of different keys; ids are below it.
+    pub count: u32,
+}
 
 const NONE: u32 = u32::MAX;
 
