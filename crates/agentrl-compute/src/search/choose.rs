@@ -1,48 +1,14 @@
 //! Where a search goes on.
 
-use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 
-use super::{NONE, Search, Status};
+use super::graph::{NONE, Search, Status};
 use crate::check::within;
 use crate::keys::FixedHasher;
 use crate::{Error, Result};
 
 type Rows<T> = HashMap<u32, T, BuildHasherDefault<FixedHasher>>;
-
-/// A state that waits to be tried: the likeliest first, the earlier one of equals.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
-    logprob: f64,
-    state: u32,
-}
-
-impl Candidate {
-    pub(super) fn new(logprob: f64, state: u32) -> Self {
-        Self { logprob, state }
-    }
-}
-
-impl Ord for Candidate {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.logprob.total_cmp(&other.logprob).then(other.state.cmp(&self.state))
-    }
-}
-
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Candidate {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Candidate {}
 
 /// How a tree is walked down to where it grows next.
 #[derive(Clone, Copy, Debug, PartialEq)]

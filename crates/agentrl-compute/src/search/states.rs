@@ -3,44 +3,8 @@
 use std::collections::VecDeque;
 
 #[cfg(doc)]
-use super::NONE;
-use super::Search;
-
-/// The distance of a state from which no solved end is known.
-pub const UNSOLVED: u32 = u32::MAX;
-
-/// What is known of a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// It may still be solved.
-    Open = 0,
-    /// A turn leads from it to a solved state, or it is a solved end.
-    Solved = 1,
-    /// It is an end that is not solved, or every turn that was tried in it leads to a failed state.
-    Failed = 2,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct State {
-    /// The turn that reached it first; [`NONE`] for one that an episode begins in.
-    pub(super) first: u32,
-    /// Whether the episode ends in it.
-    pub(super) ended: bool,
-    failed: bool,
-    distance: u32,
-    /// Turns that were tried in it.
-    pub(super) tried: Vec<u32>,
-    /// Turns that lead to it.
-    reached: Vec<u32>,
-    /// How many of those that were tried lead to states that are not failed.
-    hopes: u32,
-}
-
-impl State {
-    fn new(first: u32, ended: bool) -> Self {
-        Self { first, ended, failed: false, distance: UNSOLVED, tried: Vec::new(), reached: Vec::new(), hopes: 0 }
-    }
-}
+use super::graph::NONE;
+use super::graph::{Search, State, Status, UNSOLVED};
 
 impl Search {
     /// How many states there are.
