@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use arrow_array::{Array, Int32Array, Int64Array, RecordBatch};
 
-use super::{i32s, i64s, lists};
+use super::arrays::{i32s, i64s, lists};
 use crate::schema::Table;
 use crate::{Check, Error, ErrorKind, Result};
 

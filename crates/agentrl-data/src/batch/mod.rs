@@ -1,6 +1,8 @@
 //! The frozen, immutable form: Arrow tables cut to one iteration's draws, and columns computed for them.
 
+mod arrays;
 mod bytes;
+mod column;
 mod columns;
 mod combine;
 mod contexts;
@@ -16,10 +18,9 @@ mod weights;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Array};
+use arrow_array::RecordBatch;
 
-pub use columns::{Column, Level, Numbers};
+pub use column::{Column, Level, Numbers};
 pub use contexts::Contexts;
 pub use credit::TokenCredit;
 pub use join::{JoinedDraws, NEW, OWN};
@@ -28,6 +29,8 @@ pub use plan::{PackLayout, Plan, PlanOptions};
 pub use rows::NewDraws;
 pub use tree::Tree;
 pub use weights::TokenWeights;
+
+pub(crate) use arrays::{array, i32s, i64s, lists, u8s};
 
 use crate::facts::{self, Facts};
 use crate::schema::{ENTROPIES, REWARD_COMPONENTS, Table};
@@ -214,25 +217,4 @@ impl Batch {
 pub(crate) fn hex(hash: &[u8; 32]) -> String {
     let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)).collect()
-}
-
-pub(crate) fn array<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a dyn Array> {
-    let missing = || Error::new(ErrorKind::NotFound, format!("the table has no column {name:?}"));
-    rows.column_by_name(name).map(AsRef::as_ref).ok_or_else(missing)
-}
-
-pub(crate) fn i64s<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a Int64Array> {
-    Ok(array(rows, name)?.as_primitive())
-}
-
-pub(crate) fn i32s<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a Int32Array> {
-    Ok(array(rows, name)?.as_primitive())
-}
-
-pub(crate) fn u8s<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a UInt8Array> {
-    Ok(array(rows, name)?.as_primitive())
-}
-
-pub(crate) fn lists<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a ListArray> {
-    Ok(array(rows, name)?.as_list())
 }
