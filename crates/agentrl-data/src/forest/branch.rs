@@ -72,13 +72,13 @@ impl Forest {
         let Fork { count, ordinal, train_prefix, episode } = *fork;
         let (key, index) = split(trajectory);
         let group = self.group(trajectory)?;
-        let cut = group.locate(trajectory, node, end)?;
+        let point = group.locate(trajectory, node, end)?;
         if count == 0 {
             return Err(Error::invalid("count is 0; fork at least once"));
         }
         let episode = episode.map(|other| self.episode_of(other, key)).transpose()?;
         let parent = &group.trajectories[index];
-        let taken = parent.forks.get(&(cut.context, cut.position));
+        let taken = parent.forks.get(&(point.context, point.position));
         if let Some(first) = ordinal {
             let last = first.checked_add(count - 1);
             let last = last.ok_or_else(|| Error::invalid(format!("ordinal is {first}; it must fit 32 bits")))?;
@@ -90,7 +90,7 @@ impl Forest {
         }
         let group = self.group_mut(trajectory)?;
         let fork = |way| {
-            let child = group.fork(index, cut, ordinal.map(|first| first + way));
+            let child = group.fork(index, point, ordinal.map(|first| first + way));
             let entry = &mut group.trajectories[child];
             entry.untrained = if train_prefix { 0 } else { entry.steps.len() };
             entry.episode = episode;
@@ -122,9 +122,9 @@ impl Forest {
                 "trajectory {trajectory} was pruned already; fork it to go on from one of its tokens"
             )));
         }
-        let cut = self.group(trajectory)?.locate(trajectory, Some(node), end)?;
+        let point = self.group(trajectory)?.locate(trajectory, Some(node), end)?;
         let group = self.group_mut(trajectory)?;
-        let back = group.fork(index, cut, None);
+        let back = group.fork(index, point, None);
         group.take_out(index, Note::Pruned("rolled back".to_owned()));
         Ok(handle(split(trajectory).0, back))
     }
@@ -188,12 +188,12 @@ impl Forest {
         if key != other {
             return Err(Error::invalid(format!("suffix is {suffix}; splice joins trajectories of one group")));
         }
-        let cut = group.locate(prefix, node, end)?;
+        let point = group.locate(prefix, node, end)?;
         let part = group.part(suffix, from, start)?;
-        part.check_length(cut.position as usize)?;
-        let shift = i64::from(cut.position) - i64::from(group.nodes[split(from).1].start + start);
+        part.check_length(point.position as usize)?;
+        let shift = i64::from(point.position) - i64::from(group.nodes[split(from).1].start + start);
         let group = self.group_mut(prefix)?;
-        let spliced = group.fork(index, cut, None);
+        let spliced = group.fork(index, point, None);
         group.copy(part, suffix_index, spliced, shift);
         Ok(handle(key, spliced))
     }
@@ -252,12 +252,12 @@ impl Group {
     fn locate(&self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<ForkPoint> {
         let (_, index) = split(trajectory);
         let parent = &self.trajectories[index];
-        let cut = |context, place| ForkPoint { context, place, position: self.position(place) };
+        let point = |context, place| ForkPoint { context, place, position: self.position(place) };
         let Some(node) = node else {
             if end.is_some() {
                 return Err(Error::invalid("end is given without node; name the node that the fork cuts"));
             }
-            return Ok(cut(parent.context(), parent.tip));
+            return Ok(point(parent.context(), parent.tip));
         };
         let (of, local) = split(node);
         let mut most = None;
@@ -270,7 +270,7 @@ impl Group {
                 let end = end.unwrap_or(used);
                 if end <= used {
                     // Before a node's first token means after all that its own parent contributes.
-                    return Ok(cut(context, if end == 0 { self.nodes[local].parent } else { Some((local, end)) }));
+                    return Ok(point(context, if end == 0 { self.nodes[local].parent } else { Some((local, end)) }));
                 }
                 most = most.max(Some(used));
             }
@@ -284,14 +284,14 @@ impl Group {
     }
 
     /// Adds a trajectory that leaves another one, and leaves out of its gradient what that one does.
-    pub(super) fn fork(&mut self, index: usize, cut: ForkPoint, ordinal: Option<u32>) -> usize {
-        let ForkPoint { context, place, position } = cut;
+    pub(super) fn fork(&mut self, index: usize, point: ForkPoint, ordinal: Option<u32>) -> usize {
+        let ForkPoint { context, place, position } = point;
         let number = self.trajectories.len();
         let inherited = self.steps_until(index, context, position);
         let acted_on = self.state_acted_on(index, context, position);
-        // The action that the cut runs through goes on in the child, as the child's own.
-        let cut = self.step(index, inherited).filter(|step| step.context == context);
-        let cut = cut.map(|step| (step.first_node, step.start, step.state_key));
+        // The action that the point divides goes on in the child, as the child's own.
+        let divided = self.step(index, inherited).filter(|step| step.context == context);
+        let divided = divided.map(|step| (step.first_node, step.start, step.state_key));
         let steps = self.inherit(index, inherited);
         let parent = &mut self.trajectories[index];
         let ordinals = parent.forks.entry((context, position)).or_default();
@@ -310,8 +310,8 @@ impl Group {
         child.untrained = parent.untrained.min(inherited);
         child.steps = steps;
         let open = parent.open.filter(|_| context == parent.context());
-        let cut = cut.or(open.map(|open| (open.first_node, open.start, open.state_key)));
-        if let (Some((first_node, start, state_key)), Some((node, _))) = (cut, place)
+        let divided = divided.or(open.map(|open| (open.first_node, open.start, open.state_key)));
+        if let (Some((first_node, start, state_key)), Some((node, _))) = (divided, place)
             && start < position
         {
             child.open = Some(OpenStep { first_node, start, state_key, last: (node, position), segments: 1 });

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use agentrl_compute::hash::{hash_bytes, hash_tokens};
 
-use super::{Handle, Place};
+use super::handle::{Handle, Place};
 use crate::schema::{FinishReason, Kind};
 use crate::{Error, Result};
 

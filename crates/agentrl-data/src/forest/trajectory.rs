@@ -4,33 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agentrl_compute::rng::structural_seed;
 
-use super::steps::{OpenStep, Step, StepOrigin, Steps};
-use super::{Handle, Place};
+use super::handle::{Handle, Place};
+use super::steps::{OpenStep, Step, StepOrigin, StepOutcome, Steps};
 use crate::facts::Said;
-use crate::schema::{Drift, Origin, Role, Source, Status};
+use crate::schema::{Origin, Role, Source, Status};
 use crate::{Error, Result};
-
-/// What the environment said to an action.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StepOutcome {
-    /// Reward paid for the action; `None` where none was.
-    pub reward: Option<f32>,
-    /// Components of the reward.
-    pub rewards: Option<Vec<f32>>,
-    /// The episode ended in the environment.
-    pub terminated: bool,
-    /// A limit ended the episode.
-    pub truncated: bool,
-    /// Facts about the turn (tool error, format error, …), a bit each; [`crate::schema::FLAG_UNTRAINED`] keeps its tokens
-    /// out of the gradient.
-    pub flags: u32,
-    /// Where the turn was ingested: how it agrees with the turns before it.
-    pub drift: Option<Drift>,
-    /// Position of the first token that differs.
-    pub drift_at: Option<u32>,
-    /// What else the environment said, of what the forest declares.
-    pub facts: Said,
-}
 
 /// How a trajectory ends.
 #[derive(Clone, Debug, PartialEq)]
@@ -216,6 +194,11 @@ impl Trajectory {
         let lineage = Lineage::Fork { parent, context, position, ordinal };
         let child = Self::new(lineage, [structural_seed(&parts), 2]);
         Self { agent: self.agent, origin: self.origin, role: self.role, ..child }
+    }
+
+    /// Whether the trajectory takes further tokens.
+    pub(super) fn is_running(&self) -> bool {
+        self.status == Status::Partial && self.stored.is_none()
     }
 
     /// Number of the context that the trajectory is in.

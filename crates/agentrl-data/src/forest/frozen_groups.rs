@@ -1,4 +1,4 @@
-//! A consistent cut of a forest, and its rows in canonical order: what the tables are made of.
+//! Groups that are frozen together, with their rows in canonical order.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::batch::{Blobs, NextIds};
 use crate::facts::Facts;
 use crate::schema::{Kind, Origin, Role, Source};
 
-/// Groups that were taken out of a forest to be frozen. Making the batch of them takes no part of the forest, so that
-/// others can go on with the groups that are still live.
+/// Groups that were taken out of a forest to be frozen. Making their batch needs no access to the forest, so other threads can
+/// go on with the groups that are still live.
 #[derive(Debug)]
-pub struct Cut {
+pub struct FrozenGroups {
     pub(super) iteration: i64,
     pub(super) base: NextIds,
     pub(super) groups: Vec<Group>,
@@ -116,7 +116,7 @@ impl Ordered<'_> {
     }
 }
 
-/// Ids of trajectories by handle, over all groups of a cut.
+/// Ids of trajectories by handle, over all groups that are frozen together.
 pub(super) struct Ids<'a>(pub(super) BTreeMap<Key, &'a Ordered<'a>>);
 
 impl Ids<'_> {

@@ -1,26 +1,26 @@
-//! A look at one group while it is live.
+//! A snapshot of one group while it is live.
 
-use super::cut::Cut;
+use super::frozen_groups::FrozenGroups;
 use super::{Forest, Handle, handle};
 use crate::batch::Batch;
 use crate::{Check, Result};
 
 impl Forest {
-    /// A frozen copy of one live group, as [`Forest::freeze_partial`] would freeze it now, and the handle of each row of its
+    /// Return a frozen copy of one live group, as [`Forest::freeze_partial`] would freeze it now, and the handle of each row of its
     /// `trajectories`. The forest stays as it is, and so do its ids: those of the copy are of the copy alone.
-    pub fn look(&self, group: u32) -> Result<(Batch, Vec<Handle>)> {
-        self.copy_of(group)?.look(&mut || Ok(()))
+    pub fn snapshot(&self, group: u32) -> Result<(Batch, Vec<Handle>)> {
+        self.copy_group(group)?.freeze_with_handles(&mut || Ok(()))
     }
 
-    /// The group that [`Forest::look`] freezes, so that it can be done beside others who go on with the forest.
-    pub fn copy_of(&self, group: u32) -> Result<Cut> {
-        Ok(self.cut_of(vec![self.of_number(group)?.clone()]))
+    /// Return the copy that [`Forest::snapshot`] freezes. Freezing it needs no access to the forest.
+    pub fn copy_group(&self, group: u32) -> Result<FrozenGroups> {
+        Ok(self.frozen_groups(vec![self.of_number(group)?.clone()]))
     }
 }
 
-impl Cut {
-    /// The batch of the groups, and the handle of each row of its `trajectories`.
-    pub fn look(&self, check: Check<'_>) -> Result<(Batch, Vec<Handle>)> {
+impl FrozenGroups {
+    /// Return the batch of the groups, and the handle of each row of its `trajectories`.
+    pub fn freeze_with_handles(&self, check: Check<'_>) -> Result<(Batch, Vec<Handle>)> {
         let groups = self.ordered(check)?;
         let adopted = self
             .groups
