@@ -19,9 +19,9 @@ use arrow_schema::{DataType, SchemaRef};
 use serde::{Deserialize, Serialize};
 
 use super::folders::{CHOSEN_BY, key_of};
+use super::footer::Bounds;
 use super::fs::MOST_BYTES as MOST_READ_BYTES;
-use super::segment::Bounds;
-use super::united::{Parts, Rows};
+use super::merged_columns::{Parts, Rows};
 use crate::batch::i64s;
 use crate::ipc::{Footer, Passed, size};
 use crate::schema::Table;

@@ -12,8 +12,9 @@ use arrow_array::RecordBatch;
 
 use super::Store;
 use super::folders::{COMPUTED, METRICS, STATES, key_of};
+use super::footer::Bounds;
 use super::fs::Fs;
-use super::segment::{Bounds, READ_BYTES, Segment, read_run, runs};
+use super::segment::{READ_BYTES, Segment, read_run, runs};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug};
 

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use super::commit::Commit;
 use super::folders::FOLDERS;
 use super::fs::failed;
+use super::merged_columns::merge_columns;
 use super::segment::{Segment, is_other};
-use super::united::united;
-use super::{Store, Sync, tiers};
+use super::{Store, Sync, merge_policy};
 use crate::schema::Table;
 use crate::{Check, Error, Result};
 
@@ -76,7 +76,7 @@ impl Merge {
             Err(error) if is_other(&error) && !within(enter, |store| Ok(store.has(self)))? => return Ok(0),
             Err(error) => return Err(error),
         };
-        let files = united(rows)?;
+        let files = merge_columns(rows)?;
         if files.len() >= self.files.len() {
             return Ok(0);
         }
@@ -111,7 +111,7 @@ impl Store {
         let from = files.partition_point(|file| file.first_row < rows.start);
         let to = files.partition_point(|file| file.end_row() <= rows.end);
         let files = files.get(from..to).unwrap_or_default();
-        let Some(found) = tiers::worth_merging(files) else { return Ok(None) };
+        let Some(found) = merge_policy::worth_merging(files) else { return Ok(None) };
         let files = files[found].to_vec();
         let before = Self::new(self.fs.clone(), &self.path, self.files.clone(), None);
         Ok(Some(Merge { folder, files, before, sync: self.sync() }))

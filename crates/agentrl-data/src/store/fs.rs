@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow_buffer::Buffer;
 
-use super::Sync as When;
+use super::sync::Sync as When;
 use crate::{Error, Result};
 
 /// What a store asks of a file system. Nothing that was written is durable before it is synced, and no name before its

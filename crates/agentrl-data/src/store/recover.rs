@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use super::folders::FOLDERS;
 use super::fs::{Fs, failed, other_writer, refuse_link, write};
 use super::manifest::{self, Manifest};
-use super::{Sync, blobs, live, segment};
+use super::sync::Sync;
+use super::{blob_files, rollout_log, segment};
 use crate::{Error, Result};
 
 /// A file that is no Arrow file, there while files of a folder take the place of others: stock tools that read the whole
@@ -26,7 +27,7 @@ const OLD_MARKER: &str = "being-rewritten.arrow";
 /// The last manifest of a store, with its files in place and nothing else of ours in its folders. Files of other names are
 /// not ours.
 pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest> {
-    for folder in FOLDERS.iter().chain([&manifest::FOLDER, &blobs::FOLDER, &live::FOLDER]) {
+    for folder in FOLDERS.iter().chain([&manifest::FOLDER, &blob_files::FOLDER, &rollout_log::FOLDER]) {
         refuse_link(fs, &store.join(folder))?;
     }
     let latest = Manifest::latest(fs, store)?;
@@ -40,7 +41,7 @@ pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest>
         plan.carry_out(fs)?;
     }
     remove_old(fs, store, &manifest, sync)?;
-    blobs::remove_unfinished(fs, store)?;
+    blob_files::remove_unfinished(fs, store)?;
     // A store of an older version lacks the folders that came later.
     if FOLDERS.iter().any(|&folder| is_new || !manifest.segments.contains_key(folder)) {
         let changed = create_folders(fs, store)?;

@@ -10,11 +10,12 @@ use arrow_buffer::Buffer;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Sync;
 use super::blocks::{self, Block, Index};
 use super::folders::key_of;
+use super::footer::{Bounds, FooterRange};
 use super::fs::{Fs, MOST_BYTES, failed, write_with};
-use super::united::Rows;
+use super::merged_columns::Rows;
+use super::sync::Sync;
 use crate::{Error, ErrorKind, Result};
 
 /// Blocks that lie side by side are read at once, up to so many bytes.
@@ -34,7 +35,7 @@ pub(super) struct Segment {
     /// Smallest and greatest value of other columns that rows are chosen by. An older version did not say.
     bounds: Arc<Bounds>,
     /// The bytes behind its blocks.
-    footer: Footer,
+    footer: FooterRange,
     /// Blocks of a file whose footer does not tell of them, because an older version wrote it.
     listed: Option<Arc<[Block]>>,
     /// Whether its name does not tell its commit, as in stores of the first version.
@@ -42,13 +43,6 @@ pub(super) struct Segment {
     /// What its footer says, once it was read. Copies of a segment share it.
     index: Arc<OnceLock<Index>>,
 }
-
-/// Smallest and greatest value of some columns.
-pub type Bounds = BTreeMap<String, (i64, i64)>;
-
-/// Where the footer of a file begins, where the file ends, and the hash of what lies between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Footer(u64, u64, u64);
 
 impl PartialEq for Segment {
     fn eq(&self, other: &Self) -> bool {
@@ -66,7 +60,7 @@ struct Written {
     first_row: u64,
     commit: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    sealed: Option<(u64, (i64, i64), Footer)>,
+    sealed: Option<(u64, (i64, i64), FooterRange)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     blocks: Vec<Block>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -101,7 +95,7 @@ impl TryFrom<Written> for Segment {
         let begin = blocks.last().map_or(0, |block| block.end);
         blocks::check_order(&blocks, begin)?;
         let rows = blocks.iter().try_fold(0_u64, |rows, block| rows.checked_add(block.rows)).ok_or("too many rows")?;
-        let (keys, footer) = (blocks::bounds_of(&blocks), Footer(begin, last.end, last.hash));
+        let (keys, footer) = (blocks::bounds_of(&blocks), FooterRange(begin, last.end, last.hash));
         let listed = Some(blocks.into());
         Ok(Self { first_row, commit, rows, keys, bounds, footer, listed, is_named_by_row, index })
     }
@@ -125,7 +119,7 @@ impl Segment {
             rows: 0,
             keys: (0, 0),
             bounds: Arc::default(),
-            footer: Footer(0, 0, 0),
+            footer: FooterRange(0, 0, 0),
             listed: None,
             is_named_by_row: false,
             index: Arc::default(),
@@ -141,14 +135,14 @@ impl Segment {
             rows: blocks.iter().map(|block| block.rows).sum(),
             keys: blocks::bounds_of(&blocks),
             bounds: Arc::new(blocks::chosen_between(&rows.1, folder)),
-            footer: Footer(blocks.last().map_or(0, |block| block.end), end, hash),
+            footer: FooterRange(blocks.last().map_or(0, |block| block.end), end, hash),
             ..self
         })
     }
 
     /// Number of the row after its last one, where what is said of it can be.
     pub(super) fn checked_end(&self) -> Option<u64> {
-        let Footer(begin, end, _) = self.footer;
+        let FooterRange(begin, end, _) = self.footer;
         // No file of ours comes near: a length that is read into memory must be one that can be.
         let sane = begin < end && end - begin <= MOST_BYTES && end < 1 << 48;
         self.first_row.checked_add(self.rows).filter(|_| sane)
@@ -246,7 +240,7 @@ impl Segment {
         if let Some(index) = self.index.get() {
             return Ok(index);
         }
-        let Footer(begin, end, hash) = self.footer;
+        let FooterRange(begin, end, hash) = self.footer;
         let bytes = bytes_of(fs, path, begin..end)?;
         check_hash(path, &bytes, begin..end, hash)?;
         let index = Index::read(path, &bytes, begin, self.rows, self.listed.clone())?;

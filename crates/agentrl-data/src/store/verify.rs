@@ -82,7 +82,7 @@ impl Store {
             }
             Err(error) => return Err(error),
         }
-        findings.0.extend(self.verify_journals()?);
+        findings.0.extend(self.verify_rollout_logs()?);
         for hash in self.blobs_in_use(0..self.head.end("nodes"), check)? {
             check()?;
             match self.blob(&hash) {

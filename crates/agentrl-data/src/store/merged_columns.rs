@@ -1,7 +1,7 @@
-//! Rows of batches that have different columns, or say different things about them, in one file.
+//! Rows of batches with different columns, or different metadata, in one file.
 //!
-//! The columns of such a file are those of all its rows, null where a row has none. Its metadata tells which rows have
-//! which: what is read has the columns that were written, and stock tools see one table.
+//! Such a file has the columns of all its rows, null if a row has none. Its metadata records which rows have which columns: a
+//! reader gets the columns that were written, and stock tools see one table.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,14 +21,15 @@ const OF_TOKENS: &str = "_of_tokens";
 /// Which rows of a file have which columns.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Parts {
-    kinds: Vec<Kind>,
-    /// The kind of the first rows and how many there are, of the next ones, …
+    #[serde(rename = "kinds")]
+    column_sets: Vec<ColumnSet>,
+    /// The columns of the first rows and how many there are, of the next ones, …
     rows: Vec<(usize, u64)>,
 }
 
 /// Columns as a batch had them.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kind {
+struct ColumnSet {
     /// Name, place in the file, and whether it may be null.
     columns: Vec<(String, usize, bool)>,
     metadata: BTreeMap<String, String>,
@@ -38,7 +39,7 @@ struct Kind {
 pub(super) type Rows = (SchemaRef, Vec<RecordBatch>);
 
 /// Parts as the rows of few files: of one, unless a column changes its type.
-pub(super) fn united(parts: Vec<RecordBatch>) -> Result<Vec<Rows>> {
+pub(super) fn merge_columns(parts: Vec<RecordBatch>) -> Result<Vec<Rows>> {
     let mut files: Vec<Vec<RecordBatch>> = Vec::new();
     let mut types: HashMap<(String, bool), DataType> = HashMap::new();
     for part in parts {
@@ -54,7 +55,7 @@ pub(super) fn united(parts: Vec<RecordBatch>) -> Result<Vec<Rows>> {
             None => files.push(vec![part]),
         }
     }
-    files.into_iter().map(unite).collect()
+    files.into_iter().map(merge_into_one).collect()
 }
 
 /// A column is told from others by its name, and a list of token values from one value.
@@ -62,7 +63,7 @@ fn key(field: &Field) -> (String, bool) {
     (field.name().clone(), matches!(field.data_type(), DataType::List(_)))
 }
 
-fn unite(parts: Vec<RecordBatch>) -> Result<Rows> {
+fn merge_into_one(parts: Vec<RecordBatch>) -> Result<Rows> {
     let Some(first) = parts.first().map(RecordBatch::schema) else {
         return Err(Error::internal("a file has no rows"));
     };
@@ -97,25 +98,25 @@ fn unite(parts: Vec<RecordBatch>) -> Result<Rows> {
             field.set_name(format!("{}{OF_TOKENS}", field.name()));
         }
     }
-    let (mut kinds, mut known, mut rows) = (Vec::new(), HashMap::new(), Vec::new());
+    let (mut column_sets, mut known, mut rows) = (Vec::new(), HashMap::new(), Vec::new());
     for part in &parts {
         let schema = part.schema();
         let columns =
             schema.fields().iter().map(|field| (field.name().clone(), places[&key(field)], field.is_nullable()));
-        let kind = Kind {
+        let columns = ColumnSet {
             columns: columns.collect(),
             metadata: schema.metadata().iter().map(|(key, text)| (key.clone(), text.clone())).collect(),
         };
-        let kind_number = *known.entry(to_json(&kind)?).or_insert_with(|| {
-            kinds.push(kind);
-            kinds.len() - 1
+        let number = *known.entry(to_json(&columns)?).or_insert_with(|| {
+            column_sets.push(columns);
+            column_sets.len() - 1
         });
-        match rows.last_mut().filter(|(kind, _)| *kind == kind_number) {
+        match rows.last_mut().filter(|(last, _)| *last == number) {
             Some((_, count)) => *count += part.num_rows() as u64,
-            None => rows.push((kind_number, part.num_rows() as u64)),
+            None => rows.push((number, part.num_rows() as u64)),
         }
     }
-    metadata.insert(KEY.to_owned(), to_json(&Parts { kinds, rows })?);
+    metadata.insert(KEY.to_owned(), to_json(&Parts { column_sets, rows })?);
     let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
     let parts = parts.iter().map(|part| {
         let mut columns: Vec<Option<ArrayRef>> = vec![None; schema.fields().len()];
@@ -150,13 +151,13 @@ impl Parts {
     pub(super) fn divide(&self, name: &str, rows: &RecordBatch, from: u64) -> Result<Vec<RecordBatch>> {
         let corrupt = || Error::corrupt(format!("{name} has other parts than its metadata says"));
         let (mut divided, mut begin, mut at) = (Vec::new(), 0_u64, 0_usize);
-        for &(kind, count) in &self.rows {
+        for &(number, count) in &self.rows {
             let end = begin.checked_add(count).ok_or_else(corrupt)?;
             let wanted = from + at as u64;
             if at < rows.num_rows() && begin <= wanted && wanted < end {
                 let length = (end - wanted).min((rows.num_rows() - at) as u64) as usize;
-                let kind = self.kinds.get(kind).ok_or_else(corrupt)?;
-                divided.push(kind.restore(&rows.slice(at, length)).map_err(|_| corrupt())?);
+                let columns = self.column_sets.get(number).ok_or_else(corrupt)?;
+                divided.push(columns.restore(&rows.slice(at, length)).map_err(|_| corrupt())?);
                 at += length;
             }
             begin = end;
@@ -165,7 +166,7 @@ impl Parts {
     }
 }
 
-impl Kind {
+impl ColumnSet {
     fn restore(&self, rows: &RecordBatch) -> Result<RecordBatch> {
         let schema = rows.schema();
         let (mut fields, mut columns) = (Vec::new(), Vec::new());
