@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, thread_pool};
 
 /// Two arguments must have one value for each other's value.
 pub(crate) fn same_length(name: &str, length: usize, other: &str, expected: usize) -> Result<()> {
@@ -41,7 +41,7 @@ pub(crate) fn column<T: Float>(
     valid: Option<&[bool]>,
 ) -> Result<()> {
     same_length(name, values.len(), other, expected)?;
-    par::each(par::pieces(values.len()), |piece| finite_piece(name, values, valid, piece)).map(drop)
+    thread_pool::map(thread_pool::pieces(values.len()), |piece| finite_piece(name, values, valid, piece)).map(drop)
 }
 
 /// Some rows of a column must hold numbers where they are valid.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::check::{finite_piece, mask_length, same_length};
 use crate::keys::pair;
 use crate::simd::ascend;
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, thread_pool};
 
 /// Values by group, and how each row votes in the statistics of its group.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ impl<'a, T: Float> Columns<'a, T> {
         let rows = self.values.len();
         same_length("groups", self.groups.len(), self.name, rows)?;
         self.check_lengths()?;
-        let found = par::each(par::pieces(rows), |piece| {
+        let found = thread_pool::map(thread_pool::pieces(rows), |piece| {
             // With the id before, so that pieces hang together.
             let ids = &self.groups[piece.start.saturating_sub(1)..piece.end];
             let sorted = ascend(ids);
@@ -75,7 +75,7 @@ impl<'a, T: Float> Columns<'a, T> {
     /// Checks lengths, values and weights.
     pub(crate) fn check_rows(&self) -> Result<()> {
         self.check_lengths()?;
-        par::each(par::pieces(self.values.len()), |piece| self.check_piece(piece)).map(drop)
+        thread_pool::map(thread_pool::pieces(self.values.len()), |piece| self.check_piece(piece)).map(drop)
     }
 
     pub(super) fn check_lengths(&self) -> Result<()> {

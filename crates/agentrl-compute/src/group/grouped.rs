@@ -9,7 +9,7 @@ use super::lanes::{self, Sink};
 use super::moments::{Moments, Statistics};
 use super::scattered::{Groups, Scattered};
 use super::votes::{Buffer, Read, Votes};
-use crate::par::{self, PIECE};
+use crate::thread_pool::{self, PIECE};
 use crate::{Error, Float, Result, simd};
 
 /// Rows of a large group that are read at once.
@@ -116,7 +116,7 @@ impl<'a, T: Float> Columns<'a, T> {
 /// The first row of each group, of ids that never decrease, and the number of rows.
 fn starts<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<u32>> {
     let groups = columns.groups;
-    let found = par::each(par::pieces(groups.len()), |piece| {
+    let found = thread_pool::map(thread_pool::pieces(groups.len()), |piece| {
         columns.check_piece(piece.clone())?;
         // Of the groups after the one of the row before, from the last row to the first, which is the one that stays.
         let next = if piece.start == 0 { 0 } else { groups[piece.start - 1] + 1 };
@@ -146,7 +146,7 @@ pub(super) fn by_id<R: Copy + Sync, O: Send>(
     made: &[R],
     fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
 ) -> Result<()> {
-    par::fill(out, |start, piece| {
+    thread_pool::fill(out, |start, piece| {
         let mut labels = Vec::new();
         in_blocks(start, piece, |start, piece, of_rows| {
             let groups = groups.read(start..start + piece.len(), &mut labels);
@@ -201,7 +201,7 @@ impl<T: Float> Grouped<'_, T> {
         }
         self.share(pieces, work, |groups, out, made| {
             let (row, starts) = (starts[groups.start] as usize, &starts[groups.start + 1..]);
-            par::fill(out, |start, piece| {
+            thread_pool::fill(out, |start, piece| {
                 let mut run = starts.partition_point(|&end| end as usize <= row + start);
                 in_blocks(row + start, piece, |start, piece, of_rows: &mut Vec<R>| {
                     while of_rows.len() < piece.len() {
@@ -259,14 +259,14 @@ impl<T: Float> Grouped<'_, T> {
         let (mut done, mut small) = (Vec::new(), Vec::new());
         for piece in pieces {
             if self.is_large(&piece.0) {
-                done.extend(par::each(take(&mut small), each)?);
+                done.extend(thread_pool::map(take(&mut small), each)?);
                 // Its pieces are shared, so it is not.
                 done.push(each(piece)?);
             } else {
                 small.push(piece);
             }
         }
-        done.extend(par::each(small, each)?);
+        done.extend(thread_pool::map(small, each)?);
         Ok(done)
     }
 
@@ -441,7 +441,7 @@ impl<T: Float> Group<'_, '_, T> {
             let end = rows.end;
             rows.step_by(size).map(move |start| start..end.min(start + size as u32))
         };
-        par::each(parts(rows, PIECE).collect(), |piece| {
+        thread_pool::map(parts(rows, PIECE).collect(), |piece| {
             let mut buffer = Buffer::default();
             Ok(parts(piece, BLOCK).fold(none, |found, block| {
                 buffer.clear();

@@ -11,8 +11,8 @@ use super::runs;
 use super::scattered::{FEW, Groups};
 use crate::check::{finite, same_length};
 use crate::keys::{Ids, Labels};
-use crate::par::Alone;
 use crate::simd::{BLOCK, wide, within};
+use crate::thread_pool::SingleThreaded;
 use crate::{Error, Float, Result};
 
 thread_local! {
@@ -151,7 +151,7 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
     if !whole && runs::fill(ids, out, some_groups).is_some() {
         return Ok(());
     }
-    let _alone = (ids.rows() <= FEW).then(Alone::begin);
+    let _alone = (ids.rows() <= FEW).then(SingleThreaded::begin);
     // Of many rows that stand anywhere no column of labels is made, unless their ids are far apart.
     let range = if whole || ids.rows() <= FEW { None } else { ids.label_range()? };
     if let Some(range) = range.filter(|range| !range.sorted) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::Result;
 use crate::keys::Ids;
-use crate::par::{self, PIECE};
+use crate::thread_pool::{self, PIECE};
 
 /// Rows of the groups that are worked on at once: all that is known of them fits a core's own memory.
 const ROWS: usize = 1 << 12;
@@ -30,7 +30,7 @@ pub(super) fn fill<O: Send>(
         pieces.push((start, piece));
         (start, out) = (end, rest);
     }
-    let made = par::each(pieces, |(start, piece)| Ok(fill_piece(ids, start, piece, &work)));
+    let made = thread_pool::map(pieces, |(start, piece)| Ok(fill_piece(ids, start, piece, &work)));
     made.ok()?.into_iter().collect()
 }
 

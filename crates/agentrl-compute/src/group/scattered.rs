@@ -10,7 +10,7 @@ use super::columns::Columns;
 use super::lanes::{self, Sink};
 use super::votes::Buffer;
 use crate::keys::{Ids, LabelRange};
-use crate::{Float, Result, par};
+use crate::{Float, Result, thread_pool};
 
 /// Votes of a bucket.
 const BUCKET: usize = 1 << 13;
@@ -21,11 +21,11 @@ const BUCKETS: usize = 1 << 8;
 /// Bits that a group's place in its bucket and a row's in its piece have at most.
 const BITS: u32 = u16::BITS;
 
-const _: () = assert!(par::PIECE <= 1 << BITS);
+const _: () = assert!(thread_pool::PIECE <= 1 << BITS);
 
 /// Rows that are few enough to be sorted into their groups at once, by one thread: several would be woken for each of several
 /// passes over little more than a piece.
-pub(super) const FEW: usize = 2 * par::PIECE;
+pub(super) const FEW: usize = 2 * thread_pool::PIECE;
 
 /// The group of each row.
 #[derive(Clone, Copy)]
@@ -113,9 +113,9 @@ impl<'a, T: Float> Scattered<'a, T> {
         let buckets = rows.div_ceil(BUCKET).clamp(1, BUCKETS);
         let bits = groups.div_ceil(buckets).next_power_of_two().trailing_zeros().min(BITS);
         let buckets = groups.div_ceil(1 << bits);
-        let mut room = room.map(|room| room.chunks_mut(par::PIECE));
+        let mut room = room.map(|room| room.chunks_mut(thread_pool::PIECE));
         let lent = |rows: Range<usize>| (rows, room.as_mut().and_then(Iterator::next));
-        let pieces = par::each(par::pieces(rows).into_iter().map(lent).collect(), |(rows, lent)| {
+        let pieces = thread_pool::map(thread_pool::pieces(rows).into_iter().map(lent).collect(), |(rows, lent)| {
             columns.check_piece(rows.clone())?;
             let own = || Room::Own(vec![T::from_f64(0.0); rows.len()]);
             let piece = Piece {
@@ -302,7 +302,7 @@ mod tests {
     /// Rows of many pieces and buckets find their way back: the first row of each group that has its largest value.
     #[test]
     fn votes_keep_their_rows() -> Result<()> {
-        let rows = 3 * par::PIECE + 5;
+        let rows = 3 * thread_pool::PIECE + 5;
         let draw = |seed: u64, row: usize| uniform(seed, row as u64);
         let groups: Vec<u32> = (0..rows).map(|row| (draw(1, row) * 20_000.0) as u32).collect();
         // Few values, so that several rows have the largest.
@@ -317,7 +317,7 @@ mod tests {
         }
         let columns = Columns { valid: Some(&valid), ..Columns::new("values", &values, &groups) };
         for threads in [1, 4] {
-            par::set_threads(threads)?;
+            thread_pool::set_threads(threads)?;
             assert!(arg_extreme(&columns, true)? == expected, "{threads}");
         }
         Ok(())

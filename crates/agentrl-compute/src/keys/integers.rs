@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::hasher::mix;
 use super::table::{self, Keys};
 use crate::simd::{ascend, wide};
-use crate::{Result, par};
+use crate::{Result, thread_pool};
 
 /// A whole number that can be a key: as many bits as it has, whatever its sign.
 pub trait Integer: Copy + Send + Sync + PartialOrd {
@@ -123,7 +123,7 @@ fn labels<K: Integer>(keys: &[K], spans: &[Span]) -> Result<Labels<'static>> {
     }
     table::check(keys.len())?;
     let mut labels = vec![0; keys.len()];
-    par::fill(&mut labels, |start, piece| {
+    thread_pool::fill(&mut labels, |start, piece| {
         piece.iter_mut().zip(&keys[start..]).for_each(|(place, &key)| *place = label(key, least));
         Ok(())
     })?;
@@ -155,7 +155,7 @@ struct Span {
 
 /// Of each piece, with the key before it, so that pieces hang together.
 fn spans<K: Integer>(keys: &[K]) -> Result<Vec<Span>> {
-    par::each(par::pieces(keys.len()), |piece| {
+    thread_pool::map(thread_pool::pieces(keys.len()), |piece| {
         let keys = &keys[piece.start.saturating_sub(1)..piece.end];
         let sorted = ascend(keys);
         let (least, most) = if sorted {

@@ -99,7 +99,7 @@ fn clusters_of(texts: &[&str], groups: &[u32], count: usize, threshold: f64, sim
                 )));
             }
             room("hashes", hashes, size_of::<u64>() * (texts.len() + 1))?;
-            let sketches = crate::par::each(texts.to_vec(), |text| Ok(minima(text, words, hashes)))?;
+            let sketches = crate::thread_pool::map(texts.to_vec(), |text| Ok(minima(text, words, hashes)))?;
             let mut buckets: Map<u64, Vec<u32>> = Map::default();
             let mut first_rows = Vec::new();
             Ok(greedy(texts.len(), |row, next| {

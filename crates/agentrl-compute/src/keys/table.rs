@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::par;
+use crate::thread_pool;
 use crate::{Error, Result};
 
 /// Ids of the keys of some rows.
@@ -46,16 +46,16 @@ pub(super) fn in_runs<K: PartialEq + Sync>(keys: &[K]) -> Result<Keys> {
     // Each piece with the key before it; of the first piece, the first key itself.
     let with_before = |piece: &Range<usize>| &keys[piece.start.saturating_sub(1)..piece.end];
     let starts = |pair: &[K]| u32::from(pair[0] != pair[1]);
-    let pieces = par::pieces(keys.len());
-    let counts = par::each(pieces.clone(), |piece| Ok(with_before(&piece).windows(2).map(starts).sum::<u32>()))?;
+    let pieces = thread_pool::pieces(keys.len());
+    let counts = thread_pool::map(pieces.clone(), |piece| Ok(with_before(&piece).windows(2).map(starts).sum::<u32>()))?;
     let mut ids = vec![0; keys.len()];
     let mut last = 0;
     let mut items = Vec::with_capacity(pieces.len());
-    for ((place, piece), count) in ids.chunks_mut(par::PIECE).zip(pieces).zip(counts) {
+    for ((place, piece), count) in ids.chunks_mut(thread_pool::PIECE).zip(pieces).zip(counts) {
         items.push((place, piece, last));
         last += count;
     }
-    par::each(items, |(place, piece, mut id)| {
+    thread_pool::map(items, |(place, piece, mut id)| {
         let place = if piece.start == 0 { &mut place[1..] } else { place };
         for (place, pair) in place.iter_mut().zip(with_before(&piece).windows(2)) {
             id += starts(pair);
@@ -84,7 +84,8 @@ pub(super) fn hashed<K: Copy + PartialEq>(
 ) -> Result<Keys> {
     check(rows)?;
     let bits = rows.div_ceil(BUCKET).next_power_of_two().trailing_zeros().min(MOST);
-    let mut pieces = par::each(par::pieces(rows), |piece| Ok(Runs::of(piece, &key, &hash).in_buckets(bits)))?;
+    let mut pieces =
+        thread_pool::map(thread_pool::pieces(rows), |piece| Ok(Runs::of(piece, &key, &hash).in_buckets(bits)))?;
     let mut buckets: Vec<Vec<&mut [Run]>> = (0..1 << bits).map(|_| Vec::with_capacity(pieces.len())).collect();
     for Runs { runs, ends } in &mut pieces {
         let mut runs = &mut runs[..];
@@ -92,7 +93,7 @@ pub(super) fn hashed<K: Copy + PartialEq>(
             bucket.push(runs.split_off_mut(..length).unwrap_or_default());
         }
     }
-    let mut first = par::each(buckets, |bucket| {
+    let mut first = thread_pool::map(buckets, |bucket| {
         let mut table = Table::new(1024);
         for run in bucket.into_iter().flatten() {
             run.0 = table.id(*run, key(run.1 as usize));
@@ -101,9 +102,9 @@ pub(super) fn hashed<K: Copy + PartialEq>(
     })?;
     let count = number(rows, &mut first)?;
     let mut ids = vec![NONE; rows];
-    let pieces: Vec<_> = ids.chunks_mut(par::PIECE).zip(pieces).enumerate().collect();
-    par::each(pieces, |(place, (piece, Runs { runs, ends }))| {
-        let start = (place * par::PIECE) as u32;
+    let pieces: Vec<_> = ids.chunks_mut(thread_pool::PIECE).zip(pieces).enumerate().collect();
+    thread_pool::map(pieces, |(place, (piece, Runs { runs, ends }))| {
+        let start = (place * thread_pool::PIECE) as u32;
         let mut runs = &runs[..];
         for (first, length) in first.iter().zip(lengths(&ends)) {
             for &(id, row) in runs.split_off(..length).unwrap_or_default() {
@@ -184,7 +185,7 @@ fn number(rows: usize, first: &mut [Vec<Run>]) -> Result<u32> {
         *before = count;
         count += bits.count_ones();
     }
-    par::each(first.iter_mut().collect(), |first| {
+    thread_pool::map(first.iter_mut().collect(), |first| {
         for (_, row) in first {
             let (bits, before) = words[*row as usize / 64];
             *row = before + (bits & ((1 << (*row % 64)) - 1)).count_ones();
@@ -278,14 +279,16 @@ mod tests {
     #[test]
     fn buckets_number_keys_in_order_of_appearance_on_any_number_of_threads() -> Result<()> {
         let hashes: [fn(u64) -> u64; 3] = [|key| uniform_word(key), |key| key << 32, |key| uniform_word(key % 500)];
-        for (rows, kinds, run) in
-            [(par::PIECE - 1, 40_u64, 3), (par::PIECE + 1, 40_000, 1), (3 * par::PIECE + 11, 9000, 2)]
-        {
+        for (rows, kinds, run) in [
+            (thread_pool::PIECE - 1, 40_u64, 3),
+            (thread_pool::PIECE + 1, 40_000, 1),
+            (3 * thread_pool::PIECE + 11, 9000, 2),
+        ] {
             let keys: Vec<u64> = (0..rows as u64).map(|row| uniform_word(row / run) % kinds).collect();
             let expected = naive(&keys);
             for hash in hashes {
                 for threads in [1, 2, 4] {
-                    par::set_threads(threads)?;
+                    thread_pool::set_threads(threads)?;
                     assert!(hashed(rows, |row| keys[row], hash)? == expected, "{rows} {threads}");
                 }
             }

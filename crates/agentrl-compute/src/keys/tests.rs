@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Result, par};
+use crate::{Result, thread_pool};
 
 /// Quadratic and obviously right.
 fn naive<K: PartialEq>(keys: &[K]) -> Keys {
@@ -50,13 +50,13 @@ fn every_width_and_any_number_of_threads() -> Result<()> {
     assert_eq!(dense_integers(&[i8::MIN, i8::MAX, i8::MIN])?.ids, [0, 1, 0]);
     assert_eq!(dense_integers(&[u64::MAX, 0, u64::MAX])?.ids, [0, 1, 0]);
     assert_eq!(dense_integers(&[i64::MAX, i64::MIN, i64::MAX])?.ids, [0, 1, 0]);
-    let rows = 3 * par::PIECE + 11;
+    let rows = 3 * thread_pool::PIECE + 11;
     let keys: Vec<u64> = (0..rows as u64).map(|row| crate::rng::structural_seed(&[row / 5 % 700])).collect();
     let texts: Vec<String> = keys.iter().map(u64::to_string).collect();
     let words: Vec<u128> = keys.iter().map(|&key| u128::from(key) << 32 | 0xC).collect();
     let expected: Vec<u32> = (0..rows as u32).map(|row| row / 5 % 700).collect();
     for threads in [1, 2, 4] {
-        par::set_threads(threads)?;
+        thread_pool::set_threads(threads)?;
         let found = dense_integers(&keys)?;
         assert!(found.count == 700 && found.ids == expected);
         assert_eq!(dense_integers(&label_integers(&keys)?.ids)?, found);

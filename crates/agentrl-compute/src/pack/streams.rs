@@ -1,6 +1,6 @@
 //! Columns of items that become columns of pairs: products of weight and advantage are made where they are added up.
 
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, thread_pool};
 
 /// The weight and the advantage of items, whose products become streams.
 #[derive(Clone, Copy, Debug)]
@@ -153,13 +153,13 @@ pub fn streams(columns: Vec<(Stream<'_>, &mut [f32])>, offsets: &[i64], items: &
         )));
     }
     // Piece by piece, so that the places of a piece's items are at hand for all columns.
-    let mut pieces: Vec<_> = par::pieces(pairs).into_iter().map(|piece| (piece, Vec::new())).collect();
+    let mut pieces: Vec<_> = thread_pool::pieces(pairs).into_iter().map(|piece| (piece, Vec::new())).collect();
     for (column, out) in columns {
-        for ((_, parts), part) in pieces.iter_mut().zip(out.chunks_mut(par::PIECE)) {
+        for ((_, parts), part) in pieces.iter_mut().zip(out.chunks_mut(thread_pool::PIECE)) {
             parts.push((column, part));
         }
     }
-    par::each(pieces, |(piece, parts)| {
+    thread_pool::map(pieces, |(piece, parts)| {
         for (column, out) in parts {
             column.fill(&offsets[piece.start..=piece.end], items, out);
         }

@@ -2,7 +2,7 @@
 
 use crate::check::{same_length, within};
 use crate::rng::uniform;
-use crate::{Error, Result, names, par};
+use crate::{Error, Result, names, thread_pool};
 
 /// Children of a node: a cache line of f64.
 const WIDTH: usize = 8;
@@ -77,7 +77,7 @@ impl SumTree {
         within("exponent", exponent, 0.0, 100.0)?;
         let (rows, most) = (priorities.len(), most_of(priorities.len()));
         let mut leaves = vec![Family([0.0; WIDTH]); rows.div_ceil(WIDTH)];
-        par::fill(&mut leaves, |start, piece| {
+        thread_pool::fill(&mut leaves, |start, piece| {
             for (first, family) in (start * WIDTH..rows).step_by(WIDTH).zip(piece) {
                 for (row, leaf) in (first..rows).zip(&mut family.0) {
                     *leaf = raised(row, priorities[row], exponent, most)?;
@@ -176,7 +176,7 @@ impl SumTree {
         };
         let mut rows = vec![0; count];
         let pieces: Vec<_> = rows.chunks_mut(MANY).enumerate().collect();
-        par::each(pieces, |(place, piece)| {
+        thread_pool::map(pieces, |(place, piece)| {
             let target = |offset| target(place * MANY + offset);
             if stratified {
                 self.walk(piece, count, target);

@@ -162,7 +162,7 @@ fn the_same_key_draws_the_same_rows_whatever_the_number_of_threads() -> Result<(
     let mut tree = SumTree::new(&random(100_000, 4), 0.6)?;
     let mut drawn = Vec::new();
     for threads in [1, 2, 5] {
-        par::set_threads(threads)?;
+        thread_pool::set_threads(threads)?;
         drawn.push(tree.sample(3 * MANY + 7, 11, true)?);
     }
     assert_eq!(drawn[0], drawn[1]);

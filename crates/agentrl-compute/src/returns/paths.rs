@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::check::{finite, same_length};
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, thread_pool};
 
 /// Sequences of rows that stand together, each in time order: trajectories of tokens, of steps, or of one agent's turns.
 #[derive(Clone, Copy, Debug)]
@@ -82,12 +82,12 @@ impl<'a, T: Float> Paths<'a, T> {
         }
         let mut rest = out;
         let mut items = Vec::new();
-        for sequences in par::together(self.offsets.len() - 1, |sequence| self.offsets[sequence] as usize) {
+        for sequences in thread_pool::row_pieces(self.offsets.len() - 1, |sequence| self.offsets[sequence] as usize) {
             let (from, end) = (self.offsets[sequences.start] as usize, self.offsets[sequences.end] as usize);
             items.push((sequences, from, taken(&mut rest, end - from)));
         }
         let columns = inputs.map(|(_, column)| column);
-        par::each(items, |(sequences, from, mut out)| {
+        thread_pool::map(items, |(sequences, from, mut out)| {
             let mut rest = out.each_mut().map(|column| &mut **column);
             for first in sequences.clone().step_by(2) {
                 // Two sequences abreast, as far as both reach: a step waits for the one before it for as long as another takes.

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::simd::BLOCK;
-use crate::{Result, par};
+use crate::{Result, thread_pool};
 
 /// A candidate while the best are sought.
 #[derive(Clone, Copy)]
@@ -45,9 +45,9 @@ pub(super) fn best_of(
     score: impl Fn(usize, f64) -> Result<Option<f64>> + Sync,
     tie: impl Fn(usize) -> f64 + Sync,
 ) -> Result<Vec<i64>> {
-    let step = par::PIECE.max(count.saturating_mul(16));
+    let step = thread_pool::PIECE.max(count.saturating_mul(16));
     let pieces = (0..total).step_by(step).map(|start| start..total.min(start + step)).collect();
-    let kept = par::each(pieces, |piece: Range<usize>| {
+    let kept = thread_pool::map(pieces, |piece: Range<usize>| {
         // The worst of so many that are kept: most rows are worse, and cost a comparison.
         let (mut candidates, mut worst) = (Vec::<Candidate>::new(), least);
         for start in piece.clone().step_by(BLOCK) {

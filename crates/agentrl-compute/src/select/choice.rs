@@ -9,7 +9,7 @@ use crate::check::same_length;
 use crate::keys::FixedHasher;
 use crate::rng::uniform;
 use crate::simd::{BLOCK, exp, wide};
-use crate::{Error, Result, par};
+use crate::{Error, Result, thread_pool};
 
 /// Half of the distance of two neighbouring uniform numbers: with it added, none of them is 0.
 const HALF: f64 = 1.0 / (1_u64 << 54) as f64;
@@ -161,7 +161,7 @@ fn noise_at_most(number: f64) -> f64 {
 /// # Errors
 /// `InvalidInput` if a logit is NaN or plus infinity.
 pub fn log_total(logits: &[f64]) -> Result<f64> {
-    let largest = par::each(par::pieces(logits.len()), |piece| {
+    let largest = thread_pool::map(thread_pool::pieces(logits.len()), |piece| {
         let numbers = piece.clone().zip(&logits[piece]);
         numbers
             .map(|(place, &logit)| bounded("logits", place, logit))
@@ -171,7 +171,7 @@ pub fn log_total(logits: &[f64]) -> Result<f64> {
     if most == f64::NEG_INFINITY {
         return Ok(most);
     }
-    let sums = par::each(par::pieces(logits.len()), |piece| {
+    let sums = thread_pool::map(thread_pool::pieces(logits.len()), |piece| {
         let mut block = [0.0; BLOCK];
         let sum = |numbers: &[f64]| {
             let powers = &mut block[..numbers.len()];
@@ -342,7 +342,7 @@ mod tests {
         let scores: Vec<f64> = rows.iter().map(|row| f64::from((row * 7919 % 1000) as i32)).collect();
         let mut found = Vec::new();
         for threads in [1, 2, 5] {
-            par::set_threads(threads)?;
+            thread_pool::set_threads(threads)?;
             let chosen = (
                 top(&scores, &rows, 1000, 4)?,
                 successive(&scores, &rows, 1000, 4)?,

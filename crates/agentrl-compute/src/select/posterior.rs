@@ -2,7 +2,7 @@
 
 use crate::check::same_length;
 use crate::rng::{uniform, word};
-use crate::{Error, Result, par};
+use crate::{Error, Result, thread_pool};
 
 /// One draw of Beta(alpha, beta) for each row: what a success rate may be, for Thompson sampling.
 ///
@@ -26,7 +26,7 @@ pub fn beta_draws(alpha: &[f64], beta: &[f64], rows: &[i64], key: u64) -> Result
     let mut draws = vec![0.0; alpha.len()];
     // A draw takes as long as dozens of rows of most kernels: few of them are worth a thread.
     let pieces = draws.chunks_mut(PIECE).enumerate().collect();
-    par::each(pieces, |(piece, draws): (usize, &mut [f64])| {
+    thread_pool::map(pieces, |(piece, draws): (usize, &mut [f64])| {
         for (place, draw) in (piece * PIECE..).zip(draws) {
             positive("alpha", place, alpha[place])?;
             positive("beta", place, beta[place])?;

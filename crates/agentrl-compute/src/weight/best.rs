@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::top::{Ties, Top};
 use crate::check::{column, mask_length};
 use crate::simd::{BLOCK, wide};
-use crate::{Float, Result, par};
+use crate::{Float, Result, thread_pool};
 
 /// Scores by which it is guessed between which two the last chosen one lies.
 const SAMPLE: usize = 1 << 14;
@@ -38,7 +38,7 @@ pub(super) fn best_of_checked<T: Float>(scores: &[T], valid: Option<&[bool]>, op
     let mut chosen = vec![false; scores.len()];
     let Some(place) = options.amount.of(votes).checked_sub(1) else { return Ok(chosen) };
     let last = rows.at(place, votes)?;
-    par::fill(&mut chosen, |start, piece| {
+    thread_pool::fill(&mut chosen, |start, piece| {
         let mut numbers = [0.0; BLOCK];
         for (block, chosen) in (start..).step_by(BLOCK).zip(piece.chunks_mut(BLOCK)) {
             let numbers = &mut numbers[..chosen.len()];
@@ -119,7 +119,7 @@ impl<T: Float> Rows<'_, T> {
 
     /// How many scores are below the first of two, and those from there to the second.
     fn between(&self, low: f64, high: f64) -> Result<(usize, Vec<f64>)> {
-        let parts = par::each(par::pieces(self.scores.len()), |piece| {
+        let parts = thread_pool::map(thread_pool::pieces(self.scores.len()), |piece| {
             let (mut numbers, mut near, mut below) = ([0.0; BLOCK], Vec::new(), 0);
             for start in piece.clone().step_by(BLOCK) {
                 let rows = start..piece.end.min(start + BLOCK);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::ratios::{MOST_LOG_RATIO, Ratios, cover};
 use crate::check::same_length;
 use crate::simd::{BLOCK, exp, wide};
-use crate::{Error, Float, Result, names, par};
+use crate::{Error, Float, Result, names, thread_pool};
 
 names! {
     /// What shares one importance weight.
@@ -90,7 +90,7 @@ pub fn importance_weights<T: Float>(
     }
     check_steps(ratios, options)?;
     let bounds = Bounds { least, most, action: options.action };
-    par::fill_rows(ratios.offsets, out, |rows, out| {
+    thread_pool::fill_rows(ratios.offsets, out, |rows, out| {
         let from = ratios.row(rows.start).start;
         ratios.check_tokens(from..from + out.len())?;
         for row in rows {

@@ -7,7 +7,7 @@ use crate::group::{Columns, group_count, quantile};
 use crate::members::Members;
 use crate::quantile::Interpolation;
 use crate::rng::structural_seed;
-use crate::{Float, Result, par};
+use crate::{Float, Result, thread_pool};
 
 /// The rows of each group with the largest scores, or the smallest. Every row counts once. O(n).
 ///
@@ -83,7 +83,7 @@ pub fn above_quantile<T: Float>(columns: &Columns<'_, T>, options: &AboveQuantil
     let columns = Columns { weights: None, units: None, ..*columns };
     let thresholds = quantile(&columns, options.q, options.interpolation)?;
     let mut chosen = vec![false; columns.values.len()];
-    par::fill(&mut chosen, |start, piece| {
+    thread_pool::fill(&mut chosen, |start, piece| {
         for (row, chosen) in (start..).zip(piece) {
             let (score, threshold) = (columns.values[row].to_f64(), thresholds[columns.groups[row] as usize]);
             let above = if options.strict { score > threshold } else { score >= threshold };
@@ -209,7 +209,7 @@ fn choose(columns: &Columns<'_, f64>, pick: impl Fn(&[u32]) -> Vec<u32> + Sync) 
     mask_length(valid, name, scores.len())?;
     column(name, scores, name, scores.len(), valid)?;
     let members = Members::of(groups, group_count("groups", groups)?, valid);
-    let picked = par::each(members.pieces(), |groups| {
+    let picked = thread_pool::map(members.pieces(), |groups| {
         Ok(groups.flat_map(|group| pick(members.rows(group))).collect::<Vec<_>>())
     })?;
     let mut chosen = vec![false; scores.len()];

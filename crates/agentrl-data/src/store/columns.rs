@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use agentrl_compute::par::each;
+use agentrl_compute::thread_pool::map;
 use arrow_array::RecordBatch;
 
 use super::Store;
@@ -174,7 +174,7 @@ fn columns_of(
         }
         arrow_select::concat::concat_batches(&schema, &parts).map_err(arrow_bug)
     };
-    each(loads, |load| Ok(read(load)))?.into_iter().collect()
+    map(loads, |load| Ok(read(load)))?.into_iter().collect()
 }
 
 /// The rows of a range that a file has.
