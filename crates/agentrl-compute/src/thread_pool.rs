@@ -41,7 +41,8 @@ impl Drop for SingleThreaded {
     }
 }
 
-/// Threads that work beside the calling one. One call has them at a time: a short call never waits for the long work of another.
+/// Threads that work beside the calling one. One call has them at a time: a short call never waits for the long work of
+/// another.
 #[derive(Debug)]
 struct Helpers {
     /// The process in which they run: a forked child has none of its parent's threads.

@@ -99,7 +99,7 @@ impl<'a, T: Float> Columns<'a, T> {
     }
 
     /// The means of units as rows of their own, and the row of them for each row here.
-    pub(crate) fn by_unit(&self, units: &[u32]) -> Result<Units> {
+    pub(crate) fn by_unit(&self, units: &[u32]) -> Result<UnitRows> {
         let keys = pair(self.groups, units)?;
         let mut groups = vec![0; keys.count as usize];
         for (&unit, &group) in keys.ids.iter().zip(self.groups) {
@@ -109,13 +109,13 @@ impl<'a, T: Float> Columns<'a, T> {
         let grouped = of_units.grouped(groups.len(), keys.ids.is_sorted())?;
         let means: Vec<f64> = grouped.each(|group| Ok(group.statistics(0)?.mean))?;
         let valid = means.iter().map(|mean| !mean.is_nan()).collect();
-        Ok(Units { means, groups, valid, rows: keys.ids })
+        Ok(UnitRows { means, groups, valid, rows: keys.ids })
     }
 }
 
-/// Units as rows.
+/// The means of units as rows of their own.
 #[derive(Debug)]
-pub(crate) struct Units {
+pub(crate) struct UnitRows {
     /// Mean of each unit; NaN where none of its rows votes.
     pub(crate) means: Vec<f64>,
     pub(crate) groups: Vec<u32>,
@@ -124,7 +124,7 @@ pub(crate) struct Units {
     pub(crate) rows: Vec<u32>,
 }
 
-impl Units {
+impl UnitRows {
     pub(crate) fn columns<'a>(&'a self, name: &'a str) -> Columns<'a, f64> {
         Columns { valid: Some(&self.valid), ..Columns::new(name, &self.means, &self.groups) }
     }

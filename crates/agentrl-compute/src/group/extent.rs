@@ -1,7 +1,7 @@
 //! Count, range and largest weight of some values: an [`Extent`], which fixes the grid of their sums.
 
 use crate::Float;
-use crate::simd::{BLOCK, Lanes, Sum, keep};
+use crate::simd::{BLOCK, Summaries, Summary, keep};
 
 /// How many values there are, between which bounds, and the largest weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,10 +23,10 @@ impl Extent {
     /// Of finite values and their positive weights.
     #[inline]
     pub(crate) fn of<T: Float>(values: &[T], weights: &[f64]) -> Self {
-        let (mut least, mut most) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
-        let (chunks, rest) = values.as_chunks::<LANES>();
+        let (mut least, mut most) = ([f64::INFINITY; VALUES_AT_ONCE], [f64::NEG_INFINITY; VALUES_AT_ONCE]);
+        let (chunks, rest) = values.as_chunks::<VALUES_AT_ONCE>();
         for chunk in chunks {
-            for lane in 0..LANES {
+            for lane in 0..VALUES_AT_ONCE {
                 least[lane] = lesser(chunk[lane].to_f64(), least[lane]);
                 most[lane] = greater(chunk[lane].to_f64(), most[lane]);
             }
@@ -47,7 +47,7 @@ impl Extent {
 
     /// Of those of some values that are valid.
     pub(crate) fn of_valid<T: Float>(values: &[T], valid: Option<&[bool]>) -> Self {
-        let (mut numbers, mut lanes) = ([0.0; BLOCK], Lanes::NONE);
+        let (mut numbers, mut lanes) = ([0.0; BLOCK], Summaries::EMPTY);
         for (place, values) in values.chunks(BLOCK).enumerate() {
             let numbers = &mut numbers[..values.len()];
             T::read(values, numbers);
@@ -56,7 +56,7 @@ impl Extent {
             }
             lanes.add(numbers);
         }
-        let Sum { count, least, most, .. } = lanes.sum();
+        let Summary { count, least, most, .. } = lanes.sum();
         Self { count, least, most, heaviest: f64::from(count > 0) }
     }
 
@@ -92,4 +92,4 @@ pub(super) fn greater(a: f64, b: f64) -> f64 {
 }
 
 /// Values whose range is found at once.
-const LANES: usize = 4;
+const VALUES_AT_ONCE: usize = 4;

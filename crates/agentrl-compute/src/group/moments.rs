@@ -11,7 +11,7 @@ use crate::Float;
 use crate::simd::{BLOCK, keep, wide};
 
 /// Number of values from which on several are squared at once.
-const MANY: usize = 64;
+const SQUARED_AT_ONCE: usize = 64;
 
 /// Sums of weights, values and squares on the grid of an [`Extent`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Moments {
         if weights.is_empty() {
             return grid_moments(&Grid::of(extent), values);
         }
-        let units = Units::of(extent);
+        let units = WeightedGrid::of(extent);
         let [mut weight_sum, mut first, mut second] = [units.empty; 3];
         for (value, &weight) in values.iter().zip(weights) {
             let distance = (value.to_f64() - units.origin) * units.distance;
@@ -79,7 +79,7 @@ fn grid_moments<T: Float>(grid: &Grid, values: &[T]) -> Moments {
     for few in values.chunks(BLOCK) {
         // Sums of few values fit 64 bits, as the values of all grids do.
         let mut sum = 0;
-        if few.len() >= MANY {
+        if few.len() >= SQUARED_AT_ONCE {
             let mut numbers = [0.0; BLOCK];
             T::read(few, &mut numbers[..few.len()]);
             (sum, second) = add_many(grid, &numbers[..few.len()], second);
@@ -121,7 +121,7 @@ fn add_many(grid: &Grid, numbers: &[f64], squares: i128) -> (i64, i128) {
 
 /// How values with weights enter their sums: both scaled by powers of two to at most 2.
 #[derive(Clone, Copy, Debug)]
-struct Units {
+struct WeightedGrid {
     origin: f64,
     /// Distances from the origin are below two to the power of this plus one.
     order: i32,
@@ -130,7 +130,7 @@ struct Units {
     empty: Accumulator,
 }
 
-impl Units {
+impl WeightedGrid {
     fn of(extent: Extent) -> Self {
         let origin = extent.origin();
         let furthest = (extent.most - origin).abs().max((extent.least - origin).abs());
@@ -189,7 +189,7 @@ impl Statistics {
         if moments.weight == 0 {
             return Self::new(extent, count as f64, ddof, least, (0.0, 0));
         }
-        let units = Units::of(extent);
+        let units = WeightedGrid::of(extent);
         let weight = units.empty.with(moments.weight).divided_by(1.0) / units.weight;
         let (mean, variance) =
             if least < most { weighted_moments(extent, moments, weight - f64::from(ddof)) } else { (least, (0.0, 0)) };
@@ -215,13 +215,13 @@ impl Statistics {
 
 /// Of groups of up to two to the power of this the sums fit 64 bits, and what is rounded away is nothing: that saves divisions
 /// of integers, which would cost as much as all the rest.
-const SMALL: i32 = 12;
+const SMALL_GROUP_BITS: i32 = 12;
 
 /// Mean, and the variance times a power of four with the exponent of its root.
 #[inline]
 fn plain_moments(votes: u64, grid: &Grid, Moments { first, second, .. }: Moments, divisor: f64) -> (f64, (f64, i32)) {
     let count = votes as f64;
-    let (mean, variance) = if headroom(votes) <= SMALL {
+    let (mean, variance) = if headroom(votes) <= SMALL_GROUP_BITS {
         let mean = first as i64 as f64 / count;
         // The sum of squares about the nearest integer m, exactly; about the mean itself it is less by at most a quarter for
         // each value, which no float near a square of half of the grid's digits can say.
@@ -250,7 +250,7 @@ fn squares_of_many(count: i128, first: i128, second: i128) -> f64 {
 
 /// The same of values with weights.
 fn weighted_moments(extent: Extent, moments: Moments, divisor: f64) -> (f64, (f64, i32)) {
-    let units = Units::of(extent);
+    let units = WeightedGrid::of(extent);
     let [weight, first, second] = [moments.weight, moments.first, moments.second].map(Double::of);
     let mean = first.0 / weight.0;
     // Σ w (d - q)² = Σ w d² - q (2 Σ w d - q Σ w), whatever q is; 106 digits, for the terms may nearly cancel.

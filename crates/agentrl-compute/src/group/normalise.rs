@@ -1,14 +1,14 @@
-//! Values compared with their group: the one operator behind GRPO, RLOO, whitening and their relatives.
+//! Values compared with their group: the operator of GRPO, RLOO, whitening and their relatives.
 
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::columns::{Columns, Units};
-use super::grouped::{Group, Stand, by_id};
+use super::buckets::{GroupIds, SINGLE_BUCKET_ROWS};
+use super::columns::{Columns, UnitRows};
+use super::grouped::{Group, RowOrder, fill_by_group};
 use super::options::{Center, Options, Scale};
 use super::rule::{Line, Maker, Rule, rules};
 use super::runs;
-use super::scattered::{FEW, Groups};
 use crate::check::{finite, same_length};
 use crate::keys::{Ids, Labels};
 use crate::simd::{BLOCK, wide, within};
@@ -16,8 +16,8 @@ use crate::thread_pool::SingleThreaded;
 use crate::{Error, Float, Result};
 
 thread_local! {
-    /// Room for the lines of groups, kept for the next call: to get as much anew from the system takes a fifth of the time that all
-    /// else takes.
+    /// Room for the lines of groups, kept for the next call: to get as much anew from the system takes a fifth of the time
+    /// that all else takes.
     static LINES: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
@@ -144,20 +144,20 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
         let columns = columns.part(rows.clone());
         columns.check_piece(0..out.len())?;
         let [baseline, divisor] = [baseline, divisor].map(|column| column.map(|column| &column[rows.clone()]));
-        let rows = Rows { columns: &columns, options, units: None, spreads: None, baseline, divisor };
+        let rows = RowInputs { columns: &columns, options, units: None, spreads: None, baseline, divisor };
         let rule = Maker::new(&columns, starts.len() - 1, true, options)?;
-        rows.compare(Stand::Runs(starts), rule, out)
+        rows.compare(RowOrder::Runs(starts), rule, out)
     };
     if !whole && runs::fill(ids, out, some_groups).is_some() {
         return Ok(());
     }
-    let _alone = (ids.rows() <= FEW).then(SingleThreaded::begin);
+    let _alone = (ids.rows() <= SINGLE_BUCKET_ROWS).then(SingleThreaded::begin);
     // Of many rows that stand anywhere no column of labels is made, unless their ids are far apart.
-    let range = if whole || ids.rows() <= FEW { None } else { ids.label_range()? };
+    let range = if whole || ids.rows() <= SINGLE_BUCKET_ROWS { None } else { ids.label_range()? };
     if let Some(range) = range.filter(|range| !range.sorted) {
-        let rows = Rows { columns, options, units: None, spreads: None, baseline, divisor };
+        let rows = RowInputs { columns, options, units: None, spreads: None, baseline, divisor };
         let rule = Maker::new(columns, range.count, false, options)?;
-        return rows.compare(Stand::Anywhere(Groups::Labels(ids, &range), range.count), rule, out);
+        return rows.compare(RowOrder::Anywhere(GroupIds::Labels(ids, &range), range.count), rule, out);
     }
     let Labels { ids, count, sorted } = ids.labels()?;
     let columns = &Columns { groups: &ids, ..*columns };
@@ -180,29 +180,31 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
             ))
         }
     };
-    let rows = Rows { columns, options, units: units.as_ref(), spreads, baseline, divisor };
+    let rows = RowInputs { columns, options, units: units.as_ref(), spreads, baseline, divisor };
     if let Some(units) = &units {
         let rules = rules(&units.columns(columns.name), count, false, options)?;
-        return by_id(Groups::Given(columns.groups), out, &rules, |start, out, rules| rows.fill(start, out, rules));
+        return fill_by_group(GroupIds::Column(columns.groups), out, &rules, |start, out, rules| {
+            rows.fill(start, out, rules)
+        });
     }
-    rows.compare(columns.stand(count, sorted)?, Maker::new(columns, count, sorted, options)?, out)
+    rows.compare(columns.row_order(count, sorted)?, Maker::new(columns, count, sorted, options)?, out)
 }
 
-/// All that a row's result depends on besides its group's rule.
+/// The inputs of each row's result besides its group's rule.
 #[derive(Debug)]
-struct Rows<'a, T> {
+struct RowInputs<'a, T> {
     columns: &'a Columns<'a, T>,
     options: &'a Options,
-    units: Option<&'a Units>,
+    units: Option<&'a UnitRows>,
     /// Groups over which the spread is taken, and their rules.
     spreads: Option<(&'a [u32], Vec<Rule>)>,
     baseline: Option<&'a [f64]>,
     divisor: Option<&'a [f64]>,
 }
 
-impl<T: Float> Rows<'_, T> {
+impl<T: Float> RowInputs<'_, T> {
     /// Fills the results of all rows, by the rule or the line that is made of each group.
-    fn compare<O: Float>(&self, stand: Stand<'_>, maker: Maker<'_>, out: &mut [O]) -> Result<()> {
+    fn compare<O: Float>(&self, stand: RowOrder<'_>, maker: Maker<'_>, out: &mut [O]) -> Result<()> {
         if !self.are_on_lines() {
             let by_group = |group: &mut Group<'_, '_, T>| maker.rule(group);
             return self

@@ -6,7 +6,7 @@ use super::beta;
 use super::columns::Columns;
 use super::extent::greater;
 use super::grouped::{Group, Grouped, Work};
-use super::lanes::{Found, LANES, Sink};
+use super::lanes::{LANES, LaneStatistics, Sink};
 use super::moments::Statistics;
 use super::options::{Center, Options, Scale, Singleton};
 use super::order::median;
@@ -123,7 +123,7 @@ impl<'a> Maker<'a> {
     }
 
     /// The lines of groups in lanes, where values are compared with mean and standard deviation, and whether all are made so.
-    fn are_usual(&self, found: &Found, lines: &mut [Line; LANES]) -> bool {
+    fn are_usual(&self, found: &LaneStatistics, lines: &mut [Line; LANES]) -> bool {
         let (options, fewest) = (self.options, self.fewest as f64);
         wide(
             #[inline(always)]
@@ -199,7 +199,7 @@ struct Lines<'m, 'a> {
 }
 
 impl Sink for Lines<'_, '_> {
-    fn one(&mut self, found: Statistics) {
+    fn push(&mut self, found: Statistics) {
         if self.checked.is_ok() {
             let rule = self.maker.of_statistics(self.first + self.made.len(), &found, (f64::NAN, f64::NAN));
             self.checked = rule.map(|rule| self.made.push(rule.line));
@@ -207,12 +207,12 @@ impl Sink for Lines<'_, '_> {
     }
 
     #[inline(always)]
-    fn several(&mut self, found: &Found, counts: impl ExactSizeIterator<Item = u32> + Clone) {
+    fn push_lanes(&mut self, found: &LaneStatistics, counts: impl ExactSizeIterator<Item = u32> + Clone) {
         let mut lines = [Line::default(); LANES];
         if counts.len() == LANES && self.maker.is_common && self.maker.are_usual(found, &mut lines) {
             self.made.extend_from_slice(&lines);
         } else {
-            counts.enumerate().for_each(|(lane, count)| self.one(found.statistics(lane, count)));
+            counts.enumerate().for_each(|(lane, count)| self.push(found.statistics(lane, count)));
         }
     }
 }

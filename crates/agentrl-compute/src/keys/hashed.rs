@@ -8,7 +8,7 @@ use crate::Result;
 use crate::check::same_length;
 
 /// Rows that are few for [`pair`].
-const FEW: usize = 1 << 9;
+const FEW_PAIRS: usize = 1 << 9;
 
 /// Ids of texts or other byte strings.
 ///
@@ -61,9 +61,9 @@ pub fn dense_words(keys: &[u128]) -> Result<Keys> {
 pub fn pair(first: &[u32], second: &[u32]) -> Result<Keys> {
     same_length("second", second.len(), "first", first.len())?;
     // Where there are few rows, to look into a table with a place for each pair takes half as long as to hash.
-    if first.len() <= FEW {
+    if first.len() <= FEW_PAIRS {
         let [range, width] = [first, second].map(|ids| ids.iter().max().map_or(0, |&most| most as usize + 1));
-        if let Some(places) = range.checked_mul(width).filter(|&places| places <= 2 * FEW) {
+        if let Some(places) = range.checked_mul(width).filter(|&places| places <= 2 * FEW_PAIRS) {
             return table::direct(first.len(), places, |row| first[row] as usize * width + second[row] as usize);
         }
     }

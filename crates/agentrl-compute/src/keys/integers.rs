@@ -59,7 +59,7 @@ pub struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    fn new(ids: Cow<'a, [u32]>, count: usize, spans: &[Span]) -> Self {
+    fn new(ids: Cow<'a, [u32]>, count: usize, spans: &[KeySpan]) -> Self {
         Self { ids, count, sorted: spans.iter().all(|span| span.sorted) }
     }
 }
@@ -115,7 +115,7 @@ pub fn label_integers<K: Integer>(keys: &[K]) -> Result<Labels<'_>> {
     K::labels(keys)
 }
 
-fn labels<K: Integer>(keys: &[K], spans: &[Span]) -> Result<Labels<'static>> {
+fn labels<K: Integer>(keys: &[K], spans: &[KeySpan]) -> Result<Labels<'static>> {
     let (least, range) = range(spans);
     if range >= keys.len() as u64 {
         let Keys { ids, count } = dense_integers(keys)?;
@@ -147,14 +147,14 @@ pub(super) fn label_range<K: Integer>(keys: &[K]) -> Result<Option<LabelRange>> 
 }
 
 /// What is known of the keys of a piece.
-struct Span {
+struct KeySpan {
     least: u64,
     most: u64,
     sorted: bool,
 }
 
 /// Of each piece, with the key before it, so that pieces hang together.
-fn spans<K: Integer>(keys: &[K]) -> Result<Vec<Span>> {
+fn spans<K: Integer>(keys: &[K]) -> Result<Vec<KeySpan>> {
     thread_pool::map(thread_pool::pieces(keys.len()), |piece| {
         let keys = &keys[piece.start.saturating_sub(1)..piece.end];
         let sorted = ascend(keys);
@@ -166,12 +166,12 @@ fn spans<K: Integer>(keys: &[K]) -> Result<Vec<Span>> {
                 || keys.iter().fold((u64::MAX, 0), |(a, b), key| (a.min(key.key()), b.max(key.key()))),
             )
         };
-        Ok(Span { least, most, sorted })
+        Ok(KeySpan { least, most, sorted })
     })
 }
 
 /// The least of all keys, and how far the greatest is from it.
-fn range(spans: &[Span]) -> (u64, u64) {
+fn range(spans: &[KeySpan]) -> (u64, u64) {
     let least = spans.iter().map(|span| span.least).min().unwrap_or(0);
     (least, spans.iter().map(|span| span.most).max().unwrap_or(0) - least)
 }

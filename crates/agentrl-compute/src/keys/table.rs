@@ -14,11 +14,11 @@ pub struct Keys {
     pub count: u32,
 }
 
-const NONE: u32 = u32::MAX;
+const NO_ID: u32 = u32::MAX;
 
 /// Rows are counted in 32 bits, and so are ids.
 pub(super) fn check(rows: usize) -> Result<()> {
-    if rows < NONE as usize {
+    if rows < NO_ID as usize {
         return Ok(());
     }
     Err(Error::overflow(format!("there are {rows} rows; ids are made for at most 2^32 - 2 of them, so split them")))
@@ -27,11 +27,11 @@ pub(super) fn check(rows: usize) -> Result<()> {
 /// Ids of keys that are themselves small numbers, below `range`.
 pub(super) fn direct(rows: usize, range: usize, key: impl Fn(usize) -> usize) -> Result<Keys> {
     check(rows)?;
-    let mut table = vec![NONE; range];
+    let mut table = vec![NO_ID; range];
     let mut count = 0;
     let ids = (0..rows).map(|row| {
         let id = &mut table[key(row)];
-        if *id == NONE {
+        if *id == NO_ID {
             *id = count;
             count += 1;
         }
@@ -67,10 +67,10 @@ pub(super) fn in_runs<K: PartialEq + Sync>(keys: &[K]) -> Result<Keys> {
 }
 
 /// Rows of a bucket: its table, and what it is compared with, fit a core's own memory.
-const BUCKET: usize = 1 << 13;
+const ROWS_PER_BUCKET: usize = 1 << 13;
 
 /// The most bits of a hash that tell buckets apart.
-const MOST: u32 = 8;
+const MAX_BUCKET_BITS: u32 = 8;
 
 /// Ids of keys that can be hashed and compared.
 ///
@@ -83,7 +83,7 @@ pub(super) fn hashed<K: Copy + PartialEq>(
     hash: impl Fn(K) -> u64 + Sync,
 ) -> Result<Keys> {
     check(rows)?;
-    let bits = rows.div_ceil(BUCKET).next_power_of_two().trailing_zeros().min(MOST);
+    let bits = rows.div_ceil(ROWS_PER_BUCKET).next_power_of_two().trailing_zeros().min(MAX_BUCKET_BITS);
     let mut pieces =
         thread_pool::map(thread_pool::pieces(rows), |piece| Ok(Runs::of(piece, &key, &hash).in_buckets(bits)))?;
     let mut buckets: Vec<Vec<&mut [Run]>> = (0..1 << bits).map(|_| Vec::with_capacity(pieces.len())).collect();
@@ -101,7 +101,7 @@ pub(super) fn hashed<K: Copy + PartialEq>(
         Ok(table.first)
     })?;
     let count = number(rows, &mut first)?;
-    let mut ids = vec![NONE; rows];
+    let mut ids = vec![NO_ID; rows];
     let pieces: Vec<_> = ids.chunks_mut(thread_pool::PIECE).zip(pieces).enumerate().collect();
     thread_pool::map(pieces, |(place, (piece, Runs { runs, ends }))| {
         let start = (place * thread_pool::PIECE) as u32;
@@ -111,9 +111,9 @@ pub(super) fn hashed<K: Copy + PartialEq>(
                 piece[(row - start) as usize] = first[id as usize].1;
             }
         }
-        let mut last = NONE;
+        let mut last = NO_ID;
         for id in piece {
-            last = if *id == NONE { last } else { *id };
+            last = if *id == NO_ID { last } else { *id };
             *id = last;
         }
         Ok(())
@@ -197,7 +197,7 @@ fn number(rows: usize, first: &mut [Vec<Run>]) -> Result<u32> {
 
 /// An open-addressed table from hashes to ids.
 struct Table<K> {
-    /// A hash, and the id; `NONE` where the slot is free.
+    /// A hash, and the id; `NO_ID` where the slot is free.
     slots: Vec<(u32, u32)>,
     /// Hash and first row of each id.
     first: Vec<Run>,
@@ -207,7 +207,7 @@ struct Table<K> {
 
 impl<K: PartialEq> Table<K> {
     fn new(slots: usize) -> Self {
-        Self { slots: vec![(0, NONE); slots], first: Vec::new(), keys: Vec::new() }
+        Self { slots: vec![(0, NO_ID); slots], first: Vec::new(), keys: Vec::new() }
     }
 
     /// The id of a row's key; a new one if no row before it has the same.
@@ -216,7 +216,7 @@ impl<K: PartialEq> Table<K> {
         let mut place = hash as usize & mask;
         loop {
             let (found, id) = self.slots[place];
-            if id == NONE {
+            if id == NO_ID {
                 break;
             }
             if found == hash && self.keys[id as usize] == key {
@@ -236,10 +236,10 @@ impl<K: PartialEq> Table<K> {
 
     fn grow(&mut self) {
         let mask = 4 * self.slots.len() - 1;
-        let mut slots = vec![(0, NONE); mask + 1];
+        let mut slots = vec![(0, NO_ID); mask + 1];
         for (id, &(hash, _)) in (0..).zip(&self.first) {
             let mut place = hash as usize & mask;
-            while slots[place].1 != NONE {
+            while slots[place].1 != NO_ID {
                 place = (place + 1) & mask;
             }
             slots[place] = (hash, id);
@@ -274,8 +274,8 @@ mod tests {
         Keys { ids, count: known.len() as u32 }
     }
 
-    /// Many buckets and pieces: keys that come back in other pieces, in runs and alone; hashes that are good, that put most keys
-    /// into one bucket, and of which many keys have the same.
+    /// Many buckets and pieces: keys that come back in other pieces, in runs and alone; hashes that are good, that put most
+    /// keys into one bucket, and of which many keys have the same.
     #[test]
     fn buckets_number_keys_in_order_of_appearance_on_any_number_of_threads() -> Result<()> {
         let hashes: [fn(u64) -> u64; 3] = [|key| uniform_word(key), |key| key << 32, |key| uniform_word(key % 500)];

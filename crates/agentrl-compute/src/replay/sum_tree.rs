@@ -13,7 +13,7 @@ const WIDTH: usize = 8;
 struct Family([f64; WIDTH]);
 
 /// Draws that are worth a thread of their own.
-const MANY: usize = 1 << 13;
+const DRAWS_PER_THREAD: usize = 1 << 13;
 
 /// Nodes a draw that ascending targets walk along, rather than go down to each of them from above.
 const STRIDE: usize = 2;
@@ -39,7 +39,7 @@ pub struct SumTree {
     /// Of each row its priority to the power of the exponent; 0: it is not drawn. Whole families.
     leaves: Vec<Family>,
     /// Nodes over the families of leaves, nodes over those, and so on; the last level is one family.
-    levels: Vec<Level>,
+    levels: Vec<TreeLevel>,
     /// Families of leaves that changed since the sums were made, each once.
     changed: Vec<usize>,
     /// One bit a family of leaves: whether it is in `changed`; for wider use between calls of `once`.
@@ -48,7 +48,7 @@ pub struct SumTree {
 
 /// Nodes, in whole families of siblings.
 #[derive(Clone, Debug, PartialEq)]
-struct Level {
+struct TreeLevel {
     /// What each holds.
     sums: Vec<Family>,
     /// The smallest leaf below it that is not 0; infinite where there is none.
@@ -89,7 +89,7 @@ impl SumTree {
         while nodes > 0 {
             let families = nodes.div_ceil(WIDTH);
             let of = |value| vec![Family([value; WIDTH]); families];
-            levels.push(Level { sums: of(0.0), least: of(f64::INFINITY) });
+            levels.push(TreeLevel { sums: of(0.0), least: of(f64::INFINITY) });
             nodes = if nodes > WIDTH { families } else { 0 };
         }
         let mut seen = vec![0; leaves.len().div_ceil(64)];
@@ -175,9 +175,9 @@ impl SumTree {
             if stratified { (draw as f64 + number) / count as f64 * total } else { number * total }
         };
         let mut rows = vec![0; count];
-        let pieces: Vec<_> = rows.chunks_mut(MANY).enumerate().collect();
+        let pieces: Vec<_> = rows.chunks_mut(DRAWS_PER_THREAD).enumerate().collect();
         thread_pool::map(pieces, |(place, piece)| {
-            let target = |offset| target(place * MANY + offset);
+            let target = |offset| target(place * DRAWS_PER_THREAD + offset);
             if stratified {
                 self.walk(piece, count, target);
             } else {
@@ -286,7 +286,7 @@ impl SumTree {
                 self.seen[node / 64] = 0;
             }
             let (below, above) = self.levels.split_at_mut(place);
-            let Some(Level { sums, least }) = above.first_mut() else { break };
+            let Some(TreeLevel { sums, least }) = above.first_mut() else { break };
             for &node in &nodes {
                 let (sum, smallest) = match below.last() {
                     Some(below) => (total_of(&below.sums[node]), least_of(&below.least[node])),

@@ -163,12 +163,12 @@ fn the_same_key_draws_the_same_rows_whatever_the_number_of_threads() -> Result<(
     let mut drawn = Vec::new();
     for threads in [1, 2, 5] {
         thread_pool::set_threads(threads)?;
-        drawn.push(tree.sample(3 * MANY + 7, 11, true)?);
+        drawn.push(tree.sample(3 * DRAWS_PER_THREAD + 7, 11, true)?);
     }
     assert_eq!(drawn[0], drawn[1]);
     assert_eq!(drawn[0], drawn[2]);
     assert!(drawn[0].is_sorted());
-    assert_ne!(drawn[0], tree.sample(3 * MANY + 7, 12, true)?);
+    assert_ne!(drawn[0], tree.sample(3 * DRAWS_PER_THREAD + 7, 12, true)?);
     Ok(())
 }
 

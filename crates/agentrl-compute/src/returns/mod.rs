@@ -195,9 +195,9 @@ impl Default for VTrace {
 
 /// V-trace advantages and targets.
 ///
-/// With `ρ = min(rho_at_most, e^l)`, `c = lam · min(c_at_most, e^l)`, l the log-probability ratio of target to behaviour policy, and
-/// `δ_t = r_t + gamma · V_{t+1} - V_t`: targets `v_t = V_t + ρ_t δ_t + gamma · c_t (v_{t+1} - V_{t+1})`, advantages
-/// `ρ_t (r_t + gamma · v_{t+1} - V_t)`. Source: arXiv:1802.01561.
+/// With `ρ = min(rho_at_most, e^l)`, `c = lam · min(c_at_most, e^l)`, l the log-probability ratio of target to behaviour
+/// policy, and `δ_t = r_t + gamma · V_{t+1} - V_t`: targets `v_t = V_t + ρ_t δ_t + gamma · c_t (v_{t+1} - V_{t+1})`,
+/// advantages `ρ_t (r_t + gamma · v_{t+1} - V_t)`. Source: arXiv:1802.01561.
 ///
 /// # Errors
 /// As [`gae`]; the caps are at least 0.

@@ -114,7 +114,8 @@ impl<'a, T: Float> Paths<'a, T> {
         self.offsets[sequence.min(end)] as usize..self.offsets[(sequence + 1).min(end)] as usize
     }
 
-    /// Walks over the rows in front of some places, as many of each as the columns have, from states behind them to those before.
+    /// Walks over the rows in front of some places, as many of each as the columns have, from states behind them to those
+    /// before.
     fn walk<S: Copy, const PARTS: usize, const INPUTS: usize, const OUTPUTS: usize>(
         &self,
         inputs: [&[T]; INPUTS],

@@ -8,7 +8,7 @@ use crate::check::within;
 use crate::keys::FixedHasher;
 use crate::{Error, Result};
 
-type Rows<T> = HashMap<u32, T, BuildHasherDefault<FixedHasher>>;
+type PerTurn<T> = HashMap<u32, T, BuildHasherDefault<FixedHasher>>;
 
 /// How a tree is walked down to where it grows next.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +56,7 @@ impl Search {
         }
         // Turns that lead nowhere any more in this call, and virtual visits.
         let mut closed: HashSet<u32, BuildHasherDefault<FixedHasher>> = HashSet::default();
-        let mut pending: Rows<u32> = Rows::default();
+        let mut pending: PerTurn<u32> = PerTurn::default();
         let mut found = Vec::new();
         while found.len() < count && !closed.contains(&NONE) {
             let (mut row, mut way) = (NONE, vec![NONE]);
@@ -105,7 +105,7 @@ impl Search {
     /// A turn that ends its episode is not grown behind but in front of: the walk ends at the turn before it. Walks of one
     /// call count as visits of each other.
     pub fn under_sampled(&self, count: usize) -> Vec<u32> {
-        let mut pending: Rows<u32> = Rows::default();
+        let mut pending: PerTurn<u32> = PerTurn::default();
         let walk = |_| {
             let (mut row, mut way) = (NONE, Vec::new());
             loop {
@@ -137,7 +137,7 @@ impl Search {
     }
 
     /// Visits of a turn, or of the beginning, the virtual ones included.
-    fn seen(&self, row: u32, pending: &Rows<u32>) -> u32 {
+    fn seen(&self, row: u32, pending: &PerTurn<u32>) -> u32 {
         let visits = self.turns.get(row as usize).map_or(self.visits, |turn| turn.visits);
         visits + pending.get(&row).copied().unwrap_or(0)
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
 
-use super::best::{FEW, anywhere, best_of, reached_by};
+use super::best::{ROWS_PER_MASK, anywhere, best_of, reached_by};
 use crate::check::same_length;
 use crate::keys::FixedHasher;
 use crate::rng::uniform;
@@ -90,7 +90,7 @@ pub fn top(scores: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i
         Ok((score > f64::NEG_INFINITY).then_some(score))
     };
     let near = |rows: Range<usize>, worst: f64, may: &mut [u8]| {
-        let (few, rest) = scores[rows].as_chunks::<FEW>();
+        let (few, rest) = scores[rows].as_chunks::<ROWS_PER_MASK>();
         wide(
             #[inline(always)]
             || {

@@ -3,7 +3,7 @@
 use super::ratios::{Ratios, kept};
 use crate::check::same_length;
 use crate::group::{Extent, Grid, total};
-use crate::simd::{BLOCK, Sum, exp_m1, wide};
+use crate::simd::{BLOCK, Summary, exp_m1, wide};
 use crate::{Error, Float, Result, names, thread_pool};
 
 names! {
@@ -147,7 +147,7 @@ pub fn importance_diagnostics<T: Float>(ratios: &Ratios<'_, T>) -> Result<Diagno
     ratios.check()?;
     let rows = thread_pool::row_pieces(ratios.offsets.len() - 1, |row| ratios.offsets[row] as usize);
     let rows = thread_pool::map(rows, |rows| Ok(rows.map(|row| ratios.sum(ratios.row(row))).collect::<Vec<_>>()))?;
-    let rows: Vec<Sum> = rows.into_iter().flatten().filter(|row| row.count > 0).collect();
+    let rows: Vec<Summary> = rows.into_iter().flatten().filter(|row| row.count > 0).collect();
     if rows.is_empty() {
         return Err(Error::invalid("mask has no token that takes part; give at least one"));
     }
