@@ -273,7 +273,7 @@ impl<'a> Reader<'a> {
                 flags: array(steps, "flags")?.as_primitive::<UInt32Type>().value(row),
                 drift: drift.map(|code| Drift::from_code(code).ok_or_else(|| corrupt("drift", code))).transpose()?,
                 drift_at: optional(drift_at, row, |row| drift_at.value(row) as u32),
-                facts: facts::said(steps, row),
+                facts: facts::facts_of_row(steps, row),
             },
         })
     }
@@ -296,7 +296,7 @@ impl<'a> Reader<'a> {
             success: optional(successes, row, |row| successes.value(row) != 0),
             info: (!info.is_null(row)).then(|| info.value(row).to_owned()),
             status: entry.status,
-            facts: facts::said(rows, row),
+            facts: facts::facts_of_row(rows, row),
         };
         Ok(())
     }

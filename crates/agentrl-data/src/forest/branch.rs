@@ -4,7 +4,7 @@ use agentrl_compute::hash::hash_bytes;
 
 use super::steps::{OpenStep, Step};
 use super::trajectory::{Lineage, Note, Ordinal, Trajectory};
-use super::{Forest, Group, Handle, Key, NewNode, Place, StepOutcome, handle, split};
+use super::{Forest, Group, GroupHandle, Handle, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Kind, Status};
 use crate::{Error, Result};
 
@@ -100,7 +100,7 @@ impl Forest {
     }
 
     /// The first trajectory of the episode of one of a group.
-    fn episode_of(&self, trajectory: Handle, key: Key) -> Result<Handle> {
+    fn episode_of(&self, trajectory: Handle, key: GroupHandle) -> Result<Handle> {
         if split(trajectory).0 != key {
             return Err(Error::invalid(format!(
                 "episode is {trajectory}, a trajectory of another group; those of an episode are forked together"

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::frozen_groups::{FrozenGroups, Ids, OnPath, Ordered};
 use super::share::Rest;
-use super::{Forest, Group, Key, Trajectory, rows};
+use super::{Forest, Group, GroupHandle, Trajectory, rows};
 use crate::batch::Batch;
 use crate::{Check, Result};
 
@@ -40,11 +40,11 @@ impl Forest {
     pub fn take_groups(&mut self, partial: bool) -> FrozenGroups {
         let begun = |group: &Group| !group.trajectories.is_empty();
         let ended = |group: &Group| partial || !group.trajectories.iter().any(Trajectory::is_running);
-        let mut open: Vec<Key> =
+        let mut open: Vec<GroupHandle> =
             self.groups.iter().filter(|(_, group)| !begun(group) || !ended(group)).map(|(&key, _)| key).collect();
         // A group waits for those that it is linked with, and so on.
-        let mut waiting: BTreeSet<Key> = open.iter().copied().collect();
-        let mut linked: BTreeMap<Key, Vec<Key>> = BTreeMap::new();
+        let mut waiting: BTreeSet<GroupHandle> = open.iter().copied().collect();
+        let mut linked: BTreeMap<GroupHandle, Vec<GroupHandle>> = BTreeMap::new();
         for &(one, other) in &self.links {
             linked.entry(one).or_default().push(other);
             linked.entry(other).or_default().push(one);

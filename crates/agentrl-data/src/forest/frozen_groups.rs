@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::share::Rest;
-use super::{Group, Handle, Key, Place, Trajectory, split};
+use super::{Group, GroupHandle, Handle, Place, Trajectory, split};
 use crate::batch::{Blobs, NextIds};
 use crate::facts::Facts;
 use crate::schema::{Kind, Origin, Role, Source};
@@ -117,7 +117,7 @@ impl Ordered<'_> {
 }
 
 /// Ids of trajectories by handle, over all groups that are frozen together.
-pub(super) struct Ids<'a>(pub(super) BTreeMap<Key, &'a Ordered<'a>>);
+pub(super) struct Ids<'a>(pub(super) BTreeMap<GroupHandle, &'a Ordered<'a>>);
 
 impl Ids<'_> {
     /// The id of a trajectory; `None` where it has no row.

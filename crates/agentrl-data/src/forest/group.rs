@@ -6,7 +6,7 @@ use agentrl_compute::hash::{hash_bytes, hash_tokens};
 use arrow_array::RecordBatch;
 
 use super::decision::Decision;
-use super::handle::{Key, Place};
+use super::handle::{GroupHandle, Place};
 use super::key::GroupKey;
 use super::node::{NewNode, Node};
 use super::steps::{OpenStep, StepOutcome};
@@ -16,7 +16,7 @@ use crate::schema::Kind;
 /// A group of a forest: its tree of nodes and its trajectories.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
-    pub(super) key: Key,
+    pub(super) key: GroupHandle,
     /// What the caller calls it.
     pub(super) number: u32,
     /// What its seeds and the order of its rows follow from.

@@ -6,8 +6,8 @@ use crate::batch::Batch;
 use crate::{Check, Result};
 
 impl Forest {
-    /// Return a frozen copy of one live group, as [`Forest::freeze_partial`] would freeze it now, and the handle of each row of its
-    /// `trajectories`. The forest stays as it is, and so do its ids: those of the copy are of the copy alone.
+    /// Return a frozen copy of one live group, as [`Forest::freeze_partial`] would freeze it now, and the handle of each row
+    /// of its `trajectories`. The forest stays as it is, and so do its ids: those of the copy are of the copy alone.
     pub fn snapshot(&self, group: u32) -> Result<(Batch, Vec<Handle>)> {
         self.copy_group(group)?.freeze_with_handles(&mut || Ok(()))
     }

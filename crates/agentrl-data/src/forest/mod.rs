@@ -48,7 +48,7 @@ use crate::facts::Facts;
 use crate::schema::{Status, Table};
 use crate::{Error, ErrorKind, Result};
 use group::Group;
-use handle::{Key, Place, handle, next_key, split};
+use handle::{GroupHandle, Place, handle, next_group_handle, split};
 use key::GroupKey;
 use trajectory::{Trajectory, check_rewards};
 
@@ -60,13 +60,13 @@ const MAX_BLOB_BYTES: usize = 64 << 20;
 pub struct Forest {
     iteration: i64,
     seed: u64,
-    groups: BTreeMap<Key, Group>,
+    groups: BTreeMap<GroupHandle, Group>,
     /// The groups by their numbers.
-    keys: BTreeMap<u32, Key>,
+    keys: BTreeMap<u32, GroupHandle>,
     /// The groups in the order in which they freeze.
-    order: BTreeMap<GroupKey, Key>,
+    order: BTreeMap<GroupKey, GroupHandle>,
     /// Pairs of groups with a trajectory in one that answers a trajectory in the other: they freeze together.
-    links: BTreeSet<(Key, Key)>,
+    links: BTreeSet<(GroupHandle, GroupHandle)>,
     /// First ids of new rows: those below are of adopted rows and of the store that they come from.
     base: NextIds,
     blobs: BTreeMap<BlobHash, Arc<[u8]>>,
@@ -161,7 +161,7 @@ impl Forest {
                 other.number
             )));
         }
-        let key = next_key()?;
+        let key = next_group_handle()?;
         self.keys.insert(group, key);
         self.order.insert(origin.clone(), key);
         self.groups.insert(key, Group { key, number: group, origin, task_id: task_id.to_owned(), ..Group::default() });

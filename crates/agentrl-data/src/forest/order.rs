@@ -4,7 +4,7 @@ use agentrl_compute::hash::hash_bytes;
 
 use super::trajectory::{Lineage, Note, Ordinal};
 use super::{Group, StepOutcome, split};
-use crate::facts::{Fact, Said};
+use crate::facts::{Fact, FactValues};
 use crate::{Check, Result};
 
 type Key = [u8; 16];
@@ -195,7 +195,7 @@ impl Bytes {
     }
 
     /// Nothing where nothing was said.
-    fn facts(&mut self, said: &Said) -> &mut Self {
+    fn facts(&mut self, said: &FactValues) -> &mut Self {
         for (name, fact) in said {
             self.text(Some(name));
             match fact {

@@ -9,7 +9,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Float32Type;
 
 use super::steps::{Step, StepOrigin};
-use super::{Forest, Group, Handle, Key, handle, split};
+use super::{Forest, Group, GroupHandle, Handle, handle, split};
 use crate::batch::layout::{Context, Index};
 use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
 use crate::schema::Status;
@@ -28,7 +28,7 @@ pub struct SearchTree {
     /// Seeds of the first tokens of first turns that were read from a table.
     seeds: HashMap<u32, i64>,
     /// The group that is followed.
-    key: Option<Key>,
+    key: Option<GroupHandle>,
     /// Rows of the steps that each trajectory took itself.
     rows: Vec<Vec<u32>>,
     /// Whether each of them was read to its end.

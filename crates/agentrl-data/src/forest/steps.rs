@@ -1,6 +1,6 @@
 //! The steps of trajectories. A step is stored once, by the trajectory that took it, however many branches inherit it.
 
-use crate::facts::Said;
+use crate::facts::FactValues;
 use crate::schema::Drift;
 
 /// What the environment returned to an action.
@@ -22,7 +22,7 @@ pub struct StepOutcome {
     /// Position of the first token that differs.
     pub drift_at: Option<u32>,
     /// What else the environment said, of what the forest declares.
-    pub facts: Said,
+    pub facts: FactValues,
 }
 
 /// Whose action a step is.

@@ -6,7 +6,7 @@ use agentrl_compute::rng::structural_seed;
 
 use super::handle::{Handle, Place};
 use super::steps::{OpenStep, Step, StepOrigin, StepOutcome, Steps};
-use crate::facts::Said;
+use crate::facts::FactValues;
 use crate::schema::{Origin, Role, Source, Status};
 use crate::{Error, Result};
 
@@ -24,12 +24,19 @@ pub struct Finish {
     /// How it ended.
     pub status: Status,
     /// What else the environment said, of what the forest declares.
-    pub facts: Said,
+    pub facts: FactValues,
 }
 
 impl Default for Finish {
     fn default() -> Self {
-        Self { reward: None, rewards: None, success: None, info: None, status: Status::Finished, facts: Said::new() }
+        Self {
+            reward: None,
+            rewards: None,
+            success: None,
+            info: None,
+            status: Status::Finished,
+            facts: FactValues::new(),
+        }
     }
 }
 

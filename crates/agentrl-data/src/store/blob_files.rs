@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use super::fs::{Fs, MOST_BYTES, failed, refuse_link};
+use super::fs::{Fs, MAX_FILE_BYTES, failed, refuse_link};
 use crate::batch::{Blobs, hex};
 use crate::{Error, Result};
 
@@ -47,9 +47,9 @@ pub(super) fn remove_unfinished(fs: &dyn Fs, store: &Path) -> Result<()> {
 
 /// Refuses contents that are not what their hash says.
 pub(super) fn check_blobs(blobs: &Blobs) -> Result<()> {
-    if let Some((hash, content)) = blobs.iter().find(|(_, content)| content.len() as u64 > MOST_BYTES) {
+    if let Some((hash, content)) = blobs.iter().find(|(_, content)| content.len() as u64 > MAX_FILE_BYTES) {
         let bytes = content.len();
-        return Err(Error::invalid(format!("blob {} has {bytes} bytes, but can have {MOST_BYTES}", hex(hash))));
+        return Err(Error::invalid(format!("blob {} has {bytes} bytes, but can have {MAX_FILE_BYTES}", hex(hash))));
     }
     match blobs.iter().find(|(hash, content)| Sha256::digest(content)[..] != hash[..]) {
         None => Ok(()),

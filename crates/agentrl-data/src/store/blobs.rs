@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use sha2::{Digest as _, Sha256};
 
 use super::blob_files::{FOLDER, STAGED, blob_files};
-use super::fs::{MOST_BYTES, failed, read_whole, write};
+use super::fs::{MAX_FILE_BYTES, failed, read_whole, write};
 use super::{Store, Sync};
 use crate::batch::{Blobs, hex};
 use crate::{Error, Result};
@@ -16,7 +16,7 @@ impl Store {
     pub fn blob(&mut self, hash: &[u8; 32]) -> Result<Vec<u8>> {
         self.settle()?;
         let path = self.blob_path(hash);
-        let content = read_whole(self.fs.as_ref(), &path, MOST_BYTES).map_err(|error| match error.kind() {
+        let content = read_whole(self.fs.as_ref(), &path, MAX_FILE_BYTES).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Error::not_found(format!(
                 "the store has no blob {}; hashes are in column blobs of store.nodes",
                 hex(hash)

@@ -11,7 +11,7 @@ use agentrl_compute::thread_pool::map;
 use arrow_array::RecordBatch;
 
 use super::Store;
-use super::folders::{COMPUTED, METRICS, STATES, key_of};
+use super::folders::{COMPUTED_FOLDERS, METRICS, STATES, key_of};
 use super::footer::Bounds;
 use super::fs::Fs;
 use super::segment::{READ_BYTES, Segment, read_run, runs};
@@ -184,7 +184,7 @@ fn shared(segment: &Segment, rows: &Range<u64>) -> Range<u64> {
 
 /// Refuses the name of a folder that is no table and no level of computed columns.
 pub(super) fn check_folder(name: &str) -> Result<()> {
-    if [METRICS, STATES].contains(&name) || COMPUTED.iter().any(|&(folder, _)| folder == name) {
+    if [METRICS, STATES].contains(&name) || COMPUTED_FOLDERS.iter().any(|&(folder, _)| folder == name) {
         return Ok(());
     }
     Table::from_name(name).map(drop)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 
 use super::blob_files::check_blobs;
-use super::folders::{COMPUTED, FOLDERS, METRICS, STATES, WRITE_LOG, key_of, schema_of};
+use super::folders::{COMPUTED_FOLDERS, FOLDERS, METRICS, STATES, WRITE_LOG, key_of, schema_of};
 use super::fs::failed;
 use super::manifest::{self, Manifest};
 use super::merged_columns::merge_columns;
@@ -87,7 +87,7 @@ impl Store {
         let iteration = self.head.iteration;
         self.check_trained(batch, iteration)?;
         let mut rows = Vec::new();
-        for (folder, level) in COMPUTED {
+        for (folder, level) in COMPUTED_FOLDERS {
             rows.extend(batch.computed_table(level)?.map(|table| (folder, table)));
         }
         rows.push((METRICS, measured(iteration, metrics)?));

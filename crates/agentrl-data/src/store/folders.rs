@@ -8,7 +8,7 @@ use crate::batch::Level;
 use crate::schema::{Table, list_of};
 
 /// Folders of computed columns and the level that each holds.
-pub(super) const COMPUTED: [(&str, Level); 3] =
+pub(super) const COMPUTED_FOLDERS: [(&str, Level); 3] =
     [("draw_columns", Level::Draw), ("step_columns", Level::Step), ("node_columns", Level::NodeToken)];
 
 /// What was measured in closed iterations: one row for each number.
@@ -23,7 +23,7 @@ pub(super) const WRITE_LOG: &str = "journal";
 /// All folders, in the order in which their rows refer to each other.
 pub(super) static FOLDERS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let facts = Table::ALL.iter().map(|table| table.name());
-    facts.chain(COMPUTED.iter().map(|&(name, _)| name)).chain([METRICS, STATES, WRITE_LOG]).collect()
+    facts.chain(COMPUTED_FOLDERS.iter().map(|&(name, _)| name)).chain([METRICS, STATES, WRITE_LOG]).collect()
 });
 
 /// The column whose values are looked up in a folder; the others are read whole.
@@ -50,7 +50,8 @@ pub(super) fn in_first_version() -> impl Iterator<Item = &'static str> {
     FOLDERS.iter().copied().filter(|&folder| !is_kept(folder) && folder != STATES)
 }
 
-/// Columns of the tables, of the metrics, of the states and of the log of writes; computed columns have those that the recipe makes.
+/// Columns of the tables, of the metrics, of the states and of the log of writes; computed columns have those that the
+/// recipe makes.
 pub(super) fn schema_of(folder: &str) -> Option<SchemaRef> {
     match folder {
         METRICS => Some(METRICS_SCHEMA.clone()),

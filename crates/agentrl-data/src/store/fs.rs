@@ -85,7 +85,7 @@ pub(crate) fn missing(path: &Path) -> Error {
 }
 
 /// Bytes that are never read at once: a file can claim any length without taking room on the disk.
-pub(crate) const MOST_BYTES: u64 = 4 << 30;
+pub(crate) const MAX_FILE_BYTES: u64 = 4 << 30;
 
 /// All bytes of a file that has no more than some.
 pub(crate) fn read_whole(fs: &dyn Fs, path: &Path, most: u64) -> io::Result<Buffer> {
@@ -185,7 +185,7 @@ mod disk {
     use rustix::fs::{Advice, CWD, FlockOperation, OFlags, RenameFlags, fadvise, flock, renameat_with};
     use rustix::io::Errno;
 
-    use super::{Any, Arc, Buffer, Disk, Fs, MOST_BYTES, Path, PathBuf, Range, Result, Tail, failed, io, too_long};
+    use super::{Any, Arc, Buffer, Disk, Fs, MAX_FILE_BYTES, Path, PathBuf, Range, Result, Tail, failed, io, too_long};
 
     impl Fs for Disk {
         fn create_folder(&self, path: &Path) -> io::Result<()> {
@@ -224,8 +224,8 @@ mod disk {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("the file ends at byte {length}")));
             }
             let bytes = range.end.saturating_sub(range.start);
-            if bytes > MOST_BYTES {
-                return Err(too_long(bytes, MOST_BYTES));
+            if bytes > MAX_FILE_BYTES {
+                return Err(too_long(bytes, MAX_FILE_BYTES));
             }
             // Whether there is so much memory: the buffer itself would end the process if not.
             Vec::<u8>::new().try_reserve_exact(bytes as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;

@@ -16,9 +16,9 @@ use crate::schema::Table;
 use crate::{Check, Error, Result, arrow_bug};
 
 impl Store {
-    /// Drops the iterations below `iteration`, their rows in the log of writes and their metrics excepted. Later rows can need older ones (a replayed
-    /// trajectory, a node that was forked), and components can refer to them (arrays of the state whose paths end in
-    /// `trajectory_id`): with `rewrite` those stay, else the call is refused.
+    /// Drops the iterations below `iteration`, their rows in the log of writes and their metrics excepted. Later rows can
+    /// need older ones (a replayed trajectory, a node that was forked), and components can refer to them (arrays of the
+    /// state whose paths end in `trajectory_id`): with `rewrite` those stay, else the call is refused.
     pub fn drop_before(&mut self, iteration: i64, rewrite: bool, check: Check<'_>) -> Result<()> {
         self.writable()?;
         self.settle()?;

@@ -20,7 +20,7 @@ use crate::{Error, Result};
 pub(super) const FOLDER: &str = "manifest";
 
 /// Bytes that a manifest can have. Those of a store of many terabytes come nowhere near.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
 /// What one has to know to read what this version writes, and the version that knew it first.
 const READER_FLAGS: [(&str, &str); 5] = [
@@ -166,7 +166,7 @@ impl Manifest {
         loop {
             let Some(version) = Self::last_number(fs, store)? else { return Ok(None) };
             let path = path(store, version);
-            match read_whole(fs, &path, MOST_BYTES) {
+            match read_whole(fs, &path, MAX_MANIFEST_BYTES) {
                 Ok(bytes) => {
                     let manifest = Self::parse(&path, &bytes)?;
                     if manifest.head.version == version {

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use crate::{Error, Result, arrow_bug};
 
 /// The key of [`Parts`] in a file's metadata.
-const KEY: &str = "agentrl_parts";
+const PARTS_KEY: &str = "agentrl_parts";
 
 /// Behind the name of lists where there are values of the name too.
-const OF_TOKENS: &str = "_of_tokens";
+const TOKENS_SUFFIX: &str = "_of_tokens";
 
 /// Which rows of a file have which columns.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -36,10 +36,10 @@ struct ColumnSet {
 }
 
 /// Rows of one file: its columns, and the parts with these columns.
-pub(super) type Rows = (SchemaRef, Vec<RecordBatch>);
+pub(super) type FileRows = (SchemaRef, Vec<RecordBatch>);
 
 /// Parts as the rows of few files: of one, unless a column changes its type.
-pub(super) fn merge_columns(parts: Vec<RecordBatch>) -> Result<Vec<Rows>> {
+pub(super) fn merge_columns(parts: Vec<RecordBatch>) -> Result<Vec<FileRows>> {
     let mut files: Vec<Vec<RecordBatch>> = Vec::new();
     let mut types: HashMap<(String, bool), DataType> = HashMap::new();
     for part in parts {
@@ -63,11 +63,11 @@ fn key(field: &Field) -> (String, bool) {
     (field.name().clone(), matches!(field.data_type(), DataType::List(_)))
 }
 
-fn merge_into_one(parts: Vec<RecordBatch>) -> Result<Rows> {
+fn merge_into_one(parts: Vec<RecordBatch>) -> Result<FileRows> {
     let Some(first) = parts.first().map(RecordBatch::schema) else {
         return Err(Error::internal("a file has no rows"));
     };
-    if parts.iter().all(|part| part.schema() == first) && !first.metadata().contains_key(KEY) {
+    if parts.iter().all(|part| part.schema() == first) && !first.metadata().contains_key(PARTS_KEY) {
         return Ok((first, parts));
     }
     let schemas = parts.iter().map(RecordBatch::schema);
@@ -95,7 +95,7 @@ fn merge_into_one(parts: Vec<RecordBatch>) -> Result<Rows> {
         if let (name, true) = key(field)
             && places.contains_key(&(name, false))
         {
-            field.set_name(format!("{}{OF_TOKENS}", field.name()));
+            field.set_name(format!("{}{TOKENS_SUFFIX}", field.name()));
         }
     }
     let (mut column_sets, mut known, mut rows) = (Vec::new(), HashMap::new(), Vec::new());
@@ -116,7 +116,7 @@ fn merge_into_one(parts: Vec<RecordBatch>) -> Result<Rows> {
             None => rows.push((number, part.num_rows() as u64)),
         }
     }
-    metadata.insert(KEY.to_owned(), to_json(&Parts { column_sets, rows })?);
+    metadata.insert(PARTS_KEY.to_owned(), to_json(&Parts { column_sets, rows })?);
     let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
     let parts = parts.iter().map(|part| {
         let mut columns: Vec<Option<ArrayRef>> = vec![None; schema.fields().len()];
@@ -140,14 +140,14 @@ fn to_json(value: &impl Serialize) -> Result<String> {
 impl Parts {
     /// The parts that a file's metadata tells of; `None`: all its rows are alike.
     pub(super) fn of(name: &str, schema: &Schema) -> Result<Option<Self>> {
-        let Some(text) = schema.metadata().get(KEY) else { return Ok(None) };
+        let Some(text) = schema.metadata().get(PARTS_KEY) else { return Ok(None) };
         let parts = serde_json::from_str(text);
         parts
             .map(Some)
             .map_err(|error| Error::corrupt(format!("{name} has other parts than its metadata says: {error}")))
     }
 
-    /// Rows that begin with row `from` of the file, with the columns that each part of them had.
+    /// Return rows that begin with row `from` of the file, with the columns that each part of them had.
     pub(super) fn divide(&self, name: &str, rows: &RecordBatch, from: u64) -> Result<Vec<RecordBatch>> {
         let corrupt = || Error::corrupt(format!("{name} has other parts than its metadata says"));
         let (mut divided, mut begin, mut at) = (Vec::new(), 0_u64, 0_usize);

@@ -10,11 +10,11 @@ use arrow_schema::SchemaRef;
 
 use super::Store;
 use super::columns::check_folder;
-use super::folders::{COMPUTED, METRICS, WRITE_LOG, key_of, schema_of};
+use super::folders::{COMPUTED_FOLDERS, METRICS, WRITE_LOG, key_of, schema_of};
 use super::footer::Bounds;
 use super::fs::{failed, missing};
 use super::manifest::{Head, Manifest};
-use super::segment::{Piece, Segment, is_other};
+use super::segment::{BlockRows, Segment, is_other};
 use super::write_log::{self, Entry, WriteKind};
 use crate::batch::{Batch, i64s};
 use crate::facts::Facts;
@@ -128,7 +128,7 @@ impl Store {
         tables[Table::Steps as usize].insert(0, older_steps);
         tables[Table::Trajectories as usize].insert(0, older);
         let mut batch = to_batch(&tables, &self.head.declared().unwrap_or_default())?;
-        for (folder, _) in COMPUTED {
+        for (folder, _) in COMPUTED_FOLDERS {
             for entry in of(WriteKind::Close) {
                 let rows = self.entry_rows(entry, folder)?;
                 if let Some(first) = rows.first() {
@@ -223,7 +223,7 @@ impl Store {
                 if segment.first_row >= range.end || segment.end_row() <= range.start {
                     continue;
                 }
-                let within = |piece: &Piece| piece.first_row < range.end && piece.end_row > range.start;
+                let within = |piece: &BlockRows| piece.first_row < range.end && piece.end_row > range.start;
                 let pieces: Vec<_> = store.blocks(folder, segment)?.filter(within).collect();
                 let indices: Vec<usize> = pieces.iter().map(|piece| piece.index).collect();
                 for (piece, rows) in pieces.iter().zip(store.pieces(folder, segment, &indices)?) {
@@ -291,7 +291,7 @@ impl Store {
                 if needed.range(first..).next().is_none_or(|&id| id > last) {
                     continue;
                 }
-                let pieces: Vec<Piece> = store.blocks(nodes, segment)?.collect();
+                let pieces: Vec<BlockRows> = store.blocks(nodes, segment)?.collect();
                 let mut before = pieces.len();
                 // The last piece that can have the last node that is needed, then the one before that.
                 while let Some(id) =
@@ -335,7 +335,7 @@ impl Store {
     }
 
     /// The record batches that a file has.
-    fn blocks(&self, folder: &str, segment: &Segment) -> Result<impl Iterator<Item = Piece> + use<>> {
+    fn blocks(&self, folder: &str, segment: &Segment) -> Result<impl Iterator<Item = BlockRows> + use<>> {
         segment.pieces(self.fs.as_ref(), &self.path.join(folder))
     }
 

@@ -73,7 +73,7 @@ fn remove_old(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Res
 }
 
 /// What to do in one folder.
-struct Plan {
+struct FolderRepair {
     /// A marker without a name, which was being made.
     unfinished: Option<PathBuf>,
     /// The marker that the folder lacks: the writer had not come to it.
@@ -83,7 +83,7 @@ struct Plan {
     markers: Vec<PathBuf>,
 }
 
-impl Plan {
+impl FolderRepair {
     /// In the order in which the commit would have done it.
     fn carry_out(&self, fs: &dyn Fs) -> Result<()> {
         if let Some(path) = &self.unfinished {
@@ -103,10 +103,11 @@ impl Plan {
 }
 
 /// Compares a folder with the manifest. Nothing is changed before all folders were looked at.
-fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<Plan> {
+fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<FolderRepair> {
     let path = store.join(folder);
     let names = fs.list(&path).map_err(failed("list", &path))?;
-    let mut plan = Plan { unfinished: None, lacks: None, remove: Vec::new(), rename: Vec::new(), markers: Vec::new() };
+    let mut plan =
+        FolderRepair { unfinished: None, lacks: None, remove: Vec::new(), rename: Vec::new(), markers: Vec::new() };
     for segment in manifest.of(folder) {
         let (staged, own) = (segment.staged(&path), segment.path(&path));
         match (is_in(&names, &staged), is_in(&names, &own)) {

@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 #[cfg(doc)]
 use super::Store;
-use super::fs::{Fs, MOST_BYTES, Tail, failed, refuse_link};
+use super::fs::{Fs, MAX_FILE_BYTES, Tail, failed, refuse_link};
 use super::process::check_process;
 use super::sync::Sync;
 use crate::{Error, ErrorKind, Result};
@@ -188,9 +188,9 @@ impl RecordFile {
                 "name and payload have {length} bytes, but a record can have {MOST_RECORD}; divide it"
             )));
         }
-        if self.end + (HEAD.len() + FRAME + length) as u64 > MOST_BYTES {
+        if self.end + (HEAD.len() + FRAME + length) as u64 > MAX_FILE_BYTES {
             return Err(Error::invalid(format!(
-                "{} has {} bytes and can have {MOST_BYTES}; commit the iteration's batch, which empties it",
+                "{} has {} bytes and can have {MAX_FILE_BYTES}; commit the iteration's batch, which empties it",
                 self.path.display(),
                 self.end
             )));
@@ -261,9 +261,9 @@ pub(super) struct Scanned {
 
 /// Reads the records among the first `length` bytes of a file, a piece at a time, as far as they are whole.
 pub(super) fn scan(fs: &dyn Fs, path: &Path, length: u64, mut each: impl FnMut(&[u8], &[u8])) -> Result<Scanned> {
-    if length > MOST_BYTES {
+    if length > MAX_FILE_BYTES {
         return Err(Error::corrupt(format!(
-            "{} claims {length} bytes, where no more than {MOST_BYTES} can be; remove it",
+            "{} claims {length} bytes, where no more than {MAX_FILE_BYTES} can be; remove it",
             path.display()
         )));
     }

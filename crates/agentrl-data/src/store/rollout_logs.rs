@@ -10,8 +10,8 @@ use super::verify::Finding;
 use crate::{Error, Result};
 
 impl Store {
-    /// Return the rollout log of an iteration whose batch is not committed yet, as it was left, or empty. The commit of the batch, or
-    /// of the end of the iteration, removes it.
+    /// Return the rollout log of an iteration whose batch is not committed yet, as it was left, or empty. The commit of the
+    /// batch, or of the end of the iteration, removes it.
     pub fn rollout_log(&mut self, iteration: i64) -> Result<RolloutLog> {
         self.writable()?;
         if iteration < self.head.iteration || self.has_batch(iteration)? {

@@ -10,11 +10,11 @@ use arrow_buffer::Buffer;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::blocks::{self, Block, Index};
+use super::blocks::{self, Block, BlockIndex};
 use super::folders::key_of;
 use super::footer::{Bounds, FooterRange};
-use super::fs::{Fs, MOST_BYTES, failed, write_with};
-use super::merged_columns::Rows;
+use super::fs::{Fs, MAX_FILE_BYTES, failed, write_with};
+use super::merged_columns::FileRows;
 use super::sync::Sync;
 use crate::{Error, ErrorKind, Result};
 
@@ -41,7 +41,7 @@ pub(super) struct Segment {
     /// Whether its name does not tell its commit, as in stores of the first version.
     pub(super) is_named_by_row: bool,
     /// What its footer says, once it was read. Copies of a segment share it.
-    index: Arc<OnceLock<Index>>,
+    index: Arc<OnceLock<BlockIndex>>,
 }
 
 impl PartialEq for Segment {
@@ -103,7 +103,7 @@ impl TryFrom<Written> for Segment {
 
 /// A record batch of a segment: where it is, and which rows and keys it has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct BlockRows {
     pub(super) index: usize,
     pub(super) first_row: u64,
     pub(super) end_row: u64,
@@ -127,7 +127,7 @@ impl Segment {
     }
 
     /// Seals rows of a folder in the file of a segment that has none yet.
-    pub(super) fn seal(self, fs: &dyn Fs, path: &Path, rows: &Rows, folder: &str, sync: Sync) -> Result<Self> {
+    pub(super) fn seal(self, fs: &dyn Fs, path: &Path, rows: &FileRows, folder: &str, sync: Sync) -> Result<Self> {
         let (blocks, end, hash) = write_with(fs, path, sync, |file| {
             blocks::write(rows, folder, &mut |bytes| file.write_all(bytes).map_err(failed("write", path)))
         })?;
@@ -144,7 +144,7 @@ impl Segment {
     pub(super) fn checked_end(&self) -> Option<u64> {
         let FooterRange(begin, end, _) = self.footer;
         // No file of ours comes near: a length that is read into memory must be one that can be.
-        let sane = begin < end && end - begin <= MOST_BYTES && end < 1 << 48;
+        let sane = begin < end && end - begin <= MAX_FILE_BYTES && end < 1 << 48;
         self.first_row.checked_add(self.rows).filter(|_| sane)
     }
 
@@ -171,13 +171,17 @@ impl Segment {
     }
 
     /// Its record batches.
-    pub(super) fn pieces(&self, fs: &dyn Fs, folder: &Path) -> Result<impl DoubleEndedIterator<Item = Piece> + use<>> {
+    pub(super) fn pieces(
+        &self,
+        fs: &dyn Fs,
+        folder: &Path,
+    ) -> Result<impl DoubleEndedIterator<Item = BlockRows> + use<>> {
         let blocks = self.found(folder, |path| self.index(fs, path).map(|index| Arc::clone(&index.blocks)))?;
         let mut row = self.first_row;
         let pieces = blocks.iter().enumerate().map(|(index, block)| {
             let first_row = row;
             row += block.rows;
-            Piece { index, first_row, end_row: row, keys: block.keys }
+            BlockRows { index, first_row, end_row: row, keys: block.keys }
         });
         Ok(pieces.collect::<Vec<_>>().into_iter())
     }
@@ -236,20 +240,20 @@ impl Segment {
     }
 
     /// What the footer says, read once.
-    pub(super) fn index(&self, fs: &dyn Fs, path: &Path) -> Result<&Index> {
+    pub(super) fn index(&self, fs: &dyn Fs, path: &Path) -> Result<&BlockIndex> {
         if let Some(index) = self.index.get() {
             return Ok(index);
         }
         let FooterRange(begin, end, hash) = self.footer;
         let bytes = bytes_of(fs, path, begin..end)?;
         check_hash(path, &bytes, begin..end, hash)?;
-        let index = Index::read(path, &bytes, begin, self.rows, self.listed.clone())?;
+        let index = BlockIndex::read(path, &bytes, begin, self.rows, self.listed.clone())?;
         Ok(self.index.get_or_init(|| index))
     }
 }
 
 /// Some blocks as runs of those that lie side by side and are read at once.
-pub(super) fn runs(index: &Index, wanted: &[usize]) -> Vec<Range<usize>> {
+pub(super) fn runs(index: &BlockIndex, wanted: &[usize]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for &block in wanted {
         match runs.last_mut() {
@@ -266,7 +270,7 @@ pub(super) fn runs(index: &Index, wanted: &[usize]) -> Vec<Range<usize>> {
 pub(super) fn read_run(
     fs: &dyn Fs,
     path: &Path,
-    index: &Index,
+    index: &BlockIndex,
     run: Range<usize>,
     mut show: impl FnMut(usize, &Buffer) -> Result<()>,
 ) -> Result<()> {
@@ -296,8 +300,8 @@ fn damaged(path: &Path, Range { start, end }: Range<u64>, why: &str) -> Error {
     Error::corrupt(format!("{} is damaged in bytes {start} to {end}: {why}; restore it from a copy", path.display()))
 }
 
-/// The first row and the commit that a name given by [`Segment::path`], [`Segment::staged`] or [`Segment::merged`] tells. Other names are not
-/// a store's, however much like them they are.
+/// The first row and the commit that a name given by [`Segment::path`], [`Segment::staged`] or [`Segment::merged`] tells.
+/// Other names are not a store's, however much like them they are.
 pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
     let (stem, ending) = name.rsplit_once('.')?;
     let stem = if ending == "tmp" { stem.strip_suffix(".merged").unwrap_or(stem) } else { stem };

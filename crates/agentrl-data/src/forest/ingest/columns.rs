@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use agentrl_compute::ragged::Ragged;
 
-use crate::facts::{FactColumns, Said};
+use crate::facts::{FactColumns, FactValues};
 use crate::forest::{Handle, NewNode, Sampling, StepOutcome};
 use crate::schema::{FinishReason, Kind};
 use crate::{Error, Result};
@@ -149,7 +149,7 @@ impl<'a> Rows<'a> {
     }
 
     /// What else the environment said to a row.
-    pub(super) fn facts_of(&self, row: usize) -> Said {
+    pub(super) fn facts_of(&self, row: usize) -> FactValues {
         let columns = self.facts.into_iter().flatten();
         columns.filter_map(|(name, column)| Some((name.clone(), column.get(row)?))).collect()
     }

@@ -257,11 +257,11 @@ impl<'a> Turns<'a> {
 }
 
 /// A run of a prompt that is new in the tree: its kind, its length, and the node that it rewrites or repeats.
-type Piece = (Kind, usize, Option<Handle>);
+type TurnPart = (Kind, usize, Option<Handle>);
 
 impl Group {
     /// Where a prompt enters the tree of a trajectory, how it agrees with what is there, and what it adds.
-    fn meet(&self, index: usize, prompt: &Prompt<'_>, rules: &Rules<'_>) -> (Option<Place>, Alignment, Vec<Piece>) {
+    fn meet(&self, index: usize, prompt: &Prompt<'_>, rules: &Rules<'_>) -> (Option<Place>, Alignment, Vec<TurnPart>) {
         let entry = &self.trajectories[index];
         let kind = |place: Option<Place>| if place.is_none() { Kind::Prompt } else { Kind::Observation };
         // The last context first: as a rule the turn goes on from it.
@@ -396,7 +396,7 @@ impl Group {
     }
 
     /// Appends the pieces of `added`; the state acted on next is `state`, or else what was added.
-    fn extend(&mut self, index: usize, pieces: Vec<Piece>, added: &[i32], state: Option<Vec<u8>>) {
+    fn extend(&mut self, index: usize, pieces: Vec<TurnPart>, added: &[i32], state: Option<Vec<u8>>) {
         let mut pieces: Vec<_> = pieces.into_iter().filter(|&(_, length, _)| length > 0).collect();
         let Some(last) = pieces.pop() else {
             let key = state.map(|state| hash_bytes(&state));
