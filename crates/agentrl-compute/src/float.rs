@@ -21,7 +21,7 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
     /// The same number as f64, exactly.
     fn to_f64(self) -> f64;
 
-    /// The nearest number of this type; infinite where it is too large.
+    /// The nearest number of this type; infinite if it is too large.
     fn from_f64(value: f64) -> Self;
 
     /// Whether all are finite.
@@ -42,7 +42,7 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
     /// A column, by its type.
     fn column(column: &mut [Self]) -> Column<'_>;
 
-    /// A row's result in this type; an error where it is too large for it.
+    /// A row's result in this type; an error if it is too large for it.
     fn result(row: usize, value: f64) -> Result<Self> {
         let rounded = Self::from_f64(value);
         if rounded.to_f64().is_finite() {
@@ -64,7 +64,7 @@ pub enum Column<'a> {
     Double(&'a mut [f64]),
 }
 
-/// What is the same for both types, compiled for each of them.
+/// Methods that read the same for both types, compiled for each of them.
 macro_rules! in_vectors {
     () => {
         fn all_finite(values: &[Self]) -> bool {

@@ -44,7 +44,7 @@ fn update(hasher: &mut Xxh3, tokens: &[i32]) {
     }
 }
 
-/// The hash of parts, each behind the number of its bytes, so that none runs into the next.
+/// Return the hash of parts, each after the number of its bytes, so that none runs into the next.
 ///
 /// ```
 /// use agentrl_compute::hash::Parts;

@@ -1,4 +1,4 @@
-//! What two runs of tokens have in common.
+//! The common prefix of two runs of tokens.
 
 /// Tokens compared at a time: a few vector registers, so that whole blocks are compared at the speed of memory.
 const COMPARED_AT_ONCE: usize = 32;

@@ -19,7 +19,7 @@ pub(crate) fn wide<R, F: FnOnce() -> R>(work: F) -> R {
     work()
 }
 
-/// What is not marked becomes NaN.
+/// Set numbers that are not marked to NaN.
 pub(crate) fn keep(numbers: &mut [f64], mask: &[bool]) {
     wide(
         #[inline(always)]

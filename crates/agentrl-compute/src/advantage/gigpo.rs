@@ -8,7 +8,7 @@ use crate::returns::{Paths, discounted};
 use crate::{Error, Float, Result, names, thread_pool};
 
 names! {
-    /// What votes in the statistics of a group's episodes.
+    /// The votes in the statistics of a group's episodes.
     "voter" Voter {
         /// Every step votes with its episode's score, so a long episode weighs more (the public code's default).
         Step = "step",
@@ -22,9 +22,9 @@ names! {
 pub struct GigpoOptions {
     /// Weight ω of the comparison within a state.
     pub step_weight: f64,
-    /// What both centred scores are divided by.
+    /// The divisor of both centred scores.
     pub scale: Scale,
-    /// What votes in the statistics of a group's episodes.
+    /// The votes in the statistics of a group's episodes.
     pub voter: Voter,
     /// Both variances are sums of squares over `count - ddof`: 1 or 0.
     pub ddof: u32,

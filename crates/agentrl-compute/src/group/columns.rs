@@ -10,7 +10,7 @@ use crate::{Error, Float, Result, thread_pool};
 /// Values by group, and how each row votes in the statistics of its group.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a, T> {
-    /// What the caller calls the values.
+    /// The caller's name of the values, for messages.
     pub name: &'a str,
     /// One number for each row.
     pub values: &'a [T],
@@ -47,7 +47,7 @@ impl<'a, T: Float> Columns<'a, T> {
         self.valid.is_none_or(|valid| valid[row])
     }
 
-    /// Whether a row has a say in the statistics of its group.
+    /// Whether a row votes in the statistics of its group.
     pub(crate) fn votes(&self, row: usize) -> bool {
         self.counts(row) && self.weights.is_none_or(|weights| weights[row] > 0.0)
     }
@@ -116,7 +116,7 @@ impl<'a, T: Float> Columns<'a, T> {
 /// The means of units as rows of their own.
 #[derive(Debug)]
 pub(crate) struct UnitRows {
-    /// Mean of each unit; NaN where none of its rows votes.
+    /// Mean of each unit; NaN if none of its rows votes.
     pub(crate) means: Vec<f64>,
     pub(crate) groups: Vec<u32>,
     pub(crate) valid: Vec<bool>,

@@ -8,11 +8,11 @@ use crate::simd::{BLOCK, Summaries, Summary, keep};
 pub struct Extent {
     /// Number of values.
     pub count: u64,
-    /// Smallest value; infinity where there is none.
+    /// Smallest value; infinity if there is none.
     pub least: f64,
-    /// Largest value; minus infinity where there is none.
+    /// Largest value; minus infinity if there is none.
     pub most: f64,
-    /// Largest weight; 1 for values without weights, 0 where there is no value.
+    /// Largest weight; 1 for values without weights, 0 if there is no value.
     pub heaviest: f64,
 }
 
@@ -71,7 +71,7 @@ impl Extent {
         }
     }
 
-    /// What values are taken relative to: 0, or the middle of a range that is far from it.
+    /// Return the origin of the values: 0, or the middle of a range that is far from it.
     #[inline]
     pub(super) fn origin(self) -> f64 {
         let range = self.most - self.least;

@@ -9,7 +9,7 @@ pub(super) fn headroom(count: u64) -> i32 {
     (u64::BITS - count.saturating_sub(1).leading_zeros()).cast_signed()
 }
 
-/// Digits of a value on its grid. With so many, adding a float rounds to it: see [`Grid::round`].
+/// Digits of a value on its grid. With this number, adding a float rounds to it: see [`Grid::round`].
 pub(super) const DIGITS: i32 = 51;
 
 /// A float from which on all are whole, in the middle of those of its binary order.
@@ -61,7 +61,7 @@ impl Grid {
         nearest((value - self.origin) * self.scale[0] * self.scale[1])
     }
 
-    /// The mean of so many values of the grid, of the sum of their integers.
+    /// Return the mean of `count` values of the grid from the sum of their integers.
     #[inline]
     pub(crate) fn mean(&self, count: u64, sum: i128) -> f64 {
         self.origin + times_power_of_two(sum as f64 / count as f64, -self.exponent)

@@ -234,7 +234,7 @@ impl<T: Float> Grouped<'_, T> {
         pieces
     }
 
-    /// Does some work on the groups of pieces, by piece where it can be, then some on the whole piece and something of its own.
+    /// Work on the groups of each piece, at once if possible, then call `end` with the piece, its own item and the results.
     fn share<R, E: Send, S: Send>(
         &self,
         pieces: Vec<(Range<usize>, E)>,

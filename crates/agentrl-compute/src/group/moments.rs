@@ -16,7 +16,7 @@ const SQUARED_AT_ONCE: usize = 64;
 /// Sums of weights, values and squares on the grid of an [`Extent`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moments {
-    /// Sum of the weights; 0 where all weigh the same.
+    /// Sum of the weights; 0 if all weigh the same.
     pub weight: i128,
     /// Sum of the values.
     pub first: i128,
@@ -146,16 +146,16 @@ impl WeightedGrid {
     }
 }
 
-/// What is known of one group.
+/// The statistics of one group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
     /// Number of votes.
     pub count: u64,
-    /// Sum of their weights; the count where all weigh the same.
+    /// Sum of their weights; the count if all weigh the same.
     pub weight: f64,
     /// Mean; NaN for a group without votes. Exactly the value if all are equal.
     pub mean: f64,
-    /// Standard deviation `sqrt(Σ w (x - mean)² / (Σ w - ddof))`; NaN where the divisor is not above 0. Exactly 0 if all
+    /// Standard deviation `sqrt(Σ w (x - mean)² / (Σ w - ddof))`; NaN if the divisor is not above 0. Exactly 0 if all
     /// values are equal.
     pub std: f64,
     /// Smallest value; NaN for a group without votes.

@@ -24,7 +24,7 @@ thread_local! {
 /// Lines for which room is kept at most: 4 MB.
 const KEPT: usize = 1 << 18;
 
-/// What a centre or a scale may need besides the columns.
+/// Columns that only some centres and scales need.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extra<'a> {
     /// For [`Center::Baseline`]: what is subtracted from each row.
@@ -40,7 +40,7 @@ pub struct Extra<'a> {
 ///
 /// Centre and spread are taken over the votes of the row's group; the spread is that of the values themselves, over the
 /// groups of `scale_groups` if they are given. Equal values have exactly themselves as mean and median, so they give 0.
-/// Rows that are not valid get 0. So do groups whose spread is at most `scale_above`, or 0 where nothing is added to it, and,
+/// Rows that are not valid get 0. So do groups whose spread is at most `scale_above`, or 0 if nothing is added to it, and,
 /// by [`Singleton::Zero`](Singleton), groups with too few votes; [`Singleton::Raw`](Singleton) gives those the value itself
 /// over the divisor of a spread of 1. Sources: GRPO arXiv:2402.03300 (the defaults), Dr.GRPO
 /// arXiv:2503.20783 (no scale), RLOO arXiv:2402.14740 (leave one out, no scale), MC-GRPO (median and mad), `BNPO` (beta).
@@ -237,7 +237,7 @@ impl<T: Float> RowInputs<'_, T> {
         Ok(())
     }
 
-    /// The same of a block where lines are enough, with few enough branches for several rows to be made at once.
+    /// The same for a block whose rules are lines, with few enough branches to be vectorised.
     fn fill_lines<O: Float>(&self, start: usize, out: &mut [O], lines: &[Line]) -> Result<()> {
         let bound = self.options.at_most.unwrap_or(f64::INFINITY);
         let rows = start..start + out.len();
@@ -282,7 +282,7 @@ impl<T: Float> RowInputs<'_, T> {
     }
 }
 
-/// The results of rows, by the lines of their groups; 0 where they are not valid.
+/// The results of rows, by the lines of their groups; 0 if they are not valid.
 fn compare(numbers: &mut [f64], lines: &[Line], valid: Option<&[bool]>, bound: f64) {
     wide(
         #[inline(always)]
@@ -303,7 +303,7 @@ fn cut(value: f64, bound: f64) -> f64 {
     within(value, bound) + 0.0
 }
 
-/// A column that an option needs, checked; `None` where it needs none.
+/// A column that an option needs, checked; `None` if it needs none.
 fn given<'a, T: Float>(
     name: &str,
     option: &str,

@@ -1,4 +1,4 @@
-//! What a group's statistics mean for its rows.
+//! The rule of a group: how its statistics turn its values into results.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use super::votes::Buffer;
 use crate::simd::wide;
 use crate::{Error, Float, Result};
 
-/// What is done to the rows of one group.
+/// The rule for the rows of one group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rule {
     pub(super) line: Line,
@@ -28,7 +28,7 @@ pub(super) struct Rule {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Line {
     pub(super) centre: f64,
-    /// Infinite where rows get 0.
+    /// Infinite if rows get 0.
     pub(super) divisor: f64,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn rules<T: Float>(
     columns.grouped(count, sorted)?.each(|group| maker.rule(group))
 }
 
-/// What the rule of a group follows from, besides its votes.
+/// Maker of rules: all that the rule of a group follows from, besides its votes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maker<'a> {
     name: &'a str,
@@ -82,7 +82,7 @@ pub(super) struct Maker<'a> {
 }
 
 impl<'a> Maker<'a> {
-    /// Of columns of so many groups.
+    /// Make one for columns of `count` groups.
     pub(super) fn new<T: Float>(
         columns: &Columns<'a, T>,
         count: usize,

@@ -10,7 +10,7 @@ use crate::thread_pool::{self, PIECE};
 /// Rows of the groups that are worked on at once: all that is known of them fits a core's own memory.
 const ROWS: usize = 1 << 12;
 
-/// Fills a column by some work on neighbouring whole groups, which gets their rows, where each group starts and the last ends
+/// Fill a column by some work on neighbouring whole groups, which gets their rows, where each group starts and the last ends
 /// among them, and their part of the column.
 ///
 /// `None` where ids decrease, a group has more rows than one thread should work on, or the work fails: then the column may

@@ -45,7 +45,7 @@ pub(super) fn of_votes<T: Float>(
     })
 }
 
-/// The values of a group must not be further apart than a float can say.
+/// Check that the distance of a group's values fits a float.
 #[inline]
 pub(super) fn check_distance(name: &str, group: usize, found: &Statistics) -> Result<()> {
     if found.most - found.least < f64::INFINITY || found.count == 0 { Ok(()) } else { Err(too_far(name, group, found)) }

@@ -47,7 +47,7 @@ pub fn sums<T: Float>(values: &[T], groups: &[u32], count: usize) -> Result<Vec<
     }
 }
 
-/// The sum of so many terms, on the same grid; an error where a float cannot hold it. Each term is asked for twice.
+/// Return the sum of `count` terms, on the same grid; an error if a float cannot hold it. Each term is computed twice.
 pub(crate) fn total(count: usize, term: impl Fn(usize) -> f64 + Sync) -> Result<f64> {
     let largest = thread_pool::map(thread_pool::pieces(count), |piece| {
         Ok(piece.fold(0.0_f64, |largest, place| largest.max(term(place).abs())))

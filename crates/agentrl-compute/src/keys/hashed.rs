@@ -45,7 +45,7 @@ pub fn dense_words(keys: &[u128]) -> Result<Keys> {
     table::hashed(keys.len(), |row| keys[row], |key| mix(mix(0, key as u64), (key >> 64) as u64))
 }
 
-/// Ids of pairs of ids: rows are the same where both are.
+/// Ids of pairs of ids: rows have the same id if both ids are the same.
 ///
 /// ```
 /// use agentrl_compute::keys::pair;

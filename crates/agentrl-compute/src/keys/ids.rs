@@ -22,13 +22,13 @@ pub trait Ids: Sync {
     /// Whether the ids of some rows never decrease, nor from the row before them.
     fn ascend(&self, rows: Range<usize>) -> bool;
 
-    /// The first row from this one on whose id is not that of the row before it, of so many rows; `None` if all are.
+    /// Return the first of some rows whose id is not that of the row before it; `None` if all are the same.
     fn end_of_run(&self, rows: Range<usize>) -> Option<usize>;
 
     /// Where each run of equal ids of some rows starts, and where the last ends, from the first of them.
     fn starts(&self, rows: Range<usize>) -> Vec<u32>;
 
-    /// What [`label_integers`] makes of all.
+    /// Return the labels of all ids, as [`label_integers`].
     fn labels(&self) -> Result<Labels<'_>>;
 
     /// The range from which [`read`](Self::read) makes labels without a column of them, if the ids are close together.

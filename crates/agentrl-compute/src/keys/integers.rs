@@ -50,7 +50,7 @@ integers!(i8, i16, i32, u8, u16, u64, i64 {
 /// Ids of rows in no particular order, below the number of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labels<'a> {
-    /// One id for each row: the keys themselves where they are such ids.
+    /// One id for each row: the keys themselves if they are such ids.
     pub ids: Cow<'a, [u32]>,
     /// All ids are below it; not each needs to occur.
     pub count: usize,
@@ -100,7 +100,7 @@ pub fn dense_integers<K: Integer>(keys: &[K]) -> Result<Keys> {
     table::hashed(keys.len(), |row| keys[row].key(), |key| mix(0, key))
 }
 
-/// Ids of integers in no particular order: equal where the keys are, and below the number of rows. Not each needs to occur.
+/// Ids of integers in no particular order: equal if the keys are, and below the number of rows. Not each needs to occur.
 ///
 /// Where the keys are close together this is several times faster than [`dense_integers`], and enough for all that does not
 /// give one result for each group.
@@ -146,7 +146,7 @@ pub(super) fn label_range<K: Integer>(keys: &[K]) -> Result<Option<LabelRange>> 
     Ok((range < keys.len() as u64 || keys.is_empty()).then(labels))
 }
 
-/// What is known of the keys of a piece.
+/// The range of the keys of a piece, and whether they never decrease.
 struct KeySpan {
     least: u64,
     most: u64,

@@ -69,7 +69,7 @@ pub(super) fn in_runs<K: PartialEq + Sync>(keys: &[K]) -> Result<Keys> {
 /// Rows of a bucket: its table, and what it is compared with, fit a core's own memory.
 const ROWS_PER_BUCKET: usize = 1 << 13;
 
-/// The most bits of a hash that tell buckets apart.
+/// The largest number of bits of a hash that select a bucket.
 const MAX_BUCKET_BITS: u32 = 8;
 
 /// Ids of keys that can be hashed and compared.
@@ -197,7 +197,7 @@ fn number(rows: usize, first: &mut [Vec<Run>]) -> Result<u32> {
 
 /// An open-addressed table from hashes to ids.
 struct Table<K> {
-    /// A hash, and the id; `NO_ID` where the slot is free.
+    /// A hash, and the id; `NO_ID` if the slot is free.
     slots: Vec<(u32, u32)>,
     /// Hash and first row of each id.
     first: Vec<Run>,

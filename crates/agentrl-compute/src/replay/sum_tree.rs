@@ -7,7 +7,7 @@ use crate::{Error, Result, names, thread_pool};
 /// Children of a node: a cache line of f64.
 const WIDTH: usize = 8;
 
-/// What siblings have, side by side in one cache line.
+/// The values of siblings, side by side in one cache line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(align(64))]
 struct Family([f64; WIDTH]);
@@ -49,14 +49,14 @@ pub struct SumTree {
 /// Nodes, in whole families of siblings.
 #[derive(Clone, Debug, PartialEq)]
 struct TreeLevel {
-    /// What each holds.
+    /// The value of each.
     sums: Vec<Family>,
-    /// The smallest leaf below it that is not 0; infinite where there is none.
+    /// The smallest leaf below it that is not 0; infinite if there is none.
     least: Vec<Family>,
 }
 
 names! {
-    /// What importance weights are divided by.
+    /// The divisor of importance weights.
     "normalise" Normalise {
         /// Nothing.
         None = "none",
@@ -339,7 +339,7 @@ pub fn importance(probabilities: &[f64], rows: usize, beta: f64, normalise: Norm
     Ok(probabilities.iter().map(|&probability| (base / probability).powf(beta)).collect())
 }
 
-/// The most that each of so many leaves may hold if they are to have a sum.
+/// The largest value of a leaf with which the sum of all stays finite.
 fn most_of(rows: usize) -> f64 {
     f64::MAX / 2.0 / rows as f64
 }

@@ -116,7 +116,7 @@ fn ascending_targets_fall_where_each_of_them_does() -> Result<()> {
     Ok(())
 }
 
-/// What rounding leaves over must fall on a row that has a priority.
+/// The remainder of rounding must fall on a row that has a priority.
 #[test]
 fn a_target_at_the_very_end_falls_on_a_row_that_can_be_drawn() -> Result<()> {
     let mut tree = SumTree::new(&vec![0.1; 1_000], 1.0)?;

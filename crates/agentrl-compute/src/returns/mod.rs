@@ -1,4 +1,4 @@
-//! What is still to come: returns and advantages over time, for tokens, steps or the turns of an agent.
+//! Returns and advantages over time, for tokens, steps or the turns of an agent.
 //!
 //! Every function walks the rows of a [`Paths`] backwards: rows that are not the policy's are stepped over, and at an end
 //! what follows is replaced by a number of the caller's.
@@ -77,7 +77,7 @@ returns_floats!(f32, f64);
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, offsets are wrong, `gamma` is outside [0, 1] or a reward is not finite (give 0 where
+/// `InvalidInput` if lengths differ, offsets are wrong, `gamma` is outside [0, 1] or a reward is not finite (give 0 if
 /// nothing was paid); `Overflow` if a return is too large for its type.
 pub fn discounted<T: ReturnsFloat>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out: &mut [T]) -> Result<()> {
     T::discounted(rewards, paths, gamma, out)

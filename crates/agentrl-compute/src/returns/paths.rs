@@ -16,7 +16,7 @@ pub struct Paths<'a, T> {
     /// Rows after which something else begins: nothing that comes later reaches them. The last row of a sequence always is
     /// such an end.
     pub ends: Option<&'a [bool]>,
-    /// The value of what would have followed a row that is an end: 0 where an episode was over, the value of the next state
+    /// The value of what would have followed a row that is an end: 0 if an episode was over, the value of the next state
     /// where it was cut off. Not read elsewhere. `None`: 0 everywhere.
     pub bootstrap: Option<&'a [T]>,
 }
@@ -114,7 +114,7 @@ impl<'a, T: Float> Paths<'a, T> {
         self.offsets[sequence.min(end)] as usize..self.offsets[(sequence + 1).min(end)] as usize
     }
 
-    /// Walks over the rows in front of some places, as many of each as the columns have, from states behind them to those
+    /// Walk over the rows in front of some places, as many of each as the columns have, from states after them to those
     /// before.
     fn walk<S: Copy, const PARTS: usize, const INPUTS: usize, const OUTPUTS: usize>(
         &self,
@@ -166,7 +166,7 @@ impl<'a, T: Float> Paths<'a, T> {
     }
 }
 
-/// The first rows of columns, which then go on behind them.
+/// Split the first rows off columns.
 fn taken<'a, T, const COLUMNS: usize>(columns: &mut [&'a mut [T]; COLUMNS], rows: usize) -> [&'a mut [T]; COLUMNS] {
     columns.each_mut().map(|column| column.split_off_mut(..rows).unwrap_or_default())
 }

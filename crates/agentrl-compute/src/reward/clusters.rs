@@ -6,7 +6,7 @@ use crate::keys::pair;
 use crate::members::Members;
 use crate::{Error, Result};
 
-/// What the answers of each group voted for.
+/// The votes of the answers of each group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterVotes {
     /// Of each row: the part of its group's votes that its cluster has; 0 for a row without an answer.

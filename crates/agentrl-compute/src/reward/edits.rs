@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use crate::rng::uniform;
 
-    /// The formula as it is told: by the last elements of both.
+    /// The recursive formula: by the last elements of both.
     fn naive(first: &[u32], second: &[u32]) -> i64 {
         match (first, second) {
             ([], rest) | (rest, []) => rest.len() as i64,

@@ -10,10 +10,10 @@ use crate::{Error, Result};
 
 type PerTurn<T> = HashMap<u32, T, BuildHasherDefault<FixedHasher>>;
 
-/// How a tree is walked down to where it grows next.
+/// Options of the walk down a tree to the turn after which it grows next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Descent {
-    /// So many turns are tried behind a turn before one of them is followed.
+    /// The number of turns that are tried after a turn before one of them is followed.
     pub width: u32,
     /// Most turns of a path.
     pub depth: u32,
@@ -37,7 +37,7 @@ impl Search {
         found.into_iter().map(|candidate| self.first(candidate.state)).collect()
     }
 
-    /// Upper confidence bounds: at most `count` turns behind which the tree grows next, [`NONE`] for the beginning.
+    /// Upper confidence bounds: at most `count` turns after which the tree grows next, [`NONE`] for the beginning.
     ///
     /// Each is found by a walk from the beginning. Where fewer than `width` turns follow, it ends; else it goes on with the
     /// turn that has the largest `Q + exploration · sqrt(ln N / n)`, the first one of equals: `Q` is the mean value of the
@@ -93,7 +93,8 @@ impl Search {
         Ok(found)
     }
 
-    /// Where the tree lags behind its policy: at most `count` turns behind which it grows next, one after the other.
+    /// Turns that were sampled less than their policy would: at most `count` turns after which the tree grows next, one
+    /// after the other.
     ///
     /// Each is found by a walk from the beginning. Where no turn follows, it ends; else it goes on with the turn `a` whose
     /// share of the visits is furthest below its share of the probability, the first one of equals:

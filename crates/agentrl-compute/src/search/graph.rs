@@ -10,7 +10,7 @@ use crate::{Error, Result};
 /// Marks what is before the first turn of a path.
 pub const NONE: u32 = u32::MAX;
 
-/// What a turn leads to.
+/// The state or the end that a turn leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// A state, by its key.
@@ -26,7 +26,7 @@ pub struct NewTurn {
     pub parent: u32,
     /// Key of the state that it was taken in.
     pub before: u128,
-    /// What it leads to.
+    /// The state or the end that it leads to.
     pub after: After,
     /// Log-prob of its tokens, in nats.
     pub logprob: f64,
@@ -51,7 +51,7 @@ pub struct Turn {
     pub visits: u32,
     /// Sum of their values.
     pub total: f64,
-    /// The largest of their values; negative infinity where there is none.
+    /// The largest of their values; negative infinity if there is none.
     pub best: f64,
     /// The turns that follow it, in the order in which they came.
     pub children: Vec<u32>,
@@ -60,7 +60,7 @@ pub struct Turn {
 /// The distance of a state from which no solved end is known.
 pub const UNSOLVED: u32 = u32::MAX;
 
-/// What is known of a state.
+/// The status of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// It may still be solved.
@@ -217,7 +217,7 @@ impl Search {
         Ok(row)
     }
 
-    /// Says what an ended path was worth: every turn on it is visited once more, with that value.
+    /// Record the value of an ended path: every turn on it is visited once more, with that value.
     ///
     /// # Errors
     /// `InvalidInput` if there is no such turn, or the value is not finite.

@@ -1,4 +1,4 @@
-//! The states of a search: what is solved, what is failed, and how far it is to a solved end.
+//! The states of a search: which are solved, which are failed, and their distance to a solved end.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ impl Search {
         self.states.len()
     }
 
-    /// What is known of a state. It follows from the turns alone, in whichever order they came:
+    /// Return the status of a state. It follows from the turns alone, in any order:
     ///
     /// ```text
     /// Solved: a solved end, or a turn that was tried in it leads to a solved state
@@ -27,7 +27,7 @@ impl Search {
         }
     }
 
-    /// The fewest turns from a state to a solved end; [`UNSOLVED`] where none is known.
+    /// The fewest turns from a state to a solved end; [`UNSOLVED`] if none is known.
     pub fn distance(&self, state: u32) -> u32 {
         self.states[state as usize].distance
     }
@@ -47,7 +47,7 @@ impl Search {
         &self.states[state as usize].tried
     }
 
-    /// Counts a state as solved though no turn ended there: its program said so.
+    /// Count a state as solved though no turn ended there.
     pub fn solve(&mut self, state: u32) {
         self.near(state, 0);
     }
@@ -70,7 +70,7 @@ impl Search {
         }
     }
 
-    /// The turns of a shortest way from where an episode begins to a solved end; none where no such way is known.
+    /// The turns of a shortest way from where an episode begins to a solved end; none if no such way is known.
     pub fn solution(&self) -> Vec<u32> {
         let nearest = |rows: &[u32]| {
             let away = |&&row: &&u32| self.distance(self.turns[row as usize].after);

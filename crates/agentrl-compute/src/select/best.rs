@@ -1,4 +1,4 @@
-//! The best of many candidates, of which most are told apart from them by one comparison.
+//! The best of many candidates. One comparison excludes most of the others.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -14,7 +14,7 @@ struct ScoredPlace {
     place: usize,
 }
 
-/// The larger score first; of equal ones, what `tie` says, then the earlier.
+/// The larger score first; of equal ones, the smaller `tie`, then the earlier.
 fn before(one: &ScoredPlace, other: &ScoredPlace) -> Ordering {
     let of_equal = || one.tie.total_cmp(&other.tie).then(one.place.cmp(&other.place));
     other.score.total_cmp(&one.score).then_with(of_equal)

@@ -239,7 +239,7 @@ mod tests {
         result.map_or_else(|error| error.to_string(), |_| "fine".to_owned())
     }
 
-    /// The statistic of Pearson for so many draws of each kind.
+    /// The statistic of Pearson for the draws of each kind.
     fn chi_squared(found: &[u64], probabilities: &[f64]) -> f64 {
         let draws = found.iter().sum::<u64>() as f64;
         let term = |(&found, &p): (&u64, &f64)| (found as f64 - draws * p).powi(2) / (draws * p);

@@ -64,7 +64,7 @@ fn beta_draw(alpha: f64, beta: f64, seed: u64) -> f64 {
     1.0 / (1.0 + (y - x).exp())
 }
 
-/// The same where both parameters are above 1: `small` and `large`, of which `alpha` is the first. w / (large + w) is proposed,
+/// The same if both parameters are above 1: `small` and `large`, of which `alpha` is the first. w / (large + w) is proposed,
 /// w having a log-logistic density, and accepted by the ratio of the densities; most are by a bound that needs no logarithm.
 fn large_beta_draw(alpha: f64, small: f64, large: f64, seed: u64) -> f64 {
     const LN_4: f64 = 2.0 * std::f64::consts::LN_2;

@@ -1,4 +1,4 @@
-//! What is expected of tasks that nobody has tried.
+//! The predicted success of tasks that were not tried yet.
 
 use crate::check::{all_finite, same_length};
 use crate::{Error, Result, thread_pool};

@@ -109,7 +109,7 @@ impl Rows<'_> {
     }
 }
 
-/// The value of each node and the total weight of the rows below it: 0 where there is none, and then the value is 0 too.
+/// The value of each node and the total weight of the rows below it: 0 if there is none, and then the value is 0 too.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fused {
     /// One value for each node.

@@ -34,7 +34,7 @@ const NO_PARENT: u32 = u32::MAX;
 pub struct Topology {
     parents: Vec<u32>,
     children: Members,
-    /// The nodes, each behind its parent and the children of a node in the order of their rows.
+    /// The nodes, each after its parent and the children of a node in the order of their rows.
     downwards: Vec<u32>,
     /// Made when it is first asked for: folds do without.
     traversal: OnceLock<Traversal>,
@@ -171,7 +171,7 @@ impl Topology {
         Some(self.parents[node as usize]).filter(|&parent| parent != NO_PARENT)
     }
 
-    /// The nodes, each behind its parent.
+    /// The nodes, each after its parent.
     pub(super) fn downwards(&self) -> &[u32] {
         &self.downwards
     }

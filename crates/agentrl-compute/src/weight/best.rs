@@ -13,7 +13,7 @@ const SAMPLE: usize = 1 << 14;
 /// Scores of which it is seen at once that none is near.
 const SCORES_PER_CHECK: usize = 8;
 
-/// What [`top`](super::top) chooses of rows that are all in one group.
+/// Choose rows as [`top`](super::top), if all are in one group.
 ///
 /// ```
 /// use agentrl_compute::weight::{Amount, Ties, Top, best};

@@ -43,10 +43,10 @@ names! {
     }
 }
 
-/// What a token or row must not exceed to be trained.
+/// The bound that a token or row must not exceed to be trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrustRegion {
-    /// What is measured.
+    /// The divergence that is measured.
     pub divergence: Divergence,
     /// Over what.
     pub aggregate: Aggregate,

@@ -8,7 +8,7 @@ use crate::simd::{BLOCK, exp, wide};
 use crate::{Error, Float, Result, names, thread_pool};
 
 names! {
-    /// What shares one importance weight.
+    /// The tokens that share one importance weight.
     "level" Level {
         /// Each token: `ρ_t`.
         Token = "token",
@@ -28,7 +28,7 @@ names! {
 }
 
 names! {
-    /// What happens to weights beyond the bounds.
+    /// The action on weights beyond the bounds.
     "kind" Action {
         /// They become the bound (TIS).
         Truncate = "truncate",
@@ -44,7 +44,7 @@ names! {
 /// Options of [`importance_weights`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ImportanceOptions<'a> {
-    /// What shares one weight.
+    /// The tokens that share one weight.
     pub level: Level,
     /// Where steps begin and end, for the levels that have them; they must not cross rows.
     pub steps: Option<&'a [i64]>,
@@ -52,7 +52,7 @@ pub struct ImportanceOptions<'a> {
     pub at_least: Option<f64>,
     /// The largest weight within bounds.
     pub at_most: Option<f64>,
-    /// What happens beyond them.
+    /// The action on weights beyond them.
     pub action: Action,
 }
 
@@ -110,7 +110,7 @@ pub fn importance_weights<T: Float>(
     })
 }
 
-/// What becomes of weights beyond their bounds.
+/// The action on weights beyond their bounds.
 #[derive(Debug)]
 struct Bounds {
     least: f64,

@@ -34,7 +34,7 @@ impl<T: Float> Ratios<'_, T> {
         cover("offsets", self.offsets, self.log_ratios.len())
     }
 
-    /// Some tokens must have numbers where they take part.
+    /// Check that tokens that take part have numbers.
     pub(super) fn check_tokens(&self, tokens: Range<usize>) -> Result<()> {
         finite_piece("log_ratios", self.log_ratios, self.mask, tokens)
     }
@@ -74,7 +74,7 @@ impl<T: Float> Ratios<'_, T> {
         (sums.iter().sum(), count)
     }
 
-    /// What is known of the log-ratios of a range.
+    /// Sum, count and range of the log-ratios of some tokens.
     pub(super) fn sum(&self, tokens: Range<usize>) -> Summary {
         let mut numbers = [0.0; BLOCK];
         let mut lanes = Summaries::EMPTY;

@@ -94,9 +94,9 @@ pub fn above_quantile<T: Float>(columns: &Columns<'_, T>, options: &AboveQuantil
     Ok(chosen)
 }
 
-/// The rows of each group whose scores have the largest variance among all choices of so many: the lowest `i` and the highest
-/// `count - i`, for the best `i`. Equal scores: the first rows. O(n log n). Sources: PODS, arXiv:2504.13818; D3S,
-/// arXiv:2509.22115.
+/// Choose the rows of each group whose scores have the largest variance among all choices of that number: the lowest `i` and
+/// the highest `count - i`, for the best `i`. Equal scores: the first rows. O(n log n). Sources: PODS, arXiv:2504.13818;
+/// D3S, arXiv:2509.22115.
 ///
 /// ```
 /// use agentrl_compute::group::Columns;
@@ -145,14 +145,14 @@ pub fn max_variance_subset(columns: &Columns<'_, f64>, amount: Amount) -> Result
 pub struct Quota {
     /// How many rows of each group are chosen.
     pub target: usize,
-    /// The least number of failures and of successes, where there are as many.
+    /// The least number of failures and of successes, if there are as many.
     pub at_least: (usize, usize),
     /// The seed by which failures are chosen; without one, the first ones.
     pub seed: Option<u64>,
 }
 
-/// So many rows of each group, successes and failures in about their proportion: the successes with the smallest penalty and
-/// failures without preference (Resample-on-Correct of rStar2-Agent, arXiv:2508.20722).
+/// Choose `target` rows of each group, successes and failures in about their proportion: the successes with the smallest
+/// penalty and failures without preference (Resample-on-Correct of rStar2-Agent, arXiv:2508.20722).
 ///
 /// Where both kinds would fall to their minimum, all rows are chosen; of a group with fewer rows than `target`, none.
 ///

@@ -18,7 +18,7 @@ names! {
 /// How many rows of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
-    /// So many, or all if there are fewer.
+    /// This number, or all if there are fewer.
     Count(usize),
     /// A part of the valid rows, at least `at_least` of them.
     Fraction {
@@ -26,7 +26,7 @@ pub enum Amount {
         fraction: f64,
         /// How the part becomes whole.
         rounding: Rounding,
-        /// The least number, where there are as many.
+        /// The least number, if there are as many.
         at_least: usize,
     },
 }
@@ -64,7 +64,7 @@ impl Amount {
 }
 
 names! {
-    /// What happens to rows that equal the last chosen one.
+    /// The treatment of rows that equal the last chosen one.
     "ties" Ties {
         /// Earlier rows are chosen first, so that the number is exact.
         First = "first",
@@ -80,7 +80,7 @@ pub struct Top {
     pub amount: Amount,
     /// Whether those with the largest scores, or with the smallest.
     pub largest: bool,
-    /// What happens to rows that equal the last chosen one.
+    /// The treatment of rows that equal the last chosen one.
     pub ties: Ties,
 }
 
