@@ -1,4 +1,4 @@
-//! What an environment says beyond its reward: named numbers and keys of steps and of trajectories, declared once.
+//! Facts of an environment beyond its reward: named numbers and keys of steps and of trajectories, declared once.
 //!
 //! The facts of a table are its last column, `facts`: a struct with a field for each declared name, in the order of the
 //! names, each of which may be null. A table for which nothing is declared has no such column, so that all files of a
@@ -19,13 +19,13 @@ use crate::schema::{FACTS, Table, facts_of, with_field};
 use crate::{Error, Result, arrow_bug};
 
 names! {
-    /// What a fact is.
+    /// The kind of a fact.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     "kind of fact" FactKind {
         /// A 32-bit float.
         Number = "number",
-        /// A text that tells things apart.
+        /// A text that identifies something.
         Key = "key",
     }
 }
@@ -33,7 +33,7 @@ names! {
 /// The value of one fact.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
-    /// NaN says that it is not known.
+    /// NaN: not known.
     Number(f32),
     /// Any text.
     Key(String),
@@ -77,7 +77,7 @@ impl FactColumn {
         self.len() == 0
     }
 
-    /// What it says of a row.
+    /// Return the fact of a row.
     pub fn get(&self, row: usize) -> Option<Fact> {
         match self {
             Self::Numbers(values) => values.get(row).filter(|value| !value.is_nan()).copied().map(Fact::Number),
@@ -127,7 +127,7 @@ impl Facts {
         }
     }
 
-    /// What is declared for a table.
+    /// Return the declared facts of a table.
     pub(crate) fn of(&self, table: Table) -> &Declared {
         static NONE: Declared = Declared::new();
         match table {
@@ -196,7 +196,7 @@ fn level_of(table: Table) -> &'static str {
     if table == Table::Steps { "step" } else { "trajectory" }
 }
 
-/// What every recipe computes, or reads as its own.
+/// Names that every recipe computes, or reads as its own.
 const RESERVED: [&str; 5] = ["advantage", "return", "weight", "keep", "trained_tokens"];
 
 /// Columns of tokens that stand in no table under their name.
@@ -239,7 +239,7 @@ pub(crate) fn schema(table: Table, declared: &Declared) -> SchemaRef {
     with_field(&known, Arc::new(field(declared)))
 }
 
-/// What a table's columns say is declared for it.
+/// Read the declared facts of a table from its columns.
 pub(crate) fn declared_in(table: Table, schema: &Schema) -> Result<Declared> {
     let Some(found) = facts_of(schema) else { return Ok(Declared::new()) };
     let wrong = |why: String| Error::schema(format!("column facts of table {} {why}", table.name()));

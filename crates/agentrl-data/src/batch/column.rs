@@ -11,7 +11,7 @@ use arrow_schema::DataType;
 use crate::{Error, Result};
 
 names! {
-    /// What one value of a column belongs to.
+    /// The unit that one value of a column belongs to.
     "level" Level {
         /// A use of a trajectory in the batch.
         Draw = "draw",
@@ -27,9 +27,9 @@ names! {
 /// Values of a column.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Numbers {
-    /// 32-bit floats; NaN where unknown.
+    /// 32-bit floats; NaN if unknown.
     F32(Vec<f32>),
-    /// 64-bit floats; NaN where unknown.
+    /// 64-bit floats; NaN if unknown.
     F64(Vec<f64>),
     /// 64-bit integers.
     I64(Vec<i64>),
@@ -89,7 +89,7 @@ impl Numbers {
         })
     }
 
-    /// The values of some ranges, one behind the other, `count` in all.
+    /// The values of some ranges, one after the other, `count` in all.
     pub(super) fn joined(&self, ranges: impl Iterator<Item = std::ops::Range<usize>>, count: usize) -> Self {
         each!(self, values => {
             let mut joined = Vec::with_capacity(count);
@@ -135,7 +135,7 @@ impl Numbers {
 pub struct Column {
     /// Name, in the field's terms.
     pub name: String,
-    /// What its values belong to.
+    /// The level of its values.
     pub level: Level,
     /// One value for each row of the level.
     pub values: Arc<Numbers>,

@@ -223,7 +223,7 @@ impl Batch {
     }
 
     /// `reward.<name>`: one of the components in `rewards`, of trajectories at the level of draws and of steps below it;
-    /// null where a row has none.
+    /// null if a row has none.
     fn reward_component(&self, name: &str, level: Level) -> Option<Result<ArrayRef>> {
         let component = name.strip_prefix("reward.")?;
         let (table, rows) = match level {
@@ -328,7 +328,7 @@ fn row_span(list: &ListArray, row: usize) -> std::ops::Range<usize> {
     list.value_offsets()[row] as usize..list.value_offsets()[row + 1] as usize
 }
 
-/// One float for each token of each node, NaN where the node has none.
+/// One float for each token of each node, NaN if the node has none.
 fn spread(list: &ListArray, offsets: &[i64]) -> Vec<f32> {
     let values = list.values().as_primitive::<Float32Type>().values();
     let mut out = Vec::with_capacity(offsets.last().map_or(0, |&last| last as usize));

@@ -392,7 +392,7 @@ mod tests {
     }
 
     proptest! {
-        /// Runs say of every token what a number for each would.
+        /// Runs give the same numbers as one for each token.
         #[test]
         fn runs_are_a_number_for_each_token(
             runs in prop::collection::vec((0_i64..100, 0_i32..100, 0_usize..5), 0..20),

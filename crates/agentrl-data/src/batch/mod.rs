@@ -55,12 +55,12 @@ pub struct NextIds {
 pub struct Batch {
     tables: [RecordBatch; Table::COUNT],
     columns: Vec<Column>,
-    /// What made the computed columns: recipe, options, version.
+    /// The source of the computed columns: recipe, options, version.
     source: BTreeMap<String, String>,
     layout: Arc<Layout>,
     base: NextIds,
     blobs: Blobs,
-    /// What components remember, as JSON; empty where nothing does.
+    /// The state of components as JSON; empty if there is none.
     state: Arc<str>,
 }
 
@@ -73,7 +73,7 @@ impl Batch {
         Self::new_with(tables, &mut || Ok(()))
     }
 
-    /// [`Batch::new`], which calls `check` between its steps and ends where that is an error.
+    /// [`Batch::new`], which calls `check` between its steps and ends if that is an error.
     pub fn new_with(tables: [RecordBatch; Table::COUNT], check: Check<'_>) -> Result<Self> {
         for (table, rows) in Table::ALL.into_iter().zip(&tables) {
             let found = rows.schema();
@@ -129,7 +129,7 @@ impl Batch {
         self.table(Table::Tasks)
     }
 
-    /// What planners decided.
+    /// Decisions of planners.
     pub fn decisions(&self) -> &RecordBatch {
         self.table(Table::Decisions)
     }
@@ -139,7 +139,7 @@ impl Batch {
         self.draws().num_rows()
     }
 
-    /// Names of the components of `rewards`, where they have names.
+    /// Names of the components of `rewards`, if they have names.
     pub fn reward_components(&self) -> Result<Option<Vec<String>>> {
         let schema = self.steps().schema();
         let names = schema.metadata().get(REWARD_COMPONENTS).map(|names| serde_json::from_str(names));
@@ -193,7 +193,7 @@ impl Batch {
         Self { blobs, ..self.clone() }
     }
 
-    /// What the components that made its columns remember, as JSON; empty where nothing does.
+    /// Return the state of the components that made its columns, as JSON; empty if there is none.
     pub fn state(&self) -> &str {
         &self.state
     }

@@ -1,4 +1,4 @@
-//! Operations that make a trajectory of another one, or take one out: nothing is ever lost, only left behind.
+//! Operations that make a trajectory of another one, or take one out: no token is ever deleted.
 
 use agentrl_compute::hash::hash_bytes;
 
@@ -24,7 +24,7 @@ impl ForkPoint {
     pub(super) const START: Self = Self { context: 0, place: None, position: 0 };
 }
 
-/// The end of a trajectory, to be copied behind another prefix.
+/// The end of a trajectory, to be copied after another prefix.
 pub(super) struct Part {
     /// Nodes to append, each with the one it is a copy of.
     nodes: Vec<(usize, NewNode)>,
@@ -59,7 +59,7 @@ impl Forest {
         Ok(self.fork_many(trajectory, node, end, &Fork::default())?[0])
     }
 
-    /// Forks several ways at once, as `fork` says.
+    /// Fork several times at once, as `fork`.
     ///
     /// A node that lies in several contexts of the trajectory is taken in the earliest.
     pub fn fork_many(
@@ -109,7 +109,7 @@ impl Forest {
         Ok(self.trajectory(trajectory)?.episode.unwrap_or(trajectory))
     }
 
-    /// Takes a trajectory back to an earlier token: what goes on is a fork, and what was left behind stays in the files,
+    /// Take a trajectory back to an earlier token: a fork goes on, and the abandoned tokens stay in the files,
     /// pruned. Returns the trajectory that goes on.
     pub fn rollback(&mut self, trajectory: Handle, node: Handle, end: Option<u32>) -> Result<Handle> {
         let (_, index) = split(trajectory);
@@ -129,7 +129,7 @@ impl Forest {
         Ok(handle(split(trajectory).0, back))
     }
 
-    /// Puts `by` in the place of a trajectory of the same group: the old one stays in the files, pruned, and says by which
+    /// Replace a trajectory by `by`, of the same group: the old one stays in the files, pruned, and records by which
     /// it was replaced.
     pub fn replace(&mut self, trajectory: Handle, by: Handle) -> Result<()> {
         let ((key, index), (other, by_index)) = (split(trajectory), split(by));
@@ -329,8 +329,8 @@ impl Group {
         entry.note = Some(note);
     }
 
-    /// What a splice copies of a trajectory: the nodes of its present context from a token on, each with its original, and
-    /// the steps that end in them.
+    /// The part of a trajectory that a splice copies: the nodes of its present context from a token on, each with its
+    /// original, and the steps that end in them.
     pub(super) fn part(&self, suffix: Handle, from: Handle, start: u32) -> Result<Part> {
         let (key, index) = split(suffix);
         let entry: &Trajectory = &self.trajectories[index];
@@ -364,7 +364,7 @@ impl Group {
         Ok(Part { nodes: copies.collect(), steps: self.steps(index).skip(before).cloned().collect() })
     }
 
-    /// Puts the end of one trajectory behind what another has, whose tokens lie `shift` places further on.
+    /// Copy the end of one trajectory to the end of another, whose tokens lie `shift` places further on.
     pub(super) fn copy(&mut self, part: Part, from: usize, to: usize, shift: i64) {
         let mut steps = part.steps.into_iter().peekable();
         for (original, new) in part.nodes {
@@ -384,7 +384,7 @@ impl Group {
 }
 
 impl Part {
-    /// Refuses what would be too long behind so many tokens.
+    /// Refuse a part that would be too long after `before` tokens.
     pub(super) fn check_length(&self, before: usize) -> Result<()> {
         let length: usize = self.nodes.iter().map(|(_, new)| new.tokens.len()).sum();
         if before.checked_add(length).is_some_and(|length| i32::try_from(length).is_ok()) {
@@ -395,7 +395,7 @@ impl Part {
 }
 
 impl Lineage {
-    /// The trajectory of the group that this one left, and where: context and position.
+    /// Return the trajectory of the group that this one left, and the context and position.
     pub(super) fn fork_of(self) -> Option<(usize, u32, u32)> {
         match self {
             Self::Fork { parent, context, position, .. } => Some((parent, context, position)),

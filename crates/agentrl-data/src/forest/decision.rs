@@ -6,13 +6,13 @@ use crate::schema::Operation;
 /// One decision of a planner.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// What was decided.
+    /// The operation that was decided.
     pub operation: Operation,
     /// The trajectory acted on.
     pub trajectory: Handle,
     /// Round of the search.
     pub round: u32,
-    /// Place within the round, where the order matters; decisions without one follow in the order of their trajectories.
+    /// Place within the round, if the order matters; decisions without one follow in the order of their trajectories.
     pub ordinal: Option<u32>,
     /// The node acted at.
     pub node: Option<Handle>,
@@ -20,7 +20,7 @@ pub struct Decision {
     pub end: Option<u32>,
     /// The trajectory that came of it.
     pub result: Option<Handle>,
-    /// What the planner decided by.
+    /// The score by which the planner decided.
     pub score: Option<f64>,
     /// Why, in words.
     pub reason: Option<String>,

@@ -17,9 +17,9 @@ use crate::schema::Kind;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
     pub(super) key: GroupHandle,
-    /// What the caller calls it.
+    /// The caller's number of it.
     pub(super) number: u32,
-    /// What its seeds and the order of its rows follow from.
+    /// The key from which its seeds and the order of its rows follow.
     pub(super) origin: GroupKey,
     pub(super) task_id: String,
     pub(super) nodes: Vec<Node>,

@@ -52,7 +52,7 @@ use handle::{GroupHandle, Place, handle, next_group_handle, split};
 use key::GroupKey;
 use trajectory::{Trajectory, check_rewards};
 
-/// Largest blob that a forest takes, unless it is told otherwise.
+/// Default size of the largest blob that a forest takes.
 const MAX_BLOB_BYTES: usize = 64 << 20;
 
 /// The live form of the data. See the module's documentation.
@@ -107,7 +107,7 @@ impl Forest {
         Self { entropies: estimator.to_owned(), ..self }
     }
 
-    /// The forest with what its environment says beyond the reward, of steps and of trajectories.
+    /// Return the forest with the facts that its environment declares, of steps and of trajectories.
     #[must_use]
     pub fn with_facts(self, facts: Facts) -> Self {
         Self { facts, ..self }

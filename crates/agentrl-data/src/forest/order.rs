@@ -194,7 +194,7 @@ impl Bytes {
         self.facts(&outcome.facts)
     }
 
-    /// Nothing where nothing was said.
+    /// Nothing if there are no values.
     fn facts(&mut self, said: &FactValues) -> &mut Self {
         for (name, fact) in said {
             self.text(Some(name));

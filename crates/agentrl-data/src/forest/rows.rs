@@ -51,7 +51,7 @@ pub(super) fn tables(
     ])
 }
 
-/// A table whose schema says one thing more.
+/// Return a table with one more entry in the metadata of its schema.
 fn described(rows: &RecordBatch, metadata: Option<(&str, String)>) -> Result<RecordBatch> {
     let schema = rows.schema();
     let known: HashMap<String, String> = schema.metadata().clone();
@@ -64,7 +64,7 @@ fn table(table: Table, columns: Vec<ArrayRef>) -> Result<RecordBatch> {
     RecordBatch::try_new(table.schema(), columns).map_err(arrow_bug)
 }
 
-/// A table with what is declared for it behind its columns.
+/// Return a table with its declared facts after its columns.
 fn table_with(
     table: Table,
     (declared, facts): (&Declared, Option<ArrayRef>),
@@ -303,7 +303,7 @@ fn draws(groups: &[Ordered<'_>], frozen: &FrozenGroups, check: Check<'_>) -> Res
 /// A decision with the ids of its group, its trajectory, the place acted at, and the trajectory that came of it.
 type Decided<'a> = (i64, i64, (Option<i64>, Option<i32>), Option<i64>, &'a super::Decision);
 
-/// What planners decided, in an order that does not depend on arrival, numbered within each group and round.
+/// Decisions of planners, in an order that does not depend on arrival, numbered within each group and round.
 fn decisions(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64, check: Check<'_>) -> Result<RecordBatch> {
     let mut rows: Vec<Decided<'_>> = Vec::new();
     for entry in groups {

@@ -6,7 +6,7 @@ use crate::schema::Drift;
 /// What the environment returned to an action.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepOutcome {
-    /// Reward paid for the action; `None` where none was.
+    /// Reward paid for the action; `None` if none was.
     pub reward: Option<f32>,
     /// Components of the reward.
     pub rewards: Option<Vec<f32>>,
@@ -17,11 +17,11 @@ pub struct StepOutcome {
     /// Facts about the turn (tool error, format error, …), a bit each; [`crate::schema::FLAG_UNTRAINED`] keeps its tokens
     /// out of the gradient.
     pub flags: u32,
-    /// Where the turn was ingested: how it agrees with the turns before it.
+    /// If the turn was ingested: how it agrees with the turns before it.
     pub drift: Option<Drift>,
     /// Position of the first token that differs.
     pub drift_at: Option<u32>,
-    /// What else the environment said, of what the forest declares.
+    /// Facts of the environment that the forest declares.
     pub facts: FactValues,
 }
 
@@ -95,7 +95,7 @@ impl Steps {
         self.own.push(step);
     }
 
-    /// Takes back its own steps until there are so many in all.
+    /// Remove its own steps until there are `count` in all.
     pub(super) fn truncate(&mut self, count: usize) {
         self.own.truncate(count.saturating_sub(self.inherited()));
     }

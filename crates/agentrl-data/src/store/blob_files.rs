@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// The folder of blobs.
 pub(super) const FOLDER: &str = "blobs";
 
-/// Behind the name of a blob that is being written.
+/// Suffix of the name of a blob that is being written.
 pub(super) const STAGED: &str = ".tmp";
 
 /// Path and name of each file in the folders of blobs that has a name as a store gives it.
@@ -45,7 +45,7 @@ pub(super) fn remove_unfinished(fs: &dyn Fs, store: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses contents that are not what their hash says.
+/// Refuse contents that do not match their hash.
 pub(super) fn check_blobs(blobs: &Blobs) -> Result<()> {
     if let Some((hash, content)) = blobs.iter().find(|(_, content)| content.len() as u64 > MAX_FILE_BYTES) {
         let bytes = content.len();

@@ -27,10 +27,10 @@ use crate::ipc::{Footer, Passed, size};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug};
 
-/// Bytes of a block where nothing is looked up, about, and of the largest one with several rows.
+/// Bytes of a block if nothing is looked up, about, and of the largest one with several rows.
 const MAX_BLOCK_BYTES: usize = 4 << 20;
 
-/// Bytes of a block of nodes, and of other rows that are looked up by a key. Smaller ones would be mostly what Arrow says
+/// Bytes of a block of nodes, and of other rows that are looked up by a key. Smaller ones would be mostly Arrow's metadata
 /// about their columns.
 const NODES_BLOCK_BYTES: usize = 32 << 10;
 const ROWS_BLOCK_BYTES: usize = 4 << 10;
@@ -41,7 +41,7 @@ const BLOCKS_KEY: &str = "agentrl_blocks";
 /// The key of [`BlockBounds`] in the metadata of a footer.
 const BOUNDS_KEY: &str = "agentrl_bounds";
 
-/// The key of [`BlockTexts`] in the metadata of a footer, and the column that it tells of.
+/// The key of [`BlockTexts`] in the metadata of a footer, and the column that it describes.
 const TEXTS_KEY: &str = "agentrl_texts";
 const NAMED_BY: &str = "task_id";
 
@@ -69,7 +69,7 @@ impl From<Block> for (u64, u64, i64, i64, u64) {
     }
 }
 
-/// What a footer says of a block beside where it is: rows, smallest and greatest key, checksum.
+/// The entry of a block in a footer beside its place: rows, smallest and greatest key, checksum.
 type BlockEntry = (u64, i64, i64, u64);
 
 /// Smallest and greatest value of some columns in each block.
@@ -78,20 +78,20 @@ pub(super) type BlockBounds = BTreeMap<String, Vec<(i64, i64)>>;
 /// The different texts of a column of a file, and which of them each block has.
 pub(super) type BlockTexts = BTreeMap<String, (Vec<String>, Vec<Vec<u32>>)>;
 
-/// What is known of a file when its footer was read.
+/// The contents of a file's footer.
 #[derive(Debug)]
 pub(super) struct BlockIndex {
     pub(super) footer: Footer,
-    /// Which rows have which columns, where not all have the same.
+    /// Which rows have which columns, if not all have the same.
     parts: Option<Parts>,
     pub(super) blocks: Arc<[Block]>,
-    /// Of columns that rows are chosen by, beside the key. An older version did not say.
+    /// Bounds of columns that rows are chosen by, beside the key. Files of older versions lack them.
     pub(super) bounds: BlockBounds,
     pub(super) texts: BlockTexts,
 }
 
 impl BlockIndex {
-    /// What the bytes of a footer say, which begins at byte `begin` of a file with so many rows. `listed` are the blocks of
+    /// Read the bytes of a footer, which begins at byte `begin` of a file with `rows` rows. `listed` are the blocks of
     /// a file whose footer does not tell of them.
     pub(super) fn read(
         path: &Path,
@@ -175,7 +175,7 @@ pub(super) fn bounds_of(blocks: &[Block]) -> (i64, i64) {
     known.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))).unwrap_or_default()
 }
 
-/// Passes on rows of a folder as the bytes of a file. Returns its blocks, where its footer ends, and the footer's hash.
+/// Write rows of a folder as the bytes of a file. Returns its blocks, where its footer ends, and the footer's hash.
 pub(super) fn write(
     (schema, parts): &FileRows,
     folder: &str,
@@ -210,7 +210,7 @@ fn to_json(said: &impl Serialize) -> Result<String> {
     serde_json::to_string(said).map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))
 }
 
-/// Which tasks blocks have, where rows of one task lie side by side: there are far fewer texts than rows then.
+/// The tasks of each block, if rows of one task lie side by side: there are far fewer texts than rows then.
 fn texts(chunks: &[RecordBatch], folder: &str) -> Option<BlockTexts> {
     key_of(folder)?;
     let columns = chunks.iter().map(|chunk| chunk.column_by_name(NAMED_BY)?.as_string_opt::<i32>());

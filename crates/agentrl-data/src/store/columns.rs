@@ -1,4 +1,4 @@
-//! What a scan reads: some columns of some rows, and what is known of the rows before.
+//! Scans: some columns of some rows, and the bounds and texts by which rows are chosen before they are read.
 //!
 //! Rows are named by their numbers, which they keep when files are merged.
 
@@ -21,19 +21,19 @@ use crate::{Error, Result, arrow_bug};
 /// The texts of a column, and pairs of a block and the number of a text that it has.
 pub type Texts = (Vec<String>, Vec<i64>, Vec<i64>);
 
-/// What is known of blocks that lie one behind the other.
+/// Bounds and texts of blocks that lie one after the other.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    /// The number of the row behind each.
+    /// The number of the row after each.
     pub ends: Vec<i64>,
     /// The smallest and the greatest value in each of columns that rows are chosen by.
     pub bounds: BTreeMap<String, (Vec<i64>, Vec<i64>)>,
-    /// What is known of columns of texts.
+    /// The texts of columns of texts.
     pub texts: BTreeMap<String, Texts>,
 }
 
 impl Store {
-    /// The numbers of the rows that each file of a folder has for this store, and what its manifest tells of them.
+    /// Return the numbers of the rows that each file of a folder has for this store, and the bounds in its manifest.
     pub fn ranges(&mut self, name: &str) -> Result<Vec<(Range<u64>, Bounds)>> {
         check_folder(name)?;
         self.settle()?;

@@ -28,7 +28,7 @@ use crate::{Error, Result, arrow_bug};
 const QUEUE_BYTES: usize = 256 << 20;
 
 impl Store {
-    /// The batch with the ids of its new rows moved behind those of the store ([`Batch::rebase`]). Rows that it takes for
+    /// Return the batch with the ids of its new rows moved after those of the store ([`Batch::rebase`]). Rows that it takes for
     /// stored ones keep theirs, so they have to be rows of this store.
     pub fn rebase(&self, batch: &Batch) -> Result<Batch> {
         let next = self.next_ids();
@@ -45,7 +45,7 @@ impl Store {
         batch.rebase(next)
     }
 
-    /// Checks and queues the new rows of a batch, whose ids were moved behind those of the store ([`Store::rebase`]):
+    /// Check and queue the new rows of a batch, whose ids were moved after those of the store ([`Store::rebase`]):
     /// part of the training batch of an iteration, or (`partial`) rollouts of one that was broken off. Returns the number
     /// of the write; it is durable when [`Store::sequence`] has reached it.
     pub fn append(&mut self, batch: &Batch, iteration: i64, partial: bool) -> Result<u64> {
@@ -132,7 +132,7 @@ impl Store {
         Ok(sequence)
     }
 
-    /// New ids begin where the store ends, draws are new and of this iteration, and rows that are not new are there.
+    /// Check that new ids begin at the store's end, and that draws are new and of this iteration.
     fn check_new(batch: &Batch, next: NextIds, iteration: i64) -> Result<()> {
         let (base, trajectories) = (batch.base(), batch.trajectories());
         let draws = batch.new_rows(Table::Draws)?;
@@ -176,7 +176,7 @@ impl Store {
         }
     }
 
-    /// The facts of the store behind this batch: those of its first trajectories.
+    /// Return the facts of the store after this batch: those of its first trajectories.
     fn check_facts(&mut self, batch: &Batch) -> Result<Option<Facts>> {
         let first = self.writable()?.facts.clone();
         if batch.new_rows(Table::Trajectories)?.num_rows() == 0 {
@@ -268,7 +268,7 @@ impl Store {
         }
     }
 
-    /// Runs a commit. Where it fails nobody knows what reached the disk, so nothing more is written.
+    /// Run a commit. If it fails, it is unknown what reached the disk, so nothing more is written.
     pub(super) fn poisoning<T>(&mut self, commit: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let done = commit(self);
         if let (Err(error), Some(writer)) = (&done, &mut self.writer) {
@@ -335,7 +335,7 @@ impl Commit {
         Self { next: store.files.next(), staged: Vec::new(), replaced: Vec::new() }
     }
 
-    /// New rows after those of a folder, in one file with the last ones where [`merge_policy`] has them merged, and with all of
+    /// New rows after those of a folder, in one file with the last ones if [`merge_policy`] has them merged, and with all of
     /// them where an older version wrote them with fewer columns: stock tools want the same columns in all files.
     fn add(&mut self, store: &Store, folder: &'static str, parts: Vec<RecordBatch>) -> Result<()> {
         let files = store.files.of(folder);

@@ -22,7 +22,7 @@ pub type Enter<'a> = &'a mut dyn FnMut(&mut dyn FnMut(&mut Store) -> Result<()>)
 
 /// Merges neighbouring files into ones of twice their size, up to 64 MB, and removes blobs that no node refers to, in a
 /// store that is entered now and then and is anybody's between. Rows and their order stay, so readers go on undisturbed.
-/// Returns by how many files the store became smaller; 0 where another thread is doing it.
+/// Returns by how many files the store became smaller; 0 if another thread is doing it.
 pub fn compact(enter: Enter<'_>, check: Check<'_>) -> Result<usize> {
     let begun = within(enter, |store| {
         let busy = store.writable()?.compacting.clone();
@@ -99,7 +99,7 @@ impl Merge {
 }
 
 impl Store {
-    /// [`compact`] of a store that nobody else uses.
+    /// [`compact`] of a store that has no other user.
     pub fn compact(&mut self, check: Check<'_>) -> Result<usize> {
         compact(&mut |work| work(self), check)
     }

@@ -11,10 +11,10 @@ use crate::schema::{Table, list_of};
 pub(super) const COMPUTED_FOLDERS: [(&str, Level); 3] =
     [("draw_columns", Level::Draw), ("step_columns", Level::Step), ("node_columns", Level::NodeToken)];
 
-/// What was measured in closed iterations: one row for each number.
+/// The metrics of closed iterations: one row for each number.
 pub(super) const METRICS: &str = "metrics";
 
-/// What components remember as arrays: one row for a piece of an array.
+/// The state of components as arrays: one row for a piece of an array.
 pub(super) const STATES: &str = "states";
 
 /// The log of writes: one row for each append and closed iteration, with the rows of the other folders that came with it.
@@ -37,10 +37,10 @@ pub(super) fn key_of(folder: &str) -> Option<&'static str> {
     }
 }
 
-/// Columns that rows of a run are chosen by: a manifest says between which values they lie in each file.
+/// Columns that rows of a run are chosen by: a manifest has their bounds in each file.
 pub(super) const CHOSEN_BY: [&str; 3] = ["iteration", "group_id", "trajectory_id"];
 
-/// Whether a folder keeps its rows when iterations are dropped: they are small, and say how the run went.
+/// Whether a folder keeps its rows when iterations are dropped: they are small, and record how the run went.
 pub(super) fn is_kept(folder: &str) -> bool {
     [METRICS, WRITE_LOG].contains(&folder)
 }

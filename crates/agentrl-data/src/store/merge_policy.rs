@@ -11,10 +11,10 @@ use std::ops::Range;
 
 use super::segment::Segment;
 
-/// So many times larger is the next order, and so many files of one order are merged.
+/// The ratio of one order of file sizes to the one before, and the number of files of one order that are merged.
 const FANOUT: usize = 8;
 
-/// Files smaller than this are of the first order: they are mostly what is said about their rows.
+/// Files smaller than this are of the first order: they are mostly metadata.
 const SMALLEST_BYTES: u64 = 32 << 10;
 
 /// Files are merged up to this size.

@@ -15,7 +15,7 @@ use crate::{Error, Result, arrow_bug};
 /// The key of [`Parts`] in a file's metadata.
 const PARTS_KEY: &str = "agentrl_parts";
 
-/// Behind the name of lists where there are values of the name too.
+/// Suffix of the name of lists if there are values of the name too.
 const TOKENS_SUFFIX: &str = "_of_tokens";
 
 /// Which rows of a file have which columns.
@@ -58,7 +58,7 @@ pub(super) fn merge_columns(parts: Vec<RecordBatch>) -> Result<Vec<FileRows>> {
     files.into_iter().map(merge_into_one).collect()
 }
 
-/// A column is told from others by its name, and a list of token values from one value.
+/// Return the key of a column: its name, and whether it is a list of token values.
 fn key(field: &Field) -> (String, bool) {
     (field.name().clone(), matches!(field.data_type(), DataType::List(_)))
 }
@@ -138,7 +138,7 @@ fn to_json(value: &impl Serialize) -> Result<String> {
 }
 
 impl Parts {
-    /// The parts that a file's metadata tells of; `None`: all its rows are alike.
+    /// Read the parts from a file's metadata; `None`: all its rows are alike.
     pub(super) fn of(name: &str, schema: &Schema) -> Result<Option<Self>> {
         let Some(text) = schema.metadata().get(PARTS_KEY) else { return Ok(None) };
         let parts = serde_json::from_str(text);

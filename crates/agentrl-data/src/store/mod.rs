@@ -1,4 +1,4 @@
-//! The durable form: a directory of sealed Arrow IPC files, and a numbered manifest that says which of them count.
+//! The durable form: a directory of sealed Arrow IPC files, and a numbered manifest that lists those that count.
 //!
 //! ```text
 //! run/
@@ -82,7 +82,7 @@ pub struct Store {
     writer: Option<Writer>,
 }
 
-/// What only the writer has.
+/// The state of the writer.
 #[derive(Debug)]
 struct Writer {
     /// The process that opened it.
@@ -97,7 +97,7 @@ struct Writer {
     facts: Option<Facts>,
     /// The arrays of the state after the queue, once they were looked at.
     states: Option<StoredArrays>,
-    /// What failed; set once and for all, because a disk that lost one write can claim that the next one succeeded.
+    /// The first failure; never reset, because a disk that lost one write can claim that the next one succeeded.
     poisoned: Option<String>,
     /// Whether there can be blobs that no node refers to: a writer that was killed, or a drop that was broken off, leaves
     /// some. To find them all nodes are read.
@@ -176,7 +176,7 @@ impl Store {
         &self.path
     }
 
-    /// The process that may write the store, where it was opened for that.
+    /// Return the process that may write the store, if it was opened for that.
     pub fn writer_process(&self) -> Option<u32> {
         self.writer.as_ref().map(|writer| writer.process)
     }
@@ -186,7 +186,7 @@ impl Store {
         self.writer_process().map_or(Ok(()), check_process)
     }
 
-    /// Number of iterations that are closed: where a run goes on.
+    /// Return the number of iterations that are closed: a run goes on with the next.
     pub fn iteration(&self) -> i64 {
         self.head.iteration
     }
@@ -201,7 +201,7 @@ impl Store {
         self.head.sequence
     }
 
-    /// What the last [`Store::close_iteration`] was told to remember, as JSON.
+    /// Return the state that the last [`Store::close_iteration`] committed, as JSON.
     pub fn state(&self) -> &str {
         &self.head.state
     }
@@ -211,7 +211,7 @@ impl Store {
         self.writer.as_ref().map_or(self.head.next, |writer| writer.next)
     }
 
-    /// What this store sees, as text: [`Store::open_snapshot`] finds the same rows in any process.
+    /// Return the extent of this store as text: [`Store::open_snapshot`] finds the same rows in any process.
     pub fn snapshot(&self) -> Result<String> {
         serde_json::to_string(&self.head)
             .map_err(|error| Error::internal("the snapshot cannot be written as JSON").with_source(error))
@@ -247,7 +247,7 @@ pub fn after_fork(is_child: bool) {
     fs::after_fork(is_child);
 }
 
-/// Reads the bytes of a manifest and says what is wrong with them; for the fuzzers.
+/// Read the bytes of a manifest, or return what is wrong with them; for the fuzzers.
 #[doc(hidden)]
 pub fn read_manifest(bytes: &[u8]) -> Result<()> {
     Manifest::parse(Path::new("manifest"), bytes).map(drop)

@@ -31,13 +31,13 @@ impl Store {
         self.all_rows(table.name())
     }
 
-    /// The rows of a table as one; empty where there are none.
+    /// The rows of a table as one; empty if there are none.
     pub fn whole_table(&mut self, table: Table) -> Result<RecordBatch> {
         let rows = self.table(table)?;
         joined(&table.schema_of(&rows), &rows)
     }
 
-    /// What was measured in the closed iterations.
+    /// Return the metrics of the closed iterations.
     pub fn metrics(&mut self) -> Result<RecordBatch> {
         self.settle()?;
         let rows = self.all_rows(METRICS)?;
@@ -362,7 +362,7 @@ impl Store {
         read(&mut rest)
     }
 
-    /// Reads where the files are. A reader whose files the writer merged meanwhile finds the rows in the new ones.
+    /// Read from the files. A reader whose files the writer merged meanwhile finds the rows in the new ones.
     pub(super) fn located<T>(&mut self, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
             let found = read(self);

@@ -1,4 +1,4 @@
-//! Opening for writing: whatever a writer left behind becomes the state before or after its last commit.
+//! Recovery at opening for writing: the files of a killed writer become the state before or after its last commit.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(super) const MARKER: &str = "0-being-rewritten.arrow";
 /// The marker before it has its name: a writer can be killed, or a folder read, between its making and its bytes.
 const STAGED_MARKER: &str = "0-being-rewritten.tmp";
 
-/// What the marker says.
+/// The text of the marker.
 pub(super) const MARKED: &[u8] = b"Files of this folder are just taking the place of others. Read it again.\n";
 
 /// The marker of the first version.
@@ -72,7 +72,7 @@ fn remove_old(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Res
     Ok(())
 }
 
-/// What to do in one folder.
+/// The repair of one folder: files to remove and to rename.
 struct FolderRepair {
     /// A marker without a name, which was being made.
     unfinished: Option<PathBuf>,

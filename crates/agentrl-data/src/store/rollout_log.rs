@@ -23,7 +23,7 @@ use crate::{Error, ErrorKind, Result};
 /// The folder of rollout logs.
 pub(super) const FOLDER: &str = "live";
 
-/// What a file of records begins with: what it is, and in which format.
+/// The first bytes of a file of records: its type and its format.
 const HEAD: &[u8; 16] = b"agentrl records1";
 
 /// Bytes of a record before its name: checksum and two lengths.
@@ -58,7 +58,7 @@ struct RecordFile {
     sync: Sync,
     /// Bytes of the file that count.
     end: u64,
-    /// Where records are put; `None` before the first, and where a write failed.
+    /// The end of the open file; `None` before the first record and after a failed write.
     tail: Option<Arc<dyn Tail>>,
     /// Whether there are records that were not synced, and when they were last.
     is_dirty: bool,

@@ -1,4 +1,4 @@
-//! A sealed file of rows. A manifest says where it is and what its footer is; the footer says where its blocks are.
+//! A sealed file of rows. A manifest records its place and its footer; the footer records the places of its blocks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use super::merged_columns::FileRows;
 use super::sync::Sync;
 use crate::{Error, ErrorKind, Result};
 
-/// Blocks that lie side by side are read at once, up to so many bytes.
+/// Largest number of bytes that are read at once from blocks that lie side by side.
 pub(super) const READ_BYTES: u64 = 4 << 20;
 
 /// A sealed file.
@@ -32,15 +32,15 @@ pub(super) struct Segment {
     rows: u64,
     /// Smallest and greatest key.
     keys: (i64, i64),
-    /// Smallest and greatest value of other columns that rows are chosen by. An older version did not say.
+    /// Smallest and greatest value of other columns that rows are chosen by. Manifests of older versions lack them.
     bounds: Arc<Bounds>,
-    /// The bytes behind its blocks.
+    /// The footer, after its blocks.
     footer: FooterRange,
-    /// Blocks of a file whose footer does not tell of them, because an older version wrote it.
+    /// Blocks of a file of an older version, whose footer does not list them.
     listed: Option<Arc<[Block]>>,
-    /// Whether its name does not tell its commit, as in stores of the first version.
+    /// Whether its name lacks its commit, as in stores of the first version.
     pub(super) is_named_by_row: bool,
-    /// What its footer says, once it was read. Copies of a segment share it.
+    /// Its footer, once it was read. Copies of a segment share it.
     index: Arc<OnceLock<BlockIndex>>,
 }
 
@@ -140,7 +140,7 @@ impl Segment {
         })
     }
 
-    /// Number of the row after its last one, where what is said of it can be.
+    /// Return the number of the row after its last one; `None` if its recorded sizes are impossible.
     pub(super) fn checked_end(&self) -> Option<u64> {
         let FooterRange(begin, end, _) = self.footer;
         // No file of ours comes near: a length that is read into memory must be one that can be.
@@ -239,7 +239,7 @@ impl Segment {
         Ok(rows)
     }
 
-    /// What the footer says, read once.
+    /// Return the footer, read once.
     pub(super) fn index(&self, fs: &dyn Fs, path: &Path) -> Result<&BlockIndex> {
         if let Some(index) = self.index.get() {
             return Ok(index);
@@ -300,7 +300,7 @@ fn damaged(path: &Path, Range { start, end }: Range<u64>, why: &str) -> Error {
     Error::corrupt(format!("{} is damaged in bytes {start} to {end}: {why}; restore it from a copy", path.display()))
 }
 
-/// The first row and the commit that a name given by [`Segment::path`], [`Segment::staged`] or [`Segment::merged`] tells.
+/// Parse the first row and the commit of a name by [`Segment::path`], [`Segment::staged`] or [`Segment::merged`].
 /// Other names are not a store's, however much like them they are.
 pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
     let (stem, ending) = name.rsplit_once('.')?;
@@ -317,7 +317,7 @@ pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
     is_own.then_some((row, commit))
 }
 
-/// Whether an error says that a file is not the one that a manifest describes: a later manifest may describe it.
+/// Whether an error means that a file is not the one that a manifest describes: a later manifest may describe it.
 pub(super) fn is_other(error: &Error) -> bool {
     use std::error::Error as _;
     let missing = |error: &(dyn std::error::Error + 'static)| {

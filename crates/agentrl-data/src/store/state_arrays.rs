@@ -15,7 +15,7 @@ use crate::{Error, Result};
 const REFERENCES: &str = "trajectory_id";
 
 impl Store {
-    /// What the components of the last closed iteration remember as arrays.
+    /// Return the state of the components of the last closed iteration, as arrays.
     pub fn arrays(&mut self) -> Result<Arrays> {
         self.settle()?;
         Ok(self.known_arrays()?.arrays)

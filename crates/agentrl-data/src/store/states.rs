@@ -26,7 +26,7 @@ const STATE_DEPTH: usize = 64;
 const PIECE_BYTES: usize = 4 << 20;
 
 names! {
-    /// What the numbers of an array are.
+    /// The type of the numbers of an array.
     "dtype" Dtype {
         /// One byte, 0 or 1.
         Bool = "bool",
@@ -68,7 +68,7 @@ impl Dtype {
 /// An array of one or two dimensions, as the bytes of its numbers (little-endian, row by row).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateArray {
-    /// What the numbers are.
+    /// The type of the numbers.
     pub dtype: Dtype,
     /// Numbers of a row; `None`: one, of an array of one dimension.
     pub width: Option<u64>,
@@ -252,7 +252,7 @@ impl StateRows {
         }
     }
 
-    /// The rows of an array that differ from known ones, and those behind them; all where that is less.
+    /// Push the rows of an array that differ from known ones, and those after them; all rows if that is less.
     pub(super) fn delta(&mut self, path: &str, known: &StateArray, array: &StateArray) {
         if known == array {
             return;

@@ -19,11 +19,11 @@ const MOST: usize = 100;
 pub struct Finding {
     /// The folder.
     pub folder: String,
-    /// What kind of rule is broken: `damage`, `reference`, `length`, `value`, `duplicate` or `blob`.
+    /// The kind of rule that is broken: `damage`, `reference`, `length`, `value`, `duplicate` or `blob`.
     pub kind: &'static str,
-    /// Id of the row, in the folder's first column, where it is about a row.
+    /// Id of the row, in the folder's first column, if it is about a row.
     pub id: Option<i64>,
-    /// What is wrong.
+    /// The error.
     pub message: String,
 }
 
