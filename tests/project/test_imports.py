@@ -2,10 +2,10 @@
 
 import ast
 from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from import_graph import Arrow, circle
 
 import agentrl_core
 
@@ -45,8 +45,6 @@ BY_TEXT = {  # modules that import a module whose name they get as text
     "recipes",  # the recipe
     "env.agents",
 }
-
-Arrow = tuple[str, str]
 
 
 def modules(package: Path) -> dict[str, Path]:
@@ -113,17 +111,6 @@ def upward(arrows: set[Arrow]) -> set[Arrow]:
         for source, target in arrows
         if folder(source) != folder(target) and LAYER_OF[folder(target)] >= LAYER_OF[folder(source)]
     }.difference(UPWARD)
-
-
-def circle(arrows: set[Arrow]) -> list[str] | None:
-    graph = TopologicalSorter[str]()
-    for source, target in sorted(arrows):
-        graph.add(source, target)
-    try:
-        graph.prepare()
-    except CycleError as error:
-        return error.args[1]
-    return None
 
 
 @pytest.fixture(scope="module")

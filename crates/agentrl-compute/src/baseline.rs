@@ -1,4 +1,4 @@
-//! What a group is expected to reach, from more than its own rewards: a prior, or what is remembered of its key.
+//! The expected reward of a group, from more than its own rewards: a prior, or a moving mean of its key.
 //!
 //! What is remembered is a row of numbers for each group of the batch; every function gives those rows after the batch. A
 //! group none of whose rows votes keeps its own.
@@ -150,7 +150,7 @@ pub fn decayed_beta(
     })
 }
 
-/// What is remembered after a batch of those groups that have votes in it.
+/// The state after a batch, of the groups that have votes in it.
 fn after<const N: usize>(
     found: &[Statistics],
     past: &[[f64; N]],

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, thread_pool};
 
 /// Two arguments must have one value for each other's value.
 pub(crate) fn same_length(name: &str, length: usize, other: &str, expected: usize) -> Result<()> {
@@ -32,7 +32,7 @@ pub(crate) fn all_finite<T: Float>(name: &str, values: &[T]) -> Result<()> {
     column(name, values, name, values.len(), None)
 }
 
-/// A column must be as long as another and hold numbers where it is valid; what is invalid may be anything.
+/// Check that a column is as long as another and that its valid rows hold numbers. Invalid rows may hold anything.
 pub(crate) fn column<T: Float>(
     name: &str,
     values: &[T],
@@ -41,10 +41,10 @@ pub(crate) fn column<T: Float>(
     valid: Option<&[bool]>,
 ) -> Result<()> {
     same_length(name, values.len(), other, expected)?;
-    par::each(par::pieces(values.len()), |piece| finite_piece(name, values, valid, piece)).map(drop)
+    thread_pool::map(thread_pool::pieces(values.len()), |piece| finite_piece(name, values, valid, piece)).map(drop)
 }
 
-/// Some rows of a column must hold numbers where they are valid.
+/// Check that the valid ones of some rows hold numbers.
 pub(crate) fn finite_piece<T: Float>(
     name: &str,
     values: &[T],
@@ -60,7 +60,7 @@ pub(crate) fn finite_piece<T: Float>(
     Ok(())
 }
 
-/// Memory for `count` items of some bytes must be there; an option of the user's says how many.
+/// Check that there is memory for `count` items of some bytes, a number that an option of the user sets.
 pub(crate) fn room(name: &str, count: usize, bytes: usize) -> Result<()> {
     let found = count.checked_mul(bytes).is_some_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
     if found {

@@ -6,7 +6,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What a caller can do about an [`Error`]; each kind becomes one exception class in Python.
+/// The kind of an [`Error`]; each kind becomes one exception class in Python.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -105,7 +105,7 @@ impl Error {
         Self::new(ErrorKind::Corrupt, message)
     }
 
-    /// The operating system refused; the message says which path and what was tried, the cause is kept.
+    /// The operating system refused; the message names the path and the operation, the cause is kept.
     pub fn io(message: impl Into<String>, source: std::io::Error) -> Self {
         Self::new(ErrorKind::Io, message).with_source(source)
     }
@@ -130,7 +130,7 @@ impl Error {
         Self::new(ErrorKind::Internal, message)
     }
 
-    /// What kind of error this is.
+    /// The kind of the error.
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }

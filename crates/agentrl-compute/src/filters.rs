@@ -5,7 +5,7 @@ use crate::group::{Columns, statistics};
 use crate::weight::{Amount, Ties, Top, top};
 use crate::{Error, Result};
 
-/// What the scores of a group must be like.
+/// The condition that the scores of a group must meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupBand {
     /// The standard deviation is larger than this; 0 drops the groups whose scores are all equal.

@@ -1,11 +1,9 @@
 //! The two float types that columns may have. Arithmetic is always f64.
 //!
-//! What takes long reads a column block by block, works on f64 alone, and writes it back: such work is compiled once, here,
-//! whatever the column's type is and however the crate that calls it is compiled.
+//! Long work reads a column block by block, computes in f64 alone, and writes the column back. Reading and writing are compiled
+//! once, here, however the calling crate is compiled. So are whole functions: see
+//! [`NormalisedFloat`](crate::group::NormalisedFloat) and [`ReturnsFloat`](crate::returns::ReturnsFloat).
 
-use crate::group::{self, Columns, Extra, Options};
-use crate::keys::Ids;
-use crate::returns::{self, Gae, Paths, VTrace};
 use crate::simd::wide;
 use crate::{Error, Result};
 
@@ -23,7 +21,7 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
     /// The same number as f64, exactly.
     fn to_f64(self) -> f64;
 
-    /// The nearest number of this type; infinite where it is too large.
+    /// The nearest number of this type; infinite if it is too large.
     fn from_f64(value: f64) -> Self;
 
     /// Whether all are finite.
@@ -44,31 +42,7 @@ pub trait Float: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static
     /// A column, by its type.
     fn column(column: &mut [Self]) -> Column<'_>;
 
-    /// [`normalise_by`](group::normalise_by) of a column of this type.
-    fn normalise(
-        ids: &dyn Ids,
-        columns: &Columns<'_, Self>,
-        options: &Options,
-        extra: Extra<'_>,
-        out: &mut [Self],
-    ) -> Result<()>;
-
-    /// [`discounted`](returns::discounted) of columns of this type.
-    fn discounted(rewards: &[Self], paths: &Paths<'_, Self>, gamma: f64, out: &mut [Self]) -> Result<()>;
-
-    /// [`gae`](returns::gae) of columns of this type.
-    fn gae(
-        rewards: &[Self],
-        values: &[Self],
-        paths: &Paths<'_, Self>,
-        options: &Gae,
-        out: [&mut [Self]; 2],
-    ) -> Result<()>;
-
-    /// [`v_trace`](returns::v_trace) of columns of this type: rewards, values and log-ratios.
-    fn v_trace(columns: [&[Self]; 3], paths: &Paths<'_, Self>, options: &VTrace, out: [&mut [Self]; 2]) -> Result<()>;
-
-    /// A row's result in this type; an error where it is too large for it.
+    /// A row's result in this type; an error if it is too large for it.
     fn result(row: usize, value: f64) -> Result<Self> {
         let rounded = Self::from_f64(value);
         if rounded.to_f64().is_finite() {
@@ -90,7 +64,7 @@ pub enum Column<'a> {
     Double(&'a mut [f64]),
 }
 
-/// What is the same for both types, compiled for each of them.
+/// Methods that read the same for both types, compiled for each of them.
 macro_rules! in_vectors {
     () => {
         fn all_finite(values: &[Self]) -> bool {
@@ -112,39 +86,6 @@ macro_rules! in_vectors {
                 #[inline(always)]
                 || values.iter_mut().zip(numbers).for_each(|(value, &number)| *value = Self::from_f64(number)),
             );
-        }
-
-        fn normalise(
-            ids: &dyn Ids,
-            columns: &Columns<'_, Self>,
-            options: &Options,
-            extra: Extra<'_>,
-            out: &mut [Self],
-        ) -> Result<()> {
-            group::normalise_into(ids, columns, options, extra, out)
-        }
-
-        fn discounted(rewards: &[Self], paths: &Paths<'_, Self>, gamma: f64, out: &mut [Self]) -> Result<()> {
-            returns::discounted_into(rewards, paths, gamma, out)
-        }
-
-        fn gae(
-            rewards: &[Self],
-            values: &[Self],
-            paths: &Paths<'_, Self>,
-            options: &Gae,
-            out: [&mut [Self]; 2],
-        ) -> Result<()> {
-            returns::gae_into(rewards, values, paths, options, out)
-        }
-
-        fn v_trace(
-            columns: [&[Self]; 3],
-            paths: &Paths<'_, Self>,
-            options: &VTrace,
-            out: [&mut [Self]; 2],
-        ) -> Result<()> {
-            returns::v_trace_into(columns, paths, options, out)
         }
     };
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// Tokens converted to bytes at a time, without allocating.
-const BLOCK: usize = 256;
+const TOKENS_AT_ONCE: usize = 256;
 
 /// The hash of some bytes.
 ///
@@ -35,8 +35,8 @@ pub fn hash_tokens(tokens: &[i32]) -> [u8; 16] {
 }
 
 fn update(hasher: &mut Xxh3, tokens: &[i32]) {
-    let mut bytes = [0; 4 * BLOCK];
-    for block in tokens.chunks(BLOCK) {
+    let mut bytes = [0; 4 * TOKENS_AT_ONCE];
+    for block in tokens.chunks(TOKENS_AT_ONCE) {
         for (token, place) in block.iter().zip(bytes.chunks_exact_mut(4)) {
             place.copy_from_slice(&token.to_le_bytes());
         }
@@ -44,7 +44,7 @@ fn update(hasher: &mut Xxh3, tokens: &[i32]) {
     }
 }
 
-/// The hash of parts, each behind the number of its bytes, so that none runs into the next.
+/// Return the hash of parts, each after the number of its bytes, so that none runs into the next.
 ///
 /// ```
 /// use agentrl_compute::hash::Parts;
@@ -108,14 +108,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tokens_hash_as_their_bytes(tokens in prop::collection::vec(any::<i32>(), 0..3 * BLOCK)) {
+        fn tokens_hash_as_their_bytes(tokens in prop::collection::vec(any::<i32>(), 0..3 * TOKENS_AT_ONCE)) {
             let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
             prop_assert_eq!(hash_tokens(&tokens), hash_bytes(&bytes));
         }
 
         #[test]
         fn parts_hash_as_their_bytes_behind_their_lengths(
-            parts in prop::collection::vec(prop::collection::vec(any::<i32>(), 0..2 * BLOCK), 0..4), as_tokens in any::<u8>(),
+            parts in prop::collection::vec(prop::collection::vec(any::<i32>(), 0..2 * TOKENS_AT_ONCE), 0..4), as_tokens in any::<u8>(),
         ) {
             let (mut all, mut bytes) = (Parts::default(), Vec::new());
             for (place, tokens) in parts.iter().enumerate() {

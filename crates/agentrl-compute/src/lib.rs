@@ -30,7 +30,6 @@ pub mod keys;
 mod members;
 pub mod names;
 pub mod pack;
-pub mod par;
 pub mod prefix;
 pub mod quantile;
 pub mod ragged;
@@ -42,6 +41,7 @@ pub mod rollout;
 pub mod search;
 pub mod select;
 mod simd;
+pub mod thread_pool;
 pub mod tree;
 pub mod weight;
 

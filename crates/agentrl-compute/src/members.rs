@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::par;
+use crate::thread_pool;
 
 /// Rows by group, in row order within each.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl Members {
 
     /// Neighbouring groups that one thread works on.
     pub(crate) fn pieces(&self) -> Vec<Range<usize>> {
-        par::together(self.offsets.len() - 1, |group| self.offsets[group] as usize)
+        thread_pool::row_pieces(self.offsets.len() - 1, |group| self.offsets[group] as usize)
     }
 
     /// The rows of each group in turn.

@@ -30,7 +30,7 @@ macro_rules! names {
         }
 
         impl $kind {
-            /// All choices, in the order in which they are told.
+            /// All choices, in the order in which messages list them.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$choice),+];
 
             /// The choice of a name.
@@ -51,7 +51,7 @@ macro_rules! names {
     };
 }
 
-/// What a name stands for, among names and what they mean.
+/// Return the value of a name, from pairs of names and values.
 ///
 /// # Errors
 /// `InvalidInput` for an unknown name; the message lists those there are.

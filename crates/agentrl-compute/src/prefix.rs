@@ -1,7 +1,7 @@
-//! What two runs of tokens have in common.
+//! The common prefix of two runs of tokens.
 
 /// Tokens compared at a time: a few vector registers, so that whole blocks are compared at the speed of memory.
-const BLOCK: usize = 32;
+const COMPARED_AT_ONCE: usize = 32;
 
 /// Number of tokens with which both slices begin.
 ///
@@ -11,8 +11,9 @@ const BLOCK: usize = 32;
 /// assert_eq!(common_prefix(&[1, 2, 3, 4], &[1, 2, 5]), 2);
 /// ```
 pub fn common_prefix(a: &[i32], b: &[i32]) -> usize {
-    let blocks = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK)).take_while(|(a, b)| a == b).count();
-    let same = blocks * BLOCK;
+    let blocks =
+        a.chunks_exact(COMPARED_AT_ONCE).zip(b.chunks_exact(COMPARED_AT_ONCE)).take_while(|(a, b)| a == b).count();
+    let same = blocks * COMPARED_AT_ONCE;
     same + a[same..].iter().zip(&b[same..]).take_while(|(a, b)| a == b).count()
 }
 

@@ -37,7 +37,7 @@ pub fn quantile(sorted: &[f64], q: f64, interpolation: Interpolation) -> Result<
     Ok(Some(at_place(sorted, q * last as f64, 0, interpolation)))
 }
 
-/// What stands at a place, which can be between two, of ascending values from the place `first` on.
+/// Return the value at a place, which can be between two, of ascending values from the place `first` on.
 fn at_place(sorted: &[f64], place: f64, first: usize, interpolation: Interpolation) -> f64 {
     let at = |place: f64| sorted[place as usize - first];
     let (low, high) = (at(place.floor()), at(place.ceil()));

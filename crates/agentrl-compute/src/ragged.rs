@@ -65,7 +65,7 @@ impl<'a, T> Ragged<'a, T> {
         Some(&self.values[start as usize..end as usize])
     }
 
-    /// All values, also those before the first row and behind the last.
+    /// All values, also those before the first row and after the last.
     pub fn values(&self) -> &'a [T] {
         self.values
     }

@@ -5,7 +5,7 @@
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// A seed from the parts that say where it is used, in 63 bits: never negative as an `i64`.
+/// Return a seed from the parts of the place where it is used, in 63 bits: never negative as an `i64`.
 ///
 /// Lists of different length are different: `[1]` and `[1, 0]` give unrelated seeds.
 ///

@@ -64,9 +64,9 @@ pub struct BranchOptions {
     pub budget: u32,
     /// A row may become this many rows at once: itself and at most `beam - 1` copies.
     pub beam: u32,
-    /// Probability of a copy where the entropy has not changed.
+    /// Probability of a copy if the entropy has not changed.
     pub probability: f64,
-    /// What a change of entropy adds to it: β.
+    /// The weight β of a change of entropy.
     pub entropy_weight: f64,
 }
 
@@ -75,9 +75,9 @@ pub struct BranchOptions {
 pub struct BranchColumns<'a> {
     /// The row's group, an index into `existing`.
     pub groups: &'a [u32],
-    /// Entropy of the segment just generated; 0 where unknown.
+    /// Entropy of the segment just generated; 0 if unknown.
     pub entropy: &'a [f64],
-    /// Entropy of the rollout's first segment; 0 where unknown.
+    /// Entropy of the rollout's first segment; 0 if unknown.
     pub initial_entropy: &'a [f64],
     /// Random numbers in [0, 1): `beam - 1` for each row, row by row.
     pub uniform: &'a [f64],

@@ -19,7 +19,7 @@ pub(crate) fn wide<R, F: FnOnce() -> R>(work: F) -> R {
     work()
 }
 
-/// What is not marked becomes NaN.
+/// Set numbers that are not marked to NaN.
 pub(crate) fn keep(numbers: &mut [f64], mask: &[bool]) {
     wide(
         #[inline(always)]
@@ -30,34 +30,35 @@ pub(crate) fn keep(numbers: &mut [f64], mask: &[bool]) {
     );
 }
 
-pub(crate) const LANES: usize = 16;
+/// Number of interleaved summaries.
+pub(crate) const SUMMARIES: usize = 16;
 
-/// Sums of every so manieth number.
+/// Interleaved summaries: number `i` enters summary `i % SUMMARIES`.
 #[derive(Debug)]
-pub(crate) struct Lanes {
-    sums: [f64; LANES],
-    counts: [u64; LANES],
-    least: [f64; LANES],
-    most: [f64; LANES],
+pub(crate) struct Summaries {
+    sums: [f64; SUMMARIES],
+    counts: [u64; SUMMARIES],
+    least: [f64; SUMMARIES],
+    most: [f64; SUMMARIES],
 }
 
-impl Lanes {
-    pub(crate) const NONE: Self = Self {
-        sums: [0.0; LANES],
-        counts: [0; LANES],
-        least: [f64::INFINITY; LANES],
-        most: [f64::NEG_INFINITY; LANES],
+impl Summaries {
+    pub(crate) const EMPTY: Self = Self {
+        sums: [0.0; SUMMARIES],
+        counts: [0; SUMMARIES],
+        least: [f64::INFINITY; SUMMARIES],
+        most: [f64::NEG_INFINITY; SUMMARIES],
     };
 
-    /// Adds numbers; those that are NaN are none.
+    /// Add numbers, except those that are NaN.
     pub(crate) fn add(&mut self, numbers: &[f64]) {
         // Moved into the closure: lanes that it only borrows stay in memory, and are read again before they are written.
         let Self { mut sums, mut counts, mut least, mut most } = *self;
         *self = wide(
             #[inline(always)]
             move || {
-                let (chunks, rest) = numbers.as_chunks::<LANES>();
-                let mut last = [f64::NAN; LANES];
+                let (chunks, rest) = numbers.as_chunks::<SUMMARIES>();
+                let mut last = [f64::NAN; SUMMARIES];
                 last[..rest.len()].copy_from_slice(rest);
                 for numbers in chunks.iter().chain([&last]) {
                     for (lane, &number) in numbers.iter().enumerate() {
@@ -72,9 +73,9 @@ impl Lanes {
         );
     }
 
-    /// All lanes together.
-    pub(crate) fn sum(&self) -> Sum {
-        Sum {
+    /// Return the summary of all.
+    pub(crate) fn sum(&self) -> Summary {
+        Summary {
             total: self.sums.iter().sum(),
             count: self.counts.iter().sum(),
             least: self.least.iter().copied().fold(f64::INFINITY, f64::min),
@@ -83,12 +84,12 @@ impl Lanes {
     }
 }
 
-/// Adds numbers, none of which is NaN, to the sums of every so manieth, as [`Lanes`] do.
-pub(crate) fn add(numbers: &[f64], sums: &mut [f64; LANES]) {
+/// Add numbers, none of which is NaN, to interleaved sums, as [`Summaries`] does: number `i` to sum `i % SUMMARIES`.
+pub(crate) fn add(numbers: &[f64], sums: &mut [f64; SUMMARIES]) {
     wide(
         #[inline(always)]
         || {
-            let (chunks, rest) = numbers.as_chunks::<LANES>();
+            let (chunks, rest) = numbers.as_chunks::<SUMMARIES>();
             for numbers in chunks {
                 sums.iter_mut().zip(numbers).for_each(|(sum, &number)| *sum += number);
             }
@@ -97,9 +98,9 @@ pub(crate) fn add(numbers: &[f64], sums: &mut [f64; LANES]) {
     );
 }
 
-/// What is known of some numbers.
+/// Sum, count and range of some numbers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sum {
+pub(crate) struct Summary {
     pub(crate) total: f64,
     pub(crate) count: u64,
     pub(crate) least: f64,

@@ -1,4 +1,4 @@
-//! What an environment says beyond its reward: named numbers and keys of steps and of trajectories, declared once.
+//! Facts of an environment beyond its reward: named numbers and keys of steps and of trajectories, declared once.
 //!
 //! The facts of a table are its last column, `facts`: a struct with a field for each declared name, in the order of the
 //! names, each of which may be null. A table for which nothing is declared has no such column, so that all files of a
@@ -19,21 +19,21 @@ use crate::schema::{FACTS, Table, facts_of, with_field};
 use crate::{Error, Result, arrow_bug};
 
 names! {
-    /// What a fact is.
+    /// The kind of a fact.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     "kind of fact" FactKind {
         /// A 32-bit float.
         Number = "number",
-        /// A text that tells things apart.
+        /// A text that identifies something.
         Key = "key",
     }
 }
 
-/// One fact, as it is said.
+/// The value of one fact.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
-    /// NaN says that it is not known.
+    /// NaN: not known.
     Number(f32),
     /// Any text.
     Key(String),
@@ -48,8 +48,8 @@ impl Fact {
     }
 }
 
-/// The facts that were said of a step or a trajectory, by name.
-pub type Said = BTreeMap<String, Fact>;
+/// The values of the facts of a step or a trajectory, by name.
+pub type FactValues = BTreeMap<String, Fact>;
 
 /// Facts of many rows as columns, one value for each row.
 pub type FactColumns = BTreeMap<String, FactColumn>;
@@ -57,9 +57,9 @@ pub type FactColumns = BTreeMap<String, FactColumn>;
 /// One fact of many rows.
 #[derive(Clone, Debug)]
 pub enum FactColumn {
-    /// NaN where it was not said.
+    /// NaN if a row has no value.
     Numbers(Vec<f32>),
-    /// `None` where it was not said.
+    /// `None` if a row has no value.
     Keys(Vec<Option<String>>),
 }
 
@@ -77,7 +77,7 @@ impl FactColumn {
         self.len() == 0
     }
 
-    /// What it says of a row.
+    /// Return the fact of a row.
     pub fn get(&self, row: usize) -> Option<Fact> {
         match self {
             Self::Numbers(values) => values.get(row).filter(|value| !value.is_nan()).copied().map(Fact::Number),
@@ -127,7 +127,7 @@ impl Facts {
         }
     }
 
-    /// What is declared for a table.
+    /// Return the declared facts of a table.
     pub(crate) fn of(&self, table: Table) -> &Declared {
         static NONE: Declared = Declared::new();
         match table {
@@ -138,10 +138,10 @@ impl Facts {
     }
 
     /// Refuses facts that are not declared, are of another kind, or are no finite number.
-    pub(crate) fn check(&self, table: Table, said: &Said) -> Result<()> {
+    pub(crate) fn check(&self, table: Table, values: &FactValues) -> Result<()> {
         let declared = self.of(table);
         let level = level_of(table);
-        for (name, fact) in said {
+        for (name, fact) in values {
             match declared.get(name) {
                 None => {
                     return Err(Error::invalid(format!(
@@ -196,20 +196,20 @@ fn level_of(table: Table) -> &'static str {
     if table == Table::Steps { "step" } else { "trajectory" }
 }
 
-/// What every recipe computes, or reads as its own.
-const COMPUTED: [&str; 5] = ["advantage", "return", "weight", "keep", "trained_tokens"];
+/// Names that every recipe computes, or reads as its own.
+const RESERVED: [&str; 5] = ["advantage", "return", "weight", "keep", "trained_tokens"];
 
 /// Columns of tokens that stand in no table under their name.
-const OF_TOKENS: [&str; 5] = ["token", "behaviour_logprob", "entropy", "inverse_temperature", "node_token"];
+const TOKEN_COLUMNS: [&str; 5] = ["token", "behaviour_logprob", "entropy", "inverse_temperature", "node_token"];
 
 fn check_name(name: &str) -> Result<()> {
     let why = if name.is_empty() {
         "is empty"
     } else if name == FACTS || Table::ALL.iter().any(|table| table.schema().column_with_name(name).is_some()) {
         "is a column of the tables"
-    } else if OF_TOKENS.contains(&name) {
+    } else if TOKEN_COLUMNS.contains(&name) {
         "is a column of tokens"
-    } else if COMPUTED.contains(&name) {
+    } else if RESERVED.contains(&name) {
         "is what recipes compute"
     } else if name == "batch" || name.contains(',') {
         "stands for all rows, or has a comma, which parts names of columns"
@@ -239,7 +239,7 @@ pub(crate) fn schema(table: Table, declared: &Declared) -> SchemaRef {
     with_field(&known, Arc::new(field(declared)))
 }
 
-/// What a table's columns say is declared for it.
+/// Read the declared facts of a table from its columns.
 pub(crate) fn declared_in(table: Table, schema: &Schema) -> Result<Declared> {
     let Some(found) = facts_of(schema) else { return Ok(Declared::new()) };
     let wrong = |why: String| Error::schema(format!("column facts of table {} {why}", table.name()));
@@ -266,30 +266,32 @@ pub(crate) fn declared_in(table: Table, schema: &Schema) -> Result<Declared> {
     Err(wrong("is not one that a Forest makes; its fields are nullable and in the order of their names".to_owned()))
 }
 
-/// The column of what was said of some rows; `None` where nothing is declared.
+/// Return the column of the facts of some rows; `None` if none is declared.
 pub(crate) fn column<'a>(
     declared: &Declared,
-    rows: &(impl Iterator<Item = &'a Said> + Clone),
+    rows: &(impl Iterator<Item = &'a FactValues> + Clone),
 ) -> Result<Option<ArrayRef>> {
     if declared.is_empty() {
         return Ok(None);
     }
     let columns = declared.iter().map(|(name, kind)| -> ArrayRef {
-        let said = rows.clone().map(|said| said.get(name));
+        let found = rows.clone().map(|values| values.get(name));
         match kind {
             FactKind::Number => Arc::new(
-                said.map(|fact| match fact {
-                    Some(Fact::Number(value)) if !value.is_nan() => Some(*value),
-                    _ => None,
-                })
-                .collect::<Float32Array>(),
+                found
+                    .map(|fact| match fact {
+                        Some(Fact::Number(value)) if !value.is_nan() => Some(*value),
+                        _ => None,
+                    })
+                    .collect::<Float32Array>(),
             ),
             FactKind::Key => Arc::new(
-                said.map(|fact| match fact {
-                    Some(Fact::Key(value)) => Some(value.as_str()),
-                    _ => None,
-                })
-                .collect::<StringArray>(),
+                found
+                    .map(|fact| match fact {
+                        Some(Fact::Key(value)) => Some(value.as_str()),
+                        _ => None,
+                    })
+                    .collect::<StringArray>(),
             ),
         }
     });
@@ -305,10 +307,10 @@ pub(crate) fn find<'a>(rows: &'a RecordBatch, name: &str) -> Option<&'a ArrayRef
     rows.column_by_name(FACTS)?.as_struct_opt()?.column_by_name(name)
 }
 
-/// What was said of a row.
-pub(crate) fn said(rows: &RecordBatch, row: usize) -> Said {
+/// Return the facts of a row of a table.
+pub(crate) fn facts_of_row(rows: &RecordBatch, row: usize) -> FactValues {
     let Some(facts) = rows.column_by_name(FACTS).and_then(|column| column.as_struct_opt()) else {
-        return Said::new();
+        return FactValues::new();
     };
     let values = facts.fields().iter().zip(facts.columns()).filter(|(_, column)| column.is_valid(row));
     let values = values.filter(|_| facts.is_valid(row)).map(|(field, column)| {
@@ -413,16 +415,16 @@ mod tests {
     fn what_is_said_comes_back() -> Result<()> {
         let kinds = declared(&[("a", FactKind::Number), ("b", FactKind::Key)]);
         let rows = [
-            Said::from([("a".to_owned(), Fact::Number(1.5)), ("b".to_owned(), Fact::Key("x".to_owned()))]),
-            Said::new(),
-            Said::from([("a".to_owned(), Fact::Number(f32::NAN)), ("b".to_owned(), Fact::Key(String::new()))]),
+            FactValues::from([("a".to_owned(), Fact::Number(1.5)), ("b".to_owned(), Fact::Key("x".to_owned()))]),
+            FactValues::new(),
+            FactValues::from([("a".to_owned(), Fact::Number(f32::NAN)), ("b".to_owned(), Fact::Key(String::new()))]),
         ];
         let column = column(&kinds, &rows.iter())?.ok_or_else(|| Error::internal("no column"))?;
         let schema = Arc::new(Schema::new(vec![field(&kinds)]));
         let table = RecordBatch::try_new(schema, vec![column]).map_err(arrow_bug)?;
-        assert_eq!(said(&table, 0), rows[0]);
-        assert_eq!(said(&table, 1), Said::new());
-        assert_eq!(said(&table, 2), Said::from([("b".to_owned(), Fact::Key(String::new()))]));
+        assert_eq!(facts_of_row(&table, 0), rows[0]);
+        assert_eq!(facts_of_row(&table, 1), FactValues::new());
+        assert_eq!(facts_of_row(&table, 2), FactValues::from([("b".to_owned(), Fact::Key(String::new()))]));
         Ok(())
     }
 

@@ -30,14 +30,14 @@ const CLOSE_ALIGNMENT: usize = 8;
 /// Bytes of a file that are passed on at once, about.
 const PASSED_BYTES: usize = 256 << 10;
 
-/// Bytes at the end of a file that say how long the footer is.
+/// Bytes at the end of a file with the length of the footer.
 const TRAILER: usize = 10;
 
-/// What the end of a file says about the rest of it.
+/// The footer of an Arrow file: its schema, its blocks and its metadata.
 #[derive(Debug)]
 pub(crate) struct Footer {
     pub(crate) schema: SchemaRef,
-    /// What it says beside that.
+    /// Texts that the writer added.
     pub(crate) metadata: HashMap<String, String>,
     version: MetadataVersion,
     /// Where each record batch lies, in order.
@@ -128,7 +128,7 @@ thread_local! {
     static READING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic of this thread is one that becomes an error about the bytes that are read: nobody needs to hear of it.
+/// Whether a panic of this thread becomes an error about the bytes that are read, so that it is not reported.
 pub fn is_reading() -> bool {
     READING.get()
 }
@@ -165,7 +165,7 @@ pub(crate) struct Passed<'a> {
     writer: FileWriter<Vec<u8>>,
     /// Bytes that went on, before those in the writer's buffer.
     gone: usize,
-    /// Bytes in that buffer that a hash was told of.
+    /// Bytes in that buffer that were hashed.
     hashed: usize,
     to: &'a mut dyn FnMut(&[u8]) -> Result<()>,
 }
@@ -176,7 +176,7 @@ impl<'a> Passed<'a> {
         Ok(Self { writer: writer(schema, CLOSE_ALIGNMENT, Vec::new())?, gone: 0, hashed: 0, to })
     }
 
-    /// Puts a record batch behind the others. Returns where it ends, and the hash of all that lies before it and behind
+    /// Append a record batch. Returns where it ends, and the hash of the bytes up to there from the end of
     /// the one before.
     pub(crate) fn write(&mut self, rows: &RecordBatch) -> Result<(u64, u64)> {
         self.writer.write(rows).map_err(arrow_bug)?;
@@ -192,7 +192,7 @@ impl<'a> Passed<'a> {
         Ok(said)
     }
 
-    /// The footer, with some texts in its metadata. Returns where it ends, and its hash.
+    /// Write the footer, with some texts in its metadata. Returns where it ends, and its hash.
     pub(crate) fn finish(mut self, texts: impl IntoIterator<Item = (&'static str, String)>) -> Result<(u64, u64)> {
         texts.into_iter().for_each(|(key, text)| self.writer.write_metadata(key, text));
         let bytes = self.writer.into_inner().map_err(arrow_bug)?;

@@ -32,7 +32,7 @@ pub enum Table {
     Draws,
     /// Task statistics over the run.
     Tasks,
-    /// What planners decided while the rollouts ran.
+    /// Decisions of planners while the rollouts ran.
     Decisions,
 }
 
@@ -101,7 +101,7 @@ impl Table {
 }
 
 names! {
-    /// What produced the tokens of a node.
+    /// The source of the tokens of a node.
     #[repr(u8)]
     "kind" Kind {
         /// The task as the policy first sees it.
@@ -233,7 +233,7 @@ coded! {
 }
 
 coded! {
-    /// What a trajectory is for.
+    /// The role of a trajectory.
     #[derive(Default)]
     Role("role") {
         /// It is scored, votes and is trained.
@@ -263,7 +263,7 @@ coded! {
 }
 
 coded! {
-    /// What a planner decided.
+    /// The operation that a planner decided.
     Operation("operation") {
         /// A trajectory starts at the root of its group's tree.
         Start = "start",
@@ -325,16 +325,16 @@ pub fn sampling_fields() -> Fields {
     ])
 }
 
-/// Key of the metadata of `nodes` that says how `entropies` (nats, of the distribution sampled from) were estimated.
+/// Key of the metadata of `nodes` with the estimator of `entropies` (nats, of the distribution sampled from).
 pub const ENTROPIES: &str = "entropies";
 
 /// Key of the metadata of `steps` and `trajectories` that names the components of `rewards`, as a JSON list.
 pub const REWARD_COMPONENTS: &str = "reward_components";
 
-/// Name of the column of steps and trajectories that has what their environment said, where a run declares any.
+/// Name of the column of steps and trajectories that has the facts of their environment, if a run declares any.
 pub(crate) const FACTS: &str = "facts";
 
-/// The field of the facts, where a table has them.
+/// The field of the facts, if a table has them.
 pub(crate) fn facts_of(schema: &Schema) -> Option<&Arc<Field>> {
     schema.fields().last().filter(|last| last.name() == FACTS)
 }

@@ -25,7 +25,7 @@ struct Task {
     uses: i64,
 }
 
-/// Counts a batch's trajectories into the task statistics `previous` (where the latest row of a task wins): the rows that
+/// Count a batch's trajectories into the task statistics `previous` (of which the latest row of a task counts): the rows that
 /// changed, and the whole table after the change, in which those are last and have no earlier rows.
 ///
 /// With `s` of `n` new attempts successful: `attempts += n`, `successes += s`, `alpha += s`, `beta += n − s`,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use agentrl_data::facts::{Declared, Fact, FactColumn, FactColumns, FactKind, Facts, Said};
+use agentrl_data::facts::{Declared, Fact, FactColumn, FactColumns, FactKind, FactValues, Facts};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
@@ -53,8 +53,8 @@ fn key(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Option<String>> {
 }
 
 /// What was said of one step or trajectory; a value that is None was not said.
-pub(crate) fn said(value: Option<&Bound<'_, PyAny>>) -> PyResult<Said> {
-    let mut said = Said::new();
+pub(crate) fn said(value: Option<&Bound<'_, PyAny>>) -> PyResult<FactValues> {
+    let mut said = FactValues::new();
     let Some(value) = value else { return Ok(said) };
     for (name, value) in mapping("facts", value)? {
         if value.is_none() {

@@ -245,7 +245,7 @@ impl Forest {
     ) -> PyResult<i64> {
         let trajectory = trajectory.named("trajectory")?;
         let tokens = self::tokens("tokens", &tokens)?;
-        self.with(py, |forest| forest.under(trajectory, tokens, state.as_deref()))
+        self.with(py, |forest| forest.with_prompt(trajectory, tokens, state.as_deref()))
     }
 
     fn rollback(
@@ -365,20 +365,20 @@ impl Forest {
     fn look<'py>(&self, py: Python<'py>, group: Whole<u32>) -> PyResult<(Batch, Bound<'py, PyArray1<i64>>)> {
         let group = group.named("group")?;
         let (batch, handles) = interruptible(py, |check| {
-            let copy = self.0.detached()?.copy_of(group)?;
+            let copy = self.0.detached()?.copy_group(group)?;
             // Others go on while the batch is made.
-            copy.look(check)
+            copy.freeze_with_handles(check)
         })?;
         Ok((Batch(batch), PyArray1::from_vec(py, handles)))
     }
 
     fn freeze(&self, py: Python<'_>, partial: bool) -> PyResult<Batch> {
         let frozen = interruptible(py, |check| {
-            let cut = self.0.detached()?.cut(partial);
+            let groups = self.0.detached()?.take_groups(partial);
             // Others go on while the batch is made.
-            let frozen = cut.freeze(check);
+            let frozen = groups.freeze(check);
             if frozen.is_err() {
-                self.0.detached()?.restore(cut);
+                self.0.detached()?.restore(groups);
             }
             frozen
         });

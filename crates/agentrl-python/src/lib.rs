@@ -47,7 +47,7 @@ mod _core {
     #[pymodule_export]
     use crate::search::SearchTree;
     #[pymodule_export]
-    use crate::store::{Journal, Store, after_fork_in_child, after_fork_in_parent, before_fork};
+    use crate::store::{RolloutLog, Store, after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]
     use crate::table::Table;
     #[pymodule_export]

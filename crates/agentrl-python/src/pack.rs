@@ -60,7 +60,7 @@ impl Plan {
     ) -> PyResult<PlannedPack> {
         let laid_out = released(py, || self.0.pack(index))?;
         let sizes = laid_out.sizes();
-        let memory = Memory { py, take };
+        let memory = ArraySource { py, take };
         let (same, credit) = (columns(same)?, columns(credit)?);
         let summed = summed.unwrap_or_default();
         let streams = PyDict::new(py);
@@ -106,12 +106,12 @@ fn columns<'py>(given: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<(String, PyR
 }
 
 /// Where arrays come from.
-struct Memory<'a, 'py> {
+struct ArraySource<'a, 'py> {
     py: Python<'py>,
     take: Option<&'a Bound<'py, PyAny>>,
 }
 
-impl Memory<'_, '_> {
+impl ArraySource<'_, '_> {
     fn array<T: Element>(&self, name: &str, length: usize) -> PyResult<Py<PyArray1<T>>> {
         let Some(take) = self.take else { return Ok(PyArray1::zeros(self.py, length, false).unbind()) };
         let array = take.call1((name, length, T::get_dtype(self.py)))?;
@@ -243,7 +243,7 @@ fn tree_layout(
     let trained = trained.as_ref().map(|trained| slice("trained", trained)).transpose()?;
     let same = same.iter().map(|column| slice("same", column)).collect::<PyResult<Vec<_>>>()?;
     let tree = run(py, tokens.len(), || RowTree::new(Ragged::new(tokens, offsets)?, trained, &same))?;
-    let memory = Memory { py, take };
+    let memory = ArraySource { py, take };
     let (rows, pairs) = (tree.trie().rows(), tree.pairs());
     let pack: RowPack = (
         memory.array("input_ids", rows)?,

@@ -132,9 +132,10 @@ impl Store {
         released(py, || self.with(store::Store::writes)).map(Table::from)
     }
 
-    fn journal(&self, py: Python<'_>, iteration: Whole<i64>) -> PyResult<Journal> {
+    #[pyo3(name = "journal")]
+    fn rollout_log(&self, py: Python<'_>, iteration: Whole<i64>) -> PyResult<RolloutLog> {
         let iteration = iteration.named("iteration")?;
-        released(py, || self.with(|store| store.journal(iteration))).map(Journal)
+        released(py, || self.with(|store| store.rollout_log(iteration))).map(RolloutLog)
     }
 
     fn files(&self, py: Python<'_>, name: &str) -> PyResult<Vec<(PathBuf, u64, store::Bounds)>> {
@@ -270,12 +271,12 @@ impl Store {
     }
 }
 
-/// The journal of an iteration that is under way.
-#[pyclass(frozen, module = "agentrl_core._core")]
-pub(crate) struct Journal(store::Journal);
+/// The rollout log of an iteration that is under way.
+#[pyclass(frozen, name = "Journal", module = "agentrl_core._core")]
+pub(crate) struct RolloutLog(store::RolloutLog);
 
 #[pymethods]
-impl Journal {
+impl RolloutLog {
     #[getter]
     fn iteration(&self) -> i64 {
         self.0.iteration()

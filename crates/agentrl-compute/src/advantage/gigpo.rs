@@ -5,10 +5,10 @@ use crate::check::{column, same_length};
 use crate::group::{Columns, Extra, Options, Scale, Singleton, normalise_into};
 use crate::keys::pair;
 use crate::returns::{Paths, discounted};
-use crate::{Error, Float, Result, names, par};
+use crate::{Error, Float, Result, names, thread_pool};
 
 names! {
-    /// What votes in the statistics of a group's episodes.
+    /// The votes in the statistics of a group's episodes.
     "voter" Voter {
         /// Every step votes with its episode's score, so a long episode weighs more (the public code's default).
         Step = "step",
@@ -22,9 +22,9 @@ names! {
 pub struct GigpoOptions {
     /// Weight ω of the comparison within a state.
     pub step_weight: f64,
-    /// What both centred scores are divided by.
+    /// The divisor of both centred scores.
     pub scale: Scale,
-    /// What votes in the statistics of a group's episodes.
+    /// The votes in the statistics of a group's episodes.
     pub voter: Voter,
     /// Both variances are sums of squares over `count - ddof`: 1 or 0.
     pub ddof: u32,
@@ -114,7 +114,7 @@ pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, ou
     let mut by_state = vec![0.0_f64; rows];
     let by_states = Options { singleton: Singleton::Zero, ..by_group };
     normalise_into(&&states[..], &steps, &by_states, Extra::default(), &mut by_state)?;
-    par::fill(out, |start, piece| {
+    thread_pool::fill(out, |start, piece| {
         for (row, place) in (start..).zip(piece) {
             *place = T::result(row, by_episode[row] + step_weight * by_state[row])?;
         }

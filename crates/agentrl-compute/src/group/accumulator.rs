@@ -54,7 +54,7 @@ impl Accumulator {
         Self { sum, ..self }
     }
 
-    /// The sum divided by a number; infinite where that is too large for a float.
+    /// The sum divided by a number; infinite if that is too large for a float.
     pub(crate) fn divided_by(&self, divisor: f64) -> f64 {
         times_power_of_two(self.sum as f64 / divisor, self.exponent)
     }

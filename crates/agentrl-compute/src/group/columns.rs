@@ -5,12 +5,12 @@ use std::ops::Range;
 use crate::check::{finite_piece, mask_length, same_length};
 use crate::keys::pair;
 use crate::simd::ascend;
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, thread_pool};
 
 /// Values by group, and how each row votes in the statistics of its group.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a, T> {
-    /// What the caller calls the values.
+    /// The caller's name of the values, for messages.
     pub name: &'a str,
     /// One number for each row.
     pub values: &'a [T],
@@ -47,7 +47,7 @@ impl<'a, T: Float> Columns<'a, T> {
         self.valid.is_none_or(|valid| valid[row])
     }
 
-    /// Whether a row has a say in the statistics of its group.
+    /// Whether a row votes in the statistics of its group.
     pub(crate) fn votes(&self, row: usize) -> bool {
         self.counts(row) && self.weights.is_none_or(|weights| weights[row] > 0.0)
     }
@@ -57,7 +57,7 @@ impl<'a, T: Float> Columns<'a, T> {
         let rows = self.values.len();
         same_length("groups", self.groups.len(), self.name, rows)?;
         self.check_lengths()?;
-        let found = par::each(par::pieces(rows), |piece| {
+        let found = thread_pool::map(thread_pool::pieces(rows), |piece| {
             // With the id before, so that pieces hang together.
             let ids = &self.groups[piece.start.saturating_sub(1)..piece.end];
             let sorted = ascend(ids);
@@ -75,7 +75,7 @@ impl<'a, T: Float> Columns<'a, T> {
     /// Checks lengths, values and weights.
     pub(crate) fn check_rows(&self) -> Result<()> {
         self.check_lengths()?;
-        par::each(par::pieces(self.values.len()), |piece| self.check_piece(piece)).map(drop)
+        thread_pool::map(thread_pool::pieces(self.values.len()), |piece| self.check_piece(piece)).map(drop)
     }
 
     pub(super) fn check_lengths(&self) -> Result<()> {
@@ -99,7 +99,7 @@ impl<'a, T: Float> Columns<'a, T> {
     }
 
     /// The means of units as rows of their own, and the row of them for each row here.
-    pub(crate) fn by_unit(&self, units: &[u32]) -> Result<Units> {
+    pub(crate) fn by_unit(&self, units: &[u32]) -> Result<UnitRows> {
         let keys = pair(self.groups, units)?;
         let mut groups = vec![0; keys.count as usize];
         for (&unit, &group) in keys.ids.iter().zip(self.groups) {
@@ -109,14 +109,14 @@ impl<'a, T: Float> Columns<'a, T> {
         let grouped = of_units.grouped(groups.len(), keys.ids.is_sorted())?;
         let means: Vec<f64> = grouped.each(|group| Ok(group.statistics(0)?.mean))?;
         let valid = means.iter().map(|mean| !mean.is_nan()).collect();
-        Ok(Units { means, groups, valid, rows: keys.ids })
+        Ok(UnitRows { means, groups, valid, rows: keys.ids })
     }
 }
 
-/// Units as rows.
+/// The means of units as rows of their own.
 #[derive(Debug)]
-pub(crate) struct Units {
-    /// Mean of each unit; NaN where none of its rows votes.
+pub(crate) struct UnitRows {
+    /// Mean of each unit; NaN if none of its rows votes.
     pub(crate) means: Vec<f64>,
     pub(crate) groups: Vec<u32>,
     pub(crate) valid: Vec<bool>,
@@ -124,7 +124,7 @@ pub(crate) struct Units {
     pub(crate) rows: Vec<u32>,
 }
 
-impl Units {
+impl UnitRows {
     pub(crate) fn columns<'a>(&'a self, name: &'a str) -> Columns<'a, f64> {
         Columns { valid: Some(&self.valid), ..Columns::new(name, &self.means, &self.groups) }
     }

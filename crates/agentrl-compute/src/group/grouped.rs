@@ -1,25 +1,26 @@
-//! Columns with the votes of each group brought together.
+//! Work on the votes of each group, whether its rows stand together or are scattered.
 
 use std::mem::take;
 use std::ops::Range;
 
+use super::buckets::{Buckets, GroupIds};
 use super::columns::Columns;
+use super::extent::Extent;
 use super::lanes::{self, Sink};
-use super::moments::{Extent, Moments, Statistics};
-use super::scattered::{Groups, Scattered};
+use super::moments::{Moments, Statistics};
 use super::votes::{Buffer, Read, Votes};
-use crate::par::{self, PIECE};
+use crate::thread_pool::{self, PIECE};
 use crate::{Error, Float, Result, simd};
 
 /// Rows of a large group that are read at once.
-const BLOCK: usize = 1 << 12;
+const ROWS_AT_ONCE: usize = 1 << 12;
 
-/// What is done to each group.
+/// Work on each group.
 pub(super) trait Work<T, R>: Sync {
-    /// What is made of a group.
+    /// Return the result of a group.
     fn on_group(&self, group: &mut Group<'_, '_, T>) -> Result<R>;
 
-    /// What is made of each of some groups at once; `None` if that has to be made one by one.
+    /// Return the results of several groups at once; `None` if they have to be worked on one by one.
     fn on_piece(&self, _: &Grouped<'_, T>, _: &Range<usize>, _: &mut Buffer) -> Result<Option<Vec<R>>> {
         Ok(None)
     }
@@ -36,68 +37,70 @@ impl<T, R, F: Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync> Work<T, R> for F {
 #[derive(Debug)]
 pub(crate) struct Grouped<'a, T> {
     columns: Columns<'a, T>,
-    places: Places<'a, T>,
+    rows: GroupedRows<'a, T>,
 }
 
-/// Where the rows of each group stand.
+/// The order of the rows, with the votes of scattered rows in buckets.
 #[derive(Debug)]
-enum Places<'a, T> {
-    /// Together already: where each group starts, and where the last ends, with rows that do not vote.
+enum GroupedRows<'a, T> {
+    /// Group after group: where each group starts, and where the last ends, with rows that do not vote.
     Runs(Vec<u32>),
     /// Anywhere.
-    Scattered(Scattered<'a, T>),
+    Scattered(Buckets<'a, T>),
 }
 
-/// What is known of where the rows of each group stand.
-pub(super) enum Stand<'a> {
-    /// Together: where each group starts, and where the last ends.
+/// The order of the rows of groups.
+pub(super) enum RowOrder<'a> {
+    /// Group after group: where each group starts, and where the last ends.
     Runs(Vec<u32>),
     /// Anywhere: the group of each row, and the number of groups.
-    Anywhere(Groups<'a>, usize),
+    Anywhere(GroupIds<'a>, usize),
 }
 
 impl<'a, T: Float> Columns<'a, T> {
-    /// Where the rows of each of so many groups stand, of columns whose ids are checked.
-    pub(super) fn stand(&self, count: usize, sorted: bool) -> Result<Stand<'a>> {
+    /// Return the order of the rows of `count` groups, of columns whose ids are checked.
+    pub(super) fn row_order(&self, count: usize, sorted: bool) -> Result<RowOrder<'a>> {
         if sorted {
-            starts(self, count).map(Stand::Runs)
+            starts(self, count).map(RowOrder::Runs)
         } else {
-            Ok(Stand::Anywhere(Groups::Given(self.groups), count))
+            Ok(RowOrder::Anywhere(GroupIds::Column(self.groups), count))
         }
     }
 
     /// The votes of each group, of columns without units whose ids are checked; values and weights are checked here.
     pub(crate) fn grouped(self, count: usize, sorted: bool) -> Result<Grouped<'a, T>> {
-        self.votes_of(self.stand(count, sorted)?, true, None)
+        self.votes_of(self.row_order(count, sorted)?, true, None)
     }
 
-    fn votes_of(self, stand: Stand<'_>, with_rows: bool, room: Option<&'a mut [T]>) -> Result<Grouped<'a, T>> {
-        let places = match stand {
-            Stand::Runs(starts) => Places::Runs(starts),
-            Stand::Anywhere(groups, count) => Places::Scattered(Scattered::new(&self, groups, count, with_rows, room)?),
+    fn votes_of(self, row_order: RowOrder<'_>, with_rows: bool, room: Option<&'a mut [T]>) -> Result<Grouped<'a, T>> {
+        let rows = match row_order {
+            RowOrder::Runs(starts) => GroupedRows::Runs(starts),
+            RowOrder::Anywhere(groups, count) => {
+                GroupedRows::Scattered(Buckets::new(&self, groups, count, with_rows, room)?)
+            }
         };
-        Ok(Grouped { columns: self, places })
+        Ok(Grouped { columns: self, rows })
     }
 
-    /// Fills a column, one value for each row, by what is made of each group: `work` may ask for all but the rows of its votes,
-    /// `fill` is told the row where its part of the column starts, and what was made of the group of each row. `made` has room
-    /// for that of all groups.
+    /// Fill a column, one value for each row, by the result of each group. `work` may read all but the rows of its votes.
+    /// `fill` gets the row at which its part of the column starts, and the result of the group of each row. `made` is the
+    /// buffer for all results.
     pub(super) fn fill<R: Copy + Default + Send + Sync, O: Float>(
         &self,
-        stand: Stand<'_>,
+        row_order: RowOrder<'_>,
         out: &mut [O],
         made: &mut Vec<R>,
         work: &impl Work<T, R>,
         fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
     ) -> Result<()> {
-        let (groups, count) = match stand {
-            Stand::Runs(_) => return self.votes_of(stand, false, None)?.fill(out, work, fill),
-            Stand::Anywhere(groups, count) => (groups, count),
+        let (groups, count) = match row_order {
+            RowOrder::Runs(_) => return self.votes_of(row_order, false, None)?.fill(out, work, fill),
+            RowOrder::Anywhere(groups, count) => (groups, count),
         };
         made.clear();
         made.resize(count, R::default());
-        // Until results are there, their column has room for what they are made of.
-        let grouped = self.votes_of(stand, self.weights.is_some(), T::own(out))?;
+        // Until it is filled, the column of results is memory for the sorted values.
+        let grouped = self.votes_of(row_order, self.weights.is_some(), T::own(out))?;
         let mut rest = &mut made[..];
         let own = |groups: Range<usize>| {
             let own = rest.split_off_mut(..groups.len()).unwrap_or_default();
@@ -108,14 +111,14 @@ impl<'a, T: Float> Columns<'a, T> {
             own.copy_from_slice(&made);
             Ok(())
         })?;
-        by_id(groups, out, made, fill)
+        fill_by_group(groups, out, made, fill)
     }
 }
 
 /// The first row of each group, of ids that never decrease, and the number of rows.
 fn starts<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<u32>> {
     let groups = columns.groups;
-    let found = par::each(par::pieces(groups.len()), |piece| {
+    let found = thread_pool::map(thread_pool::pieces(groups.len()), |piece| {
         columns.check_piece(piece.clone())?;
         // Of the groups after the one of the row before, from the last row to the first, which is the one that stays.
         let next = if piece.start == 0 { 0 } else { groups[piece.start - 1] + 1 };
@@ -138,14 +141,14 @@ fn starts<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<Vec<u32>> 
     Ok(starts)
 }
 
-/// Fills a column by what was made of each group, of which each row has the id.
-pub(super) fn by_id<R: Copy + Sync, O: Send>(
-    groups: Groups<'_>,
+/// Fill a column by the result of each row's group.
+pub(super) fn fill_by_group<R: Copy + Sync, O: Send>(
+    groups: GroupIds<'_>,
     out: &mut [O],
     made: &[R],
     fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
 ) -> Result<()> {
-    par::fill(out, |start, piece| {
+    thread_pool::fill(out, |start, piece| {
         let mut labels = Vec::new();
         in_blocks(start, piece, |start, piece, of_rows| {
             let groups = groups.read(start..start + piece.len(), &mut labels);
@@ -155,7 +158,7 @@ pub(super) fn by_id<R: Copy + Sync, O: Send>(
     })
 }
 
-/// Works on a column block by block, each with its first row and an empty buffer.
+/// Work on a column block by block, each with its first row and an empty buffer.
 fn in_blocks<R, O>(
     start: usize,
     out: &mut [O],
@@ -170,7 +173,7 @@ fn in_blocks<R, O>(
 }
 
 impl<T: Float> Grouped<'_, T> {
-    /// Does some work on every group and gives the results in the order of the groups.
+    /// Do some work on every group and return the results in the order of the groups.
     pub(crate) fn each<R: Send>(&self, work: impl Fn(&mut Group<'_, '_, T>) -> Result<R> + Sync) -> Result<Vec<R>> {
         let pieces = self.pieces().into_iter().map(|groups| (groups, ())).collect();
         let mut made = self.share(pieces, &work, |_, (), made| Ok(made))?;
@@ -184,14 +187,14 @@ impl<T: Float> Grouped<'_, T> {
         Ok(results)
     }
 
-    /// Fills a column by what is made of each group, where those stand together.
+    /// Fill a column by the result of each group, if the rows of groups stand together.
     fn fill<R: Copy + Send + Sync, O: Send>(
         &self,
         mut out: &mut [O],
         work: &impl Work<T, R>,
         fill: impl Fn(usize, &mut [O], &[R]) -> Result<()> + Sync,
     ) -> Result<()> {
-        let Places::Runs(starts) = &self.places else { return Err(Error::internal("groups are scattered")) };
+        let GroupedRows::Runs(starts) = &self.rows else { return Err(Error::internal("groups are scattered")) };
         let mut pieces = Vec::new();
         for groups in self.pieces() {
             let (piece, rest) = out.split_at_mut((starts[groups.end] - starts[groups.start]) as usize);
@@ -200,7 +203,7 @@ impl<T: Float> Grouped<'_, T> {
         }
         self.share(pieces, work, |groups, out, made| {
             let (row, starts) = (starts[groups.start] as usize, &starts[groups.start + 1..]);
-            par::fill(out, |start, piece| {
+            thread_pool::fill(out, |start, piece| {
                 let mut run = starts.partition_point(|&end| end as usize <= row + start);
                 in_blocks(row + start, piece, |start, piece, of_rows: &mut Vec<R>| {
                     while of_rows.len() < piece.len() {
@@ -215,11 +218,11 @@ impl<T: Float> Grouped<'_, T> {
         .map(drop)
     }
 
-    /// Neighbouring groups that are worked on together: as many as have about [`PIECE`] rows.
+    /// Return pieces of neighbouring groups that have about [`PIECE`] rows.
     fn pieces(&self) -> Vec<Range<usize>> {
-        let starts = match &self.places {
-            Places::Runs(starts) => starts,
-            Places::Scattered(scattered) => return scattered.buckets(),
+        let starts = match &self.rows {
+            GroupedRows::Runs(starts) => starts,
+            GroupedRows::Scattered(scattered) => return scattered.buckets(),
         };
         let (mut pieces, mut first) = (Vec::new(), 0);
         while first + 1 < starts.len() {
@@ -231,7 +234,7 @@ impl<T: Float> Grouped<'_, T> {
         pieces
     }
 
-    /// Does some work on the groups of pieces, by piece where it can be, then some on the whole piece and something of its own.
+    /// Work on the groups of each piece, at once if possible, then call `end` with the piece, its own item and the results.
     fn share<R, E: Send, S: Send>(
         &self,
         pieces: Vec<(Range<usize>, E)>,
@@ -258,29 +261,29 @@ impl<T: Float> Grouped<'_, T> {
         let (mut done, mut small) = (Vec::new(), Vec::new());
         for piece in pieces {
             if self.is_large(&piece.0) {
-                done.extend(par::each(take(&mut small), each)?);
+                done.extend(thread_pool::map(take(&mut small), each)?);
                 // Its pieces are shared, so it is not.
                 done.push(each(piece)?);
             } else {
                 small.push(piece);
             }
         }
-        done.extend(par::each(small, each)?);
+        done.extend(thread_pool::map(small, each)?);
         Ok(done)
     }
 
     /// Whether a piece is one group that is too large to be brought together for its statistics.
     fn is_large(&self, groups: &Range<usize>) -> bool {
-        match &self.places {
-            Places::Runs(starts) => (starts[groups.end] - starts[groups.start]) as usize > PIECE,
-            Places::Scattered(_) => false,
+        match &self.rows {
+            GroupedRows::Runs(starts) => (starts[groups.end] - starts[groups.start]) as usize > PIECE,
+            GroupedRows::Scattered(_) => false,
         }
     }
 
     /// The votes of all rows are those of the column, group after group.
     fn as_they_stand(&self) -> Option<&[u32]> {
-        match &self.places {
-            Places::Runs(starts) if self.columns.weights.is_none() && self.columns.valid.is_none() => Some(starts),
+        match &self.rows {
+            GroupedRows::Runs(starts) if self.columns.weights.is_none() && self.columns.valid.is_none() => Some(starts),
             _ => None,
         }
     }
@@ -291,12 +294,12 @@ impl<T: Float> Grouped<'_, T> {
             return;
         }
         buffer.clear();
-        match &self.places {
-            Places::Scattered(scattered) => {
+        match &self.rows {
+            GroupedRows::Scattered(scattered) => {
                 let with_rows = wanted == Read::Rows || self.columns.weights.is_some();
                 scattered.read(groups, &self.columns, with_rows, buffer);
             }
-            Places::Runs(starts) => self.read_runs(&starts[groups.start..=groups.end], wanted, buffer),
+            GroupedRows::Runs(starts) => self.read_runs(&starts[groups.start..=groups.end], wanted, buffer),
         }
         buffer.read = wanted;
     }
@@ -310,7 +313,7 @@ impl<T: Float> Grouped<'_, T> {
             let values = T::doubles(&self.columns.values[first..last], &mut buffer.values);
             return of_groups(starts, values, &[], ddof, sink);
         }
-        if let Places::Scattered(scattered) = &self.places
+        if let GroupedRows::Scattered(scattered) = &self.rows
             && self.columns.weights.is_none()
             && buffer.read == Read::Nothing
             && scattered.statistics(groups, &self.columns, ddof, sink)
@@ -358,12 +361,12 @@ impl<T: Float> Grouped<'_, T> {
 /// The statistics of groups that start at some places, the first of which is that of the first value.
 fn of_groups(starts: &[u32], values: &[f64], weights: &[f64], ddof: u32, sink: &mut impl Sink) {
     if weights.is_empty() {
-        return lanes::of_groups(starts, values, ddof, sink);
+        return lanes::statistics_of_runs(starts, values, ddof, sink);
     }
     let first = starts[0];
     for ends in starts.windows(2) {
         let votes = (ends[0] - first) as usize..(ends[1] - first) as usize;
-        sink.one(Statistics::of(&values[votes.clone()], &weights[votes], ddof));
+        sink.push(Statistics::of(&values[votes.clone()], &weights[votes], ddof));
     }
 }
 
@@ -415,9 +418,9 @@ impl<T: Float> Group<'_, '_, T> {
 
     /// Those of a large group, reading its rows block by block, twice: the votes are never all in memory.
     fn statistics_in_pieces(&self, ddof: u32) -> Result<Statistics> {
-        let rows = match &self.grouped.places {
-            Places::Runs(starts) => starts[self.index]..starts[self.index + 1],
-            Places::Scattered(_) => 0..0,
+        let rows = match &self.grouped.rows {
+            GroupedRows::Runs(starts) => starts[self.index]..starts[self.index + 1],
+            GroupedRows::Scattered(_) => 0..0,
         };
         let extents = self.in_pieces(rows.clone(), Extent::EMPTY, |found, values, weights| {
             found.merge(Extent::of(values, weights))
@@ -440,9 +443,9 @@ impl<T: Float> Group<'_, '_, T> {
             let end = rows.end;
             rows.step_by(size).map(move |start| start..end.min(start + size as u32))
         };
-        par::each(parts(rows, PIECE).collect(), |piece| {
+        thread_pool::map(parts(rows, PIECE).collect(), |piece| {
             let mut buffer = Buffer::default();
-            Ok(parts(piece, BLOCK).fold(none, |found, block| {
+            Ok(parts(piece, ROWS_AT_ONCE).fold(none, |found, block| {
                 buffer.clear();
                 self.grouped.read_runs(&[block.start, block.end], Read::Values, &mut buffer);
                 add(found, &buffer.values, &buffer.weights)

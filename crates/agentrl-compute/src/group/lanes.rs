@@ -1,7 +1,8 @@
 //! Statistics of many small groups at once: each has a lane of the widest vectors.
 
+use super::extent::{greater, lesser};
 use super::grid::{DIGITS, halves, nearest, squares};
-use super::moments::{Statistics, greater, lesser};
+use super::moments::Statistics;
 use crate::simd::wide;
 
 /// Groups that are worked on at once: more than a vector has room for, or else loops over them are unrolled, and vectors are
@@ -9,52 +10,52 @@ use crate::simd::wide;
 pub(super) const LANES: usize = 32;
 
 /// Fewer groups are done sooner one by one: a lane costs the same whether there is a group in it or not.
-const FEW: usize = LANES / 4;
+const MIN_GROUPS: usize = LANES / 4;
 
 /// The most votes of a group that has a lane.
-const MOST: usize = 64;
+const MAX_VOTES: usize = 64;
 
-/// Groups with more votes than so many times the usual number have no lanes.
-const MORE: usize = 4;
+/// Groups with more than `MAX_RATIO * votes_per_group` votes have no lanes.
+const MAX_RATIO: usize = 4;
 
-/// What takes in the statistics of one group after the other.
+/// A receiver of the statistics of groups, in their order.
 pub(super) trait Sink {
-    /// Those of a group.
-    fn one(&mut self, found: Statistics);
+    /// Receive the statistics of a group.
+    fn push(&mut self, found: Statistics);
 
-    /// Those of several groups at once.
-    fn several(&mut self, found: &Found, counts: impl ExactSizeIterator<Item = u32> + Clone);
+    /// Receive the statistics of the groups of all lanes, with their numbers of votes.
+    fn push_lanes(&mut self, found: &LaneStatistics, counts: impl ExactSizeIterator<Item = u32> + Clone);
 }
 
 impl Sink for Vec<Statistics> {
-    fn one(&mut self, found: Statistics) {
+    fn push(&mut self, found: Statistics) {
         self.push(found);
     }
 
     #[inline(always)]
-    fn several(&mut self, found: &Found, counts: impl ExactSizeIterator<Item = u32> + Clone) {
+    fn push_lanes(&mut self, found: &LaneStatistics, counts: impl ExactSizeIterator<Item = u32> + Clone) {
         self.extend(counts.enumerate().map(|(lane, count)| found.statistics(lane, count)));
     }
 }
 
-/// One number for each group.
-pub(super) type Lanes<N> = [N; LANES];
+/// One number for each lane.
+pub(super) type PerLane<N> = [N; LANES];
 
-/// The statistics of groups whose votes start at some places, the first of which is that of the first value; to the bits of
-/// [`Statistics::of`].
-pub(super) fn of_groups(starts: &[u32], values: &[f64], ddof: u32, sink: &mut impl Sink) {
+/// Compute the statistics of groups whose votes stand in runs, with the same bits as [`Statistics::of`]. `starts` says where
+/// each run starts and the last ends; the first is that of the first value.
+pub(super) fn statistics_of_runs(starts: &[u32], values: &[f64], ddof: u32, sink: &mut impl Sink) {
     let of_group = |ends: &[u32]| &values[(ends[0] - starts[0]) as usize..(ends[1] - starts[0]) as usize];
-    if starts.len() <= FEW {
-        return starts.windows(2).for_each(|ends| sink.one(Statistics::of(of_group(ends), &[], ddof)));
+    if starts.len() <= MIN_GROUPS {
+        return starts.windows(2).for_each(|ends| sink.push(Statistics::of(of_group(ends), &[], ddof)));
     }
-    let (mut votes, mut lanes) = ([[0.0; LANES]; MOST], Found::default());
+    let (mut votes, mut lanes) = ([[0.0; LANES]; MAX_VOTES], LaneStatistics::default());
     for first in (0..starts.len() - 1).step_by(LANES) {
         let ends = &starts[first..starts.len().min(first + LANES + 1)];
         let groups = ends.windows(2).map(of_group);
         let lengths = groups.clone().map(<[f64]>::len);
         let (shortest, longest) = lengths.fold((usize::MAX, 0), |(least, most), len| (least.min(len), most.max(len)));
-        if longest > MOST {
-            groups.for_each(|values| sink.one(Statistics::of(values, &[], ddof)));
+        if longest > MAX_VOTES {
+            groups.for_each(|values| sink.push(Statistics::of(values, &[], ddof)));
             continue;
         }
         let votes = &mut votes[..longest];
@@ -73,19 +74,19 @@ pub(super) fn of_groups(starts: &[u32], values: &[f64], ddof: u32, sink: &mut im
     }
 }
 
-/// The same of so many groups, of votes that stand anywhere, each with its group; most groups have `usual` votes or fewer. None is
-/// made, and false said, where some have far more, for then lanes would have more room than votes, or where there are few groups.
+/// Compute the same from votes in any order, each with its group. Most groups have `votes_per_group` votes or fewer. Returns
+/// false, and computes none, if some have far more, because lanes would be mostly empty, or if there are few groups.
 #[inline(never)]
-pub(super) fn of_votes(
+pub(super) fn statistics_of_votes(
     votes: &(impl Iterator<Item = (u32, f64)> + Clone),
     groups: usize,
-    usual: usize,
+    votes_per_group: usize,
     ddof: u32,
     sink: &mut impl Sink,
 ) -> bool {
-    let (mut places, mut room, mut longest) = (vec![0; groups], Vec::new(), usual.max(1));
+    let (mut places, mut room, mut longest) = (vec![0; groups], Vec::new(), votes_per_group.max(1));
     let counts = loop {
-        if groups < FEW || longest > MOST.min(MORE * usual.max(1)) {
+        if groups < MIN_GROUPS || longest > MAX_VOTES.min(MAX_RATIO * votes_per_group.max(1)) {
             return false;
         }
         let first = |group: usize| (group / LANES * longest * LANES + group % LANES) as u32;
@@ -108,30 +109,30 @@ pub(super) fn of_votes(
             _ => break counts,
         }
     };
-    let mut lanes = Found::default();
+    let mut lanes = LaneStatistics::default();
     for (votes, counts) in room.chunks_mut(longest).zip(counts.chunks(LANES)) {
         lanes.add(votes, counts.iter().copied(), ddof, sink);
     }
     true
 }
 
-/// What is known of groups.
+/// The statistics of the groups of all lanes.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) counts: Lanes<f64>,
-    pub(super) means: Lanes<f64>,
-    pub(super) stds: Lanes<f64>,
-    pub(super) least: Lanes<f64>,
-    pub(super) most: Lanes<f64>,
+pub(super) struct LaneStatistics {
+    pub(super) counts: PerLane<f64>,
+    pub(super) means: PerLane<f64>,
+    pub(super) stds: PerLane<f64>,
+    pub(super) least: PerLane<f64>,
+    pub(super) most: PerLane<f64>,
 }
 
-impl Found {
-    /// Hands on the statistics of groups with so many votes; where a group has fewer votes than another, or
-    /// there are fewer groups than lanes, the others are NaN. Votes are overwritten.
+impl LaneStatistics {
+    /// Compute the statistics of groups and push them. `counts` has their numbers of votes; missing votes are NaN. Votes are
+    /// overwritten.
     #[inline(always)]
     fn add(
         &mut self,
-        votes: &mut [Lanes<f64>],
+        votes: &mut [PerLane<f64>],
         counts: impl ExactSizeIterator<Item = u32> + Clone,
         ddof: u32,
         sink: &mut impl Sink,
@@ -149,12 +150,12 @@ impl Found {
                 || self.fill::<false>(votes, f64::from(ddof)),
             );
         }
-        sink.several(self, counts);
+        sink.push_lanes(self, counts);
     }
 
-    /// Of groups of so many votes: all of them, or fewer and then NaN. Votes are overwritten.
+    /// Compute the statistics of all lanes. If not `FULL`, missing votes are NaN. Votes are overwritten.
     #[inline(always)]
-    fn fill<const FULL: bool>(&mut self, votes: &mut [Lanes<f64>], ddof: f64) {
+    fn fill<const FULL: bool>(&mut self, votes: &mut [PerLane<f64>], ddof: f64) {
         let (mut least, mut most) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
         for votes in &*votes {
             for lane in 0..LANES {
@@ -209,7 +210,7 @@ impl Found {
         }
     }
 
-    /// Those of the group of a lane, which has so many votes.
+    /// Return the statistics of the group of a lane, which has `count` votes.
     #[inline]
     pub(super) fn statistics(&self, lane: usize, count: u32) -> Statistics {
         let [weight, mean, std, least, most] =
@@ -221,16 +222,16 @@ impl Found {
 
 /// The grid of each group: see [`Grid`](super::Grid).
 struct Grids {
-    origins: Lanes<f64>,
-    /// What distances from the origin are multiplied with, one after the other.
-    scales: [Lanes<f64>; 2],
-    /// What undoes that.
-    steps: [Lanes<f64>; 2],
+    origins: PerLane<f64>,
+    /// Factors of distances from the origin, one after the other.
+    scales: [PerLane<f64>; 2],
+    /// Their inverses.
+    steps: [PerLane<f64>; 2],
 }
 
 impl Grids {
     #[inline(always)]
-    fn of(least: &Lanes<f64>, most: &Lanes<f64>) -> Self {
+    fn of(least: &PerLane<f64>, most: &PerLane<f64>) -> Self {
         let (mut origins, mut scales, mut steps) = ([0.0; LANES], [[0.0; LANES]; 2], [[0.0; LANES]; 2]);
         for lane in 0..LANES {
             let (least, most) = (least[lane], most[lane]);
@@ -275,7 +276,7 @@ mod tests {
         ]
     }
 
-    /// Groups of any size, or so many of one that all lanes are full.
+    /// Groups of any size, or so many of one size that all lanes are full.
     fn groups() -> impl Strategy<Value = Vec<Vec<f64>>> {
         let alike = (0..10_usize)
             .prop_flat_map(|size| prop::collection::vec(prop::collection::vec(value(), size), LANES..2 * LANES + 2));
@@ -283,8 +284,8 @@ mod tests {
     }
 
     fn unlike() -> impl Strategy<Value = Vec<Vec<f64>>> {
-        let size = prop_oneof![8 => 0..10_usize, 1 => MOST - 2..MOST + 3];
-        prop::collection::vec((size, prop::collection::vec(value(), MOST + 3), any::<bool>()), 1..40).prop_map(
+        let size = prop_oneof![8 => 0..10_usize, 1 => MAX_VOTES - 2..MAX_VOTES + 3];
+        prop::collection::vec((size, prop::collection::vec(value(), MAX_VOTES + 3), any::<bool>()), 1..40).prop_map(
             |groups| {
                 let group = |(size, values, constant): (usize, Vec<f64>, bool)| {
                     if constant { vec![values[0]; size] } else { values[..size].to_vec() }
@@ -302,19 +303,19 @@ mod tests {
                 starts.push(starts[starts.len() - 1] + group.len() as u32);
             }
             let mut found = Vec::new();
-            of_groups(&starts, &groups.concat(), ddof, &mut found);
+            statistics_of_runs(&starts, &groups.concat(), ddof, &mut found);
             let expected: Vec<_> = groups.iter().map(|group| bits(&Statistics::of(group, &[], ddof))).collect();
             prop_assert_eq!(found.iter().map(bits).collect::<Vec<_>>(), expected, "{:?}", groups);
         }
 
         #[test]
-        fn as_one_by_one_of_votes_that_stand_anywhere(groups in groups(), ddof in 0_u32..2, usual in 0_usize..20, seed in any::<u64>()) {
+        fn as_one_by_one_of_votes_that_stand_anywhere(groups in groups(), ddof in 0_u32..2, votes_per_group in 0_usize..20, seed in any::<u64>()) {
             let votes: Vec<(u32, f64)> = (0..).zip(&groups).flat_map(|(id, group)| group.iter().map(move |&value| (id, value))).collect();
             let votes = at(&shuffle(votes.len(), seed), &votes);
             let most = groups.iter().map(Vec::len).max().unwrap_or(0);
             let mut found = Vec::new();
-            let is_made = of_votes(&votes.into_iter(), groups.len(), usual, ddof, &mut found);
-            prop_assert_eq!(is_made, groups.len() >= FEW && most <= MOST.min(MORE * usual.max(1)), "{} {}", most, usual);
+            let is_made = statistics_of_votes(&votes.into_iter(), groups.len(), votes_per_group, ddof, &mut found);
+            prop_assert_eq!(is_made, groups.len() >= MIN_GROUPS && most <= MAX_VOTES.min(MAX_RATIO * votes_per_group.max(1)), "{} {}", most, votes_per_group);
             let expected: Vec<_> = groups.iter().map(|group| bits(&Statistics::of(group, &[], ddof))).collect();
             let found: Vec<_> = found.iter().map(bits).collect();
             prop_assert_eq!(found, if is_made { expected } else { Vec::new() }, "{:?}", groups);

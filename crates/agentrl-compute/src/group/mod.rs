@@ -3,19 +3,24 @@
 //! A statistic of a group has the same bits in whatever order the group's rows stand, and on any number of threads,
 //! because its sums are exact integer additions. Rows that are not valid neither vote nor get a value.
 //!
-//! The files, from the ground up. `columns` are the rows as they come, checked; `options` what may be asked of them.
-//! `accumulator` adds numbers up exactly, `grid` rounds them so that integers add up to the same, `moments` makes count, mean,
-//! deviation and range of it, `lanes` those of many small groups at once, `sums` only the sum. `votes` holds what was read of
-//! neighbouring groups, `scattered` reads it where the rows of a group stand apart, and `grouped` in
-//! either case, so that work on each group runs on all threads. On these stand what users call: `statistics`, `order`
-//! (quantiles), `reduce` (one number for each group, or a column made within groups), and `normalise`, which turns a group's
-//! statistics into a `rule` (with `beta` for one of its scales) and applies it to the rows, by `runs` where ids
-//! never decrease; `whitened` is its short cut for
-//! one group of all rows. `partial` splits statistics over several ranks.
+//! The files, each after those that it uses:
+//!
+//! - `columns` checks the rows, `options` the options;
+//! - `accumulator` adds numbers exactly, `extent` is the count and range of values, `grid` rounds values so that integer sums are
+//!   exact, `moments` turns those sums into count, mean, deviation and range;
+//! - `lanes` computes the statistics of many small groups at once, `sums` only sums;
+//! - `votes` holds the votes of neighbouring groups, `buckets` collects them if the rows of groups are scattered, and `grouped` runs work
+//!   on each group on all threads;
+//! - `statistics`, `order` (quantiles), `reduce` (one number for each group, or a column made within groups) and `normalise` are what
+//!   users call. `normalise` turns the statistics of a group into a `rule` (with `beta` for one of its scales) and applies it to the
+//!   rows, by `runs` if ids never decrease; `whitened` is its shortcut for one group of all rows;
+//! - `partial` splits statistics over several ranks.
 
 mod accumulator;
 mod beta;
+mod buckets;
 mod columns;
+mod extent;
 mod grid;
 mod grouped;
 mod lanes;
@@ -27,15 +32,16 @@ mod partial;
 mod reduce;
 mod rule;
 mod runs;
-mod scattered;
+
 mod statistics;
 mod sums;
 mod votes;
 mod whitened;
 
 pub use columns::Columns;
-pub use moments::{Extent, Moments, Statistics};
-pub use normalise::{Extra, normalise, normalise_by};
+pub use extent::Extent;
+pub use moments::{Moments, Statistics};
+pub use normalise::{Extra, NormalisedFloat, normalise, normalise_by};
 pub use options::{Center, Middle, Options, Scale, Singleton};
 pub use order::quantile;
 pub use partial::{extents, moments};

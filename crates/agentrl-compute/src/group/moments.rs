@@ -5,105 +5,18 @@
 //! where that is far from zero, so a large offset costs no digits.
 
 use super::accumulator::{Accumulator, binary_order, times_power_of_two};
-use super::grid::{Grid, headroom, nearest, squares};
+use super::extent::Extent;
+use super::grid::{Grid, halves, headroom, nearest, squares};
 use crate::Float;
-use crate::simd::{BLOCK, Lanes, Sum, keep};
+use crate::simd::{BLOCK, keep, wide};
 
-/// How many values there are, between which bounds, and the largest weight.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Extent {
-    /// Number of values.
-    pub count: u64,
-    /// Smallest value; infinity where there is none.
-    pub least: f64,
-    /// Largest value; minus infinity where there is none.
-    pub most: f64,
-    /// Largest weight; 1 for values without weights, 0 where there is no value.
-    pub heaviest: f64,
-}
-
-impl Extent {
-    /// Of no values.
-    pub const EMPTY: Self = Self { count: 0, least: f64::INFINITY, most: f64::NEG_INFINITY, heaviest: 0.0 };
-
-    /// Of finite values and their positive weights.
-    #[inline]
-    pub(crate) fn of<T: Float>(values: &[T], weights: &[f64]) -> Self {
-        let (mut least, mut most) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
-        let (chunks, rest) = values.as_chunks::<LANES>();
-        for chunk in chunks {
-            for lane in 0..LANES {
-                least[lane] = lesser(chunk[lane].to_f64(), least[lane]);
-                most[lane] = greater(chunk[lane].to_f64(), most[lane]);
-            }
-        }
-        for value in rest {
-            least[0] = lesser(value.to_f64(), least[0]);
-            most[0] = greater(value.to_f64(), most[0]);
-        }
-        let least = lesser(lesser(least[0], least[1]), lesser(least[2], least[3]));
-        let most = greater(greater(most[0], most[1]), greater(most[2], most[3]));
-        let heaviest = match (values.is_empty(), weights.is_empty()) {
-            (true, _) => 0.0,
-            (false, true) => 1.0,
-            (false, false) => weights.iter().fold(0.0, |heaviest: f64, &weight| heaviest.max(weight)),
-        };
-        Self { count: values.len() as u64, least, most, heaviest }
-    }
-
-    /// Of those of some values that are valid.
-    pub(crate) fn of_valid<T: Float>(values: &[T], valid: Option<&[bool]>) -> Self {
-        let (mut numbers, mut lanes) = ([0.0; BLOCK], Lanes::NONE);
-        for (place, values) in values.chunks(BLOCK).enumerate() {
-            let numbers = &mut numbers[..values.len()];
-            T::read(values, numbers);
-            if let Some(valid) = valid {
-                keep(numbers, &valid[place * BLOCK..][..values.len()]);
-            }
-            lanes.add(numbers);
-        }
-        let Sum { count, least, most, .. } = lanes.sum();
-        Self { count, least, most, heaviest: f64::from(count > 0) }
-    }
-
-    /// Of the values of both.
-    #[must_use]
-    pub fn merge(self, other: Self) -> Self {
-        Self {
-            count: self.count + other.count,
-            least: self.least.min(other.least),
-            most: self.most.max(other.most),
-            heaviest: self.heaviest.max(other.heaviest),
-        }
-    }
-
-    /// What values are taken relative to: 0, or the middle of a range that is far from it.
-    #[inline]
-    pub(super) fn origin(self) -> f64 {
-        let range = self.most - self.least;
-        if 2.0 * range >= self.most.abs().max(self.least.abs()) { 0.0 } else { self.least + 0.5 * range }
-    }
-}
-
-/// The lesser of two numbers: one instruction, for neither is NaN.
-#[inline(always)]
-pub(super) fn lesser(a: f64, b: f64) -> f64 {
-    if a < b { a } else { b }
-}
-
-/// The greater of two numbers.
-#[inline(always)]
-pub(super) fn greater(a: f64, b: f64) -> f64 {
-    if a > b { a } else { b }
-}
-
-/// Values whose range is found at once.
-const LANES: usize = 4;
+/// Number of values from which on several are squared at once.
+const SQUARED_AT_ONCE: usize = 64;
 
 /// Sums of weights, values and squares on the grid of an [`Extent`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moments {
-    /// Sum of the weights; 0 where all weigh the same.
+    /// Sum of the weights; 0 if all weigh the same.
     pub weight: i128,
     /// Sum of the values.
     pub first: i128,
@@ -119,9 +32,9 @@ impl Moments {
             return Self::default();
         }
         if weights.is_empty() {
-            return Grid::of(extent).moments(values);
+            return grid_moments(&Grid::of(extent), values);
         }
-        let units = Units::of(extent);
+        let units = WeightedGrid::of(extent);
         let [mut weight_sum, mut first, mut second] = [units.empty; 3];
         for (value, &weight) in values.iter().zip(weights) {
             let distance = (value.to_f64() - units.origin) * units.distance;
@@ -146,7 +59,7 @@ impl Moments {
             if let Some(valid) = valid {
                 keep(numbers, &valid[place * BLOCK..][..values.len()]);
             }
-            let (sum, second) = grid.add_many(numbers, found.second);
+            let (sum, second) = add_many(&grid, numbers, found.second);
             found = Self { first: found.first + i128::from(sum), second, ..found };
         }
         found
@@ -159,9 +72,56 @@ impl Moments {
     }
 }
 
+/// Return the sums of values on a grid. Values that are NaN are left out.
+#[inline]
+fn grid_moments<T: Float>(grid: &Grid, values: &[T]) -> Moments {
+    let (mut first, mut second) = (0, 0);
+    for few in values.chunks(BLOCK) {
+        // Sums of few values fit 64 bits, as the values of all grids do.
+        let mut sum = 0;
+        if few.len() >= SQUARED_AT_ONCE {
+            let mut numbers = [0.0; BLOCK];
+            T::read(few, &mut numbers[..few.len()]);
+            (sum, second) = add_many(grid, &numbers[..few.len()], second);
+        } else {
+            for value in few {
+                let value = if value.to_f64().is_nan() { 0 } else { grid.round(value.to_f64()) };
+                sum += value;
+                second += i128::from(value) * i128::from(value);
+            }
+        }
+        first += i128::from(sum);
+    }
+    Moments { weight: 0, first, second }
+}
+
+/// Return the sum of at most [`BLOCK`] values, and `squares` with their squares added.
+///
+/// A value `2^26 a + b` has the square `2^52 a² + 2^27 a b + b²`; products of so few values add up to no more than 64 bits
+/// hold.
+#[inline(never)]
+fn add_many(grid: &Grid, numbers: &[f64], squares: i128) -> (i64, i128) {
+    let [sum, high, middle, low] = wide(
+        #[inline(always)]
+        || {
+            let mut sums = [0_i64; 4];
+            for &number in numbers {
+                let value = grid.round(if number.is_nan() { grid.origin } else { number });
+                let [a, b] = halves(value);
+                sums[0] += value;
+                sums[1] += a * a;
+                sums[2] += a * b;
+                sums[3] += b * b;
+            }
+            sums
+        },
+    );
+    (sum, squares + (i128::from(high) << 52) + (i128::from(middle) << 27) + i128::from(low))
+}
+
 /// How values with weights enter their sums: both scaled by powers of two to at most 2.
 #[derive(Clone, Copy, Debug)]
-struct Units {
+struct WeightedGrid {
     origin: f64,
     /// Distances from the origin are below two to the power of this plus one.
     order: i32,
@@ -170,7 +130,7 @@ struct Units {
     empty: Accumulator,
 }
 
-impl Units {
+impl WeightedGrid {
     fn of(extent: Extent) -> Self {
         let origin = extent.origin();
         let furthest = (extent.most - origin).abs().max((extent.least - origin).abs());
@@ -186,16 +146,16 @@ impl Units {
     }
 }
 
-/// What is known of one group.
+/// The statistics of one group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
     /// Number of votes.
     pub count: u64,
-    /// Sum of their weights; the count where all weigh the same.
+    /// Sum of their weights; the count if all weigh the same.
     pub weight: f64,
     /// Mean; NaN for a group without votes. Exactly the value if all are equal.
     pub mean: f64,
-    /// Standard deviation `sqrt(Σ w (x - mean)² / (Σ w - ddof))`; NaN where the divisor is not above 0. Exactly 0 if all
+    /// Standard deviation `sqrt(Σ w (x - mean)² / (Σ w - ddof))`; NaN if the divisor is not above 0. Exactly 0 if all
     /// values are equal.
     pub std: f64,
     /// Smallest value; NaN for a group without votes.
@@ -213,7 +173,7 @@ impl Statistics {
             return Self::finish(extent, Moments::of(extent, values, weights), ddof);
         }
         let grid = Grid::of(extent);
-        Self::plain(extent, &grid, grid.moments(values), ddof)
+        Self::plain(extent, &grid, grid_moments(&grid, values), ddof)
     }
 
     /// From the sums of all votes.
@@ -229,7 +189,7 @@ impl Statistics {
         if moments.weight == 0 {
             return Self::new(extent, count as f64, ddof, least, (0.0, 0));
         }
-        let units = Units::of(extent);
+        let units = WeightedGrid::of(extent);
         let weight = units.empty.with(moments.weight).divided_by(1.0) / units.weight;
         let (mean, variance) =
             if least < most { weighted_moments(extent, moments, weight - f64::from(ddof)) } else { (least, (0.0, 0)) };
@@ -255,13 +215,13 @@ impl Statistics {
 
 /// Of groups of up to two to the power of this the sums fit 64 bits, and what is rounded away is nothing: that saves divisions
 /// of integers, which would cost as much as all the rest.
-const SMALL: i32 = 12;
+const SMALL_GROUP_BITS: i32 = 12;
 
 /// Mean, and the variance times a power of four with the exponent of its root.
 #[inline]
 fn plain_moments(votes: u64, grid: &Grid, Moments { first, second, .. }: Moments, divisor: f64) -> (f64, (f64, i32)) {
     let count = votes as f64;
-    let (mean, variance) = if headroom(votes) <= SMALL {
+    let (mean, variance) = if headroom(votes) <= SMALL_GROUP_BITS {
         let mean = first as i64 as f64 / count;
         // The sum of squares about the nearest integer m, exactly; about the mean itself it is less by at most a quarter for
         // each value, which no float near a square of half of the grid's digits can say.
@@ -290,7 +250,7 @@ fn squares_of_many(count: i128, first: i128, second: i128) -> f64 {
 
 /// The same of values with weights.
 fn weighted_moments(extent: Extent, moments: Moments, divisor: f64) -> (f64, (f64, i32)) {
-    let units = Units::of(extent);
+    let units = WeightedGrid::of(extent);
     let [weight, first, second] = [moments.weight, moments.first, moments.second].map(Double::of);
     let mean = first.0 / weight.0;
     // Σ w (d - q)² = Σ w d² - q (2 Σ w d - q Σ w), whatever q is; 106 digits, for the terms may nearly cancel.

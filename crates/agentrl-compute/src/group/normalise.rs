@@ -1,30 +1,30 @@
-//! Values compared with their group: the one operator behind GRPO, RLOO, whitening and their relatives.
+//! Values compared with their group: the operator of GRPO, RLOO, whitening and their relatives.
 
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::columns::{Columns, Units};
-use super::grouped::{Group, Stand, by_id};
+use super::buckets::{GroupIds, SINGLE_BUCKET_ROWS};
+use super::columns::{Columns, UnitRows};
+use super::grouped::{Group, RowOrder, fill_by_group};
 use super::options::{Center, Options, Scale};
 use super::rule::{Line, Maker, Rule, rules};
 use super::runs;
-use super::scattered::{FEW, Groups};
 use crate::check::{finite, same_length};
 use crate::keys::{Ids, Labels};
-use crate::par::Alone;
 use crate::simd::{BLOCK, wide, within};
+use crate::thread_pool::SingleThreaded;
 use crate::{Error, Float, Result};
 
 thread_local! {
-    /// Room for the lines of groups, kept for the next call: to get as much anew from the system takes a fifth of the time that all
-    /// else takes.
+    /// Room for the lines of groups, kept for the next call: to get as much anew from the system takes a fifth of the time
+    /// that all else takes.
     static LINES: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
 /// Lines for which room is kept at most: 4 MB.
 const KEPT: usize = 1 << 18;
 
-/// What a centre or a scale may need besides the columns.
+/// Columns that only some centres and scales need.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extra<'a> {
     /// For [`Center::Baseline`]: what is subtracted from each row.
@@ -40,7 +40,7 @@ pub struct Extra<'a> {
 ///
 /// Centre and spread are taken over the votes of the row's group; the spread is that of the values themselves, over the
 /// groups of `scale_groups` if they are given. Equal values have exactly themselves as mean and median, so they give 0.
-/// Rows that are not valid get 0. So do groups whose spread is at most `scale_above`, or 0 where nothing is added to it, and,
+/// Rows that are not valid get 0. So do groups whose spread is at most `scale_above`, or 0 if nothing is added to it, and,
 /// by [`Singleton::Zero`](Singleton), groups with too few votes; [`Singleton::Raw`](Singleton) gives those the value itself
 /// over the divisor of a spread of 1. Sources: GRPO arXiv:2402.03300 (the defaults), Dr.GRPO
 /// arXiv:2503.20783 (no scale), RLOO arXiv:2402.14740 (leave one out, no scale), MC-GRPO (median and mad), `BNPO` (beta).
@@ -60,7 +60,12 @@ pub struct Extra<'a> {
 /// `InvalidInput` if lengths differ, a valid value, baseline or divisor is not finite (the message names its row), a column
 /// that an option needs is missing, or an option is out of range; `Overflow` if a result or the distance of a group's values
 /// is too large for its type. `out` is unspecified after an error.
-pub fn normalise<T: Float>(columns: &Columns<'_, T>, options: &Options, extra: Extra<'_>, out: &mut [T]) -> Result<()> {
+pub fn normalise<T: NormalisedFloat>(
+    columns: &Columns<'_, T>,
+    options: &Options,
+    extra: Extra<'_>,
+    out: &mut [T],
+) -> Result<()> {
     normalise_by(&columns.groups, columns, options, extra, out)
 }
 
@@ -79,18 +84,47 @@ pub fn normalise<T: Float>(columns: &Columns<'_, T>, options: &Options, extra: E
 ///
 /// # Errors
 /// As [`normalise`].
-pub fn normalise_by<T: Float>(
+pub fn normalise_by<T: NormalisedFloat>(
     ids: &dyn Ids,
     columns: &Columns<'_, T>,
     options: &Options,
     extra: Extra<'_>,
     out: &mut [T],
 ) -> Result<()> {
-    // Not in line: what calls this may be compiled to be small.
     T::normalise(ids, columns, options, extra, out)
 }
 
-/// The same into a column of either type.
+/// A float type for which [`normalise_by`] is compiled in this crate, because the calling crate may be compiled to be small.
+pub trait NormalisedFloat: Float {
+    /// [`normalise_by`] of a column of this type.
+    fn normalise(
+        ids: &dyn Ids,
+        columns: &Columns<'_, Self>,
+        options: &Options,
+        extra: Extra<'_>,
+        out: &mut [Self],
+    ) -> Result<()>;
+}
+
+macro_rules! normalised_floats {
+    ($($type:ty),+) => {
+        $(impl NormalisedFloat for $type {
+            fn normalise(
+                ids: &dyn Ids,
+                columns: &Columns<'_, Self>,
+                options: &Options,
+                extra: Extra<'_>,
+                out: &mut [Self],
+            ) -> Result<()> {
+                normalise_into(ids, columns, options, extra, out)
+            }
+        })+
+    };
+}
+
+normalised_floats!(f32, f64);
+
+/// [`normalise_by`] into a column of either type.
 pub(crate) fn normalise_into<T: Float, O: Float>(
     ids: &dyn Ids,
     columns: &Columns<'_, T>,
@@ -110,20 +144,20 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
         let columns = columns.part(rows.clone());
         columns.check_piece(0..out.len())?;
         let [baseline, divisor] = [baseline, divisor].map(|column| column.map(|column| &column[rows.clone()]));
-        let rows = Rows { columns: &columns, options, units: None, spreads: None, baseline, divisor };
+        let rows = RowInputs { columns: &columns, options, units: None, spreads: None, baseline, divisor };
         let rule = Maker::new(&columns, starts.len() - 1, true, options)?;
-        rows.compare(Stand::Runs(starts), rule, out)
+        rows.compare(RowOrder::Runs(starts), rule, out)
     };
     if !whole && runs::fill(ids, out, some_groups).is_some() {
         return Ok(());
     }
-    let _alone = (ids.rows() <= FEW).then(Alone::begin);
+    let _alone = (ids.rows() <= SINGLE_BUCKET_ROWS).then(SingleThreaded::begin);
     // Of many rows that stand anywhere no column of labels is made, unless their ids are far apart.
-    let near = if whole || ids.rows() <= FEW { None } else { ids.near()? };
-    if let Some(near) = near.filter(|near| !near.sorted) {
-        let rows = Rows { columns, options, units: None, spreads: None, baseline, divisor };
-        let rule = Maker::new(columns, near.count, false, options)?;
-        return rows.compare(Stand::Anywhere(Groups::Near(ids, &near), near.count), rule, out);
+    let range = if whole || ids.rows() <= SINGLE_BUCKET_ROWS { None } else { ids.label_range()? };
+    if let Some(range) = range.filter(|range| !range.sorted) {
+        let rows = RowInputs { columns, options, units: None, spreads: None, baseline, divisor };
+        let rule = Maker::new(columns, range.count, false, options)?;
+        return rows.compare(RowOrder::Anywhere(GroupIds::Labels(ids, &range), range.count), rule, out);
     }
     let Labels { ids, count, sorted } = ids.labels()?;
     let columns = &Columns { groups: &ids, ..*columns };
@@ -146,29 +180,31 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
             ))
         }
     };
-    let rows = Rows { columns, options, units: units.as_ref(), spreads, baseline, divisor };
+    let rows = RowInputs { columns, options, units: units.as_ref(), spreads, baseline, divisor };
     if let Some(units) = &units {
         let rules = rules(&units.columns(columns.name), count, false, options)?;
-        return by_id(Groups::Given(columns.groups), out, &rules, |start, out, rules| rows.fill(start, out, rules));
+        return fill_by_group(GroupIds::Column(columns.groups), out, &rules, |start, out, rules| {
+            rows.fill(start, out, rules)
+        });
     }
-    rows.compare(columns.stand(count, sorted)?, Maker::new(columns, count, sorted, options)?, out)
+    rows.compare(columns.row_order(count, sorted)?, Maker::new(columns, count, sorted, options)?, out)
 }
 
-/// All that a row's result depends on besides its group's rule.
+/// The inputs of each row's result besides its group's rule.
 #[derive(Debug)]
-struct Rows<'a, T> {
+struct RowInputs<'a, T> {
     columns: &'a Columns<'a, T>,
     options: &'a Options,
-    units: Option<&'a Units>,
+    units: Option<&'a UnitRows>,
     /// Groups over which the spread is taken, and their rules.
     spreads: Option<(&'a [u32], Vec<Rule>)>,
     baseline: Option<&'a [f64]>,
     divisor: Option<&'a [f64]>,
 }
 
-impl<T: Float> Rows<'_, T> {
+impl<T: Float> RowInputs<'_, T> {
     /// Fills the results of all rows, by the rule or the line that is made of each group.
-    fn compare<O: Float>(&self, stand: Stand<'_>, maker: Maker<'_>, out: &mut [O]) -> Result<()> {
+    fn compare<O: Float>(&self, stand: RowOrder<'_>, maker: Maker<'_>, out: &mut [O]) -> Result<()> {
         if !self.are_on_lines() {
             let by_group = |group: &mut Group<'_, '_, T>| maker.rule(group);
             return self
@@ -201,7 +237,7 @@ impl<T: Float> Rows<'_, T> {
         Ok(())
     }
 
-    /// The same of a block where lines are enough, with few enough branches for several rows to be made at once.
+    /// The same for a block whose rules are lines, with few enough branches to be vectorised.
     fn fill_lines<O: Float>(&self, start: usize, out: &mut [O], lines: &[Line]) -> Result<()> {
         let bound = self.options.at_most.unwrap_or(f64::INFINITY);
         let rows = start..start + out.len();
@@ -246,7 +282,7 @@ impl<T: Float> Rows<'_, T> {
     }
 }
 
-/// The results of rows, by the lines of their groups; 0 where they are not valid.
+/// The results of rows, by the lines of their groups; 0 if they are not valid.
 fn compare(numbers: &mut [f64], lines: &[Line], valid: Option<&[bool]>, bound: f64) {
     wide(
         #[inline(always)]
@@ -267,7 +303,7 @@ fn cut(value: f64, bound: f64) -> f64 {
     within(value, bound) + 0.0
 }
 
-/// A column that an option needs, checked; `None` where it needs none.
+/// A column that an option needs, checked; `None` if it needs none.
 fn given<'a, T: Float>(
     name: &str,
     option: &str,

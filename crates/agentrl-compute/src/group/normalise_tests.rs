@@ -3,7 +3,7 @@
 use super::*;
 use crate::group::testing::{Group, at, masked_groups, naive, shuffle};
 use crate::group::{Middle, Singleton};
-use crate::par;
+use crate::thread_pool;
 use proptest::prelude::*;
 
 fn run(columns: &Columns<'_, f64>, options: Options, extra: Extra<'_>) -> Result<Vec<f64>> {
@@ -178,8 +178,8 @@ fn errors_name_the_row() {
 /// Runs are filled in one pass, large ones in pieces; rows that stand anywhere by way of buckets.
 #[test]
 fn runs_and_scattered_rows_get_the_same_bits_on_any_number_of_threads() -> Result<()> {
-    let small = (0..3 * par::PIECE as u32).map(|row| row / 8);
-    let large = vec![3 * par::PIECE as u32 / 8; 2 * par::PIECE + 5];
+    let small = (0..3 * thread_pool::PIECE as u32).map(|row| row / 8);
+    let large = vec![3 * thread_pool::PIECE as u32 / 8; 2 * thread_pool::PIECE + 5];
     let groups: Vec<u32> = small.chain(large).collect();
     let draw = |row: usize| crate::rng::uniform(5, row as u64) - 0.5;
     let values: Vec<f64> = (0..groups.len()).map(|row| draw(row) * 10_f64.powi((row % 40) as i32 - 20)).collect();
@@ -187,7 +187,7 @@ fn runs_and_scattered_rows_get_the_same_bits_on_any_number_of_threads() -> Resul
     let (mixed_values, mixed_groups) = (at(&order, &values), at(&order, &groups));
     let mut expected = None;
     for threads in [1, 2, 4] {
-        par::set_threads(threads)?;
+        thread_pool::set_threads(threads)?;
         let found: Vec<u64> = plain(&values, &groups, Options::default())?.into_iter().map(f64::to_bits).collect();
         let mixed = plain(&mixed_values, &mixed_groups, Options::default())?;
         assert!(order.iter().zip(mixed).all(|(&row, value)| found[row] == value.to_bits()), "{threads}");
@@ -214,12 +214,12 @@ fn the_room_of_results_holds_the_votes_before() -> Result<()> {
     let median = Options { center: Center::Median, scale: Scale::Mad, ..Options::default() };
     let mut checked = 0;
     for (rows, groups) in [
-        (par::PIECE - 1, 4000),
-        (par::PIECE, 9),
-        (par::PIECE + 1, 1),
-        (par::PIECE + 1, par::PIECE / 8),
-        (2 * par::PIECE + 3, 2 * par::PIECE + 3),
-        (3 * par::PIECE - 2, 300),
+        (thread_pool::PIECE - 1, 4000),
+        (thread_pool::PIECE, 9),
+        (thread_pool::PIECE + 1, 1),
+        (thread_pool::PIECE + 1, thread_pool::PIECE / 8),
+        (2 * thread_pool::PIECE + 3, 2 * thread_pool::PIECE + 3),
+        (3 * thread_pool::PIECE - 2, 300),
     ] {
         // As float32 says them, so that both types hold the same.
         let values: Vec<f64> = (0..rows).map(|row| f64::from((draw(1, row) - 0.4) as f32)).collect();
@@ -249,7 +249,7 @@ fn the_room_of_results_holds_the_votes_before() -> Result<()> {
             let mixed = columns(&values[..], &valid[..], &weights[..]);
             let expected = into::<f64, f64>(&in_order, &&sorted.1[..], &options)?;
             for threads in [1, 4] {
-                par::set_threads(threads)?;
+                thread_pool::set_threads(threads)?;
                 let doubles =
                     [into::<f64, f64>(&mixed, &&ids[..], &options)?, into::<f32, f64>(&mixed, &&far[..], &options)?];
                 let singles = into::<f32, f32>(&mixed, &&close[..], &options)?;
@@ -272,7 +272,7 @@ fn the_room_of_results_holds_the_votes_before() -> Result<()> {
             assert!((found[row] - expected).abs() < 1e-9, "{rows} {groups} {row}: {} {expected}", found[row]);
         }
     }
-    assert!(checked > 6 * par::PIECE, "{checked}");
+    assert!(checked > 6 * thread_pool::PIECE, "{checked}");
     Ok(())
 }
 
@@ -285,7 +285,7 @@ fn ids_in_runs_give_what_each_group_gives_alone() -> Result<()> {
     let ids: Vec<i64> =
         sizes.enumerate().flat_map(|(group, size)| vec![group as i64 * 7_000_000_000 - 5; size]).collect();
     let rows = ids.len();
-    assert!(rows > 2 * par::PIECE, "{rows}");
+    assert!(rows > 2 * thread_pool::PIECE, "{rows}");
     let values: Vec<f64> = (0..rows).map(|row| if row % 11 == 3 { f64::NAN } else { draw(row) - 0.3 }).collect();
     let valid: Vec<bool> = values.iter().map(|value| !value.is_nan()).collect();
     let weights: Vec<f64> = (0..rows).map(|row| (row % 4) as f64).collect();
@@ -312,7 +312,7 @@ fn ids_in_runs_give_what_each_group_gives_alone() -> Result<()> {
             start = rows.end;
         }
         for threads in [1, 2, 4] {
-            par::set_threads(threads)?;
+            thread_pool::set_threads(threads)?;
             let mut found = vec![7.0; rows];
             normalise_by(&&ids[..], &part(0..rows), &options, extra(0..rows), &mut found)?;
             let same = found.iter().zip(&expected).all(|(found, expected)| found.to_bits() == expected.to_bits());
@@ -325,7 +325,7 @@ fn ids_in_runs_give_what_each_group_gives_alone() -> Result<()> {
 /// An id that comes back at the very end, after all other rows were worked on: its group is one all the same.
 #[test]
 fn an_id_that_comes_back_belongs_to_its_group() -> Result<()> {
-    let rows = 2 * par::PIECE + 9;
+    let rows = 2 * thread_pool::PIECE + 9;
     let values: Vec<f64> = (0..rows).map(|row| crate::rng::uniform(3, row as u64)).collect();
     for last in [0, 5] {
         let mut ids: Vec<u32> = (0..rows as u32).map(|row| row / 4).collect();
@@ -342,15 +342,15 @@ fn an_id_that_comes_back_belongs_to_its_group() -> Result<()> {
 /// What is wrong with a late row is told of that row, and ids of another length are refused.
 #[test]
 fn errors_of_late_rows_name_them() {
-    let mut values = vec![0.5; par::PIECE + 5000];
-    values[par::PIECE + 4321] = f64::NAN;
+    let mut values = vec![0.5; thread_pool::PIECE + 5000];
+    values[thread_pool::PIECE + 4321] = f64::NAN;
     let ids: Vec<i64> = (0..values.len() as i64).map(|row| row / 8).collect();
     let mut out = vec![0.0; values.len()];
     let columns = Columns::new("scores", &values, &[]);
     let mut message = |ids: &[i64]| {
         normalise_by(&ids, &columns, &CENTRED, Extra::default(), &mut out).map_err(|error| error.to_string())
     };
-    let row = par::PIECE + 4321;
+    let row = thread_pool::PIECE + 4321;
     assert_eq!(
         message(&ids),
         Err(format!("scores[{row}] is NaN, but must be finite; correct it or mark the row invalid"))

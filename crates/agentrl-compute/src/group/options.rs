@@ -3,7 +3,7 @@
 use crate::{Error, Result, names};
 
 names! {
-    /// What is subtracted from a value.
+    /// The centre that is subtracted from a value.
     "center" Center {
         /// Nothing.
         None = "none",
@@ -19,7 +19,7 @@ names! {
 }
 
 names! {
-    /// What a centred value is divided by.
+    /// The scale that a centred value is divided by.
     "scale" Scale {
         /// Nothing.
         None = "none",
@@ -47,7 +47,7 @@ names! {
 }
 
 names! {
-    /// What the rows of a group with too few votes get.
+    /// The result of rows of a group with too few votes.
     "singleton" Singleton {
         /// Zero: there is nothing to compare with.
         Zero = "zero",
@@ -59,9 +59,9 @@ names! {
 /// How a value is compared with its group: see [`normalise`](super::normalise).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// What is subtracted.
+    /// The centre that is subtracted.
     pub center: Center,
-    /// What the difference is divided by.
+    /// The scale that the difference is divided by.
     pub scale: Scale,
     /// Which median an even number of values has.
     pub median: Middle,
@@ -77,7 +77,7 @@ pub struct Options {
     pub scale_above: f64,
     /// Groups with fewer votes follow `singleton`; `None`: the fewest that centre and scale have a meaning for.
     pub votes_at_least: Option<u64>,
-    /// What the rows of a group with too few votes get.
+    /// The result of rows of a group with too few votes.
     pub singleton: Singleton,
     /// Results are cut to at most this size.
     pub at_most: Option<f64>,

@@ -1,4 +1,4 @@
-//! What needs the values of a group in order: quantiles, medians and the distance from them.
+//! Statistics that need the values of a group in order: quantiles, medians and the distance from them.
 
 use super::columns::Columns;
 use super::options::Middle;

@@ -4,7 +4,8 @@
 //! then the moments on it (integers, by sum). The result has the bits that one rank with all the rows would get.
 
 use super::columns::Columns;
-use super::moments::{Extent, Moments};
+use super::extent::Extent;
+use super::moments::Moments;
 use crate::check::{room, same_length};
 use crate::{Error, Float, Result};
 

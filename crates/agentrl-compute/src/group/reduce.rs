@@ -4,7 +4,7 @@ use super::columns::Columns;
 use crate::check::same_length;
 use crate::{Error, Float, Result};
 
-/// What [`map`] makes of the values of a group.
+/// The operation of [`map`] on the values of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Map {
     /// Place in ascending order, 0 first; of equal values the earlier row comes first.
@@ -14,11 +14,11 @@ pub enum Map {
         /// Above 0: small makes the largest value take all, large makes all equal.
         temperature: f64,
     },
-    /// `(x - least) / (most - least + eps)`, and `constant` where all values are equal.
+    /// `(x - least) / (most - least + eps)`, and `constant` if all values are equal.
     MinMax {
         /// Added to the range.
         eps: f64,
-        /// What equal values become.
+        /// The result of equal values.
         constant: f64,
     },
     /// `x / mean`; values that are all 0 become 1.

@@ -1,12 +1,13 @@
-//! What a group's statistics mean for its rows.
+//! The rule of a group: how its statistics turn its values into results.
 
 use std::ops::Range;
 
 use super::beta;
 use super::columns::Columns;
+use super::extent::greater;
 use super::grouped::{Group, Grouped, Work};
-use super::lanes::{Found, LANES, Sink};
-use super::moments::{Statistics, greater};
+use super::lanes::{LANES, LaneStatistics, Sink};
+use super::moments::Statistics;
 use super::options::{Center, Options, Scale, Singleton};
 use super::order::median;
 use super::statistics::{check_distance, of_votes};
@@ -14,7 +15,7 @@ use super::votes::Buffer;
 use crate::simd::wide;
 use crate::{Error, Float, Result};
 
-/// What is done to the rows of one group.
+/// The rule for the rows of one group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rule {
     pub(super) line: Line,
@@ -27,7 +28,7 @@ pub(super) struct Rule {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Line {
     pub(super) centre: f64,
-    /// Infinite where rows get 0.
+    /// Infinite if rows get 0.
     pub(super) divisor: f64,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn rules<T: Float>(
     columns.grouped(count, sorted)?.each(|group| maker.rule(group))
 }
 
-/// What the rule of a group follows from, besides its votes.
+/// Maker of rules: all that the rule of a group follows from, besides its votes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maker<'a> {
     name: &'a str,
@@ -81,7 +82,7 @@ pub(super) struct Maker<'a> {
 }
 
 impl<'a> Maker<'a> {
-    /// Of columns of so many groups.
+    /// Make one for columns of `count` groups.
     pub(super) fn new<T: Float>(
         columns: &Columns<'a, T>,
         count: usize,
@@ -122,7 +123,7 @@ impl<'a> Maker<'a> {
     }
 
     /// The lines of groups in lanes, where values are compared with mean and standard deviation, and whether all are made so.
-    fn are_usual(&self, found: &Found, lines: &mut [Line; LANES]) -> bool {
+    fn are_usual(&self, found: &LaneStatistics, lines: &mut [Line; LANES]) -> bool {
         let (options, fewest) = (self.options, self.fewest as f64);
         wide(
             #[inline(always)]
@@ -198,7 +199,7 @@ struct Lines<'m, 'a> {
 }
 
 impl Sink for Lines<'_, '_> {
-    fn one(&mut self, found: Statistics) {
+    fn push(&mut self, found: Statistics) {
         if self.checked.is_ok() {
             let rule = self.maker.of_statistics(self.first + self.made.len(), &found, (f64::NAN, f64::NAN));
             self.checked = rule.map(|rule| self.made.push(rule.line));
@@ -206,12 +207,12 @@ impl Sink for Lines<'_, '_> {
     }
 
     #[inline(always)]
-    fn several(&mut self, found: &Found, counts: impl ExactSizeIterator<Item = u32> + Clone) {
+    fn push_lanes(&mut self, found: &LaneStatistics, counts: impl ExactSizeIterator<Item = u32> + Clone) {
         let mut lines = [Line::default(); LANES];
         if counts.len() == LANES && self.maker.is_common && self.maker.are_usual(found, &mut lines) {
             self.made.extend_from_slice(&lines);
         } else {
-            counts.enumerate().for_each(|(lane, count)| self.one(found.statistics(lane, count)));
+            counts.enumerate().for_each(|(lane, count)| self.push(found.statistics(lane, count)));
         }
     }
 }

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use crate::Result;
 use crate::keys::Ids;
-use crate::par::{self, PIECE};
+use crate::thread_pool::{self, PIECE};
 
 /// Rows of the groups that are worked on at once: all that is known of them fits a core's own memory.
 const ROWS: usize = 1 << 12;
 
-/// Fills a column by some work on neighbouring whole groups, which gets their rows, where each group starts and the last ends
+/// Fill a column by some work on neighbouring whole groups, which gets their rows, where each group starts and the last ends
 /// among them, and their part of the column.
 ///
 /// `None` where ids decrease, a group has more rows than one thread should work on, or the work fails: then the column may
@@ -30,7 +30,7 @@ pub(super) fn fill<O: Send>(
         pieces.push((start, piece));
         (start, out) = (end, rest);
     }
-    let made = par::each(pieces, |(start, piece)| Ok(fill_piece(ids, start, piece, &work)));
+    let made = thread_pool::map(pieces, |(start, piece)| Ok(fill_piece(ids, start, piece, &work)));
     made.ok()?.into_iter().collect()
 }
 

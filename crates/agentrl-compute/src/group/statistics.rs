@@ -45,7 +45,7 @@ pub(super) fn of_votes<T: Float>(
     })
 }
 
-/// The values of a group must not be further apart than a float can say.
+/// Check that the distance of a group's values fits a float.
 #[inline]
 pub(super) fn check_distance(name: &str, group: usize, found: &Statistics) -> Result<()> {
     if found.most - found.least < f64::INFINITY || found.count == 0 { Ok(()) } else { Err(too_far(name, group, found)) }
@@ -63,7 +63,7 @@ fn too_far(name: &str, group: usize, found: &Statistics) -> Error {
 mod tests {
     use super::*;
     use crate::group::testing::{Group, at, masked_groups, naive, shuffle};
-    use crate::par;
+    use crate::thread_pool;
     use proptest::prelude::*;
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
     /// One group of many pieces, of magnitudes from 1e-300 to 1e300, and many small ones.
     #[test]
     fn any_number_of_threads_gives_the_same_bits() -> Result<()> {
-        let rows = 5 * par::PIECE + 7;
+        let rows = 5 * thread_pool::PIECE + 7;
         let draw = |row: usize| crate::rng::uniform(7, row as u64);
         let values: Vec<f64> = (0..rows).map(|row| (draw(row) - 0.5) * 10_f64.powi((row % 600) as i32 - 300)).collect();
         let mixed: Vec<u32> = (0..rows).map(|row| if row % 3 == 0 { (draw(row) * 9000.0) as u32 } else { 4 }).collect();
@@ -118,7 +118,7 @@ mod tests {
         for groups in [vec![0; rows], mixed] {
             let mut expected = None;
             for threads in [1, 2, 4] {
-                par::set_threads(threads)?;
+                thread_pool::set_threads(threads)?;
                 let found = bits(&statistics(&Columns::new("values", &values, &groups), 1)?);
                 assert_eq!(*expected.get_or_insert_with(|| found.clone()), found, "{threads}");
             }

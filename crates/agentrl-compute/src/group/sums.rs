@@ -2,7 +2,7 @@
 
 use super::accumulator::Accumulator;
 use crate::check::{finite, same_length};
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, thread_pool};
 
 /// The sum of the values of each of `count` groups; 0 for a group without rows. Its bits do not depend on row order.
 ///
@@ -47,20 +47,18 @@ pub fn sums<T: Float>(values: &[T], groups: &[u32], count: usize) -> Result<Vec<
     }
 }
 
-/// The sum of so many terms, on the same grid; an error where a float cannot hold it. Each term is asked for twice.
+/// Return the sum of `count` terms, on the same grid; an error if a float cannot hold it. Each term is computed twice.
 pub(crate) fn total(count: usize, term: impl Fn(usize) -> f64 + Sync) -> Result<f64> {
-    let largest =
-        par::each(
-            par::pieces(count),
-            |piece| Ok(piece.fold(0.0_f64, |largest, place| largest.max(term(place).abs()))),
-        )?;
+    let largest = thread_pool::map(thread_pool::pieces(count), |piece| {
+        Ok(piece.fold(0.0_f64, |largest, place| largest.max(term(place).abs())))
+    })?;
     let largest = largest.into_iter().fold(0.0, f64::max);
     let too_large = || Error::overflow("a sum is too large for f64; scale the values");
     if !largest.is_finite() {
         return Err(too_large());
     }
     let empty = Accumulator::new(largest, count as u64);
-    let parts = par::each(par::pieces(count), |piece| {
+    let parts = thread_pool::map(thread_pool::pieces(count), |piece| {
         let mut sum = empty;
         for place in piece {
             sum.add(term(place));

@@ -8,9 +8,9 @@ pub(super) struct Buffer {
     /// Where the votes of each group start, and where the last end.
     pub(super) starts: Vec<u32>,
     pub(super) values: Vec<f64>,
-    /// None where all weigh the same.
+    /// None if all weigh the same.
     pub(super) weights: Vec<f64>,
-    /// The row of each vote; none where they count up from `first`.
+    /// The row of each vote; none if they count up from `first`.
     pub(super) rows: Vec<u32>,
     pub(super) first: u32,
     pub(super) read: Read,
@@ -18,7 +18,7 @@ pub(super) struct Buffer {
     pub(super) found: Vec<Statistics>,
 }
 
-/// What a buffer holds of its votes.
+/// The parts of its votes that a buffer holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub(super) enum Read {
     #[default]
@@ -51,7 +51,7 @@ impl Buffer {
 #[derive(Debug)]
 pub(crate) struct Votes<'b> {
     pub(crate) values: &'b mut [f64],
-    /// None where all weigh the same.
+    /// None if all weigh the same.
     pub(crate) weights: &'b [f64],
     rows: &'b [u32],
     first: u32,

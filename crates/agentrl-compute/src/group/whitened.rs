@@ -1,10 +1,11 @@
 //! One group of all rows, in place: what a column of a batch needs, which is too long to be read more often than that.
 
-use super::moments::{Extent, Moments, Statistics};
+use super::extent::Extent;
+use super::moments::{Moments, Statistics};
 use super::options::Options;
 use super::statistics::check_distance;
 use crate::simd::{BLOCK, wide};
-use crate::{Float, Result, par};
+use crate::{Float, Result, thread_pool};
 
 /// Shifts and scales the valid values of a column to mean 0 and unbiased variance 1; the others become 0.
 ///
@@ -18,8 +19,8 @@ pub(crate) fn whitened<T: Float>(
     variance_eps: f64,
 ) -> Result<()> {
     // From the end, where values that were just made are still at hand, as those at the beginning are for the second pass.
-    let pieces = par::pieces(values.len()).into_iter().rev().collect();
-    let moments = par::each(pieces, |piece| {
+    let pieces = thread_pool::pieces(values.len()).into_iter().rev().collect();
+    let moments = thread_pool::map(pieces, |piece| {
         Ok(Moments::of_valid(extent, &values[piece.clone()], valid.map(|valid| &valid[piece])))
     })?;
     let found = Statistics::finish(extent, moments.into_iter().fold(Moments::default(), Moments::merge), 1);
@@ -27,7 +28,7 @@ pub(crate) fn whitened<T: Float>(
     let options = Options { eps: 0.0, variance_eps, ..Options::default() };
     let alone = found.count < options.fewest();
     let (centre, divisor) = if alone { (0.0, f64::INFINITY) } else { (found.mean, options.divisor(found.std)) };
-    par::fill(values, |start, piece| {
+    thread_pool::fill(values, |start, piece| {
         let mut numbers = [0.0; BLOCK];
         for (row, values) in (start..).step_by(BLOCK).zip(piece.chunks_mut(BLOCK)) {
             let numbers = &mut numbers[..values.len()];
@@ -58,7 +59,7 @@ fn shift(numbers: &mut [f64], centre: f64, divisor: f64, valid: Option<&[bool]>)
 mod tests {
     use super::*;
     use crate::group::testing::{Group, masked_groups};
-    use crate::group::{Columns, Extra, normalise};
+    use crate::group::{Columns, Extra, NormalisedFloat, normalise};
     use proptest::prelude::*;
 
     fn of<T: Float>(values: &[T], valid: Option<&[bool]>) -> Result<Vec<T>> {
@@ -67,7 +68,7 @@ mod tests {
         whitened("values", &mut out, valid, extent, 1e-8).map(|()| out)
     }
 
-    fn expected<T: Float>(values: &[T], valid: Option<&[bool]>) -> Result<Vec<T>> {
+    fn expected<T: NormalisedFloat>(values: &[T], valid: Option<&[bool]>) -> Result<Vec<T>> {
         let groups = vec![0; values.len()];
         let options = Options { eps: 0.0, variance_eps: 1e-8, ..Options::default() };
         let mut out = values.to_vec();
@@ -78,13 +79,13 @@ mod tests {
     /// More rows than a piece has, on any number of threads.
     #[test]
     fn as_normalised_on_any_number_of_threads() -> Result<()> {
-        let rows = 2 * par::PIECE + 77;
+        let rows = 2 * thread_pool::PIECE + 77;
         let values: Vec<f32> = (0..rows as u32).map(|row| (row as f32 * 0.7).sin() * 3.0 + 1.0).collect();
         let valid: Vec<bool> = (0..rows).map(|row| row % 300 < 200).collect();
         for valid in [None, Some(&valid[..])] {
             let expected = expected(&values, valid)?;
             for threads in [1, 2, 4] {
-                par::set_threads(threads)?;
+                thread_pool::set_threads(threads)?;
                 let found = of(&values, valid)?;
                 assert!(found.iter().zip(&expected).all(|(found, expected)| found.to_bits() == expected.to_bits()));
             }

@@ -1,6 +1,7 @@
 //! Keys of what an agent saw last, at several depths (`HGPO`).
 
-use super::{Keys, pair};
+use super::hashed::pair;
+use super::table::Keys;
 use crate::check::{room, same_length};
 use crate::group::group_count;
 use crate::{Error, Result};
@@ -8,9 +9,9 @@ use crate::{Error, Result};
 /// Ids of steps by the last states of their trajectory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
-    /// One id for each step: equal where the states are.
+    /// One id for each step: equal if the states are.
     pub keys: Keys,
-    /// Whether the trajectory had that many states already; where not, the id says nothing.
+    /// Whether the trajectory had that many states already; if not, the id is meaningless.
     pub valid: Vec<bool>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Labels, label, label_integers, near};
+use super::integers::{LabelRange, Labels, label, label_integers, label_range};
 use crate::Result;
 use crate::simd::{ascend, wide};
 
@@ -22,31 +22,20 @@ pub trait Ids: Sync {
     /// Whether the ids of some rows never decrease, nor from the row before them.
     fn ascend(&self, rows: Range<usize>) -> bool;
 
-    /// The first row from this one on whose id is not that of the row before it, of so many rows; `None` if all are.
+    /// Return the first of some rows whose id is not that of the row before it; `None` if all are the same.
     fn end_of_run(&self, rows: Range<usize>) -> Option<usize>;
 
     /// Where each run of equal ids of some rows starts, and where the last ends, from the first of them.
     fn starts(&self, rows: Range<usize>) -> Vec<u32>;
 
-    /// What [`label_integers`] makes of all.
+    /// Return the labels of all ids, as [`label_integers`].
     fn labels(&self) -> Result<Labels<'_>>;
 
-    /// How [`read`](Self::read) makes labels of the ids, if they are close together: then no column of them is needed.
-    fn near(&self) -> Result<Option<Near>>;
+    /// The range from which [`read`](Self::read) makes labels without a column of them, if the ids are close together.
+    fn label_range(&self) -> Result<Option<LabelRange>>;
 
     /// Adds the labels of neighbouring rows.
-    fn read(&self, rows: Range<usize>, near: &Near, labels: &mut Vec<u32>);
-}
-
-/// Of ids that are close together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Near {
-    /// What is taken from each id to make its label.
-    pub(super) least: u64,
-    /// All labels are below it; not each needs to occur.
-    pub(crate) count: usize,
-    /// Whether the ids never decrease.
-    pub(crate) sorted: bool,
+    fn read(&self, rows: Range<usize>, range: &LabelRange, labels: &mut Vec<u32>);
 }
 
 /// Keys that are compared at once: as many as a word has bits.
@@ -108,12 +97,12 @@ macro_rules! ids {
                 label_integers(self)
             }
 
-            fn near(&self) -> Result<Option<Near>> {
-                near(self)
+            fn label_range(&self) -> Result<Option<LabelRange>> {
+                label_range(self)
             }
 
-            fn read(&self, rows: Range<usize>, near: &Near, labels: &mut Vec<u32>) {
-                labels.extend(self[rows].iter().map(|&key| label(key, near.least)));
+            fn read(&self, rows: Range<usize>, range: &LabelRange, labels: &mut Vec<u32>) {
+                labels.extend(self[rows].iter().map(|&key| label(key, range.least)));
             }
         })+
     };
@@ -140,15 +129,15 @@ mod tests {
                 (&(&narrow[..]), narrow.iter().min().map(|&id| id.into()), narrow.iter().max().map(|&id| id.into())),
             ] {
                 let close = least.zip(most).is_none_or(|(least, most)| most.abs_diff(least) < ids.rows() as u64);
-                let near = ids.near()?;
-                prop_assert_eq!(near.is_some(), close);
-                let Some(near) = near else { continue };
+                let range = ids.label_range()?;
+                prop_assert_eq!(range.is_some(), close);
+                let Some(range) = range else { continue };
                 let (mut labels, mut all) = (Vec::new(), Vec::new());
-                ids.read(cut..ids.rows(), &near, &mut labels);
-                ids.read(0..ids.rows(), &near, &mut all);
-                prop_assert!(all.iter().all(|&label| (label as usize) < near.count));
+                ids.read(cut..ids.rows(), &range, &mut labels);
+                ids.read(0..ids.rows(), &range, &mut all);
+                prop_assert!(all.iter().all(|&label| (label as usize) < range.count));
                 prop_assert_eq!(&labels, &all[cut..]);
-                prop_assert_eq!(near.sorted, ids.ascend(0..ids.rows()));
+                prop_assert_eq!(range.sorted, ids.ascend(0..ids.rows()));
                 let known = ids.labels()?.ids;
                 for a in 0..labels.len() {
                     prop_assert!((0..a).all(|b| (labels[a] == labels[b]) == (known[cut + a] == known[cut + b])));

@@ -5,12 +5,14 @@ use std::hash::BuildHasherDefault;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{FixedHasher, Keys, dense_bytes_of, mix, pair};
+use super::hashed::{dense_bytes_of, pair};
+use super::hasher::{FixedHasher, mix};
+use super::table::Keys;
 use crate::check::{room, same_length};
 use crate::group::group_count;
 use crate::{Error, Result};
 
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
+type HashedMap<K, V> = HashMap<K, V, BuildHasherDefault<FixedHasher>>;
 
 /// How two texts are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,8 @@ pub struct Sketch {
 }
 
 impl Default for Sketch {
-    /// Standard error 0.044; texts that share half their shingles are compared in 87 of 100 cases, at 0.7 in all but 1 of 5 000.
+    /// Standard error 0.044; texts that share half their shingles are compared in 87 of 100 cases, at 0.7 in all but 1 of
+    /// 5 000.
     fn default() -> Self {
         Self { words: 3, hashes: 128, bands: 32 }
     }
@@ -97,8 +100,8 @@ fn clusters_of(texts: &[&str], groups: &[u32], count: usize, threshold: f64, sim
                 )));
             }
             room("hashes", hashes, size_of::<u64>() * (texts.len() + 1))?;
-            let sketches = crate::par::each(texts.to_vec(), |text| Ok(minima(text, words, hashes)))?;
-            let mut buckets: Map<u64, Vec<u32>> = Map::default();
+            let sketches = crate::thread_pool::map(texts.to_vec(), |text| Ok(minima(text, words, hashes)))?;
+            let mut buckets: HashedMap<u64, Vec<u32>> = HashedMap::default();
             let mut first_rows = Vec::new();
             Ok(greedy(texts.len(), |row, next| {
                 let mine = &sketches[row];
@@ -292,12 +295,12 @@ impl<'a> Pattern<'a> {
 #[derive(Debug)]
 struct Kinds {
     ascii: [u32; 128],
-    others: Map<u32, usize>,
+    others: HashedMap<u32, usize>,
 }
 
 impl Default for Kinds {
     fn default() -> Self {
-        Self { ascii: [u32::MAX; 128], others: Map::default() }
+        Self { ascii: [u32::MAX; 128], others: HashedMap::default() }
     }
 }
 

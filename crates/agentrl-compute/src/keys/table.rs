@@ -2,15 +2,23 @@
 
 use std::ops::Range;
 
-use super::Keys;
-use crate::par;
+use crate::thread_pool;
 use crate::{Error, Result};
 
-const NONE: u32 = u32::MAX;
+/// Ids of the keys of some rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// One id for each row: equal keys have equal ids, and ids count up in order of first appearance.
+    pub ids: Vec<u32>,
+    /// Number of different keys; ids are below it.
+    pub count: u32,
+}
+
+const NO_ID: u32 = u32::MAX;
 
 /// Rows are counted in 32 bits, and so are ids.
 pub(super) fn check(rows: usize) -> Result<()> {
-    if rows < NONE as usize {
+    if rows < NO_ID as usize {
         return Ok(());
     }
     Err(Error::overflow(format!("there are {rows} rows; ids are made for at most 2^32 - 2 of them, so split them")))
@@ -19,11 +27,11 @@ pub(super) fn check(rows: usize) -> Result<()> {
 /// Ids of keys that are themselves small numbers, below `range`.
 pub(super) fn direct(rows: usize, range: usize, key: impl Fn(usize) -> usize) -> Result<Keys> {
     check(rows)?;
-    let mut table = vec![NONE; range];
+    let mut table = vec![NO_ID; range];
     let mut count = 0;
     let ids = (0..rows).map(|row| {
         let id = &mut table[key(row)];
-        if *id == NONE {
+        if *id == NO_ID {
             *id = count;
             count += 1;
         }
@@ -38,16 +46,16 @@ pub(super) fn in_runs<K: PartialEq + Sync>(keys: &[K]) -> Result<Keys> {
     // Each piece with the key before it; of the first piece, the first key itself.
     let with_before = |piece: &Range<usize>| &keys[piece.start.saturating_sub(1)..piece.end];
     let starts = |pair: &[K]| u32::from(pair[0] != pair[1]);
-    let pieces = par::pieces(keys.len());
-    let counts = par::each(pieces.clone(), |piece| Ok(with_before(&piece).windows(2).map(starts).sum::<u32>()))?;
+    let pieces = thread_pool::pieces(keys.len());
+    let counts = thread_pool::map(pieces.clone(), |piece| Ok(with_before(&piece).windows(2).map(starts).sum::<u32>()))?;
     let mut ids = vec![0; keys.len()];
     let mut last = 0;
     let mut items = Vec::with_capacity(pieces.len());
-    for ((place, piece), count) in ids.chunks_mut(par::PIECE).zip(pieces).zip(counts) {
+    for ((place, piece), count) in ids.chunks_mut(thread_pool::PIECE).zip(pieces).zip(counts) {
         items.push((place, piece, last));
         last += count;
     }
-    par::each(items, |(place, piece, mut id)| {
+    thread_pool::map(items, |(place, piece, mut id)| {
         let place = if piece.start == 0 { &mut place[1..] } else { place };
         for (place, pair) in place.iter_mut().zip(with_before(&piece).windows(2)) {
             id += starts(pair);
@@ -59,10 +67,10 @@ pub(super) fn in_runs<K: PartialEq + Sync>(keys: &[K]) -> Result<Keys> {
 }
 
 /// Rows of a bucket: its table, and what it is compared with, fit a core's own memory.
-const BUCKET: usize = 1 << 13;
+const ROWS_PER_BUCKET: usize = 1 << 13;
 
-/// The most bits of a hash that tell buckets apart.
-const MOST: u32 = 8;
+/// The largest number of bits of a hash that select a bucket.
+const MAX_BUCKET_BITS: u32 = 8;
 
 /// Ids of keys that can be hashed and compared.
 ///
@@ -75,8 +83,9 @@ pub(super) fn hashed<K: Copy + PartialEq>(
     hash: impl Fn(K) -> u64 + Sync,
 ) -> Result<Keys> {
     check(rows)?;
-    let bits = rows.div_ceil(BUCKET).next_power_of_two().trailing_zeros().min(MOST);
-    let mut pieces = par::each(par::pieces(rows), |piece| Ok(Runs::of(piece, &key, &hash).in_buckets(bits)))?;
+    let bits = rows.div_ceil(ROWS_PER_BUCKET).next_power_of_two().trailing_zeros().min(MAX_BUCKET_BITS);
+    let mut pieces =
+        thread_pool::map(thread_pool::pieces(rows), |piece| Ok(Runs::of(piece, &key, &hash).in_buckets(bits)))?;
     let mut buckets: Vec<Vec<&mut [Run]>> = (0..1 << bits).map(|_| Vec::with_capacity(pieces.len())).collect();
     for Runs { runs, ends } in &mut pieces {
         let mut runs = &mut runs[..];
@@ -84,7 +93,7 @@ pub(super) fn hashed<K: Copy + PartialEq>(
             bucket.push(runs.split_off_mut(..length).unwrap_or_default());
         }
     }
-    let mut first = par::each(buckets, |bucket| {
+    let mut first = thread_pool::map(buckets, |bucket| {
         let mut table = Table::new(1024);
         for run in bucket.into_iter().flatten() {
             run.0 = table.id(*run, key(run.1 as usize));
@@ -92,19 +101,19 @@ pub(super) fn hashed<K: Copy + PartialEq>(
         Ok(table.first)
     })?;
     let count = number(rows, &mut first)?;
-    let mut ids = vec![NONE; rows];
-    let pieces: Vec<_> = ids.chunks_mut(par::PIECE).zip(pieces).enumerate().collect();
-    par::each(pieces, |(place, (piece, Runs { runs, ends }))| {
-        let start = (place * par::PIECE) as u32;
+    let mut ids = vec![NO_ID; rows];
+    let pieces: Vec<_> = ids.chunks_mut(thread_pool::PIECE).zip(pieces).enumerate().collect();
+    thread_pool::map(pieces, |(place, (piece, Runs { runs, ends }))| {
+        let start = (place * thread_pool::PIECE) as u32;
         let mut runs = &runs[..];
         for (first, length) in first.iter().zip(lengths(&ends)) {
             for &(id, row) in runs.split_off(..length).unwrap_or_default() {
                 piece[(row - start) as usize] = first[id as usize].1;
             }
         }
-        let mut last = NONE;
+        let mut last = NO_ID;
         for id in piece {
-            last = if *id == NONE { last } else { *id };
+            last = if *id == NO_ID { last } else { *id };
             *id = last;
         }
         Ok(())
@@ -176,7 +185,7 @@ fn number(rows: usize, first: &mut [Vec<Run>]) -> Result<u32> {
         *before = count;
         count += bits.count_ones();
     }
-    par::each(first.iter_mut().collect(), |first| {
+    thread_pool::map(first.iter_mut().collect(), |first| {
         for (_, row) in first {
             let (bits, before) = words[*row as usize / 64];
             *row = before + (bits & ((1 << (*row % 64)) - 1)).count_ones();
@@ -188,7 +197,7 @@ fn number(rows: usize, first: &mut [Vec<Run>]) -> Result<u32> {
 
 /// An open-addressed table from hashes to ids.
 struct Table<K> {
-    /// A hash, and the id; `NONE` where the slot is free.
+    /// A hash, and the id; `NO_ID` if the slot is free.
     slots: Vec<(u32, u32)>,
     /// Hash and first row of each id.
     first: Vec<Run>,
@@ -198,7 +207,7 @@ struct Table<K> {
 
 impl<K: PartialEq> Table<K> {
     fn new(slots: usize) -> Self {
-        Self { slots: vec![(0, NONE); slots], first: Vec::new(), keys: Vec::new() }
+        Self { slots: vec![(0, NO_ID); slots], first: Vec::new(), keys: Vec::new() }
     }
 
     /// The id of a row's key; a new one if no row before it has the same.
@@ -207,7 +216,7 @@ impl<K: PartialEq> Table<K> {
         let mut place = hash as usize & mask;
         loop {
             let (found, id) = self.slots[place];
-            if id == NONE {
+            if id == NO_ID {
                 break;
             }
             if found == hash && self.keys[id as usize] == key {
@@ -227,10 +236,10 @@ impl<K: PartialEq> Table<K> {
 
     fn grow(&mut self) {
         let mask = 4 * self.slots.len() - 1;
-        let mut slots = vec![(0, NONE); mask + 1];
+        let mut slots = vec![(0, NO_ID); mask + 1];
         for (id, &(hash, _)) in (0..).zip(&self.first) {
             let mut place = hash as usize & mask;
-            while slots[place].1 != NONE {
+            while slots[place].1 != NO_ID {
                 place = (place + 1) & mask;
             }
             slots[place] = (hash, id);
@@ -265,19 +274,21 @@ mod tests {
         Keys { ids, count: known.len() as u32 }
     }
 
-    /// Many buckets and pieces: keys that come back in other pieces, in runs and alone; hashes that are good, that put most keys
-    /// into one bucket, and of which many keys have the same.
+    /// Many buckets and pieces: keys that come back in other pieces, in runs and alone; hashes that are good, that put most
+    /// keys into one bucket, and of which many keys have the same.
     #[test]
     fn buckets_number_keys_in_order_of_appearance_on_any_number_of_threads() -> Result<()> {
         let hashes: [fn(u64) -> u64; 3] = [|key| uniform_word(key), |key| key << 32, |key| uniform_word(key % 500)];
-        for (rows, kinds, run) in
-            [(par::PIECE - 1, 40_u64, 3), (par::PIECE + 1, 40_000, 1), (3 * par::PIECE + 11, 9000, 2)]
-        {
+        for (rows, kinds, run) in [
+            (thread_pool::PIECE - 1, 40_u64, 3),
+            (thread_pool::PIECE + 1, 40_000, 1),
+            (3 * thread_pool::PIECE + 11, 9000, 2),
+        ] {
             let keys: Vec<u64> = (0..rows as u64).map(|row| uniform_word(row / run) % kinds).collect();
             let expected = naive(&keys);
             for hash in hashes {
                 for threads in [1, 2, 4] {
-                    par::set_threads(threads)?;
+                    thread_pool::set_threads(threads)?;
                     assert!(hashed(rows, |row| keys[row], hash)? == expected, "{rows} {threads}");
                 }
             }

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use crate::Result;
 use crate::check::room;
 
-/// Memory for some bins must be there; an option of the user's, called `name`, says how many.
+/// Check that there is memory for some bins, a number that the user's option `name` sets.
 pub fn room_for_bins(name: &str, bins: usize) -> Result<()> {
     // The bin itself, its place in the heap, and what becomes of it in Python.
     room(name, bins, 256)

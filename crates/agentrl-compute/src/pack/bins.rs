@@ -56,7 +56,7 @@ impl Rooms {
         Self { largest: vec![capacity; 2 * first_leaf], first_leaf }
     }
 
-    /// Puts an item into the first bin with room for it, and says which.
+    /// Put an item into the first bin with room for it; return its number.
     fn take_first(&mut self, length: usize) -> usize {
         let mut node = 1;
         while node < self.first_leaf {

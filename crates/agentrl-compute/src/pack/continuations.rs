@@ -7,7 +7,7 @@ use crate::prefix::common_prefix;
 use crate::ragged::Ragged;
 use crate::{Error, Result};
 
-/// Rows of tokens, each a part of some text and a tail behind it. Nothing is copied.
+/// Rows of tokens, each a part of some text and a tail after it. Nothing is copied.
 #[derive(Clone, Debug)]
 pub struct Continuations<'a> {
     text: &'a [i32],
@@ -47,7 +47,7 @@ impl<'a> Continuations<'a> {
         Ok(Self { text, tails, rows: (0..count).map(row).collect::<Result<_>>()? })
     }
 
-    /// The rows of each pack: of at most `capacity` tokens that are read, where beginnings that rows share lie once.
+    /// The rows of each pack, which reads at most `capacity` tokens: beginnings that rows share count once.
     ///
     /// ```
     /// use agentrl_compute::pack::Continuations;

@@ -14,7 +14,7 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// What [`Pairs::of`] says of an item without a pair.
+    /// The result of [`Pairs::of`] for an item without a pair.
     pub const NONE: u32 = u32::MAX;
 
     /// Number of pairs.

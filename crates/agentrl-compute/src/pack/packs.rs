@@ -10,7 +10,7 @@ use crate::{Error, Result};
 pub struct Shards {
     /// Number of ranks.
     pub ranks: usize,
-    /// What is balanced.
+    /// The cost that is balanced over ranks.
     pub balance: Cost,
 }
 

@@ -1,4 +1,4 @@
-//! What stays together in a pack: units, and the trees that they are cut from.
+//! Pieces, which stay together in a pack: units, and the trees that they are cut from.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -6,14 +6,14 @@ use std::ops::Range;
 use super::Sequences;
 use crate::names;
 
-/// At a context of so many tokens, the attention of a row costs as much as all its other layers.
+/// The number of tokens of context at which the attention of a row costs as much as all its other layers.
 ///
 /// Per layer of width h, a row takes 24 h² operations in linear layers and 4 h c in attention to c tokens; they are equal
 /// at c = 6 h. This is 6 * 4096.
 pub const CONTEXT_OF_EQUAL_COST: u64 = 24_576;
 
 names! {
-    /// What a row costs.
+    /// The cost of a row.
     "balance" Cost {
         /// The same at any depth.
         Tokens = "tokens",

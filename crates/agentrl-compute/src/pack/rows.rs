@@ -69,14 +69,14 @@ pub struct RowTree<'a> {
     folded: Folded,
 }
 
-/// What a [`RowTree`] writes: `T` rows, `S` trees, `N` pairs, `M` trained tokens.
+/// The arrays that a [`RowTree`] writes: `T` rows, `S` trees, `N` pairs, `M` trained tokens.
 #[derive(Debug)]
 pub struct RowArrays<'a> {
     /// Tokens that are read, `[T]`.
     pub input_ids: &'a mut [i64],
     /// Position of each, `[T]`.
     pub position_ids: &'a mut [i64],
-    /// Row behind the subtree of each, `[T]`.
+    /// Row after the subtree of each, `[T]`.
     pub subtree_end: &'a mut [i32],
     /// First row of each tree, and `T` last, `[S + 1]`.
     pub cu_seqlens: &'a mut [i32],

@@ -1,20 +1,20 @@
-//! Columns of items that become columns of pairs: products of weight and advantage are made where they are added up.
+//! Columns of items that become columns of pairs: products of weight and advantage are summed as they are computed.
 
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, thread_pool};
 
 /// The weight and the advantage of items, whose products become streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Credit<'a> {
     /// The loss weight, with its denominator.
     pub weights: &'a [f64],
-    /// What the advantage is multiplied by besides; `None`: 1.
+    /// Another factor of the advantage; `None`: 1.
     pub factors: Option<&'a [f32]>,
     /// The advantage.
     pub advantages: &'a [f32],
     /// The gain of items that have two advantages, a gain and a loss that are clipped apart; `None`: the advantage where
     /// it is above 0.
     pub gains: Option<&'a [f32]>,
-    /// The loss of such items; `None`: the advantage where it is below 0.
+    /// The loss of such items; `None`: the advantage if it is below 0.
     pub losses: Option<&'a [f32]>,
 }
 
@@ -45,7 +45,7 @@ pub enum Stream<'a> {
     Weight {
         /// The loss weight, with its denominator.
         weights: &'a [f64],
-        /// What it is multiplied by; `None`: 1.
+        /// Its factor; `None`: 1.
         factors: Option<&'a [f32]>,
     },
     /// The sum of those products of weight and advantage that are above 0.
@@ -90,12 +90,12 @@ impl Stream<'_> {
     }
 }
 
-/// The number where it is above 0, else 0; not a number stays so.
+/// The number if it is above 0, else 0; NaN stays NaN.
 fn above(value: f64) -> f64 {
     if value < 0.0 { 0.0 } else { value }
 }
 
-/// The number where it is below 0, else 0; not a number stays so.
+/// The number if it is below 0, else 0; NaN stays NaN.
 fn below(value: f64) -> f64 {
     if value > 0.0 { 0.0 } else { value }
 }
@@ -153,13 +153,13 @@ pub fn streams(columns: Vec<(Stream<'_>, &mut [f32])>, offsets: &[i64], items: &
         )));
     }
     // Piece by piece, so that the places of a piece's items are at hand for all columns.
-    let mut pieces: Vec<_> = par::pieces(pairs).into_iter().map(|piece| (piece, Vec::new())).collect();
+    let mut pieces: Vec<_> = thread_pool::pieces(pairs).into_iter().map(|piece| (piece, Vec::new())).collect();
     for (column, out) in columns {
-        for ((_, parts), part) in pieces.iter_mut().zip(out.chunks_mut(par::PIECE)) {
+        for ((_, parts), part) in pieces.iter_mut().zip(out.chunks_mut(thread_pool::PIECE)) {
             parts.push((column, part));
         }
     }
-    par::each(pieces, |(piece, parts)| {
+    thread_pool::map(pieces, |(piece, parts)| {
         for (column, out) in parts {
             column.fill(&offsets[piece.start..=piece.end], items, out);
         }

@@ -1,4 +1,4 @@
-//! Trees, pieces, packs and folds against what their definitions say, prefix by prefix.
+//! Trees, pieces, packs and folds against their definitions, prefix by prefix.
 #![expect(clippy::float_cmp, reason = "exact by construction")]
 
 use std::collections::{BTreeMap, BTreeSet};

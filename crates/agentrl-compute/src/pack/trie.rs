@@ -11,7 +11,7 @@ pub trait Sequences {
     /// Number of elements with which both sequences begin.
     fn common(&self, a: usize, b: usize) -> usize;
 
-    /// What stands at a place of a sequence: equal for equal elements.
+    /// Return the element at a place of a sequence, as a number that is equal for equal elements.
     fn element(&self, sequence: usize, depth: usize) -> i64;
 
     /// How many rows a sequence takes by itself.
@@ -42,7 +42,7 @@ pub fn in_order<S: Sequences>(sequences: &S, count: usize) -> Vec<usize> {
     order
 }
 
-/// What a sequence adds to a [`Trie`].
+/// The rows that a sequence adds to a [`Trie`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Branch {
     /// The sequence.
@@ -55,7 +55,7 @@ pub struct Branch {
     pub node: usize,
     /// Row of the element at `from`.
     pub row: usize,
-    /// Number of rows; one less than of nodes where nothing reads the last element.
+    /// Number of rows; one less than of nodes if nothing reads the last element.
     pub rows: usize,
     /// Place of the branch that holds the element before `from`.
     parent: usize,
@@ -66,7 +66,7 @@ pub struct Branch {
 pub struct Span {
     /// Depth of the first.
     pub from: usize,
-    /// Depth behind the last.
+    /// Depth after the last.
     pub to: usize,
     /// Node of the first.
     pub node: usize,
@@ -159,7 +159,7 @@ impl Trie {
         rows
     }
 
-    /// What each sequence adds, in the order in which they were given.
+    /// The rows that each sequence adds, in the order in which they were given.
     pub fn branches(&self) -> &[Branch] {
         &self.branches
     }
@@ -196,7 +196,7 @@ impl Trie {
         }
     }
 
-    /// Row behind the subtree of each row.
+    /// Row after the subtree of each row.
     pub fn subtree_ends(&self, out: &mut [i32]) {
         for (rows, end) in &self.ends {
             out[rows.clone()].fill(*end as i32);

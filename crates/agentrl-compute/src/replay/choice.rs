@@ -2,7 +2,7 @@
 
 use crate::check::same_length;
 use crate::rng::uniform;
-use crate::{Error, Result, par};
+use crate::{Error, Result, thread_pool};
 
 /// When each row arrives in a race: -ln(1 - u) / weight, u being the uniform number of `key` that `ids` counts.
 ///
@@ -15,7 +15,7 @@ use crate::{Error, Result, par};
 pub fn race(ids: &[i64], weights: Option<&[f64]>, key: u64) -> Result<Vec<f64>> {
     weights.map_or(Ok(()), |weights| same_length("weights", weights.len(), "ids", ids.len()))?;
     let mut arrivals = vec![0.0; ids.len()];
-    par::fill(&mut arrivals, |start, piece| {
+    thread_pool::fill(&mut arrivals, |start, piece| {
         for (row, arrival) in (start..).zip(piece) {
             let weight = weights.map_or(1.0, |weights| weights[row]);
             if !(weight > 0.0 && weight.is_finite()) {

@@ -2,18 +2,18 @@
 
 use crate::check::{same_length, within};
 use crate::rng::uniform;
-use crate::{Error, Result, names, par};
+use crate::{Error, Result, names, thread_pool};
 
 /// Children of a node: a cache line of f64.
 const WIDTH: usize = 8;
 
-/// What siblings have, side by side in one cache line.
+/// The values of siblings, side by side in one cache line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(align(64))]
 struct Family([f64; WIDTH]);
 
 /// Draws that are worth a thread of their own.
-const MANY: usize = 1 << 13;
+const DRAWS_PER_THREAD: usize = 1 << 13;
 
 /// Nodes a draw that ascending targets walk along, rather than go down to each of them from above.
 const STRIDE: usize = 2;
@@ -39,7 +39,7 @@ pub struct SumTree {
     /// Of each row its priority to the power of the exponent; 0: it is not drawn. Whole families.
     leaves: Vec<Family>,
     /// Nodes over the families of leaves, nodes over those, and so on; the last level is one family.
-    levels: Vec<Level>,
+    levels: Vec<TreeLevel>,
     /// Families of leaves that changed since the sums were made, each once.
     changed: Vec<usize>,
     /// One bit a family of leaves: whether it is in `changed`; for wider use between calls of `once`.
@@ -48,15 +48,15 @@ pub struct SumTree {
 
 /// Nodes, in whole families of siblings.
 #[derive(Clone, Debug, PartialEq)]
-struct Level {
-    /// What each holds.
+struct TreeLevel {
+    /// The value of each.
     sums: Vec<Family>,
-    /// The smallest leaf below it that is not 0; infinite where there is none.
+    /// The smallest leaf below it that is not 0; infinite if there is none.
     least: Vec<Family>,
 }
 
 names! {
-    /// What importance weights are divided by.
+    /// The divisor of importance weights.
     "normalise" Normalise {
         /// Nothing.
         None = "none",
@@ -77,7 +77,7 @@ impl SumTree {
         within("exponent", exponent, 0.0, 100.0)?;
         let (rows, most) = (priorities.len(), most_of(priorities.len()));
         let mut leaves = vec![Family([0.0; WIDTH]); rows.div_ceil(WIDTH)];
-        par::fill(&mut leaves, |start, piece| {
+        thread_pool::fill(&mut leaves, |start, piece| {
             for (first, family) in (start * WIDTH..rows).step_by(WIDTH).zip(piece) {
                 for (row, leaf) in (first..rows).zip(&mut family.0) {
                     *leaf = raised(row, priorities[row], exponent, most)?;
@@ -89,7 +89,7 @@ impl SumTree {
         while nodes > 0 {
             let families = nodes.div_ceil(WIDTH);
             let of = |value| vec![Family([value; WIDTH]); families];
-            levels.push(Level { sums: of(0.0), least: of(f64::INFINITY) });
+            levels.push(TreeLevel { sums: of(0.0), least: of(f64::INFINITY) });
             nodes = if nodes > WIDTH { families } else { 0 };
         }
         let mut seen = vec![0; leaves.len().div_ceil(64)];
@@ -175,9 +175,9 @@ impl SumTree {
             if stratified { (draw as f64 + number) / count as f64 * total } else { number * total }
         };
         let mut rows = vec![0; count];
-        let pieces: Vec<_> = rows.chunks_mut(MANY).enumerate().collect();
-        par::each(pieces, |(place, piece)| {
-            let target = |offset| target(place * MANY + offset);
+        let pieces: Vec<_> = rows.chunks_mut(DRAWS_PER_THREAD).enumerate().collect();
+        thread_pool::map(pieces, |(place, piece)| {
+            let target = |offset| target(place * DRAWS_PER_THREAD + offset);
             if stratified {
                 self.walk(piece, count, target);
             } else {
@@ -286,7 +286,7 @@ impl SumTree {
                 self.seen[node / 64] = 0;
             }
             let (below, above) = self.levels.split_at_mut(place);
-            let Some(Level { sums, least }) = above.first_mut() else { break };
+            let Some(TreeLevel { sums, least }) = above.first_mut() else { break };
             for &node in &nodes {
                 let (sum, smallest) = match below.last() {
                     Some(below) => (total_of(&below.sums[node]), least_of(&below.least[node])),
@@ -339,7 +339,7 @@ pub fn importance(probabilities: &[f64], rows: usize, beta: f64, normalise: Norm
     Ok(probabilities.iter().map(|&probability| (base / probability).powf(beta)).collect())
 }
 
-/// The most that each of so many leaves may hold if they are to have a sum.
+/// The largest value of a leaf with which the sum of all stays finite.
 fn most_of(rows: usize) -> f64 {
     f64::MAX / 2.0 / rows as f64
 }

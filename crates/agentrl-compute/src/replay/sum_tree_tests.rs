@@ -116,7 +116,7 @@ fn ascending_targets_fall_where_each_of_them_does() -> Result<()> {
     Ok(())
 }
 
-/// What rounding leaves over must fall on a row that has a priority.
+/// The remainder of rounding must fall on a row that has a priority.
 #[test]
 fn a_target_at_the_very_end_falls_on_a_row_that_can_be_drawn() -> Result<()> {
     let mut tree = SumTree::new(&vec![0.1; 1_000], 1.0)?;
@@ -162,13 +162,13 @@ fn the_same_key_draws_the_same_rows_whatever_the_number_of_threads() -> Result<(
     let mut tree = SumTree::new(&random(100_000, 4), 0.6)?;
     let mut drawn = Vec::new();
     for threads in [1, 2, 5] {
-        par::set_threads(threads)?;
-        drawn.push(tree.sample(3 * MANY + 7, 11, true)?);
+        thread_pool::set_threads(threads)?;
+        drawn.push(tree.sample(3 * DRAWS_PER_THREAD + 7, 11, true)?);
     }
     assert_eq!(drawn[0], drawn[1]);
     assert_eq!(drawn[0], drawn[2]);
     assert!(drawn[0].is_sorted());
-    assert_ne!(drawn[0], tree.sample(3 * MANY + 7, 12, true)?);
+    assert_ne!(drawn[0], tree.sample(3 * DRAWS_PER_THREAD + 7, 12, true)?);
     Ok(())
 }
 

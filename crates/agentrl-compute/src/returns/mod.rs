@@ -1,4 +1,4 @@
-//! What is still to come: returns and advantages over time, for tokens, steps or the turns of an agent.
+//! Returns and advantages over time, for tokens, steps or the turns of an agent.
 //!
 //! Every function walks the rows of a [`Paths`] backwards: rows that are not the policy's are stepped over, and at an end
 //! what follows is replaced by a number of the caller's.
@@ -15,6 +15,56 @@ use crate::check::{same_length, within};
 use crate::group::{Extent, whitened};
 use crate::{Float, Result};
 
+/// A float type for which the functions of this module are compiled in this crate, because the calling crate may be compiled
+/// to be small.
+pub trait ReturnsFloat: Float {
+    /// [`discounted`] of columns of this type.
+    fn discounted(rewards: &[Self], paths: &Paths<'_, Self>, gamma: f64, out: &mut [Self]) -> Result<()>;
+
+    /// [`gae`] of columns of this type.
+    fn gae(
+        rewards: &[Self],
+        values: &[Self],
+        paths: &Paths<'_, Self>,
+        options: &Gae,
+        out: [&mut [Self]; 2],
+    ) -> Result<()>;
+
+    /// [`v_trace`] of columns of this type: rewards, values and log-ratios.
+    fn v_trace(columns: [&[Self]; 3], paths: &Paths<'_, Self>, options: &VTrace, out: [&mut [Self]; 2]) -> Result<()>;
+}
+
+macro_rules! returns_floats {
+    ($($type:ty),+) => {
+        $(impl ReturnsFloat for $type {
+            fn discounted(rewards: &[Self], paths: &Paths<'_, Self>, gamma: f64, out: &mut [Self]) -> Result<()> {
+                discounted_into(rewards, paths, gamma, out)
+            }
+
+            fn gae(
+                rewards: &[Self],
+                values: &[Self],
+                paths: &Paths<'_, Self>,
+                options: &Gae,
+                out: [&mut [Self]; 2],
+            ) -> Result<()> {
+                gae_into(rewards, values, paths, options, out)
+            }
+
+            fn v_trace(
+                columns: [&[Self]; 3],
+                paths: &Paths<'_, Self>,
+                options: &VTrace,
+                out: [&mut [Self]; 2],
+            ) -> Result<()> {
+                v_trace_into(columns, paths, options, out)
+            }
+        })+
+    };
+}
+
+returns_floats!(f32, f64);
+
 /// Discounted reward-to-go: `G_t = r_t + gamma · G_{t+1}`, and `gamma · bootstrap` after an end.
 ///
 /// ```
@@ -27,13 +77,13 @@ use crate::{Float, Result};
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` if lengths differ, offsets are wrong, `gamma` is outside [0, 1] or a reward is not finite (give 0 where
+/// `InvalidInput` if lengths differ, offsets are wrong, `gamma` is outside [0, 1] or a reward is not finite (give 0 if
 /// nothing was paid); `Overflow` if a return is too large for its type.
-pub fn discounted<T: Float>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out: &mut [T]) -> Result<()> {
+pub fn discounted<T: ReturnsFloat>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out: &mut [T]) -> Result<()> {
     T::discounted(rewards, paths, gamma, out)
 }
 
-pub(crate) fn discounted_into<T: Float>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out: &mut [T]) -> Result<()> {
+fn discounted_into<T: Float>(rewards: &[T], paths: &Paths<'_, T>, gamma: f64, out: &mut [T]) -> Result<()> {
     within("gamma", gamma, 0.0, 1.0)?;
     let rows = [("rewards", rewards)];
     paths
@@ -83,7 +133,7 @@ pub struct Gae {
 ///
 /// # Errors
 /// As [`discounted`]; `lam` too lies in [0, 1], and `whiten` is at least 0.
-pub fn gae<T: Float>(
+pub fn gae<T: ReturnsFloat>(
     rewards: &[T],
     values: &[T],
     paths: &Paths<'_, T>,
@@ -93,7 +143,7 @@ pub fn gae<T: Float>(
     T::gae(rewards, values, paths, options, out)
 }
 
-pub(crate) fn gae_into<T: Float>(
+fn gae_into<T: Float>(
     rewards: &[T],
     values: &[T],
     paths: &Paths<'_, T>,
@@ -145,13 +195,13 @@ impl Default for VTrace {
 
 /// V-trace advantages and targets.
 ///
-/// With `ρ = min(rho_at_most, e^l)`, `c = lam · min(c_at_most, e^l)`, l the log-probability ratio of target to behaviour policy, and
-/// `δ_t = r_t + gamma · V_{t+1} - V_t`: targets `v_t = V_t + ρ_t δ_t + gamma · c_t (v_{t+1} - V_{t+1})`, advantages
-/// `ρ_t (r_t + gamma · v_{t+1} - V_t)`. Source: arXiv:1802.01561.
+/// With `ρ = min(rho_at_most, e^l)`, `c = lam · min(c_at_most, e^l)`, l the log-probability ratio of target to behaviour
+/// policy, and `δ_t = r_t + gamma · V_{t+1} - V_t`: targets `v_t = V_t + ρ_t δ_t + gamma · c_t (v_{t+1} - V_{t+1})`,
+/// advantages `ρ_t (r_t + gamma · v_{t+1} - V_t)`. Source: arXiv:1802.01561.
 ///
 /// # Errors
 /// As [`gae`]; the caps are at least 0.
-pub fn v_trace<T: Float>(
+pub fn v_trace<T: ReturnsFloat>(
     rewards: &[T],
     values: &[T],
     log_ratios: &[T],
@@ -162,7 +212,7 @@ pub fn v_trace<T: Float>(
     T::v_trace([rewards, values, log_ratios], paths, options, out)
 }
 
-pub(crate) fn v_trace_into<T: Float>(
+fn v_trace_into<T: Float>(
     [rewards, values, log_ratios]: [&[T]; 3],
     paths: &Paths<'_, T>,
     options: &VTrace,

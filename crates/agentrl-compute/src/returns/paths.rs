@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::check::{finite, same_length};
-use crate::{Error, Float, Result, par};
+use crate::{Error, Float, Result, thread_pool};
 
 /// Sequences of rows that stand together, each in time order: trajectories of tokens, of steps, or of one agent's turns.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub struct Paths<'a, T> {
     /// Rows after which something else begins: nothing that comes later reaches them. The last row of a sequence always is
     /// such an end.
     pub ends: Option<&'a [bool]>,
-    /// The value of what would have followed a row that is an end: 0 where an episode was over, the value of the next state
+    /// The value of what would have followed a row that is an end: 0 if an episode was over, the value of the next state
     /// where it was cut off. Not read elsewhere. `None`: 0 everywhere.
     pub bootstrap: Option<&'a [T]>,
 }
@@ -82,12 +82,12 @@ impl<'a, T: Float> Paths<'a, T> {
         }
         let mut rest = out;
         let mut items = Vec::new();
-        for sequences in par::together(self.offsets.len() - 1, |sequence| self.offsets[sequence] as usize) {
+        for sequences in thread_pool::row_pieces(self.offsets.len() - 1, |sequence| self.offsets[sequence] as usize) {
             let (from, end) = (self.offsets[sequences.start] as usize, self.offsets[sequences.end] as usize);
             items.push((sequences, from, taken(&mut rest, end - from)));
         }
         let columns = inputs.map(|(_, column)| column);
-        par::each(items, |(sequences, from, mut out)| {
+        thread_pool::map(items, |(sequences, from, mut out)| {
             let mut rest = out.each_mut().map(|column| &mut **column);
             for first in sequences.clone().step_by(2) {
                 // Two sequences abreast, as far as both reach: a step waits for the one before it for as long as another takes.
@@ -114,7 +114,8 @@ impl<'a, T: Float> Paths<'a, T> {
         self.offsets[sequence.min(end)] as usize..self.offsets[(sequence + 1).min(end)] as usize
     }
 
-    /// Walks over the rows in front of some places, as many of each as the columns have, from states behind them to those before.
+    /// Walk over the rows in front of some places, as many of each as the columns have, from states after them to those
+    /// before.
     fn walk<S: Copy, const PARTS: usize, const INPUTS: usize, const OUTPUTS: usize>(
         &self,
         inputs: [&[T]; INPUTS],
@@ -165,7 +166,7 @@ impl<'a, T: Float> Paths<'a, T> {
     }
 }
 
-/// The first rows of columns, which then go on behind them.
+/// Split the first rows off columns.
 fn taken<'a, T, const COLUMNS: usize>(columns: &mut [&'a mut [T]; COLUMNS], rows: usize) -> [&'a mut [T]; COLUMNS] {
     columns.each_mut().map(|column| column.split_off_mut(..rows).unwrap_or_default())
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::group::{Columns, Extra, Options, normalise};
-use crate::par;
+use crate::thread_pool;
 
 /// Sequences with masks, ends and bootstraps.
 #[derive(Clone, Debug)]
@@ -204,7 +204,7 @@ fn what_is_wrong_is_named() {
 
 #[test]
 fn any_number_of_threads_gives_the_same_bits() -> Result<()> {
-    let rows = 6 * par::PIECE;
+    let rows = 6 * thread_pool::PIECE;
     let rewards: Vec<f32> = (0..rows as u64).map(|row| crate::rng::uniform(3, row) as f32 - 0.5).collect();
     let offsets: Vec<i64> = (0..=rows as i64).step_by(96).collect();
     let mask: Vec<bool> = (0..rows).map(|row| row % 7 < 5).collect();
@@ -212,7 +212,7 @@ fn any_number_of_threads_gives_the_same_bits() -> Result<()> {
     let options = Options { eps: 0.0, variance_eps: 1e-8, ..Options::default() };
     let mut expected = None;
     for threads in [1, 2, 4] {
-        par::set_threads(threads)?;
+        thread_pool::set_threads(threads)?;
         let [mut advantages, mut returns, mut white, mut same] = [(); 4].map(|()| vec![0.0_f32; rows]);
         let paths = Paths { mask: Some(&mask), ..Paths::new(&offsets) };
         gae(

@@ -6,9 +6,9 @@ use crate::keys::pair;
 use crate::members::Members;
 use crate::{Error, Result};
 
-/// What the answers of each group voted for.
+/// The votes of the answers of each group.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Votes {
+pub struct ClusterVotes {
     /// Of each row: the part of its group's votes that its cluster has; 0 for a row without an answer.
     pub shares: Vec<f64>,
     /// Of each row: whether its cluster has the most votes of its group (of equal ones, that of the first row).
@@ -43,7 +43,7 @@ pub fn cluster_votes(
     groups: &[u32],
     parsed: Option<&[bool]>,
     weights: Option<&[f64]>,
-) -> Result<Votes> {
+) -> Result<ClusterVotes> {
     same_length("clusters", clusters.len(), "groups", groups.len())?;
     mask_length(parsed, "groups", groups.len())?;
     let count = group_count("groups", groups)?;
@@ -62,7 +62,7 @@ pub fn cluster_votes(
         let total = of_group[groups[row] as usize];
         if has_answer(row) && total > 0.0 { of_cluster[keys.ids[row] as usize] / total } else { 0.0 }
     };
-    let mut votes = Votes {
+    let mut votes = ClusterVotes {
         shares: (0..groups.len()).map(share).collect(),
         winners: vec![false; groups.len()],
         entropies: vec![0.0; count],

@@ -2,7 +2,7 @@
 
 use crate::check::same_length;
 use crate::ragged::Ragged;
-use crate::{Result, par};
+use crate::{Result, thread_pool};
 
 /// Pairs of one piece of work.
 const PAIRS: usize = 64;
@@ -25,7 +25,7 @@ const PAIRS: usize = 64;
 pub fn edit_distances(first: Ragged<'_, u32>, second: Ragged<'_, u32>) -> Result<Vec<i64>> {
     same_length("second", second.len(), "first", first.len())?;
     let pairs: Vec<_> = first.iter().zip(second.iter()).collect();
-    let pieces = par::each(pairs.chunks(PAIRS).collect(), |piece| {
+    let pieces = thread_pool::map(pairs.chunks(PAIRS).collect(), |piece| {
         let mut row = Vec::new();
         Ok(piece.iter().map(|(one, other)| distance(one, other, &mut row)).collect::<Vec<_>>())
     })?;
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use crate::rng::uniform;
 
-    /// The formula as it is told: by the last elements of both.
+    /// The recursive formula: by the last elements of both.
     fn naive(first: &[u32], second: &[u32]) -> i64 {
         match (first, second) {
             ([], rest) | (rest, []) => rest.len() as i64,

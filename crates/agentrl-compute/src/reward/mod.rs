@@ -14,7 +14,7 @@ mod wins;
 
 pub use agreement::rank_agreement;
 pub use checklist::{Checklist, ChecklistRewards, checklist};
-pub use clusters::{Votes, cluster_votes};
+pub use clusters::{ClusterVotes, cluster_votes};
 pub use edits::edit_distances;
 pub use process::{Gain, implicit_rewards, information_gain};
 pub use progress::{ProgressOptions, success_distance};

@@ -5,7 +5,7 @@ use crate::ragged::Ragged;
 use crate::{Error, Result, names};
 
 names! {
-    /// What a gain is the difference of.
+    /// The quantity whose difference is a gain.
     "kind" Gain {
         /// The difference of probabilities.
         Probability = "probability",
@@ -14,7 +14,7 @@ names! {
     }
 }
 
-/// What each step added to the likelihood of the right answer: `g_k = P_k - P_{k-1}`, with `P = exp(l)` or `P = l`.
+/// Return the gain of each step in the likelihood of the right answer: `g_k = P_k - P_{k-1}`, with `P = exp(l)` or `P = l`.
 ///
 /// Row `i` of `answer_logprobs` is a trajectory: `l_k`, the mean log-probability of the answer's tokens when it is probed
 /// after step `k`; `before[i]` is the same before the first step. Source: IGPO, arXiv:2510.14967.

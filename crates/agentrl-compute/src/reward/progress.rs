@@ -10,7 +10,7 @@ use crate::{Error, Result};
 pub struct ProgressOptions {
     /// Successes at most this far apart (in standard deviations of the successes) are neighbours.
     pub radius: f64,
-    /// A success with at least so many neighbours, itself included, makes a cluster.
+    /// The number of neighbours, itself included, with which a success makes a cluster.
     pub members_at_least: u32,
     /// The reward of a failure is below this.
     pub at_most: f64,
@@ -85,7 +85,7 @@ pub fn success_distance(
     Ok(rewards)
 }
 
-/// The mean of each cluster of successes; of all of them where none is dense.
+/// The mean of each cluster of successes; of all of them if none is dense.
 fn centres(points: &[&[f64]], options: &ProgressOptions) -> Vec<Vec<f64>> {
     let mean = |members: &[usize]| -> Vec<f64> {
         let of =

@@ -12,7 +12,7 @@ pub struct MaxAtK<'a> {
     pub k: u32,
     /// Subtract what the others reach without the row: lower variance, same expectation (PKPO).
     pub leave_one_out: bool,
-    /// `π/μ - 1` of each row for the first-order off-policy correction; `None` where rows are on-policy.
+    /// `π/μ - 1` of each row for the first-order off-policy correction; `None` if rows are on-policy.
     pub ratio_excess: Option<&'a [f64]>,
 }
 

@@ -1,53 +1,19 @@
 //! Where a search goes on.
 
-use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
 
-use super::{NONE, Search, Status};
+use super::graph::{NONE, Search, Status};
 use crate::check::within;
 use crate::keys::FixedHasher;
 use crate::{Error, Result};
 
-type Rows<T> = HashMap<u32, T, BuildHasherDefault<FixedHasher>>;
+type PerTurn<T> = HashMap<u32, T, BuildHasherDefault<FixedHasher>>;
 
-/// A state that waits to be tried: the likeliest first, the earlier one of equals.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
-    logprob: f64,
-    state: u32,
-}
-
-impl Candidate {
-    pub(super) fn new(logprob: f64, state: u32) -> Self {
-        Self { logprob, state }
-    }
-}
-
-impl Ord for Candidate {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.logprob.total_cmp(&other.logprob).then(other.state.cmp(&self.state))
-    }
-}
-
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Candidate {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Candidate {}
-
-/// How a tree is walked down to where it grows next.
+/// Options of the walk down a tree to the turn after which it grows next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Descent {
-    /// So many turns are tried behind a turn before one of them is followed.
+    /// The number of turns that are tried after a turn before one of them is followed.
     pub width: u32,
     /// Most turns of a path.
     pub depth: u32,
@@ -71,7 +37,7 @@ impl Search {
         found.into_iter().map(|candidate| self.first(candidate.state)).collect()
     }
 
-    /// Upper confidence bounds: at most `count` turns behind which the tree grows next, [`NONE`] for the beginning.
+    /// Upper confidence bounds: at most `count` turns after which the tree grows next, [`NONE`] for the beginning.
     ///
     /// Each is found by a walk from the beginning. Where fewer than `width` turns follow, it ends; else it goes on with the
     /// turn that has the largest `Q + exploration · sqrt(ln N / n)`, the first one of equals: `Q` is the mean value of the
@@ -90,7 +56,7 @@ impl Search {
         }
         // Turns that lead nowhere any more in this call, and virtual visits.
         let mut closed: HashSet<u32, BuildHasherDefault<FixedHasher>> = HashSet::default();
-        let mut pending: Rows<u32> = Rows::default();
+        let mut pending: PerTurn<u32> = PerTurn::default();
         let mut found = Vec::new();
         while found.len() < count && !closed.contains(&NONE) {
             let (mut row, mut way) = (NONE, vec![NONE]);
@@ -127,7 +93,8 @@ impl Search {
         Ok(found)
     }
 
-    /// Where the tree lags behind its policy: at most `count` turns behind which it grows next, one after the other.
+    /// Turns that were sampled less than their policy would: at most `count` turns after which the tree grows next, one
+    /// after the other.
     ///
     /// Each is found by a walk from the beginning. Where no turn follows, it ends; else it goes on with the turn `a` whose
     /// share of the visits is furthest below its share of the probability, the first one of equals:
@@ -139,7 +106,7 @@ impl Search {
     /// A turn that ends its episode is not grown behind but in front of: the walk ends at the turn before it. Walks of one
     /// call count as visits of each other.
     pub fn under_sampled(&self, count: usize) -> Vec<u32> {
-        let mut pending: Rows<u32> = Rows::default();
+        let mut pending: PerTurn<u32> = PerTurn::default();
         let walk = |_| {
             let (mut row, mut way) = (NONE, Vec::new());
             loop {
@@ -171,7 +138,7 @@ impl Search {
     }
 
     /// Visits of a turn, or of the beginning, the virtual ones included.
-    fn seen(&self, row: u32, pending: &Rows<u32>) -> u32 {
+    fn seen(&self, row: u32, pending: &PerTurn<u32>) -> u32 {
         let visits = self.turns.get(row as usize).map_or(self.visits, |turn| turn.visits);
         visits + pending.get(&row).copied().unwrap_or(0)
     }

@@ -1,46 +1,10 @@
-//! The states of a search: what is solved, what is failed, and how far it is to a solved end.
+//! The states of a search: which are solved, which are failed, and their distance to a solved end.
 
 use std::collections::VecDeque;
 
 #[cfg(doc)]
-use super::NONE;
-use super::Search;
-
-/// The distance of a state from which no solved end is known.
-pub const UNSOLVED: u32 = u32::MAX;
-
-/// What is known of a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    /// It may still be solved.
-    Open = 0,
-    /// A turn leads from it to a solved state, or it is a solved end.
-    Solved = 1,
-    /// It is an end that is not solved, or every turn that was tried in it leads to a failed state.
-    Failed = 2,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct State {
-    /// The turn that reached it first; [`NONE`] for one that an episode begins in.
-    pub(super) first: u32,
-    /// Whether the episode ends in it.
-    pub(super) ended: bool,
-    failed: bool,
-    distance: u32,
-    /// Turns that were tried in it.
-    pub(super) tried: Vec<u32>,
-    /// Turns that lead to it.
-    reached: Vec<u32>,
-    /// How many of those that were tried lead to states that are not failed.
-    hopes: u32,
-}
-
-impl State {
-    fn new(first: u32, ended: bool) -> Self {
-        Self { first, ended, failed: false, distance: UNSOLVED, tried: Vec::new(), reached: Vec::new(), hopes: 0 }
-    }
-}
+use super::graph::NONE;
+use super::graph::{Search, State, Status, UNSOLVED};
 
 impl Search {
     /// How many states there are.
@@ -48,7 +12,7 @@ impl Search {
         self.states.len()
     }
 
-    /// What is known of a state. It follows from the turns alone, in whichever order they came:
+    /// Return the status of a state. It follows from the turns alone, in any order:
     ///
     /// ```text
     /// Solved: a solved end, or a turn that was tried in it leads to a solved state
@@ -63,7 +27,7 @@ impl Search {
         }
     }
 
-    /// The fewest turns from a state to a solved end; [`UNSOLVED`] where none is known.
+    /// The fewest turns from a state to a solved end; [`UNSOLVED`] if none is known.
     pub fn distance(&self, state: u32) -> u32 {
         self.states[state as usize].distance
     }
@@ -83,7 +47,7 @@ impl Search {
         &self.states[state as usize].tried
     }
 
-    /// Counts a state as solved though no turn ended there: its program said so.
+    /// Count a state as solved though no turn ended there.
     pub fn solve(&mut self, state: u32) {
         self.near(state, 0);
     }
@@ -106,7 +70,7 @@ impl Search {
         }
     }
 
-    /// The turns of a shortest way from where an episode begins to a solved end; none where no such way is known.
+    /// The turns of a shortest way from where an episode begins to a solved end; none if no such way is known.
     pub fn solution(&self) -> Vec<u32> {
         let nearest = |rows: &[u32]| {
             let away = |&&row: &&u32| self.distance(self.turns[row as usize].after);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::Result;
 
 fn turn(parent: u32, before: u128, after: After, logprob: f64) -> NewTurn {
     NewTurn { parent, before, after, logprob }

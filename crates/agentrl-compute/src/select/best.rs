@@ -1,33 +1,33 @@
-//! The best of many candidates, of which most are told apart from them by one comparison.
+//! The best of many candidates. One comparison excludes most of the others.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::simd::BLOCK;
-use crate::{Result, par};
+use crate::{Result, thread_pool};
 
 /// A candidate while the best are sought.
 #[derive(Clone, Copy)]
-struct Candidate {
+struct ScoredPlace {
     score: f64,
     tie: f64,
     place: usize,
 }
 
-/// The larger score first; of equal ones, what `tie` says, then the earlier.
-fn before(one: &Candidate, other: &Candidate) -> Ordering {
+/// The larger score first; of equal ones, the smaller `tie`, then the earlier.
+fn before(one: &ScoredPlace, other: &ScoredPlace) -> Ordering {
     let of_equal = || one.tie.total_cmp(&other.tie).then(one.place.cmp(&other.place));
     other.score.total_cmp(&one.score).then_with(of_equal)
 }
 
 /// Rows that are looked at together, a bit each.
-pub(super) const FEW: usize = 8;
+pub(super) const ROWS_PER_MASK: usize = 8;
 
 /// Scores by which it is guessed how large the last chosen one is.
 const SAMPLE: usize = 512;
 
 /// The `count` best of some candidates, in any order.
-fn cut(candidates: &mut Vec<Candidate>, count: usize) {
+fn cut(candidates: &mut Vec<ScoredPlace>, count: usize) {
     if count < candidates.len() && count > 0 {
         candidates.select_nth_unstable_by(count - 1, before);
     }
@@ -45,16 +45,16 @@ pub(super) fn best_of(
     score: impl Fn(usize, f64) -> Result<Option<f64>> + Sync,
     tie: impl Fn(usize) -> f64 + Sync,
 ) -> Result<Vec<i64>> {
-    let step = par::PIECE.max(count.saturating_mul(16));
+    let step = thread_pool::PIECE.max(count.saturating_mul(16));
     let pieces = (0..total).step_by(step).map(|start| start..total.min(start + step)).collect();
-    let kept = par::each(pieces, |piece: Range<usize>| {
+    let kept = thread_pool::map(pieces, |piece: Range<usize>| {
         // The worst of so many that are kept: most rows are worse, and cost a comparison.
-        let (mut candidates, mut worst) = (Vec::<Candidate>::new(), least);
+        let (mut candidates, mut worst) = (Vec::<ScoredPlace>::new(), least);
         for start in piece.clone().step_by(BLOCK) {
             let block = start..piece.end.min(start + BLOCK);
-            let mut may = [u8::MAX; BLOCK / FEW];
+            let mut may = [u8::MAX; BLOCK / ROWS_PER_MASK];
             near(block.clone(), worst, &mut may);
-            for (first, mut may) in block.clone().step_by(FEW).zip(may) {
+            for (first, mut may) in block.clone().step_by(ROWS_PER_MASK).zip(may) {
                 while may > 0 {
                     let place = first + may.trailing_zeros() as usize;
                     may &= may - 1;
@@ -62,7 +62,7 @@ pub(super) fn best_of(
                         break;
                     }
                     let Some(score) = score(place, worst)?.filter(|&score| score >= worst) else { continue };
-                    candidates.push(Candidate { score, tie: tie(place), place });
+                    candidates.push(ScoredPlace { score, tie: tie(place), place });
                     if candidates.len() >= 3 * count.max(32) {
                         cut(&mut candidates, count);
                         worst = candidates.last().map_or(f64::INFINITY, |last| last.score);

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
 
-use super::best::{FEW, anywhere, best_of, reached_by};
+use super::best::{ROWS_PER_MASK, anywhere, best_of, reached_by};
 use crate::check::same_length;
 use crate::keys::FixedHasher;
 use crate::rng::uniform;
 use crate::simd::{BLOCK, exp, wide};
-use crate::{Error, Result, par};
+use crate::{Error, Result, thread_pool};
 
 /// Half of the distance of two neighbouring uniform numbers: with it added, none of them is 0.
 const HALF: f64 = 1.0 / (1_u64 << 54) as f64;
@@ -90,7 +90,7 @@ pub fn top(scores: &[f64], rows: &[i64], count: usize, key: u64) -> Result<Vec<i
         Ok((score > f64::NEG_INFINITY).then_some(score))
     };
     let near = |rows: Range<usize>, worst: f64, may: &mut [u8]| {
-        let (few, rest) = scores[rows].as_chunks::<FEW>();
+        let (few, rest) = scores[rows].as_chunks::<ROWS_PER_MASK>();
         wide(
             #[inline(always)]
             || {
@@ -161,7 +161,7 @@ fn noise_at_most(number: f64) -> f64 {
 /// # Errors
 /// `InvalidInput` if a logit is NaN or plus infinity.
 pub fn log_total(logits: &[f64]) -> Result<f64> {
-    let largest = par::each(par::pieces(logits.len()), |piece| {
+    let largest = thread_pool::map(thread_pool::pieces(logits.len()), |piece| {
         let numbers = piece.clone().zip(&logits[piece]);
         numbers
             .map(|(place, &logit)| bounded("logits", place, logit))
@@ -171,7 +171,7 @@ pub fn log_total(logits: &[f64]) -> Result<f64> {
     if most == f64::NEG_INFINITY {
         return Ok(most);
     }
-    let sums = par::each(par::pieces(logits.len()), |piece| {
+    let sums = thread_pool::map(thread_pool::pieces(logits.len()), |piece| {
         let mut block = [0.0; BLOCK];
         let sum = |numbers: &[f64]| {
             let powers = &mut block[..numbers.len()];
@@ -239,7 +239,7 @@ mod tests {
         result.map_or_else(|error| error.to_string(), |_| "fine".to_owned())
     }
 
-    /// The statistic of Pearson for so many draws of each kind.
+    /// The statistic of Pearson for the draws of each kind.
     fn chi_squared(found: &[u64], probabilities: &[f64]) -> f64 {
         let draws = found.iter().sum::<u64>() as f64;
         let term = |(&found, &p): (&u64, &f64)| (found as f64 - draws * p).powi(2) / (draws * p);
@@ -342,7 +342,7 @@ mod tests {
         let scores: Vec<f64> = rows.iter().map(|row| f64::from((row * 7919 % 1000) as i32)).collect();
         let mut found = Vec::new();
         for threads in [1, 2, 5] {
-            par::set_threads(threads)?;
+            thread_pool::set_threads(threads)?;
             let chosen = (
                 top(&scores, &rows, 1000, 4)?,
                 successive(&scores, &rows, 1000, 4)?,

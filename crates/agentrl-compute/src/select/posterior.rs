@@ -2,13 +2,13 @@
 
 use crate::check::same_length;
 use crate::rng::{uniform, word};
-use crate::{Error, Result, par};
+use crate::{Error, Result, thread_pool};
 
 /// One draw of Beta(alpha, beta) for each row: what a success rate may be, for Thompson sampling.
 ///
-/// A draw is a function of the key and of the row's own number: a uniform number where both parameters are 1, by the method BB of
-/// Cheng (1978) where both are larger and below a million; else `1 / (1 + exp(ln y - ln x))` with x and y from Gamma(alpha) and Gamma(beta), by the
-/// method of Marsaglia and Tsang (2000), whose logarithms keep parameters near 0 exact.
+/// A draw is a function of the key and of the row's own number: a uniform number where both parameters are 1, by the method
+/// BB of Cheng (1978) where both are larger and below a million; else `1 / (1 + exp(ln y - ln x))` with x and y from
+/// Gamma(alpha) and Gamma(beta), by the method of Marsaglia and Tsang (2000), whose logarithms keep parameters near 0 exact.
 ///
 /// ```
 /// use agentrl_compute::select::beta_draws;
@@ -25,9 +25,9 @@ pub fn beta_draws(alpha: &[f64], beta: &[f64], rows: &[i64], key: u64) -> Result
     same_length("rows", rows.len(), "alpha", alpha.len())?;
     let mut draws = vec![0.0; alpha.len()];
     // A draw takes as long as dozens of rows of most kernels: few of them are worth a thread.
-    let pieces = draws.chunks_mut(PIECE).enumerate().collect();
-    par::each(pieces, |(piece, draws): (usize, &mut [f64])| {
-        for (place, draw) in (piece * PIECE..).zip(draws) {
+    let pieces = draws.chunks_mut(DRAWS_PER_PIECE).enumerate().collect();
+    thread_pool::map(pieces, |(piece, draws): (usize, &mut [f64])| {
+        for (place, draw) in (piece * DRAWS_PER_PIECE..).zip(draws) {
             positive("alpha", place, alpha[place])?;
             positive("beta", place, beta[place])?;
             *draw = beta_draw(alpha[place], beta[place], word(key, rows[place] as u64));
@@ -38,7 +38,7 @@ pub fn beta_draws(alpha: &[f64], beta: &[f64], rows: &[i64], key: u64) -> Result
 }
 
 /// Draws that a thread makes before it looks for more.
-const PIECE: usize = 1 << 10;
+const DRAWS_PER_PIECE: usize = 1 << 10;
 
 fn positive(name: &str, place: usize, value: f64) -> Result<()> {
     if value.is_finite() && value > 0.0 {
@@ -64,7 +64,7 @@ fn beta_draw(alpha: f64, beta: f64, seed: u64) -> f64 {
     1.0 / (1.0 + (y - x).exp())
 }
 
-/// The same where both parameters are above 1: `small` and `large`, of which `alpha` is the first. w / (large + w) is proposed,
+/// The same if both parameters are above 1: `small` and `large`, of which `alpha` is the first. w / (large + w) is proposed,
 /// w having a log-logistic density, and accepted by the ratio of the densities; most are by a bound that needs no logarithm.
 fn large_beta_draw(alpha: f64, small: f64, large: f64, seed: u64) -> f64 {
     const LN_4: f64 = 2.0 * std::f64::consts::LN_2;

@@ -1,7 +1,7 @@
-//! What is expected of tasks that nobody has tried.
+//! The predicted success of tasks that were not tried yet.
 
 use crate::check::{all_finite, same_length};
-use crate::{Error, Result, par};
+use crate::{Error, Result, thread_pool};
 
 /// The labels of reference tasks, averaged with the attention of each query: `sum_j softmax_j(q·r_j / scale) label_j`.
 ///
@@ -35,9 +35,9 @@ pub fn attended(queries: &[f64], references: &[f64], labels: &[f64], width: usiz
     all_finite("references", references)?;
     all_finite("labels", labels)?;
     all_finite("queries", queries)?;
-    let rows_a_piece = (par::PIECE / (labels.len() * width)).max(1);
+    let rows_a_piece = (thread_pool::PIECE / (labels.len() * width)).max(1);
     let pieces = (0..count).step_by(rows_a_piece).map(|start| start..count.min(start + rows_a_piece)).collect();
-    let made = par::each(pieces, |piece: std::ops::Range<usize>| {
+    let made = thread_pool::map(pieces, |piece: std::ops::Range<usize>| {
         piece
             .map(|row| one(row, &queries[row * width..][..width], references, labels, scale))
             .collect::<Result<Vec<f64>>>()

@@ -15,14 +15,14 @@ names! {
     }
 }
 
-/// What an ancestor must be like to be compared with.
+/// Options of [`ancestor_relative`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AncestorOptions {
     /// How the comparisons are averaged.
     pub weighting: Weighting,
     /// Leave out ancestors below which all values are equal (the root stays).
     pub drop_constant: bool,
-    /// What the only row of a tree gets.
+    /// The result of the only row of a tree.
     pub singleton: Singleton,
 }
 

@@ -109,7 +109,7 @@ impl Rows<'_> {
     }
 }
 
-/// The value of each node and the total weight of the rows below it: 0 where there is none, and then the value is 0 too.
+/// The value of each node and the total weight of the rows below it: 0 if there is none, and then the value is 0 too.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fused {
     /// One value for each node.
@@ -234,7 +234,7 @@ fn edges<'a>(tree: &Topology, fusion: Fusion, logprobs: Option<&'a [f64]>) -> Re
 
 /// A sum that does not depend on the order of its terms.
 pub(super) fn total(terms: impl Iterator<Item = f64> + Clone) -> f64 {
-    let mut sum = Sum::default();
+    let mut sum = ExactSum::default();
     terms.clone().for_each(|term| sum.add(term));
     sum.finish(terms)
 }
@@ -247,7 +247,7 @@ pub(super) fn mean(items: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64
         return only;
     }
     let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
-    let (mut weights, mut products) = (Sum::default(), Sum::default());
+    let (mut weights, mut products) = (ExactSum::default(), ExactSum::default());
     for (value, weight) in items.clone() {
         (least, most) = (least.min(value), most.max(value));
         weights.add(weight);
@@ -262,20 +262,20 @@ pub(super) fn mean(items: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64
 }
 
 /// A sum in floats, which is exact as long as its terms are small whole numbers, as weights and rewards mostly are.
-struct Sum {
+struct ExactSum {
     plain: f64,
     whole: bool,
     largest: f64,
     count: u64,
 }
 
-impl Default for Sum {
+impl Default for ExactSum {
     fn default() -> Self {
         Self { plain: 0.0, whole: true, largest: 0.0, count: 0 }
     }
 }
 
-impl Sum {
+impl ExactSum {
     fn add(&mut self, term: f64) {
         // So many terms of this size stay below 2^53.
         const SMALL: f64 = (1_u64 << 40) as f64;

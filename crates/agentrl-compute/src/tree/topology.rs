@@ -8,7 +8,7 @@ use crate::members::Members;
 use crate::{Error, Result};
 
 /// Marks a root among parents.
-const NONE: u32 = u32::MAX;
+const NO_PARENT: u32 = u32::MAX;
 
 /// The shape of one or more trees whose nodes are the rows of a table.
 ///
@@ -34,15 +34,15 @@ const NONE: u32 = u32::MAX;
 pub struct Topology {
     parents: Vec<u32>,
     children: Members,
-    /// The nodes, each behind its parent and the children of a node in the order of their rows.
+    /// The nodes, each after its parent and the children of a node in the order of their rows.
     downwards: Vec<u32>,
     /// Made when it is first asked for: folds do without.
-    places: OnceLock<Places>,
+    traversal: OnceLock<Traversal>,
 }
 
 /// Where nodes stand.
 #[derive(Clone, Debug)]
-struct Places {
+struct Traversal {
     /// The nodes in preorder.
     order: Vec<u32>,
     /// Place of each node in `order`.
@@ -63,10 +63,10 @@ impl Topology {
     /// more.
     pub fn new(parents: &[i64]) -> Result<Self> {
         let count = parents.len();
-        if u32::try_from(count).is_ok_and(|count| count < NONE) {
+        if u32::try_from(count).is_ok_and(|count| count < NO_PARENT) {
             Self::build(parents.iter().enumerate().map(|(row, &parent)| match u32::try_from(parent) {
                 Ok(parent) if (parent as usize) < count => Ok(parent),
-                _ if parent == -1 => Ok(NONE),
+                _ if parent == -1 => Ok(NO_PARENT),
                 _ => Err(Error::invalid(format!(
                     "parents[{row}] is {parent}, but must be -1 for a root or the row of another node, below {count}"
                 ))),
@@ -83,9 +83,9 @@ impl Topology {
         let count = parents.len();
         let children = Members::new(parents.iter().copied(), count);
         let mut downwards: Vec<u32> = (0..count as u32).collect();
-        if downwards.iter().zip(&parents).any(|(&node, &parent)| parent != NONE && parent >= node) {
+        if downwards.iter().zip(&parents).any(|(&node, &parent)| parent != NO_PARENT && parent >= node) {
             // Level by level. What is in or below a cycle is never reached.
-            downwards.retain(|&node| parents[node as usize] == NONE);
+            downwards.retain(|&node| parents[node as usize] == NO_PARENT);
             let mut next = 0;
             while let Some(&node) = downwards.get(next) {
                 downwards.extend_from_slice(children.rows(node as usize));
@@ -95,19 +95,19 @@ impl Topology {
                 return Err(Error::invalid(cycle(&parents)));
             }
         }
-        Ok(Self { parents, children, downwards, places: OnceLock::new() })
+        Ok(Self { parents, children, downwards, traversal: OnceLock::new() })
     }
 
-    fn places(&self) -> &Places {
-        self.places.get_or_init(|| self.find_places())
+    fn traversal(&self) -> &Traversal {
+        self.traversal.get_or_init(|| self.find_traversal())
     }
 
-    fn find_places(&self) -> Places {
+    fn find_traversal(&self) -> Traversal {
         let (parents, count) = (&self.parents, self.parents.len());
         let mut sizes = vec![1_u32; count];
         for &node in self.downwards.iter().rev() {
             let parent = parents[node as usize];
-            if parent != NONE {
+            if parent != NO_PARENT {
                 sizes[parent as usize] += sizes[node as usize];
             }
         }
@@ -116,7 +116,7 @@ impl Topology {
         let mut free_of_roots = 0;
         for &node in &self.downwards {
             let (row, parent) = (node as usize, parents[node as usize]);
-            let place = if parent == NONE {
+            let place = if parent == NO_PARENT {
                 jumps[row] = node;
                 &mut free_of_roots
             } else {
@@ -133,7 +133,7 @@ impl Topology {
             free[row] = enter[row] + 1;
             order[enter[row] as usize] = node;
         }
-        Places { order, enter, exit, depths, jumps }
+        Traversal { order, enter, exit, depths, jumps }
     }
 
     /// Number of nodes.
@@ -148,30 +148,30 @@ impl Topology {
 
     /// The nodes in preorder: a node, then the subtrees of its children one after the other.
     pub fn preorder(&self) -> &[u32] {
-        &self.places().order
+        &self.traversal().order
     }
 
     /// Place of each node in preorder.
     pub fn enter(&self) -> &[u32] {
-        &self.places().enter
+        &self.traversal().enter
     }
 
     /// The first place in preorder after the subtree of each node: its subtree is `preorder()[enter[n]..exit[n]]`.
     pub fn exit(&self) -> &[u32] {
-        &self.places().exit
+        &self.traversal().exit
     }
 
     /// Number of edges between each node and its root.
     pub fn depths(&self) -> &[u32] {
-        &self.places().depths
+        &self.traversal().depths
     }
 
     /// The parent of a node; `None` for a root.
     pub fn parent(&self, node: u32) -> Option<u32> {
-        Some(self.parents[node as usize]).filter(|&parent| parent != NONE)
+        Some(self.parents[node as usize]).filter(|&parent| parent != NO_PARENT)
     }
 
-    /// The nodes, each behind its parent.
+    /// The nodes, each after its parent.
     pub(super) fn downwards(&self) -> &[u32] {
         &self.downwards
     }
@@ -193,7 +193,7 @@ impl Topology {
 
     /// The nodes without parents, in preorder.
     pub fn roots(&self) -> impl Iterator<Item = u32> {
-        self.preorder().iter().copied().filter(|&node| self.parents[node as usize] == NONE)
+        self.preorder().iter().copied().filter(|&node| self.parents[node as usize] == NO_PARENT)
     }
 
     /// The root of the tree of each node.
@@ -217,7 +217,7 @@ impl Topology {
 
     /// Whether `upper` is `lower` or one of its ancestors.
     pub fn contains(&self, upper: u32, lower: u32) -> bool {
-        let Places { enter, exit, .. } = self.places();
+        let Traversal { enter, exit, .. } = self.traversal();
         let place = enter[lower as usize];
         enter[upper as usize] <= place && place < exit[upper as usize]
     }
@@ -238,7 +238,7 @@ impl Topology {
     pub fn lowest_common_ancestor(&self, first: u32, second: u32) -> Option<u32> {
         let mut node = first;
         while !self.contains(node, second) {
-            let far = self.places().jumps[node as usize];
+            let far = self.traversal().jumps[node as usize];
             // A root jumps to itself: then only its missing parent is left.
             node = if far == node || self.contains(far, second) { self.parent(node)? } else { far };
         }
@@ -295,7 +295,7 @@ fn cycle(parents: &[u32]) -> String {
     let mut seen = vec![0_usize; parents.len()];
     for start in 0..parents.len() {
         let mut node = start;
-        while seen[node] == 0 && parents[node] != NONE {
+        while seen[node] == 0 && parents[node] != NO_PARENT {
             seen[node] = start + 1;
             node = parents[node] as usize;
         }

@@ -2,18 +2,18 @@
 
 use std::ops::Range;
 
-use super::select::{Ties, Top};
+use super::top::{Ties, Top};
 use crate::check::{column, mask_length};
 use crate::simd::{BLOCK, wide};
-use crate::{Float, Result, par};
+use crate::{Float, Result, thread_pool};
 
 /// Scores by which it is guessed between which two the last chosen one lies.
 const SAMPLE: usize = 1 << 14;
 
 /// Scores of which it is seen at once that none is near.
-const FEW: usize = 8;
+const SCORES_PER_CHECK: usize = 8;
 
-/// What [`top`](super::top) chooses of rows that are all in one group.
+/// Choose rows as [`top`](super::top), if all are in one group.
 ///
 /// ```
 /// use agentrl_compute::weight::{Amount, Ties, Top, best};
@@ -33,12 +33,12 @@ pub fn best<T: Float>(name: &str, scores: &[T], valid: Option<&[bool]>, options:
 
 /// The same of a column that is known to be fine.
 pub(super) fn best_of_checked<T: Float>(scores: &[T], valid: Option<&[bool]>, options: &Top) -> Result<Vec<bool>> {
-    let rows = Rows { scores, valid, sign: if options.largest { -1.0 } else { 1.0 } };
+    let rows = SignedScores { scores, valid, sign: if options.largest { -1.0 } else { 1.0 } };
     let votes = valid.map_or(scores.len(), |valid| valid.iter().filter(|&&valid| valid).count());
     let mut chosen = vec![false; scores.len()];
     let Some(place) = options.amount.of(votes).checked_sub(1) else { return Ok(chosen) };
     let last = rows.at(place, votes)?;
-    par::fill(&mut chosen, |start, piece| {
+    thread_pool::fill(&mut chosen, |start, piece| {
         let mut numbers = [0.0; BLOCK];
         for (block, chosen) in (start..).step_by(BLOCK).zip(piece.chunks_mut(BLOCK)) {
             let numbers = &mut numbers[..chosen.len()];
@@ -60,7 +60,7 @@ pub(super) fn best_of_checked<T: Float>(scores: &[T], valid: Option<&[bool]>, op
 
 /// The scores, the best of which are the smallest once they have the sign.
 #[derive(Clone, Copy, Debug)]
-struct Rows<'a, T> {
+struct SignedScores<'a, T> {
     scores: &'a [T],
     valid: Option<&'a [bool]>,
     sign: f64,
@@ -76,7 +76,7 @@ struct Last {
     chosen: usize,
 }
 
-impl<T: Float> Rows<'_, T> {
+impl<T: Float> SignedScores<'_, T> {
     fn counts(&self, row: usize) -> bool {
         self.valid.is_none_or(|valid| valid[row])
     }
@@ -119,7 +119,7 @@ impl<T: Float> Rows<'_, T> {
 
     /// How many scores are below the first of two, and those from there to the second.
     fn between(&self, low: f64, high: f64) -> Result<(usize, Vec<f64>)> {
-        let parts = par::each(par::pieces(self.scores.len()), |piece| {
+        let parts = thread_pool::map(thread_pool::pieces(self.scores.len()), |piece| {
             let (mut numbers, mut near, mut below) = ([0.0; BLOCK], Vec::new(), 0);
             for start in piece.clone().step_by(BLOCK) {
                 let rows = start..piece.end.min(start + BLOCK);
@@ -164,8 +164,8 @@ fn sort_out(numbers: &[f64], low: f64, high: f64, near: &mut Vec<f64>) -> usize 
     );
     // Where some are near, every number is written, and the next one over it if it is not: there is no branch to mistake.
     let (mut kept, mut found) = ([0.0; BLOCK + 1], 0);
-    for (numbers, marks) in numbers.chunks(FEW).zip(marks.as_chunks::<FEW>().0) {
-        if *marks != [false; FEW] {
+    for (numbers, marks) in numbers.chunks(SCORES_PER_CHECK).zip(marks.as_chunks::<SCORES_PER_CHECK>().0) {
+        if *marks != [false; SCORES_PER_CHECK] {
             for (&number, &near) in numbers.iter().zip(marks) {
                 kept[found] = number;
                 found += usize::from(near);

@@ -1,11 +1,11 @@
-//! What the sum over tokens is divided by.
+//! The denominator of the loss: the divisor of the sum over tokens.
 
 use crate::check::{finite, mask_length, same_length};
 use crate::group::{group_count, sums};
 use crate::names::choice;
 use crate::{Error, Result};
 
-/// What the sum over tokens is divided by, where `m` is a token's share (0 if untrained) and K the number of valid draws
+/// The divisor of the sum over tokens, where `m` is a token's share (0 if untrained) and K the number of valid draws
 /// with any `m > 0`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Denominator {
@@ -27,10 +27,10 @@ pub enum Denominator {
 }
 
 impl Denominator {
-    /// The denominator of a name; `constant` belongs to `"constant"`, and to `"sequence_mean_sum"` where it is given.
+    /// The denominator of a name; `constant` belongs to `"constant"`, and to `"sequence_mean_sum"` if it is given.
     ///
     /// # Errors
-    /// `InvalidInput` for a name that is none, a constant where none is used, or a missing one.
+    /// `InvalidInput` for a name that is none, a constant if none is used, or a missing one.
     pub fn from_name(name: &str, constant: Option<f64>) -> Result<Self> {
         let denominators = [
             ("token_mean", Self::TokenMean),
@@ -70,7 +70,7 @@ impl<'a> TokenUnits<'a> {
     }
 }
 
-/// What a token that counts once weighs in the loss, for each row of tokens; see [`Denominator`] for the formulas.
+/// Return the weight in the loss of a token that counts once, for each row of tokens; see [`Denominator`] for the formulas.
 ///
 /// Row `i` is a token, or several of one turn: it belongs to draw `units.draws[i]`, and its trained tokens count
 /// `shares[i]` in all (from [`shares`]); `valid` has one value for each draw. Rows without a share or of an invalid draw

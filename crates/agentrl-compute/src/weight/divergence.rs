@@ -3,8 +3,8 @@
 use super::ratios::{Ratios, kept};
 use crate::check::same_length;
 use crate::group::{Extent, Grid, total};
-use crate::simd::{BLOCK, Sum, exp_m1, wide};
-use crate::{Error, Float, Result, names, par};
+use crate::simd::{BLOCK, Summary, exp_m1, wide};
+use crate::{Error, Float, Result, names, thread_pool};
 
 names! {
     /// An estimate of the divergence of two policies at a token, of its log-ratio `d = log π - log μ`.
@@ -43,10 +43,10 @@ names! {
     }
 }
 
-/// What a token or row must not exceed to be trained.
+/// The bound that a token or row must not exceed to be trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrustRegion {
-    /// What is measured.
+    /// The divergence that is measured.
     pub divergence: Divergence,
     /// Over what.
     pub aggregate: Aggregate,
@@ -81,7 +81,7 @@ pub fn trust_region<T: Float>(ratios: &Ratios<'_, T>, region: &TrustRegion, out:
     ratios.check()?;
     same_length("out", out.len(), "log_ratios", ratios.log_ratios.len())?;
     let inside = |value: f64| least <= value && value <= most;
-    par::fill_rows(ratios.offsets, out, |rows, out| {
+    thread_pool::fill_rows(ratios.offsets, out, |rows, out| {
         let from = ratios.row(rows.start).start;
         for row in rows {
             let tokens = ratios.row(row);
@@ -145,9 +145,9 @@ pub struct Diagnostics {
 /// token takes part.
 pub fn importance_diagnostics<T: Float>(ratios: &Ratios<'_, T>) -> Result<Diagnostics> {
     ratios.check()?;
-    let rows = par::together(ratios.offsets.len() - 1, |row| ratios.offsets[row] as usize);
-    let rows = par::each(rows, |rows| Ok(rows.map(|row| ratios.sum(ratios.row(row))).collect::<Vec<_>>()))?;
-    let rows: Vec<Sum> = rows.into_iter().flatten().filter(|row| row.count > 0).collect();
+    let rows = thread_pool::row_pieces(ratios.offsets.len() - 1, |row| ratios.offsets[row] as usize);
+    let rows = thread_pool::map(rows, |rows| Ok(rows.map(|row| ratios.sum(ratios.row(row))).collect::<Vec<_>>()))?;
+    let rows: Vec<Summary> = rows.into_iter().flatten().filter(|row| row.count > 0).collect();
     if rows.is_empty() {
         return Err(Error::invalid("mask has no token that takes part; give at least one"));
     }
@@ -193,7 +193,7 @@ fn means_of_tokens<T: Float>(ratios: &Ratios<'_, T>, count: u64, least: f64, mos
         let (least, most) = (ends[0][term].min(ends[1][term]).min(0.0), ends[0][term].max(ends[1][term]).max(0.0));
         Grid::of(Extent { count, least, most, heaviest: 1.0 })
     });
-    let sums = par::each(par::pieces(ratios.log_ratios.len()), |piece| {
+    let sums = thread_pool::map(thread_pool::pieces(ratios.log_ratios.len()), |piece| {
         let (mut numbers, mut powers) = ([0.0; BLOCK], [0.0; BLOCK]);
         let mut sums = [0_i128; 4];
         for start in piece.clone().step_by(BLOCK) {

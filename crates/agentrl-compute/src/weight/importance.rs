@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::ratios::{MOST_LOG_RATIO, Ratios, cover};
 use crate::check::same_length;
 use crate::simd::{BLOCK, exp, wide};
-use crate::{Error, Float, Result, names, par};
+use crate::{Error, Float, Result, names, thread_pool};
 
 names! {
-    /// What shares one importance weight.
+    /// The tokens that share one importance weight.
     "level" Level {
         /// Each token: `ρ_t`.
         Token = "token",
@@ -28,7 +28,7 @@ names! {
 }
 
 names! {
-    /// What happens to weights beyond the bounds.
+    /// The action on weights beyond the bounds.
     "kind" Action {
         /// They become the bound (TIS).
         Truncate = "truncate",
@@ -44,7 +44,7 @@ names! {
 /// Options of [`importance_weights`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ImportanceOptions<'a> {
-    /// What shares one weight.
+    /// The tokens that share one weight.
     pub level: Level,
     /// Where steps begin and end, for the levels that have them; they must not cross rows.
     pub steps: Option<&'a [i64]>,
@@ -52,7 +52,7 @@ pub struct ImportanceOptions<'a> {
     pub at_least: Option<f64>,
     /// The largest weight within bounds.
     pub at_most: Option<f64>,
-    /// What happens beyond them.
+    /// The action on weights beyond them.
     pub action: Action,
 }
 
@@ -90,7 +90,7 @@ pub fn importance_weights<T: Float>(
     }
     check_steps(ratios, options)?;
     let bounds = Bounds { least, most, action: options.action };
-    par::fill_rows(ratios.offsets, out, |rows, out| {
+    thread_pool::fill_rows(ratios.offsets, out, |rows, out| {
         let from = ratios.row(rows.start).start;
         ratios.check_tokens(from..from + out.len())?;
         for row in rows {
@@ -110,7 +110,7 @@ pub fn importance_weights<T: Float>(
     })
 }
 
-/// What becomes of weights beyond their bounds.
+/// The action on weights beyond their bounds.
 #[derive(Debug)]
 struct Bounds {
     least: f64,

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{Action, Aggregate, Divergence, ImportanceOptions, Level, Ratios, TrustRegion, importance_diagnostics};
-use crate::{Result, par};
+use crate::{Result, thread_pool};
 
 const PLAIN: ImportanceOptions<'_> =
     ImportanceOptions { level: Level::Token, steps: None, at_least: None, at_most: None, action: Action::Truncate };
@@ -65,8 +65,9 @@ fn beyond_the_bounds() -> Result<()> {
 /// Rows of several pieces, one of them longer than a piece; f32 rounds what f64 gives.
 #[test]
 fn any_number_of_threads_gives_the_same_bits() -> Result<()> {
-    let offsets = [0, 7, 7, 2 * par::PIECE as i64, 2 * par::PIECE as i64 + 5, 3 * par::PIECE as i64];
-    let tokens = 3 * par::PIECE as u64;
+    let offsets =
+        [0, 7, 7, 2 * thread_pool::PIECE as i64, 2 * thread_pool::PIECE as i64 + 5, 3 * thread_pool::PIECE as i64];
+    let tokens = 3 * thread_pool::PIECE as u64;
     let log_ratios: Vec<f32> = (0..tokens).map(|token| (crate::rng::uniform(5, token) - 0.5) as f32).collect();
     let mask: Vec<bool> = (0..tokens).map(|token| crate::rng::uniform(6, token) < 0.8).collect();
     let wide: Vec<f64> = log_ratios.iter().copied().map(f64::from).collect();
@@ -77,7 +78,7 @@ fn any_number_of_threads_gives_the_same_bits() -> Result<()> {
     let options = ImportanceOptions { level: Level::Prefix, at_most: Some(2.0), ..PLAIN };
     let mut expected = None;
     for threads in [1, 2, 4] {
-        par::set_threads(threads)?;
+        thread_pool::set_threads(threads)?;
         let mut weights = vec![0.0; log_ratios.len()];
         super::importance_weights(&ratios, &options, &mut weights)?;
         let found = (weights, trust_region(&wide, &region)?, importance_diagnostics(&wide)?);

@@ -14,6 +14,7 @@ mod importance_tests;
 mod ratios;
 mod select;
 mod shares;
+mod top;
 
 pub use best::best;
 pub use conflict::{Conflicts, conflict_tokens};
@@ -21,5 +22,6 @@ pub use denominator::{Denominator, TokenUnits, mean_of_means, token_weights, wei
 pub use divergence::{Aggregate, Diagnostics, Divergence, TrustRegion, importance_diagnostics, trust_region};
 pub use importance::{Action, ImportanceOptions, Level, importance_weights};
 pub use ratios::Ratios;
-pub use select::{AboveQuantile, Amount, Quota, Rounding, Ties, Top, above_quantile, max_variance_subset, quota, top};
+pub use select::{AboveQuantile, Quota, above_quantile, max_variance_subset, quota, top};
 pub use shares::{Shared, shares};
+pub use top::{Amount, Rounding, Ties, Top};

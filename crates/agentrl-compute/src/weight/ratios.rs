@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::check::{column, finite_piece, same_length};
 use crate::ragged::Ragged;
-use crate::simd::{BLOCK, LANES, Lanes, Sum, add, keep};
+use crate::simd::{BLOCK, SUMMARIES, Summaries, Summary, add, keep};
 use crate::{Error, Float, Result};
 
 /// Log-ratios are kept within ± this before they are exponentiated, as verl does.
@@ -34,7 +34,7 @@ impl<T: Float> Ratios<'_, T> {
         cover("offsets", self.offsets, self.log_ratios.len())
     }
 
-    /// Some tokens must have numbers where they take part.
+    /// Check that tokens that take part have numbers.
     pub(super) fn check_tokens(&self, tokens: Range<usize>) -> Result<()> {
         finite_piece("log_ratios", self.log_ratios, self.mask, tokens)
     }
@@ -66,7 +66,7 @@ impl<T: Float> Ratios<'_, T> {
             let found = self.sum(tokens);
             return (found.total, found.count);
         }
-        let (mut numbers, mut sums, count) = ([0.0; BLOCK], [0.0; LANES], tokens.len() as u64);
+        let (mut numbers, mut sums, count) = ([0.0; BLOCK], [0.0; SUMMARIES], tokens.len() as u64);
         for few in self.log_ratios[tokens].chunks(BLOCK) {
             T::read(few, &mut numbers[..few.len()]);
             add(&numbers[..few.len()], &mut sums);
@@ -74,10 +74,10 @@ impl<T: Float> Ratios<'_, T> {
         (sums.iter().sum(), count)
     }
 
-    /// What is known of the log-ratios of a range.
-    pub(super) fn sum(&self, tokens: Range<usize>) -> Sum {
+    /// Sum, count and range of the log-ratios of some tokens.
+    pub(super) fn sum(&self, tokens: Range<usize>) -> Summary {
         let mut numbers = [0.0; BLOCK];
-        let mut lanes = Lanes::NONE;
+        let mut lanes = Summaries::EMPTY;
         for start in tokens.clone().step_by(BLOCK) {
             let tokens = start..tokens.end.min(start + BLOCK);
             let numbers = &mut numbers[..tokens.len()];

@@ -1,93 +1,13 @@
 //! From scores to masks: which rows or tokens of each group are chosen.
 
 use super::best::best_of_checked;
-use crate::check::{column, mask_length, same_length, within};
+use super::top::{Amount, Ties, Top};
+use crate::check::{column, mask_length, same_length};
 use crate::group::{Columns, group_count, quantile};
 use crate::members::Members;
 use crate::quantile::Interpolation;
 use crate::rng::structural_seed;
-use crate::{Error, Float, Result, names, par};
-
-names! {
-    /// How a part of a number of rows becomes whole.
-    "rounding" Rounding {
-        /// Down.
-        Floor = "floor",
-        /// Up.
-        Ceil = "ceil",
-        /// To the nearest; halves to even.
-        Nearest = "nearest",
-    }
-}
-
-/// How many rows of a group.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Amount {
-    /// So many, or all if there are fewer.
-    Count(usize),
-    /// A part of the valid rows, at least `at_least` of them.
-    Fraction {
-        /// From 0 to 1.
-        fraction: f64,
-        /// How the part becomes whole.
-        rounding: Rounding,
-        /// The least number, where there are as many.
-        at_least: usize,
-    },
-}
-
-impl Amount {
-    /// The amount of a count or a fraction, exactly one of which is given.
-    ///
-    /// # Errors
-    /// `InvalidInput` for both or none, or a fraction outside [0, 1].
-    pub fn from_options(count: Option<usize>, fraction: Option<f64>, rounding: &str, at_least: usize) -> Result<Self> {
-        match (count, fraction) {
-            (Some(count), None) => Ok(Self::Count(count)),
-            (None, Some(fraction)) => {
-                within("fraction", fraction, 0.0, 1.0)?;
-                Ok(Self::Fraction { fraction, rounding: Rounding::from_name(rounding)?, at_least })
-            }
-            _ => Err(Error::invalid("count and fraction name the same thing; give exactly one of them")),
-        }
-    }
-
-    pub(super) fn of(self, rows: usize) -> usize {
-        match self {
-            Self::Count(count) => count.min(rows),
-            Self::Fraction { fraction, rounding, at_least } => {
-                let part = fraction * rows as f64;
-                let part = match rounding {
-                    Rounding::Floor => part.floor(),
-                    Rounding::Ceil => part.ceil(),
-                    Rounding::Nearest => part.round_ties_even(),
-                };
-                (part as usize).max(at_least).min(rows)
-            }
-        }
-    }
-}
-
-names! {
-    /// What happens to rows that equal the last chosen one.
-    "ties" Ties {
-        /// Earlier rows are chosen first, so that the number is exact.
-        First = "first",
-        /// All are chosen.
-        All = "all",
-    }
-}
-
-/// Options of [`top`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Top {
-    /// How many rows of each group.
-    pub amount: Amount,
-    /// Whether those with the largest scores, or with the smallest.
-    pub largest: bool,
-    /// What happens to rows that equal the last chosen one.
-    pub ties: Ties,
-}
+use crate::{Float, Result, thread_pool};
 
 /// The rows of each group with the largest scores, or the smallest. Every row counts once. O(n).
 ///
@@ -163,7 +83,7 @@ pub fn above_quantile<T: Float>(columns: &Columns<'_, T>, options: &AboveQuantil
     let columns = Columns { weights: None, units: None, ..*columns };
     let thresholds = quantile(&columns, options.q, options.interpolation)?;
     let mut chosen = vec![false; columns.values.len()];
-    par::fill(&mut chosen, |start, piece| {
+    thread_pool::fill(&mut chosen, |start, piece| {
         for (row, chosen) in (start..).zip(piece) {
             let (score, threshold) = (columns.values[row].to_f64(), thresholds[columns.groups[row] as usize]);
             let above = if options.strict { score > threshold } else { score >= threshold };
@@ -174,9 +94,9 @@ pub fn above_quantile<T: Float>(columns: &Columns<'_, T>, options: &AboveQuantil
     Ok(chosen)
 }
 
-/// The rows of each group whose scores have the largest variance among all choices of so many: the lowest `i` and the highest
-/// `count - i`, for the best `i`. Equal scores: the first rows. O(n log n). Sources: PODS, arXiv:2504.13818; D3S,
-/// arXiv:2509.22115.
+/// Choose the rows of each group whose scores have the largest variance among all choices of that number: the lowest `i` and
+/// the highest `count - i`, for the best `i`. Equal scores: the first rows. O(n log n). Sources: PODS, arXiv:2504.13818;
+/// D3S, arXiv:2509.22115.
 ///
 /// ```
 /// use agentrl_compute::group::Columns;
@@ -225,14 +145,14 @@ pub fn max_variance_subset(columns: &Columns<'_, f64>, amount: Amount) -> Result
 pub struct Quota {
     /// How many rows of each group are chosen.
     pub target: usize,
-    /// The least number of failures and of successes, where there are as many.
+    /// The least number of failures and of successes, if there are as many.
     pub at_least: (usize, usize),
     /// The seed by which failures are chosen; without one, the first ones.
     pub seed: Option<u64>,
 }
 
-/// So many rows of each group, successes and failures in about their proportion: the successes with the smallest penalty and
-/// failures without preference (Resample-on-Correct of rStar2-Agent, arXiv:2508.20722).
+/// Choose `target` rows of each group, successes and failures in about their proportion: the successes with the smallest
+/// penalty and failures without preference (Resample-on-Correct of rStar2-Agent, arXiv:2508.20722).
 ///
 /// Where both kinds would fall to their minimum, all rows are chosen; of a group with fewer rows than `target`, none.
 ///
@@ -289,7 +209,7 @@ fn choose(columns: &Columns<'_, f64>, pick: impl Fn(&[u32]) -> Vec<u32> + Sync) 
     mask_length(valid, name, scores.len())?;
     column(name, scores, name, scores.len(), valid)?;
     let members = Members::of(groups, group_count("groups", groups)?, valid);
-    let picked = par::each(members.pieces(), |groups| {
+    let picked = thread_pool::map(members.pieces(), |groups| {
         Ok(groups.flat_map(|group| pick(members.rows(group))).collect::<Vec<_>>())
     })?;
     let mut chosen = vec![false; scores.len()];
@@ -300,27 +220,9 @@ fn choose(columns: &Columns<'_, f64>, pick: impl Fn(&[u32]) -> Vec<u32> + Sync) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
     use crate::group::testing::{Group, masked_groups};
     use proptest::prelude::*;
-
-    #[test]
-    fn names_and_amounts() -> Result<()> {
-        let message = |result: Result<Amount>| result.map_or_else(|error| error.to_string(), |_| "fine".to_owned());
-        assert!(message(Amount::from_options(None, None, "floor", 0)).starts_with("count and fraction"));
-        assert!(message(Amount::from_options(Some(1), Some(0.5), "floor", 0)).starts_with("count and fraction"));
-        assert_eq!(
-            message(Amount::from_options(None, Some(1.5), "floor", 0)),
-            "fraction is 1.5; give a number from 0 to 1"
-        );
-        assert!(message(Amount::from_options(None, Some(0.5), "half", 0)).starts_with("rounding is \"half\""));
-        for (rounding, expected) in [("floor", 2), ("ceil", 3), ("nearest", 2)] {
-            assert_eq!(Amount::from_options(None, Some(0.5), rounding, 0)?.of(5), expected);
-        }
-        assert_eq!(Amount::from_options(None, Some(0.0), "floor", 1)?.of(5), 1);
-        assert_eq!(Amount::from_options(None, Some(0.0), "floor", 1)?.of(0), 0);
-        assert!(Ties::from_name("some").is_err());
-        Ok(())
-    }
 
     #[test]
     fn equal_scores() -> Result<()> {

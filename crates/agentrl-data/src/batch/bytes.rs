@@ -10,7 +10,7 @@ use super::{Batch, Level, NextIds};
 use crate::schema::Table;
 use crate::{Check, Error, Result, ipc};
 
-/// What the first part says of the others.
+/// The header: the first part, which describes the others.
 #[derive(Serialize, Deserialize)]
 struct Header {
     base: NextIds,
@@ -18,7 +18,7 @@ struct Header {
     computed: usize,
     /// Hashes of the blobs whose contents are the last parts.
     blobs: Vec<[u8; 32]>,
-    /// What components remember.
+    /// The state of components.
     state: String,
 }
 
@@ -28,7 +28,7 @@ impl Batch {
         self.to_bytes_with(&mut || Ok(()))
     }
 
-    /// [`Batch::to_bytes`], which calls `check` between the parts and ends where that is an error.
+    /// [`Batch::to_bytes`], which calls `check` between the parts and ends if that is an error.
     pub fn to_bytes_with(&self, check: Check<'_>) -> Result<Vec<Vec<u8>>> {
         let mut computed = Vec::new();
         for level in [Level::Draw, Level::Step, Level::NodeToken] {
@@ -56,7 +56,7 @@ impl Batch {
         Self::from_bytes_with(parts, &mut || Ok(()))
     }
 
-    /// [`Batch::from_bytes`], which calls `check` between the parts and ends where that is an error.
+    /// [`Batch::from_bytes`], which calls `check` between the parts and ends if that is an error.
     pub fn from_bytes_with(parts: &[Buffer], check: Check<'_>) -> Result<Self> {
         let few = || {
             let (found, least) = (parts.len(), Table::COUNT + 1);

@@ -3,146 +3,16 @@
 use std::sync::Arc;
 
 use agentrl_compute::keys;
-use agentrl_compute::names;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, Float64Type, Int32Type, Int64Type, UInt8Type, UInt32Type};
+use arrow_array::types::{Float32Type, Int32Type, Int64Type, UInt8Type, UInt32Type};
 use arrow_array::{Array, ArrayRef, Float32Array, ListArray, RecordBatch, UInt32Array};
 use arrow_schema::DataType;
 
-use super::{Batch, i32s, i64s, lists, u8s};
+use super::Batch;
+use super::arrays::{array, i32s, i64s, lists, u8s};
+use super::column::{Column, Level, Numbers};
 use crate::schema::{FLAG_UNTRAINED, Kind};
 use crate::{Error, ErrorKind, Result, arrow_bug, facts};
-
-names! {
-    /// What one value of a column belongs to.
-    "level" Level {
-        /// A use of a trajectory in the batch.
-        Draw = "draw",
-        /// A step of a draw.
-        Step = "step",
-        /// An action token of a step of a draw.
-        Token = "token",
-        /// A stored token, however many draws share it.
-        NodeToken = "node_token",
-    }
-}
-
-/// Values of a column.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Numbers {
-    /// 32-bit floats; NaN where unknown.
-    F32(Vec<f32>),
-    /// 64-bit floats; NaN where unknown.
-    F64(Vec<f64>),
-    /// 64-bit integers.
-    I64(Vec<i64>),
-    /// 32-bit integers.
-    I32(Vec<i32>),
-    /// Unsigned 32-bit integers.
-    U32(Vec<u32>),
-    /// Small codes and truth values.
-    U8(Vec<u8>),
-}
-
-/// Applies one expression to the vector of any kind of [`Numbers`].
-macro_rules! each {
-    ($numbers:expr, $values:ident => $body:expr) => {
-        match $numbers {
-            Numbers::F32($values) => Numbers::F32($body),
-            Numbers::F64($values) => Numbers::F64($body),
-            Numbers::I64($values) => Numbers::I64($body),
-            Numbers::I32($values) => Numbers::I32($body),
-            Numbers::U32($values) => Numbers::U32($body),
-            Numbers::U8($values) => Numbers::U8($body),
-        }
-    };
-}
-
-impl Numbers {
-    /// Number of values.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::F32(values) => values.len(),
-            Self::F64(values) => values.len(),
-            Self::I64(values) => values.len(),
-            Self::I32(values) => values.len(),
-            Self::U32(values) => values.len(),
-            Self::U8(values) => values.len(),
-        }
-    }
-
-    /// Whether there is no value.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The values at some indices.
-    pub(crate) fn gather(&self, indices: impl Iterator<Item = usize>) -> Self {
-        each!(self, values => indices.map(|index| values[index]).collect())
-    }
-
-    /// Each value once for every element of its row.
-    pub(super) fn repeat(&self, offsets: &[i64]) -> Self {
-        each!(self, values => {
-            let mut repeated = Vec::with_capacity(offsets.last().map_or(0, |&last| last as usize));
-            for (&value, pair) in values.iter().zip(offsets.windows(2)) {
-                repeated.extend(std::iter::repeat_n(value, (pair[1] - pair[0]) as usize));
-            }
-            repeated
-        })
-    }
-
-    /// The values of some ranges, one behind the other, `count` in all.
-    fn joined(&self, ranges: impl Iterator<Item = std::ops::Range<usize>>, count: usize) -> Self {
-        each!(self, values => {
-            let mut joined = Vec::with_capacity(count);
-            ranges.for_each(|range| joined.extend_from_slice(&values[range]));
-            joined
-        })
-    }
-
-    /// The array's values; integers with nulls have no number to stand for the unknown and are refused.
-    pub(crate) fn from_array(name: &str, array: &dyn Array) -> Result<Self> {
-        let nulls = array.null_count();
-        let numbers = match array.data_type() {
-            DataType::Float32 => {
-                let values = array.as_primitive::<Float32Type>();
-                return Ok(Self::F32(values.iter().map(|value| value.unwrap_or(f32::NAN)).collect()));
-            }
-            DataType::Float64 => {
-                let values = array.as_primitive::<Float64Type>();
-                return Ok(Self::F64(values.iter().map(|value| value.unwrap_or(f64::NAN)).collect()));
-            }
-            DataType::Int64 => Self::I64(array.as_primitive::<Int64Type>().values().to_vec()),
-            DataType::Int32 => Self::I32(array.as_primitive::<Int32Type>().values().to_vec()),
-            DataType::UInt32 => Self::U32(array.as_primitive::<UInt32Type>().values().to_vec()),
-            DataType::UInt8 => Self::U8(array.as_primitive::<UInt8Type>().values().to_vec()),
-            other => {
-                return Err(Error::invalid(format!(
-                    "column {name:?} holds {other}, not numbers; ask for keys({name:?}, …) or read its table"
-                )));
-            }
-        };
-        if nulls > 0 {
-            return Err(Error::invalid(format!(
-                "column {name:?} is unknown (null) in {nulls} of {} rows; read its table in Polars instead",
-                array.len()
-            )));
-        }
-        Ok(numbers)
-    }
-}
-
-/// A column computed for a batch.
-#[derive(Clone, Debug)]
-pub struct Column {
-    /// Name, in the field's terms.
-    pub name: String,
-    /// What its values belong to.
-    pub level: Level,
-    /// One value for each row of the level.
-    pub values: Arc<Numbers>,
-}
 
 impl Batch {
     /// Number of rows of a level.
@@ -232,7 +102,7 @@ impl Batch {
         let Numbers::U8(mut mask) = self.to_tokens(&of_nodes) else {
             return Err(Error::internal("the mask of trainable tokens is of another type"));
         };
-        let flags = super::array(self.steps(), "flags")?.as_primitive::<UInt32Type>();
+        let flags = array(self.steps(), "flags")?.as_primitive::<UInt32Type>();
         for (step, &row) in self.layout.step_rows.iter().enumerate() {
             if flags.value(row) & FLAG_UNTRAINED != 0 {
                 mask[self.layout.tokens_of(step..step + 1)].fill(0);
@@ -353,7 +223,7 @@ impl Batch {
     }
 
     /// `reward.<name>`: one of the components in `rewards`, of trajectories at the level of draws and of steps below it;
-    /// null where a row has none.
+    /// null if a row has none.
     fn reward_component(&self, name: &str, level: Level) -> Option<Result<ArrayRef>> {
         let component = name.strip_prefix("reward.")?;
         let (table, rows) = match level {
@@ -411,7 +281,7 @@ impl Batch {
                     Numbers::U8(out)
                 }
                 "inverse_temperature" => {
-                    let sampling = super::array(nodes, "sampling")?.as_struct();
+                    let sampling = array(nodes, "sampling")?.as_struct();
                     let temperatures = sampling.column(0).as_primitive::<Float32Type>();
                     // Tokens whose sampling is not recorded are scored by the model's own distribution.
                     let inverse = (0..nodes.num_rows()).map(|row| {
@@ -458,7 +328,7 @@ fn row_span(list: &ListArray, row: usize) -> std::ops::Range<usize> {
     list.value_offsets()[row] as usize..list.value_offsets()[row + 1] as usize
 }
 
-/// One float for each token of each node, NaN where the node has none.
+/// One float for each token of each node, NaN if the node has none.
 fn spread(list: &ListArray, offsets: &[i64]) -> Vec<f32> {
     let values = list.values().as_primitive::<Float32Type>().values();
     let mut out = Vec::with_capacity(offsets.last().map_or(0, |&last| last as usize));

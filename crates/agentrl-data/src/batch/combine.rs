@@ -69,7 +69,7 @@ impl Batch {
     }
 
     /// The computed columns of a level as a table, keyed by ids: `draw_id`, `draw_id` and `step`, or `node_id`.
-    /// Token values are lists, one per step or per node. `None` where nothing was computed.
+    /// Token values are lists, one per step or per node. `None` if nothing was computed.
     pub fn computed_table(&self, level: Level) -> Result<Option<RecordBatch>> {
         let layout = &self.layout;
         let wanted = |column: &&Column| match level {

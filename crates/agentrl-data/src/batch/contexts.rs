@@ -1,4 +1,4 @@
-//! The contexts of a batch: the tokens that a model read, before each step and behind the last.
+//! The contexts of a batch: the tokens that a model read, before each step and after the last.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int32Type;

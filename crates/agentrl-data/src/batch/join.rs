@@ -1,4 +1,5 @@
-//! Stored trajectories that join a batch: each says where it votes, whether it is trained, and whose place it takes.
+//! Stored trajectories that join a batch: each with the group in which it votes, whether it is trained, and the draw that it
+//! replaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ pub const OWN: i64 = -1;
 /// In [`JoinedDraws::votes_in`]: a group of its own, with all draws that have the same number in `new_group`.
 pub const NEW: i64 = -2;
 
-/// What joins a batch, one value a draw.
+/// Draws that join a batch, one value a draw.
 #[derive(Clone, Copy, Debug)]
 pub struct JoinedDraws<'a> {
     /// The trajectories, which the stored batch has; or -1 - i: that of draw i of the batch itself, once more.
@@ -45,7 +46,7 @@ pub struct JoinedDraws<'a> {
 
 impl Batch {
     /// The batch with draws of stored trajectories. Rows of the store are appended; a draw that is replaced goes, its
-    /// trajectory stays. Columns computed for draws are carried over, and are missing (NaN, -1, or 0 where neither can be)
+    /// trajectory stays. Columns computed for draws are carried over, and are missing (NaN, -1, or 0 if neither can be)
     /// in the new ones, as columns of the new draws are in the others; those of steps and tokens are left out.
     ///
     /// # Errors

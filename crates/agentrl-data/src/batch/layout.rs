@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use arrow_array::{Array, Int32Array, Int64Array, RecordBatch};
 
-use super::{i32s, i64s, lists};
+use super::arrays::{i32s, i64s, lists};
 use crate::schema::Table;
 use crate::{Check, Error, ErrorKind, Result};
 
@@ -217,7 +217,7 @@ impl Layout {
 /// The tables of a batch, to be looked up by id.
 pub(crate) struct Index<'a> {
     nodes: Nodes<'a>,
-    steps: Steps<'a>,
+    steps: StepColumns<'a>,
     trajectories: &'a [i64],
     leaves: &'a Int64Array,
     leaf_ends: &'a Int32Array,
@@ -228,7 +228,7 @@ impl<'a> Index<'a> {
         let trajectories = &tables[Table::Trajectories as usize];
         Ok(Self {
             nodes: Nodes::new(&tables[Table::Nodes as usize])?,
-            steps: Steps::new(&tables[Table::Steps as usize])?,
+            steps: StepColumns::new(&tables[Table::Steps as usize])?,
             trajectories: ascending(trajectories, "trajectory_id", Table::Trajectories)?,
             leaves: i64s(trajectories, "leaf_node_id")?,
             leaf_ends: i32s(trajectories, "leaf_end")?,
@@ -324,14 +324,14 @@ impl<'a> Nodes<'a> {
     }
 }
 
-struct Steps<'a> {
+struct StepColumns<'a> {
     trajectories: &'a [i64],
     first_nodes: &'a Int64Array,
     last_nodes: &'a Int64Array,
     ends: &'a Int32Array,
 }
 
-impl<'a> Steps<'a> {
+impl<'a> StepColumns<'a> {
     fn new(rows: &'a RecordBatch) -> Result<Self> {
         let trajectories = i64s(rows, "trajectory_id")?.values();
         if !trajectories.is_sorted() {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     proptest! {
-        /// Runs say of every token what a number for each would.
+        /// Runs give the same numbers as one for each token.
         #[test]
         fn runs_are_a_number_for_each_token(
             runs in prop::collection::vec((0_i64..100, 0_i32..100, 0_usize..5), 0..20),

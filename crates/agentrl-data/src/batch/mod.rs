@@ -1,6 +1,8 @@
 //! The frozen, immutable form: Arrow tables cut to one iteration's draws, and columns computed for them.
 
+mod arrays;
 mod bytes;
+mod column;
 mod columns;
 mod combine;
 mod contexts;
@@ -16,10 +18,9 @@ mod weights;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::{Array, Int32Array, Int64Array, ListArray, RecordBatch, UInt8Array};
+use arrow_array::RecordBatch;
 
-pub use columns::{Column, Level, Numbers};
+pub use column::{Column, Level, Numbers};
 pub use contexts::Contexts;
 pub use credit::TokenCredit;
 pub use join::{JoinedDraws, NEW, OWN};
@@ -28,6 +29,8 @@ pub use plan::{PackLayout, Plan, PlanOptions};
 pub use rows::NewDraws;
 pub use tree::Tree;
 pub use weights::TokenWeights;
+
+pub(crate) use arrays::{array, i32s, i64s, lists, u8s};
 
 use crate::facts::{self, Facts};
 use crate::schema::{ENTROPIES, REWARD_COMPONENTS, Table};
@@ -52,12 +55,12 @@ pub struct NextIds {
 pub struct Batch {
     tables: [RecordBatch; Table::COUNT],
     columns: Vec<Column>,
-    /// What made the computed columns: recipe, options, version.
+    /// The source of the computed columns: recipe, options, version.
     source: BTreeMap<String, String>,
     layout: Arc<Layout>,
     base: NextIds,
     blobs: Blobs,
-    /// What components remember, as JSON; empty where nothing does.
+    /// The state of components as JSON; empty if there is none.
     state: Arc<str>,
 }
 
@@ -70,7 +73,7 @@ impl Batch {
         Self::new_with(tables, &mut || Ok(()))
     }
 
-    /// [`Batch::new`], which calls `check` between its steps and ends where that is an error.
+    /// [`Batch::new`], which calls `check` between its steps and ends if that is an error.
     pub fn new_with(tables: [RecordBatch; Table::COUNT], check: Check<'_>) -> Result<Self> {
         for (table, rows) in Table::ALL.into_iter().zip(&tables) {
             let found = rows.schema();
@@ -126,7 +129,7 @@ impl Batch {
         self.table(Table::Tasks)
     }
 
-    /// What planners decided.
+    /// Decisions of planners.
     pub fn decisions(&self) -> &RecordBatch {
         self.table(Table::Decisions)
     }
@@ -136,7 +139,7 @@ impl Batch {
         self.draws().num_rows()
     }
 
-    /// Names of the components of `rewards`, where they have names.
+    /// Names of the components of `rewards`, if they have names.
     pub fn reward_components(&self) -> Result<Option<Vec<String>>> {
         let schema = self.steps().schema();
         let names = schema.metadata().get(REWARD_COMPONENTS).map(|names| serde_json::from_str(names));
@@ -190,7 +193,7 @@ impl Batch {
         Self { blobs, ..self.clone() }
     }
 
-    /// What the components that made its columns remember, as JSON; empty where nothing does.
+    /// Return the state of the components that made its columns, as JSON; empty if there is none.
     pub fn state(&self) -> &str {
         &self.state
     }
@@ -214,25 +217,4 @@ impl Batch {
 pub(crate) fn hex(hash: &[u8; 32]) -> String {
     let digits = hash.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)).collect()
-}
-
-pub(crate) fn array<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a dyn Array> {
-    let missing = || Error::new(ErrorKind::NotFound, format!("the table has no column {name:?}"));
-    rows.column_by_name(name).map(AsRef::as_ref).ok_or_else(missing)
-}
-
-pub(crate) fn i64s<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a Int64Array> {
-    Ok(array(rows, name)?.as_primitive())
-}
-
-pub(crate) fn i32s<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a Int32Array> {
-    Ok(array(rows, name)?.as_primitive())
-}
-
-pub(crate) fn u8s<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a UInt8Array> {
-    Ok(array(rows, name)?.as_primitive())
-}
-
-pub(crate) fn lists<'a>(rows: &'a RecordBatch, name: &str) -> Result<&'a ListArray> {
-    Ok(array(rows, name)?.as_list())
 }

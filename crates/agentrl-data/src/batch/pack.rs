@@ -28,7 +28,7 @@ pub struct PackArrays<'a> {
     pub input_ids: &'a mut [i64],
     /// Position of each token on its path, `[T]`.
     pub position_ids: &'a mut [i64],
-    /// Row behind those that may attend to each token: the end of its subtree or of its sequence, `[T]`.
+    /// Row after those that may attend to each token: the end of its subtree or of its sequence, `[T]`.
     pub subtree_end: &'a mut [i32],
     /// Where each sequence or tree begins, and `T` last, `[S + 1]`.
     pub cu_seqlens: &'a mut [i32],
@@ -65,7 +65,7 @@ pub struct PlannedPack {
     pub pair_tokens: Vec<i64>,
 }
 
-/// A pack of a plan: where everything will lie.
+/// A pack of a plan: the layout of its arrays.
 #[derive(Debug)]
 pub struct LaidOut<'a> {
     plan: &'a Plan,
@@ -161,7 +161,7 @@ impl LaidOut<'_> {
         Ok(pack)
     }
 
-    /// Writes the pack into arrays that are as long as [`LaidOut::sizes`] says.
+    /// Write the pack into arrays of the lengths in [`LaidOut::sizes`].
     pub fn fill(&self, out: &mut PackArrays<'_>) -> Result<()> {
         let paths = self.plan.paths()?;
         out.pair_offsets[0] = 0;

@@ -26,7 +26,7 @@ names! {
     }
 }
 
-/// What [`Batch::plan`] needs to know.
+/// Options of [`Batch::plan`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PlanOptions<'a> {
     /// Draws whose paths are run.
@@ -224,7 +224,7 @@ fn first_of_pairs(pairs: &Pairs, sequences: &[Sequence], packs: &[Vec<usize>]) -
     first
 }
 
-/// What belongs to the tokens of each node beside their numbers: 0, or the same number for the same images.
+/// Number of the images of each node: 0, or the same number for the same images.
 fn images(batch: &Batch) -> Result<Vec<u32>> {
     let column = lists(batch.nodes(), "blobs")?;
     let mut known = BTreeMap::new();
@@ -238,7 +238,7 @@ fn images(batch: &Batch) -> Result<Vec<u32>> {
     Ok((0..column.len()).map(|row| if holds(row) { number(row) } else { 0 }).collect())
 }
 
-/// The sequences by what the model reads: equal tokens behind equal tokens are one, stored once or not.
+/// The sequences as the model reads them: equal tokens after equal tokens are one, stored once or not.
 pub(super) struct Paths<'a> {
     batch: &'a Batch,
     sequences: &'a [Sequence],

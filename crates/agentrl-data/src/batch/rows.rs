@@ -14,7 +14,7 @@ use super::{Batch, Column, Level, NextIds, Numbers, i32s, i64s, u8s};
 use crate::schema::{OldLogprob, REWARD_COMPONENTS, Role, Source, Table};
 use crate::{Check, Error, Result, arrow_bug, facts};
 
-/// What [`Batch::draw`] draws, and why.
+/// Options of [`Batch::draw`].
 #[derive(Clone, Copy, Debug)]
 pub struct NewDraws<'a> {
     /// The trajectories, each of which the batch has; one can be drawn into several groups.
@@ -23,9 +23,9 @@ pub struct NewDraws<'a> {
     pub group_ids: Option<&'a [i64]>,
     /// `fresh`, `replay`, `expert`, `failed` or `imagined`.
     pub source: &'a str,
-    /// How probable each draw was, where that is known.
+    /// The probability of each draw, if it is known.
     pub probability: Option<&'a [f64]>,
-    /// What the ratio's denominator is: `behaviour`, `recomputed` or `none`.
+    /// The ratio's denominator: `behaviour`, `recomputed` or `none`.
     pub old_logprob: &'a str,
     /// Why, in words.
     pub reason: Option<&'a str>,
@@ -75,7 +75,7 @@ impl Batch {
         Ok(next.max(self.base))
     }
 
-    /// The rows of several batches as one. Ids of each part's new rows are moved behind those of the parts before it;
+    /// Join the rows of several batches. Ids of each part's new rows are moved after those of the parts before it;
     /// rows that are in a store already keep theirs, come first, and are kept once, whichever parts bring them.
     ///
     /// A computed column is kept where every part has it.
@@ -83,7 +83,7 @@ impl Batch {
         Self::concat_with(parts, &mut || Ok(()))
     }
 
-    /// [`Batch::concat`], which calls `check` between its steps and ends where that is an error.
+    /// [`Batch::concat`], which calls `check` between its steps and ends if that is an error.
     pub fn concat_with(parts: &[Self], check: Check<'_>) -> Result<Self> {
         let base = parts.iter().fold(NextIds::default(), |base, part| base.max(part.base));
         let mut next = base;
@@ -125,7 +125,7 @@ impl Batch {
         Ok(batch)
     }
 
-    /// The batch with more draws of trajectories that it has, behind the draws it has. A trajectory can be drawn into
+    /// Return the batch with more draws of its trajectories, after the draws it has. A trajectory can be drawn into
     /// several groups and iterations. Columns computed for draws, their steps and tokens do not cover new ones: they are
     /// left out. What was a baseline votes again, and is not trained.
     pub fn draw(&self, new: &NewDraws<'_>) -> Result<Self> {

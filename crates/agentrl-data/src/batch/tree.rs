@@ -74,7 +74,7 @@ impl Tree {
         Ok(self.ids(self.topology.preorder()[enter..exit].iter().copied()))
     }
 
-    /// The deepest node above or at both; `None` where they are of different trees.
+    /// The deepest node above or at both; `None` if they are of different trees.
     pub fn lowest_common_ancestor(&self, first: i64, second: i64) -> Result<Option<i64>> {
         let found = self.topology.lowest_common_ancestor(self.row(first)?, self.row(second)?);
         Ok(found.map(|row| self.nodes[row as usize]))

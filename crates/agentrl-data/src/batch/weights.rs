@@ -6,12 +6,12 @@ use agentrl_compute::weight::{self, Denominator, Shared, TokenUnits};
 use super::{Batch, Level, Numbers};
 use crate::{Error, Result};
 
-/// What [`Batch::token_weights`] needs to know.
+/// Options of [`Batch::token_weights`].
 #[derive(Clone, Copy, Debug)]
 pub struct TokenWeights<'a> {
     /// The update's draws.
     pub draws: &'a [i64],
-    /// What the sum over tokens is divided by.
+    /// The denominator of the loss.
     pub denominator: Denominator,
     /// How draws that share a stored token count it.
     pub shared: Shared,
@@ -22,7 +22,7 @@ pub struct TokenWeights<'a> {
 }
 
 impl Batch {
-    /// One weight for each action token, zero where it is not trained in this update. See [`agentrl_compute::weight`].
+    /// One weight for each action token, zero if it is not trained in this update. See [`agentrl_compute::weight`].
     pub fn token_weights(&self, options: &TokenWeights<'_>) -> Result<Vec<f64>> {
         let chosen = self.chosen("draws", options.draws)?;
         if let Some(found) = options.valid.map(<[bool]>::len).filter(|&found| found != chosen.len()) {

@@ -15,17 +15,6 @@ use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
 use crate::schema::{Drift, FinishReason, Kind, Origin, Role, Source, Status, Table};
 use crate::{Error, Result, arrow_bug, facts};
 
-/// Rows of tables that are in a store already.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Adopted {
-    /// Index in the group of each stored node.
-    nodes: BTreeMap<i64, usize>,
-    /// Index in the group of each stored trajectory.
-    pub(super) trajectories: BTreeMap<i64, usize>,
-    /// The rows as they are stored: of `nodes`, `steps` and `trajectories`.
-    pub(super) rows: Vec<[RecordBatch; 3]>,
-}
-
 impl Forest {
     /// Takes a trajectory of a stored batch into the tree of a live group: its row, its steps, and the nodes of its paths,
     /// with their ids. It has ended (as far as this forest goes) and can be forked at any token, spliced, or, where it is
@@ -284,7 +273,7 @@ impl<'a> Reader<'a> {
                 flags: array(steps, "flags")?.as_primitive::<UInt32Type>().value(row),
                 drift: drift.map(|code| Drift::from_code(code).ok_or_else(|| corrupt("drift", code))).transpose()?,
                 drift_at: optional(drift_at, row, |row| drift_at.value(row) as u32),
-                facts: facts::said(steps, row),
+                facts: facts::facts_of_row(steps, row),
             },
         })
     }
@@ -307,7 +296,7 @@ impl<'a> Reader<'a> {
             success: optional(successes, row, |row| successes.value(row) != 0),
             info: (!info.is_null(row)).then(|| info.value(row).to_owned()),
             status: entry.status,
-            facts: facts::said(rows, row),
+            facts: facts::facts_of_row(rows, row),
         };
         Ok(())
     }

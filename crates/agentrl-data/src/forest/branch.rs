@@ -1,10 +1,10 @@
-//! Operations that make a trajectory of another one, or take one out: nothing is ever lost, only left behind.
+//! Operations that make a trajectory of another one, or take one out: no token is ever deleted.
 
 use agentrl_compute::hash::hash_bytes;
 
 use super::steps::{OpenStep, Step};
 use super::trajectory::{Lineage, Note, Ordinal, Trajectory};
-use super::{Forest, Group, Handle, Key, NewNode, Place, StepOutcome, handle, split};
+use super::{Forest, Group, GroupHandle, Handle, NewNode, Place, StepOutcome, handle, split};
 use crate::schema::{Kind, Status};
 use crate::{Error, Result};
 
@@ -24,7 +24,7 @@ impl ForkPoint {
     pub(super) const START: Self = Self { context: 0, place: None, position: 0 };
 }
 
-/// The end of a trajectory, to be copied behind another prefix.
+/// The end of a trajectory, to be copied after another prefix.
 pub(super) struct Part {
     /// Nodes to append, each with the one it is a copy of.
     nodes: Vec<(usize, NewNode)>,
@@ -59,7 +59,7 @@ impl Forest {
         Ok(self.fork_many(trajectory, node, end, &Fork::default())?[0])
     }
 
-    /// Forks several ways at once, as `fork` says.
+    /// Fork several times at once, as `fork`.
     ///
     /// A node that lies in several contexts of the trajectory is taken in the earliest.
     pub fn fork_many(
@@ -72,13 +72,13 @@ impl Forest {
         let Fork { count, ordinal, train_prefix, episode } = *fork;
         let (key, index) = split(trajectory);
         let group = self.group(trajectory)?;
-        let cut = group.locate(trajectory, node, end)?;
+        let point = group.locate(trajectory, node, end)?;
         if count == 0 {
             return Err(Error::invalid("count is 0; fork at least once"));
         }
         let episode = episode.map(|other| self.episode_of(other, key)).transpose()?;
         let parent = &group.trajectories[index];
-        let taken = parent.forks.get(&(cut.context, cut.position));
+        let taken = parent.forks.get(&(point.context, point.position));
         if let Some(first) = ordinal {
             let last = first.checked_add(count - 1);
             let last = last.ok_or_else(|| Error::invalid(format!("ordinal is {first}; it must fit 32 bits")))?;
@@ -90,7 +90,7 @@ impl Forest {
         }
         let group = self.group_mut(trajectory)?;
         let fork = |way| {
-            let child = group.fork(index, cut, ordinal.map(|first| first + way));
+            let child = group.fork(index, point, ordinal.map(|first| first + way));
             let entry = &mut group.trajectories[child];
             entry.untrained = if train_prefix { 0 } else { entry.steps.len() };
             entry.episode = episode;
@@ -100,7 +100,7 @@ impl Forest {
     }
 
     /// The first trajectory of the episode of one of a group.
-    fn episode_of(&self, trajectory: Handle, key: Key) -> Result<Handle> {
+    fn episode_of(&self, trajectory: Handle, key: GroupHandle) -> Result<Handle> {
         if split(trajectory).0 != key {
             return Err(Error::invalid(format!(
                 "episode is {trajectory}, a trajectory of another group; those of an episode are forked together"
@@ -109,7 +109,7 @@ impl Forest {
         Ok(self.trajectory(trajectory)?.episode.unwrap_or(trajectory))
     }
 
-    /// Takes a trajectory back to an earlier token: what goes on is a fork, and what was left behind stays in the files,
+    /// Take a trajectory back to an earlier token: a fork goes on, and the abandoned tokens stay in the files,
     /// pruned. Returns the trajectory that goes on.
     pub fn rollback(&mut self, trajectory: Handle, node: Handle, end: Option<u32>) -> Result<Handle> {
         let (_, index) = split(trajectory);
@@ -122,14 +122,14 @@ impl Forest {
                 "trajectory {trajectory} was pruned already; fork it to go on from one of its tokens"
             )));
         }
-        let cut = self.group(trajectory)?.locate(trajectory, Some(node), end)?;
+        let point = self.group(trajectory)?.locate(trajectory, Some(node), end)?;
         let group = self.group_mut(trajectory)?;
-        let back = group.fork(index, cut, None);
+        let back = group.fork(index, point, None);
         group.take_out(index, Note::Pruned("rolled back".to_owned()));
         Ok(handle(split(trajectory).0, back))
     }
 
-    /// Puts `by` in the place of a trajectory of the same group: the old one stays in the files, pruned, and says by which
+    /// Replace a trajectory by `by`, of the same group: the old one stays in the files, pruned, and records by which
     /// it was replaced.
     pub fn replace(&mut self, trajectory: Handle, by: Handle) -> Result<()> {
         let ((key, index), (other, by_index)) = (split(trajectory), split(by));
@@ -188,12 +188,12 @@ impl Forest {
         if key != other {
             return Err(Error::invalid(format!("suffix is {suffix}; splice joins trajectories of one group")));
         }
-        let cut = group.locate(prefix, node, end)?;
+        let point = group.locate(prefix, node, end)?;
         let part = group.part(suffix, from, start)?;
-        part.check_length(cut.position as usize)?;
-        let shift = i64::from(cut.position) - i64::from(group.nodes[split(from).1].start + start);
+        part.check_length(point.position as usize)?;
+        let shift = i64::from(point.position) - i64::from(group.nodes[split(from).1].start + start);
         let group = self.group_mut(prefix)?;
-        let spliced = group.fork(index, cut, None);
+        let spliced = group.fork(index, point, None);
         group.copy(part, suffix_index, spliced, shift);
         Ok(handle(key, spliced))
     }
@@ -252,12 +252,12 @@ impl Group {
     fn locate(&self, trajectory: Handle, node: Option<Handle>, end: Option<u32>) -> Result<ForkPoint> {
         let (_, index) = split(trajectory);
         let parent = &self.trajectories[index];
-        let cut = |context, place| ForkPoint { context, place, position: self.position(place) };
+        let point = |context, place| ForkPoint { context, place, position: self.position(place) };
         let Some(node) = node else {
             if end.is_some() {
                 return Err(Error::invalid("end is given without node; name the node that the fork cuts"));
             }
-            return Ok(cut(parent.context(), parent.tip));
+            return Ok(point(parent.context(), parent.tip));
         };
         let (of, local) = split(node);
         let mut most = None;
@@ -270,7 +270,7 @@ impl Group {
                 let end = end.unwrap_or(used);
                 if end <= used {
                     // Before a node's first token means after all that its own parent contributes.
-                    return Ok(cut(context, if end == 0 { self.nodes[local].parent } else { Some((local, end)) }));
+                    return Ok(point(context, if end == 0 { self.nodes[local].parent } else { Some((local, end)) }));
                 }
                 most = most.max(Some(used));
             }
@@ -284,14 +284,14 @@ impl Group {
     }
 
     /// Adds a trajectory that leaves another one, and leaves out of its gradient what that one does.
-    pub(super) fn fork(&mut self, index: usize, cut: ForkPoint, ordinal: Option<u32>) -> usize {
-        let ForkPoint { context, place, position } = cut;
+    pub(super) fn fork(&mut self, index: usize, point: ForkPoint, ordinal: Option<u32>) -> usize {
+        let ForkPoint { context, place, position } = point;
         let number = self.trajectories.len();
         let inherited = self.steps_until(index, context, position);
         let acted_on = self.state_acted_on(index, context, position);
-        // The action that the cut runs through goes on in the child, as the child's own.
-        let cut = self.step(index, inherited).filter(|step| step.context == context);
-        let cut = cut.map(|step| (step.first_node, step.start, step.state_key));
+        // The action that the point divides goes on in the child, as the child's own.
+        let divided = self.step(index, inherited).filter(|step| step.context == context);
+        let divided = divided.map(|step| (step.first_node, step.start, step.state_key));
         let steps = self.inherit(index, inherited);
         let parent = &mut self.trajectories[index];
         let ordinals = parent.forks.entry((context, position)).or_default();
@@ -310,8 +310,8 @@ impl Group {
         child.untrained = parent.untrained.min(inherited);
         child.steps = steps;
         let open = parent.open.filter(|_| context == parent.context());
-        let cut = cut.or(open.map(|open| (open.first_node, open.start, open.state_key)));
-        if let (Some((first_node, start, state_key)), Some((node, _))) = (cut, place)
+        let divided = divided.or(open.map(|open| (open.first_node, open.start, open.state_key)));
+        if let (Some((first_node, start, state_key)), Some((node, _))) = (divided, place)
             && start < position
         {
             child.open = Some(OpenStep { first_node, start, state_key, last: (node, position), segments: 1 });
@@ -329,8 +329,8 @@ impl Group {
         entry.note = Some(note);
     }
 
-    /// What a splice copies of a trajectory: the nodes of its present context from a token on, each with its original, and
-    /// the steps that end in them.
+    /// The part of a trajectory that a splice copies: the nodes of its present context from a token on, each with its
+    /// original, and the steps that end in them.
     pub(super) fn part(&self, suffix: Handle, from: Handle, start: u32) -> Result<Part> {
         let (key, index) = split(suffix);
         let entry: &Trajectory = &self.trajectories[index];
@@ -364,7 +364,7 @@ impl Group {
         Ok(Part { nodes: copies.collect(), steps: self.steps(index).skip(before).cloned().collect() })
     }
 
-    /// Puts the end of one trajectory behind what another has, whose tokens lie `shift` places further on.
+    /// Copy the end of one trajectory to the end of another, whose tokens lie `shift` places further on.
     pub(super) fn copy(&mut self, part: Part, from: usize, to: usize, shift: i64) {
         let mut steps = part.steps.into_iter().peekable();
         for (original, new) in part.nodes {
@@ -384,7 +384,7 @@ impl Group {
 }
 
 impl Part {
-    /// Refuses what would be too long behind so many tokens.
+    /// Refuse a part that would be too long after `before` tokens.
     pub(super) fn check_length(&self, before: usize) -> Result<()> {
         let length: usize = self.nodes.iter().map(|(_, new)| new.tokens.len()).sum();
         if before.checked_add(length).is_some_and(|length| i32::try_from(length).is_ok()) {
@@ -395,7 +395,7 @@ impl Part {
 }
 
 impl Lineage {
-    /// The trajectory of the group that this one left, and where: context and position.
+    /// Return the trajectory of the group that this one left, and the context and position.
     pub(super) fn fork_of(self) -> Option<(usize, u32, u32)> {
         match self {
             Self::Fork { parent, context, position, .. } => Some((parent, context, position)),

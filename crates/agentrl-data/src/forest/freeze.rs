@@ -1,11 +1,11 @@
-//! From the live form to the frozen one: a consistent cut, canonical order, structural ids.
+//! Freeze a forest: take groups out of it, put their rows into canonical order, and number the rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::cut::{Cut, Ids, OnPath, Ordered};
+use super::frozen_groups::{FrozenGroups, Ids, OnPath, Ordered};
 use super::share::Rest;
-use super::{Forest, Group, Key, Trajectory, rows};
+use super::{Forest, Group, GroupHandle, Trajectory, rows};
 use crate::batch::Batch;
 use crate::{Check, Result};
 
@@ -17,34 +17,34 @@ impl Forest {
     /// child inside the earlier one. Rows are numbered canonically, behind those of adopted batches; each finished or
     /// truncated trajectory becomes one draw. A trajectory that ended before its first token leaves no row.
     pub fn freeze(&mut self) -> Result<Batch> {
-        let cut = self.cut(false);
-        self.or_restored(cut)
+        let groups = self.take_groups(false);
+        self.freeze_or_restore(groups)
     }
 
     /// Freezes all groups that have begun: trajectories that are still running are kept as partial, undrawn, so that a
     /// later forest can adopt them and go on.
     pub fn freeze_partial(&mut self) -> Result<Batch> {
-        let cut = self.cut(true);
-        self.or_restored(cut)
+        let groups = self.take_groups(true);
+        self.freeze_or_restore(groups)
     }
 
-    fn or_restored(&mut self, cut: Cut) -> Result<Batch> {
-        let frozen = cut.freeze(&mut || Ok(()));
+    fn freeze_or_restore(&mut self, groups: FrozenGroups) -> Result<Batch> {
+        let frozen = groups.freeze(&mut || Ok(()));
         if frozen.is_err() {
-            self.restore(cut);
+            self.restore(groups);
         }
         frozen
     }
 
-    /// Takes out the groups that [`Forest::freeze`] (or, if `partial`, [`Forest::freeze_partial`]) freezes.
-    pub fn cut(&mut self, partial: bool) -> Cut {
+    /// Take out the groups that [`Forest::freeze`] (or, if `partial`, [`Forest::freeze_partial`]) freezes.
+    pub fn take_groups(&mut self, partial: bool) -> FrozenGroups {
         let begun = |group: &Group| !group.trajectories.is_empty();
         let ended = |group: &Group| partial || !group.trajectories.iter().any(Trajectory::is_running);
-        let mut open: Vec<Key> =
+        let mut open: Vec<GroupHandle> =
             self.groups.iter().filter(|(_, group)| !begun(group) || !ended(group)).map(|(&key, _)| key).collect();
         // A group waits for those that it is linked with, and so on.
-        let mut waiting: BTreeSet<Key> = open.iter().copied().collect();
-        let mut linked: BTreeMap<Key, Vec<Key>> = BTreeMap::new();
+        let mut waiting: BTreeSet<GroupHandle> = open.iter().copied().collect();
+        let mut linked: BTreeMap<GroupHandle, Vec<GroupHandle>> = BTreeMap::new();
         for &(one, other) in &self.links {
             linked.entry(one).or_default().push(other);
             linked.entry(other).or_default().push(one);
@@ -61,14 +61,14 @@ impl Forest {
             live
         });
         self.keys.retain(|_, key| self.groups.contains_key(key));
-        self.cut_of(groups)
+        self.frozen_groups(groups)
     }
 
-    /// Some groups with what they need to be frozen.
-    pub(super) fn cut_of(&self, groups: Vec<Group>) -> Cut {
+    /// Return groups with all that is needed to freeze them.
+    pub(super) fn frozen_groups(&self, groups: Vec<Group>) -> FrozenGroups {
         let blobs = groups.iter().flat_map(|group| &group.nodes).flat_map(|node| &node.content.blobs);
         let blobs = blobs.filter_map(|hash| Some((*hash, Arc::clone(self.blobs.get(hash)?)))).collect();
-        Cut {
+        FrozenGroups {
             iteration: self.iteration,
             base: self.base,
             groups,
@@ -79,15 +79,15 @@ impl Forest {
         }
     }
 
-    /// Puts the groups of a cut back, whose freezing failed.
-    pub fn restore(&mut self, cut: Cut) {
-        self.keys.extend(cut.groups.iter().map(|group| (group.number, group.key)));
-        self.order.extend(cut.groups.iter().map(|group| (group.origin.clone(), group.key)));
-        self.groups.extend(cut.groups.into_iter().map(|group| (group.key, group)));
+    /// Put groups back whose freezing failed.
+    pub fn restore(&mut self, taken: FrozenGroups) {
+        self.keys.extend(taken.groups.iter().map(|group| (group.number, group.key)));
+        self.order.extend(taken.groups.iter().map(|group| (group.origin.clone(), group.key)));
+        self.groups.extend(taken.groups.into_iter().map(|group| (group.key, group)));
     }
 }
 
-impl Cut {
+impl FrozenGroups {
     /// The batch of the groups. `check` is called between its steps, and ends it by an error; the groups are as they were.
     pub fn freeze(&self, check: Check<'_>) -> Result<Batch> {
         let groups = self.ordered(check)?;

@@ -1,16 +1,16 @@
-//! What a group is known by wherever nothing may depend on its number: seeds, and the order of rows.
+//! The key of a group, for all that may not depend on its number: seeds, and the order of rows.
 
 use agentrl_compute::rng::structural_seed;
 
 use crate::{Error, Result};
 
-/// Whole numbers that say where a group comes from: the iteration in which it began and its place there, and for a group
+/// Whole numbers of a group's origin: the iteration in which it began and its place there, and for a group
 /// that came of another one how it did. Keys are ordered word by word.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupKey(Vec<u64>);
 
 impl GroupKey {
-    /// The key of a group that nothing more is said about.
+    /// Return the key of a group that has no other.
     pub(super) fn of(iteration: i64, number: u32) -> Self {
         Self(vec![iteration as u64, u64::from(number)])
     }
@@ -29,8 +29,8 @@ impl GroupKey {
         &self.0
     }
 
-    /// What the seeds of the group's segments begin with, after the run's. Two words are taken as they are; no second word
-    /// is as great as the one that tells hashes of other keys from them.
+    /// Return the first parts of the seeds of the group's segments, after the run's. Two words are taken as they are; no
+    /// second word is as great as the one that tells hashes of other keys from them.
     pub(super) fn seeding(&self) -> [u64; 2] {
         match self.0[..] {
             [first, second] => [first, second],

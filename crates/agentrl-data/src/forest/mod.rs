@@ -7,12 +7,15 @@
 
 mod adopt;
 mod branch;
-mod cut;
 mod decision;
 mod freeze;
+mod frozen_groups;
+mod group;
+mod group_snapshot;
+mod handle;
 mod ingest;
+mod inherited_steps;
 mod key;
-mod look;
 mod node;
 mod order;
 mod rows;
@@ -20,102 +23,50 @@ mod search;
 mod share;
 mod steps;
 mod trajectory;
-mod under;
 mod view;
+mod with_prompt;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use agentrl_compute::hash::{hash_bytes, hash_tokens};
 use agentrl_compute::rng::structural_seed;
 use sha2::{Digest, Sha256};
 
 pub use branch::Fork;
-pub use cut::Cut;
 pub use decision::Decision;
+pub use frozen_groups::FrozenGroups;
+pub use handle::Handle;
 pub use ingest::{Ingested, Role, Rows, Turns};
 pub use node::{BlobHash, NewNode, Sampling};
 pub use search::SearchTree;
-pub use trajectory::{Finish, Start, StepOutcome};
+pub use steps::StepOutcome;
+pub use trajectory::{Finish, Start};
 pub use view::Frontier;
 
 use crate::batch::NextIds;
 use crate::facts::Facts;
-use crate::schema::{Kind, Status, Table};
+use crate::schema::{Status, Table};
 use crate::{Error, ErrorKind, Result};
-use adopt::Adopted;
+use group::Group;
+use handle::{GroupHandle, Place, handle, next_group_handle, split};
 use key::GroupKey;
-use node::Node;
-use steps::OpenStep;
 use trajectory::{Trajectory, check_rewards};
 
-/// Handle of a trajectory or a node: the key of its group in the high half, its place in the group in the low half.
-pub type Handle = i64;
-
-/// What the handles of a group begin with. No other group has it, in no forest of the process, so that a handle of another
-/// forest, or of a group that was frozen, is known for what it is.
-type Key = u32;
-
-/// The key of the next group.
-static NEXT_KEY: AtomicU32 = AtomicU32::new(0);
-
-fn next_key() -> Result<Key> {
-    let next = |key: Key| key.checked_add(1).filter(|&next| i32::try_from(next).is_ok());
-    NEXT_KEY.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_err(|_| {
-        Error::overflow(format!(
-            "the process has made {} groups, and there are no more handles; start another",
-            i32::MAX
-        ))
-    })
-}
-
-/// A node of a group and how many of its tokens a path uses.
-type Place = (usize, u32);
-
-/// Largest blob that a forest takes, unless it is told otherwise.
+/// Default size of the largest blob that a forest takes.
 const MAX_BLOB_BYTES: usize = 64 << 20;
-
-fn handle(group: Key, index: usize) -> Handle {
-    (i64::from(group) << 32) | index as i64
-}
-
-fn split(handle: Handle) -> (Key, usize) {
-    ((handle >> 32) as u32, (handle & 0xffff_ffff) as usize)
-}
-
-#[derive(Clone, Debug, Default)]
-struct Group {
-    key: Key,
-    /// What the caller calls it.
-    number: u32,
-    /// What its seeds and the order of its rows follow from.
-    origin: GroupKey,
-    task_id: String,
-    nodes: Vec<Node>,
-    /// Prompts at the roots of the tree by the hash of their tokens; members that begin alike share one.
-    roots: BTreeMap<[u8; 16], Vec<usize>>,
-    trajectories: Vec<Trajectory>,
-    /// Members and agents that were started.
-    started: BTreeSet<(u32, i32)>,
-    decisions: Vec<Decision>,
-    adopted: Adopted,
-    /// The trajectories that changed, in that order: who reads the group again looks at those alone.
-    changed: Vec<usize>,
-}
 
 /// The live form of the data. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Forest {
     iteration: i64,
     seed: u64,
-    groups: BTreeMap<Key, Group>,
+    groups: BTreeMap<GroupHandle, Group>,
     /// The groups by their numbers.
-    keys: BTreeMap<u32, Key>,
+    keys: BTreeMap<u32, GroupHandle>,
     /// The groups in the order in which they freeze.
-    order: BTreeMap<GroupKey, Key>,
+    order: BTreeMap<GroupKey, GroupHandle>,
     /// Pairs of groups with a trajectory in one that answers a trajectory in the other: they freeze together.
-    links: BTreeSet<(Key, Key)>,
+    links: BTreeSet<(GroupHandle, GroupHandle)>,
     /// First ids of new rows: those below are of adopted rows and of the store that they come from.
     base: NextIds,
     blobs: BTreeMap<BlobHash, Arc<[u8]>>,
@@ -156,7 +107,7 @@ impl Forest {
         Self { entropies: estimator.to_owned(), ..self }
     }
 
-    /// The forest with what its environment says beyond the reward, of steps and of trajectories.
+    /// Return the forest with the facts that its environment declares, of steps and of trajectories.
     #[must_use]
     pub fn with_facts(self, facts: Facts) -> Self {
         Self { facts, ..self }
@@ -210,7 +161,7 @@ impl Forest {
                 other.number
             )));
         }
-        let key = next_key()?;
+        let key = next_group_handle()?;
         self.keys.insert(group, key);
         self.order.insert(origin.clone(), key);
         self.groups.insert(key, Group { key, number: group, origin, task_id: task_id.to_owned(), ..Group::default() });
@@ -325,6 +276,26 @@ impl Forest {
         Ok(())
     }
 
+    /// Writes a decision into the table `decisions`. It is a log: nothing is done.
+    ///
+    /// In the table, decisions of a group are in the order of their rounds and ordinals, then of what they act on.
+    pub fn decide(&mut self, decision: Decision) -> Result<()> {
+        let group = self.group(decision.trajectory)?;
+        for (name, value) in [("round", Some(decision.round)), ("ordinal", decision.ordinal), ("end", decision.end)] {
+            if let Some(value) = value.filter(|&value| i32::try_from(value).is_err()) {
+                return Err(Error::invalid(format!("{name} is {value}; it must be at most {}", i32::MAX)));
+            }
+        }
+        let parts = [("node", decision.node, group.nodes.len()), ("result", decision.result, group.trajectories.len())];
+        for (name, found, count) in parts {
+            if let Some(found) = found.filter(|&found| split(found).0 != group.key || split(found).1 >= count) {
+                return Err(Error::not_found(format!("{name} is {found}, which is not in group {}", group.number)));
+            }
+        }
+        self.group_mut(decision.trajectory)?.decisions.push(decision);
+        Ok(())
+    }
+
     /// Marks every trajectory that is still running as aborted, so that its group can freeze (an interrupted run).
     pub fn abort(&mut self) {
         for group in self.groups.values_mut() {
@@ -419,72 +390,6 @@ fn no_group(number: u32) -> Error {
     Error::not_found(format!(
         "group {number} is not in the forest (never added, or frozen); add it with add_group first"
     ))
-}
-
-impl Trajectory {
-    /// Whether the trajectory takes further tokens.
-    fn is_running(&self) -> bool {
-        self.status == Status::Partial && self.stored.is_none()
-    }
-}
-
-impl Group {
-    /// Notes that a trajectory changes, for those who read the group again later.
-    fn changes(&mut self, index: usize) {
-        if self.changed.last() != Some(&index) {
-            self.changed.push(index);
-        }
-    }
-
-    /// Nodes of a path from its root, each with the number of its tokens that the path uses.
-    fn path(&self, tip: Option<Place>) -> Vec<Place> {
-        let mut path: Vec<_> = std::iter::successors(tip, |&(node, _)| self.nodes[node].parent).collect();
-        path.reverse();
-        path
-    }
-
-    /// Number of tokens before the end of a path.
-    fn position(&self, tip: Option<Place>) -> u32 {
-        tip.map_or(0, |(node, end)| self.nodes[node].start + end)
-    }
-
-    /// Key of the state that the next action of a trajectory acts on.
-    fn state_key(&self, index: usize) -> [u8; 16] {
-        let entry = &self.trajectories[index];
-        let of_node = entry.tip.map(|(node, _)| self.nodes[node].state_key);
-        entry.state_key.or(of_node).unwrap_or_else(|| hash_bytes(b""))
-    }
-
-    /// Appends a node that was checked to a trajectory: what [`Forest::append`] does after its checks.
-    fn attach(&mut self, index: usize, new: NewNode) -> usize {
-        let tip = self.trajectories[index].tip;
-        let start = self.position(tip);
-        let state_key = self.state_key(index);
-        let node = Node::new(new, tip, start, state_key);
-        let (kind, tokens) = (node.content.kind, node.len());
-        let entry = &mut self.trajectories[index];
-        entry.state_key = None;
-        if tip.is_none() && kind == Kind::Prompt {
-            let alike = self.roots.entry(hash_tokens(&node.content.tokens)).or_default();
-            if let Some(&root) = alike.iter().find(|&&root| self.nodes[root].begins_like(&node)) {
-                entry.tip = Some((root, tokens));
-                return root;
-            }
-            alike.push(self.nodes.len());
-        }
-        let local = self.nodes.len();
-        self.nodes.push(node);
-        if kind == Kind::Action {
-            let last = (local, start + tokens);
-            let begun = OpenStep { first_node: local, start, state_key, last, segments: 0 };
-            let open = entry.open.get_or_insert(begun);
-            *open = OpenStep { last, segments: open.segments + 1, ..*open };
-        } else {
-            entry.close_step(index, &StepOutcome::default());
-        }
-        entry.tip = Some((local, tokens));
-        local
-    }
 }
 
 #[cfg(test)]

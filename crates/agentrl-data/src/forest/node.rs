@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use agentrl_compute::hash::{hash_bytes, hash_tokens};
 
-use super::{Handle, Place};
+use super::handle::{Handle, Place};
 use crate::schema::{FinishReason, Kind};
 use crate::{Error, Result};
 
@@ -41,22 +41,22 @@ impl Sampling {
 /// SHA-256 of a blob.
 pub type BlobHash = [u8; 32];
 
-/// What [`super::Forest::append`] takes.
+/// The argument of [`super::Forest::append`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewNode {
     /// Source of the tokens.
     pub kind: Kind,
     /// Token ids.
     pub tokens: Vec<i32>,
-    /// Behaviour log-prob of each token; only where tokens were sampled.
+    /// Behaviour log-prob of each token; only if tokens were sampled.
     pub logprobs: Option<Vec<f32>>,
     /// Entropy of the sampling distribution at each token, in nats.
     pub entropies: Option<Vec<f32>>,
-    /// 1 where a token may be trained; `None` means all of an action and none of the rest.
+    /// 1 if a token may be trained; `None` means all of an action and none of the rest.
     pub trainable: Option<Vec<u8>>,
-    /// What the environment's state is known by; `None` on a prompt or observation means its own tokens.
+    /// The key of the environment's state; `None` on a prompt or observation means its own tokens.
     pub state: Option<Vec<u8>>,
-    /// Which policy spoke, where there are several.
+    /// The policy that sampled the tokens, if there are several.
     pub policy: i32,
     /// Version of the weights that sampled the tokens.
     pub policy_version: Option<i64>,
@@ -170,12 +170,12 @@ pub(super) struct Node {
     /// The node before and how many of its tokens come before this one.
     pub(super) parent: Option<Place>,
     pub(super) start: u32,
-    /// What was appended; `state` is not kept.
+    /// The node as it was appended; `state` is not kept.
     pub(super) content: NewNode,
     /// Key of the state that an action after this node acts on.
     pub(super) state_key: [u8; 16],
     pub(super) created_us: i64,
-    /// The row's id, where the node was taken from a stored batch.
+    /// The row's id, if the node was taken from a stored batch.
     pub(super) stored: Option<i64>,
 }
 

@@ -4,7 +4,7 @@ use agentrl_compute::hash::hash_bytes;
 
 use super::trajectory::{Lineage, Note, Ordinal};
 use super::{Group, StepOutcome, split};
-use crate::facts::{Fact, Said};
+use crate::facts::{Fact, FactValues};
 use crate::{Check, Result};
 
 type Key = [u8; 16];
@@ -194,8 +194,8 @@ impl Bytes {
         self.facts(&outcome.facts)
     }
 
-    /// Nothing where nothing was said.
-    fn facts(&mut self, said: &Said) -> &mut Self {
+    /// Nothing if there are no values.
+    fn facts(&mut self, said: &FactValues) -> &mut Self {
         for (name, fact) in said {
             self.text(Some(name));
             match fact {

@@ -1,4 +1,4 @@
-//! The tables of a cut: rows of groups in canonical order as Arrow columns.
+//! The tables of groups that are frozen: their rows in canonical order as Arrow columns.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use arrow_array::{
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field};
 
-use super::cut::{Cut, Ids, Ordered};
+use super::frozen_groups::{FrozenGroups, Ids, Ordered};
 use super::steps::{Step, StepOrigin};
 use super::trajectory::Note;
 use super::{Trajectory, adopt, split};
@@ -21,16 +21,17 @@ use crate::schema::{ENTROPIES, FLAG_UNTRAINED, OldLogprob, REWARD_COMPONENTS, Ro
 use crate::{Check, Error, ErrorKind, Result, arrow_bug};
 
 pub(super) fn tables(
-    cut: &Cut,
+    frozen: &FrozenGroups,
     groups: &[Ordered<'_>],
     ids: &Ids<'_>,
     check: Check<'_>,
 ) -> Result<[RecordBatch; Table::COUNT]> {
-    let names = cut.reward_components.as_ref().map(|names| serde_json::Value::from(names.clone()).to_string());
+    let names = frozen.reward_components.as_ref().map(|names| serde_json::Value::from(names.clone()).to_string());
     let rewards = names.map(|names| (REWARD_COMPONENTS, names));
-    let entropies = Some((ENTROPIES, cut.entropies.clone()));
-    let adopted =
-        |part: usize| cut.groups.iter().flat_map(move |group| group.adopted.rows.iter().map(move |rows| &rows[part]));
+    let entropies = Some((ENTROPIES, frozen.entropies.clone()));
+    let adopted = |part: usize| {
+        frozen.groups.iter().flat_map(move |group| group.adopted.rows.iter().map(move |rows| &rows[part]))
+    };
     let whole = |table: Table, part: usize, keys: &[&str], new: RecordBatch, metadata: Option<(&str, String)>| {
         let stored: Vec<RecordBatch> = adopted(part).cloned().collect();
         if stored.is_empty() {
@@ -42,15 +43,15 @@ pub(super) fn tables(
     };
     Ok([
         whole(Table::Nodes, 0, &["node_id"], nodes(groups, check)?, entropies)?,
-        whole(Table::Steps, 1, &["trajectory_id", "step"], steps(groups, &cut.facts.step, check)?, rewards.clone())?,
-        whole(Table::Trajectories, 2, &["trajectory_id"], trajectories(groups, ids, cut, check)?, rewards)?,
-        draws(groups, cut, check)?,
+        whole(Table::Steps, 1, &["trajectory_id", "step"], steps(groups, &frozen.facts.step, check)?, rewards.clone())?,
+        whole(Table::Trajectories, 2, &["trajectory_id"], trajectories(groups, ids, frozen, check)?, rewards)?,
+        draws(groups, frozen, check)?,
         RecordBatch::new_empty(Table::Tasks.schema()),
-        decisions(groups, ids, cut.iteration, check)?,
+        decisions(groups, ids, frozen.iteration, check)?,
     ])
 }
 
-/// A table whose schema says one thing more.
+/// Return a table with one more entry in the metadata of its schema.
 fn described(rows: &RecordBatch, metadata: Option<(&str, String)>) -> Result<RecordBatch> {
     let schema = rows.schema();
     let known: HashMap<String, String> = schema.metadata().clone();
@@ -63,7 +64,7 @@ fn table(table: Table, columns: Vec<ArrayRef>) -> Result<RecordBatch> {
     RecordBatch::try_new(table.schema(), columns).map_err(arrow_bug)
 }
 
-/// A table with what is declared for it behind its columns.
+/// Return a table with its declared facts after its columns.
 fn table_with(
     table: Table,
     (declared, facts): (&Declared, Option<ArrayRef>),
@@ -229,7 +230,7 @@ fn steps(groups: &[Ordered<'_>], declared: &Declared, check: Check<'_>) -> Resul
     )
 }
 
-fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, cut: &Cut, check: Check<'_>) -> Result<RecordBatch> {
+fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, frozen: &FrozenGroups, check: Check<'_>) -> Result<RecordBatch> {
     let rows: Vec<(&Ordered<'_>, usize, &Trajectory)> =
         groups.iter().flat_map(|entry| entry.rows().map(move |(index, row)| (entry, index, row))).collect();
     let id = |entry: &Ordered<'_>, index: usize| entry.trajectory_ids[index];
@@ -238,7 +239,7 @@ fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, cut: &Cut, check: Check<'
     let branches: Vec<_> = rows.iter().map(|(entry, _, row)| row.branch.map(|at| (*entry, entry.row_at(at)))).collect();
     let versions: Vec<_> = rows.iter().map(|(entry, _, row)| entry.on_paths(row).versions).collect();
     let infos = rows.iter().map(|(entry, _, row)| row.info(|other| id(entry, other)));
-    let declared = &cut.facts.trajectory;
+    let declared = &frozen.facts.trajectory;
     let facts = facts::column(declared, &rows.iter().map(|(_, _, row)| &row.finish.facts))?;
     table_with(
         Table::Trajectories,
@@ -251,7 +252,7 @@ fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, cut: &Cut, check: Check<'
             }),
             column!(check, Int32Array, rows, |(_, _, row)| row.agent),
             Arc::new(StringArray::from_iter_values(rows.iter().map(|(entry, _, _)| &entry.group.task_id))),
-            Arc::new(Int64Array::from(vec![cut.iteration; rows.len()])),
+            Arc::new(Int64Array::from(vec![frozen.iteration; rows.len()])),
             column!(check, Int64Array, leaves, |leaf| leaf.map(|(id, _)| id)),
             column!(check, Int32Array, leaves, |leaf| leaf.and_then(|(_, end)| end)),
             binaries(16, rows.iter().map(|(entry, index, _)| entry.group.state_key(*index)))?,
@@ -271,16 +272,16 @@ fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, cut: &Cut, check: Check<'
     )
 }
 
-fn draws(groups: &[Ordered<'_>], cut: &Cut, check: Check<'_>) -> Result<RecordBatch> {
+fn draws(groups: &[Ordered<'_>], frozen: &FrozenGroups, check: Check<'_>) -> Result<RecordBatch> {
     let drawn = groups.iter().flat_map(|entry| entry.drawn().map(move |(index, source)| (entry, index, source)));
     let drawn: Vec<_> = drawn.collect();
     let count = drawn.len();
-    let first = cut.base.draw;
+    let first = frozen.base.draw;
     table(
         Table::Draws,
         vec![
             Arc::new(Int64Array::from_iter_values(first..first + count as i64)),
-            Arc::new(Int64Array::from(vec![cut.iteration; count])),
+            Arc::new(Int64Array::from(vec![frozen.iteration; count])),
             Arc::new(Int32Array::from_iter_values(0..count as i32)),
             column!(check, Int64Array, drawn, |&(entry, index, _)| entry.trajectory_ids[index]),
             column!(check, Int64Array, drawn, |(entry, _, _)| entry.group_id),
@@ -302,7 +303,7 @@ fn draws(groups: &[Ordered<'_>], cut: &Cut, check: Check<'_>) -> Result<RecordBa
 /// A decision with the ids of its group, its trajectory, the place acted at, and the trajectory that came of it.
 type Decided<'a> = (i64, i64, (Option<i64>, Option<i32>), Option<i64>, &'a super::Decision);
 
-/// What planners decided, in an order that does not depend on arrival, numbered within each group and round.
+/// Decisions of planners, in an order that does not depend on arrival, numbered within each group and round.
 fn decisions(groups: &[Ordered<'_>], ids: &Ids<'_>, iteration: i64, check: Check<'_>) -> Result<RecordBatch> {
     let mut rows: Vec<Decided<'_>> = Vec::new();
     for entry in groups {

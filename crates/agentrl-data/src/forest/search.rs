@@ -1,4 +1,4 @@
-//! What a search asks of a group: its turns as a tree, its states as a graph; live, and of a batch that was frozen.
+//! The search tree of a group: its turns as a tree, its states as a graph; live, or of a batch that was frozen.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Float32Type;
 
 use super::steps::{Step, StepOrigin};
-use super::{Forest, Group, Handle, Key, handle, split};
+use super::{Forest, Group, GroupHandle, Handle, handle, split};
 use crate::batch::layout::{Context, Index};
 use crate::batch::{Batch, array, i32s, i64s, lists, u8s};
 use crate::schema::Status;
@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// share is there once.
 #[derive(Clone, Debug, Default)]
 pub struct SearchTree {
-    /// What is asked.
+    /// Its turns and states.
     pub search: Search,
     /// The trajectory that took each turn, and the number of the step.
     taken: Vec<(i64, u32)>,
@@ -28,7 +28,7 @@ pub struct SearchTree {
     /// Seeds of the first tokens of first turns that were read from a table.
     seeds: HashMap<u32, i64>,
     /// The group that is followed.
-    key: Option<Key>,
+    key: Option<GroupHandle>,
     /// Rows of the steps that each trajectory took itself.
     rows: Vec<Vec<u32>>,
     /// Whether each of them was read to its end.
@@ -51,7 +51,7 @@ fn key(state: [u8; 16]) -> u128 {
     u128::from_le_bytes(state)
 }
 
-/// The key of a state that nobody named: no other turn leads to it.
+/// The key of a state without a name: no other turn leads to it.
 fn nameless(trajectory: i64, step: u32) -> u128 {
     let name = [&trajectory.to_le_bytes()[..], &step.to_le_bytes(), b"nobody named this state"].concat();
     key(hash_bytes(&name))
@@ -176,13 +176,13 @@ impl SearchTree {
         Ok(())
     }
 
-    /// Has room for so many trajectories.
+    /// Grow to `count` trajectories.
     fn grow(&mut self, count: usize) {
         self.rows.resize(count, Vec::new());
         self.over.resize(count, false);
     }
 
-    /// Reads the new steps of one trajectory; says whether that was all of it.
+    /// Read the new steps of one trajectory; return whether that was all of it.
     fn read_trajectory(&mut self, group: &Group, index: usize) -> Result<bool> {
         let entry = &group.trajectories[index];
         let (own, first) = (entry.steps.own(), entry.steps.inherited());
@@ -225,7 +225,7 @@ impl SearchTree {
 }
 
 impl Group {
-    /// What a step leads to; `None` where that is not known yet.
+    /// Return the state or end that a step leads to; `None` if that is not known yet.
     fn after(&self, index: usize, number: usize, taken: (i64, u32)) -> Option<After> {
         let entry = &self.trajectories[index];
         let own = entry.steps.own();
@@ -282,7 +282,7 @@ fn stored_logprob(batch: &Batch, index: &Index<'_>, context: &Context, step: usi
 }
 
 impl Forest {
-    /// Says that a trajectory, which has no step yet that the tree knows of, begins with the turns up to one of the tree: those
+    /// Record that a trajectory, of which the tree has no step yet, begins with the turns up to one of the tree: those
     /// of a stored search that it goes on with. They are no turns of its own then.
     pub fn graft(&self, trajectory: Handle, tree: &mut SearchTree, turn: u32) -> Result<()> {
         let (key, index) = split(trajectory);

@@ -23,7 +23,7 @@ pub(super) struct Rest {
     parents: Vec<Option<Place>>,
     /// Whether a node belongs to the radix tree.
     prompts: Vec<bool>,
-    /// The prompt that goes on behind a place with a token.
+    /// The prompt that goes on after a place with a token.
     children: BTreeMap<(Option<Place>, i32), usize>,
 }
 
@@ -38,7 +38,7 @@ impl Rest {
         }
     }
 
-    /// Places a node whose parent is placed; says whether any of its tokens need a row.
+    /// Place a node whose parent is placed; return whether any of its tokens need a row.
     pub(super) fn place(&mut self, group: &Group, index: usize) -> bool {
         let node = &group.nodes[index];
         let parent = node.parent.map(|parent| self.resolve(group, parent));
@@ -77,7 +77,7 @@ impl Rest {
         &group.nodes[index].content.tokens[self.shared[index] as usize..]
     }
 
-    /// What comes before a node's row.
+    /// The place before a node's row.
     pub(super) fn parent(&self, index: usize) -> Option<Place> {
         self.parents[index]
     }
@@ -93,7 +93,7 @@ impl Rest {
     }
 }
 
-/// Whether nothing but its tokens tells a new prompt from another.
+/// Whether a new prompt has nothing but its tokens.
 fn is_plain_prompt(node: &Node) -> bool {
     let content = &node.content;
     node.stored.is_none()

@@ -4,33 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agentrl_compute::rng::structural_seed;
 
-use super::steps::{OpenStep, Step, StepOrigin, Steps};
-use super::{Handle, Place};
-use crate::facts::Said;
-use crate::schema::{Drift, Origin, Role, Source, Status};
+use super::handle::{Handle, Place};
+use super::steps::{OpenStep, Step, StepOrigin, StepOutcome, Steps};
+use crate::facts::FactValues;
+use crate::schema::{Origin, Role, Source, Status};
 use crate::{Error, Result};
-
-/// What the environment said to an action.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StepOutcome {
-    /// Reward paid for the action; `None` where none was.
-    pub reward: Option<f32>,
-    /// Components of the reward.
-    pub rewards: Option<Vec<f32>>,
-    /// The episode ended in the environment.
-    pub terminated: bool,
-    /// A limit ended the episode.
-    pub truncated: bool,
-    /// Facts about the turn (tool error, format error, …), a bit each; [`crate::schema::FLAG_UNTRAINED`] keeps its tokens
-    /// out of the gradient.
-    pub flags: u32,
-    /// Where the turn was ingested: how it agrees with the turns before it.
-    pub drift: Option<Drift>,
-    /// Position of the first token that differs.
-    pub drift_at: Option<u32>,
-    /// What else the environment said, of what the forest declares.
-    pub facts: Said,
-}
 
 /// How a trajectory ends.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,13 +23,20 @@ pub struct Finish {
     pub info: Option<String>,
     /// How it ended.
     pub status: Status,
-    /// What else the environment said, of what the forest declares.
-    pub facts: Said,
+    /// Facts of the environment that the forest declares.
+    pub facts: FactValues,
 }
 
 impl Default for Finish {
     fn default() -> Self {
-        Self { reward: None, rewards: None, success: None, info: None, status: Status::Finished, facts: Said::new() }
+        Self {
+            reward: None,
+            rewards: None,
+            success: None,
+            info: None,
+            status: Status::Finished,
+            facts: FactValues::new(),
+        }
     }
 }
 
@@ -60,7 +45,7 @@ impl Default for Finish {
 pub struct Start {
     /// Number of the trajectory among those of its agent in the group.
     pub member: u32,
-    /// Which role it plays, where several share an episode.
+    /// The agent whose trajectory it is, if several share an episode.
     pub agent: i32,
     /// A trajectory of the same episode; `None`: the trajectory begins one.
     pub episode: Option<Handle>,
@@ -69,7 +54,7 @@ pub struct Start {
     pub parent: Option<Handle>,
     /// Where it comes from.
     pub origin: Option<Origin>,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
 }
 
@@ -110,7 +95,7 @@ pub(super) enum Lineage {
     Stored { id: i64 },
 }
 
-/// What was said about a trajectory that is not trained as it is.
+/// A note on a trajectory that is not trained as it is.
 #[derive(Clone, Debug)]
 pub(super) enum Note {
     Pruned(String),
@@ -136,7 +121,7 @@ pub(super) struct Ordinals {
 #[derive(Clone, Debug)]
 pub(super) struct Trajectory {
     pub(super) lineage: Lineage,
-    /// What its segments' seeds follow from, beside the run, the iteration and the group.
+    /// The place from which its segments' seeds follow, beside the run, the iteration and the group.
     pub(super) place: [u64; 2],
     pub(super) agent: i32,
     pub(super) origin: Origin,
@@ -153,7 +138,7 @@ pub(super) struct Trajectory {
     pub(super) tip: Option<Place>,
     /// Where the paths ended that were given up when the context was rewritten.
     pub(super) contexts: Vec<Place>,
-    /// Key of the state that the next action acts on, where it is not that of the last node.
+    /// Key of the state that the next action acts on, if it is not that of the last node.
     pub(super) state_key: Option<[u8; 16]>,
     pub(super) steps: Steps,
     /// How many of its first steps it leaves out of its gradient.
@@ -218,6 +203,11 @@ impl Trajectory {
         Self { agent: self.agent, origin: self.origin, role: self.role, ..child }
     }
 
+    /// Whether the trajectory takes further tokens.
+    pub(super) fn is_running(&self) -> bool {
+        self.status == Status::Partial && self.stored.is_none()
+    }
+
     /// Number of the context that the trajectory is in.
     pub(super) fn context(&self) -> u32 {
         self.contexts.len() as u32
@@ -228,7 +218,7 @@ impl Trajectory {
         self.contexts.iter().copied().chain(self.tip)
     }
 
-    /// Closes the open step, if there is one; says whether there was. `index` is the trajectory's own.
+    /// Close the open step, if there is one; return whether there was. `index` is the trajectory's own.
     pub(super) fn close_step(&mut self, index: usize, outcome: &StepOutcome) -> bool {
         let Some(open) = self.open.take() else { return false };
         let (node, end) = open.last;

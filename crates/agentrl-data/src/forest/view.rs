@@ -1,4 +1,4 @@
-//! What planners see of a forest while it grows: the trees, and where trajectories stand.
+//! A planner's view of a forest while it grows: the trees, and the ends of trajectories.
 
 use super::{Forest, Handle, handle};
 use crate::Result;

@@ -19,30 +19,30 @@ use arrow_schema::{DataType, SchemaRef};
 use serde::{Deserialize, Serialize};
 
 use super::folders::{CHOSEN_BY, key_of};
-use super::fs::MOST_BYTES as MOST_READ_BYTES;
-use super::segment::Bounds;
-use super::united::{Parts, Rows};
+use super::footer::Bounds;
+use super::fs::MAX_FILE_BYTES;
+use super::merged_columns::{FileRows, Parts};
 use crate::batch::i64s;
 use crate::ipc::{Footer, Passed, size};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug};
 
-/// Bytes of a block where nothing is looked up, about, and of the largest one with several rows.
-const MOST_BYTES: usize = 4 << 20;
+/// Bytes of a block if nothing is looked up, about, and of the largest one with several rows.
+const MAX_BLOCK_BYTES: usize = 4 << 20;
 
-/// Bytes of a block of nodes, and of other rows that are looked up by a key. Smaller ones would be mostly what Arrow says
+/// Bytes of a block of nodes, and of other rows that are looked up by a key. Smaller ones would be mostly Arrow's metadata
 /// about their columns.
-const NODES_BYTES: usize = 32 << 10;
-const ROWS_BYTES: usize = 4 << 10;
+const NODES_BLOCK_BYTES: usize = 32 << 10;
+const ROWS_BLOCK_BYTES: usize = 4 << 10;
 
-/// The key of [`Said`] in the metadata of a footer.
-const KEY: &str = "agentrl_blocks";
+/// The key of [`BlockEntry`] in the metadata of a footer.
+const BLOCKS_KEY: &str = "agentrl_blocks";
 
 /// The key of [`BlockBounds`] in the metadata of a footer.
-const BOUNDS: &str = "agentrl_bounds";
+const BOUNDS_KEY: &str = "agentrl_bounds";
 
-/// The key of [`BlockTexts`] in the metadata of a footer, and the column that it tells of.
-const TEXTS: &str = "agentrl_texts";
+/// The key of [`BlockTexts`] in the metadata of a footer, and the column that it describes.
+const TEXTS_KEY: &str = "agentrl_texts";
 const NAMED_BY: &str = "task_id";
 
 /// A piece of a file: one record batch.
@@ -69,8 +69,8 @@ impl From<Block> for (u64, u64, i64, i64, u64) {
     }
 }
 
-/// What a footer says of a block beside where it is: rows, smallest and greatest key, checksum.
-type Said = (u64, i64, i64, u64);
+/// The entry of a block in a footer beside its place: rows, smallest and greatest key, checksum.
+type BlockEntry = (u64, i64, i64, u64);
 
 /// Smallest and greatest value of some columns in each block.
 pub(super) type BlockBounds = BTreeMap<String, Vec<(i64, i64)>>;
@@ -78,20 +78,20 @@ pub(super) type BlockBounds = BTreeMap<String, Vec<(i64, i64)>>;
 /// The different texts of a column of a file, and which of them each block has.
 pub(super) type BlockTexts = BTreeMap<String, (Vec<String>, Vec<Vec<u32>>)>;
 
-/// What is known of a file when its footer was read.
+/// The contents of a file's footer.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct BlockIndex {
     pub(super) footer: Footer,
-    /// Which rows have which columns, where not all have the same.
+    /// Which rows have which columns, if not all have the same.
     parts: Option<Parts>,
     pub(super) blocks: Arc<[Block]>,
-    /// Of columns that rows are chosen by, beside the key. An older version did not say.
+    /// Bounds of columns that rows are chosen by, beside the key. Files of older versions lack them.
     pub(super) bounds: BlockBounds,
     pub(super) texts: BlockTexts,
 }
 
-impl Index {
-    /// What the bytes of a footer say, which begins at byte `begin` of a file with so many rows. `listed` are the blocks of
+impl BlockIndex {
+    /// Read the bytes of a footer, which begins at byte `begin` of a file with `rows` rows. `listed` are the blocks of
     /// a file whose footer does not tell of them.
     pub(super) fn read(
         path: &Path,
@@ -110,8 +110,8 @@ impl Index {
         let blocks = if let Some(listed) = listed {
             listed
         } else {
-            let said = footer.metadata.get(KEY).ok_or_else(|| corrupt("it does not tell of its blocks"))?;
-            let said: Vec<Said> = serde_json::from_str(said).map_err(|error| corrupt(&error.to_string()))?;
+            let said = footer.metadata.get(BLOCKS_KEY).ok_or_else(|| corrupt("it does not tell of its blocks"))?;
+            let said: Vec<BlockEntry> = serde_json::from_str(said).map_err(|error| corrupt(&error.to_string()))?;
             let block = |(end, (rows, first, last, hash))| Block { end, rows, keys: (first, last), hash };
             footer.ends().zip(said).map(block).collect()
         };
@@ -121,8 +121,9 @@ impl Index {
             return Err(corrupt("it has other blocks than rows need"));
         }
         let said = |key: &str| footer.metadata.get(key).map_or("{}", String::as_str);
-        let bounds: BlockBounds = serde_json::from_str(said(BOUNDS)).map_err(|error| corrupt(&error.to_string()))?;
-        let texts: BlockTexts = serde_json::from_str(said(TEXTS)).map_err(|error| corrupt(&error.to_string()))?;
+        let bounds: BlockBounds =
+            serde_json::from_str(said(BOUNDS_KEY)).map_err(|error| corrupt(&error.to_string()))?;
+        let texts: BlockTexts = serde_json::from_str(said(TEXTS_KEY)).map_err(|error| corrupt(&error.to_string()))?;
         let is_one = |(texts, of_blocks): &(Vec<String>, Vec<Vec<u32>>)| {
             of_blocks.len() == blocks.len() && of_blocks.iter().flatten().all(|&text| (text as usize) < texts.len())
         };
@@ -156,7 +157,7 @@ impl Index {
 pub(super) fn check_order(blocks: &[Block], end: u64) -> std::result::Result<(), String> {
     let mut from = 0;
     for block in blocks {
-        if block.end <= from || block.end - from > MOST_READ_BYTES {
+        if block.end <= from || block.end - from > MAX_FILE_BYTES {
             return Err("its blocks are out of order".to_owned());
         }
         from = block.end;
@@ -174,9 +175,9 @@ pub(super) fn bounds_of(blocks: &[Block]) -> (i64, i64) {
     known.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))).unwrap_or_default()
 }
 
-/// Passes on rows of a folder as the bytes of a file. Returns its blocks, where its footer ends, and the footer's hash.
+/// Write rows of a folder as the bytes of a file. Returns its blocks, where its footer ends, and the footer's hash.
 pub(super) fn write(
-    (schema, parts): &Rows,
+    (schema, parts): &FileRows,
     folder: &str,
     to: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<(Vec<Block>, u64, u64)> {
@@ -193,14 +194,15 @@ pub(super) fn write(
         }
     }
     chosen_by.retain(|_, bounds| bounds.len() == blocks.len());
-    let said: Vec<Said> = blocks.iter().map(|block| (block.rows, block.keys.0, block.keys.1, block.hash)).collect();
+    let said: Vec<BlockEntry> =
+        blocks.iter().map(|block| (block.rows, block.keys.0, block.keys.1, block.hash)).collect();
     // A file of one block has the bounds that its manifest tells of.
     let chosen_by = Some(chosen_by).filter(|bounds| blocks.len() > 1 && !bounds.is_empty());
-    let mut told = vec![(KEY, to_json(&said)?)];
-    told.extend(chosen_by.map(|bounds| to_json(&bounds)).transpose()?.map(|text| (BOUNDS, text)));
+    let mut metadata = vec![(BLOCKS_KEY, to_json(&said)?)];
+    metadata.extend(chosen_by.map(|bounds| to_json(&bounds)).transpose()?.map(|text| (BOUNDS_KEY, text)));
     let texts = texts(&chunks, folder).filter(|_| blocks.len() > 1);
-    told.extend(texts.map(|texts| to_json(&texts)).transpose()?.map(|text| (TEXTS, text)));
-    let (end, hash) = file.finish(told)?;
+    metadata.extend(texts.map(|texts| to_json(&texts)).transpose()?.map(|text| (TEXTS_KEY, text)));
+    let (end, hash) = file.finish(metadata)?;
     Ok((blocks, end, hash))
 }
 
@@ -208,7 +210,7 @@ fn to_json(said: &impl Serialize) -> Result<String> {
     serde_json::to_string(said).map_err(|error| Error::internal("blocks cannot be written as JSON").with_source(error))
 }
 
-/// Which tasks blocks have, where rows of one task lie side by side: there are far fewer texts than rows then.
+/// The tasks of each block, if rows of one task lie side by side: there are far fewer texts than rows then.
 fn texts(chunks: &[RecordBatch], folder: &str) -> Option<BlockTexts> {
     key_of(folder)?;
     let columns = chunks.iter().map(|chunk| chunk.column_by_name(NAMED_BY)?.as_string_opt::<i32>());
@@ -288,9 +290,9 @@ fn chunked(schema: &SchemaRef, parts: &[RecordBatch], folder: &str) -> Result<Ve
 /// Bytes of a block of a folder, about.
 fn block_bytes(folder: &str) -> usize {
     match key_of(folder) {
-        Some(_) if folder == Table::Nodes.name() => NODES_BYTES,
-        Some(_) => ROWS_BYTES,
-        None => MOST_BYTES,
+        Some(_) if folder == Table::Nodes.name() => NODES_BLOCK_BYTES,
+        Some(_) => ROWS_BLOCK_BYTES,
+        None => MAX_BLOCK_BYTES,
     }
 }
 
@@ -321,7 +323,7 @@ fn units(parts: &[RecordBatch], folder: &str) -> Result<Vec<Unit>> {
         };
         for (row, &bytes) in sizes.iter().enumerate() {
             let is_shared = keys.is_some_and(|keys| shared.binary_search(&keys.value(row)).is_ok());
-            match units.last_mut().filter(|unit| goes_on(row, unit) && unit.bytes + bytes <= MOST_BYTES) {
+            match units.last_mut().filter(|unit| goes_on(row, unit) && unit.bytes + bytes <= MAX_BLOCK_BYTES) {
                 Some(unit) => {
                     (unit.rows.end, unit.bytes, unit.is_shared) = (row + 1, unit.bytes + bytes, is_shared);
                 }

@@ -1,4 +1,4 @@
-//! What a scan reads: some columns of some rows, and what is known of the rows before.
+//! Scans: some columns of some rows, and the bounds and texts by which rows are chosen before they are read.
 //!
 //! Rows are named by their numbers, which they keep when files are merged.
 
@@ -7,32 +7,33 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use agentrl_compute::par::each;
+use agentrl_compute::thread_pool::map;
 use arrow_array::RecordBatch;
 
 use super::Store;
-use super::folders::{COMPUTED, METRICS, STATES, key_of};
+use super::folders::{COMPUTED_FOLDERS, METRICS, STATES, key_of};
+use super::footer::Bounds;
 use super::fs::Fs;
-use super::segment::{Bounds, READ_BYTES, Segment, read_run, runs};
+use super::segment::{READ_BYTES, Segment, read_run, runs};
 use crate::schema::Table;
 use crate::{Error, Result, arrow_bug};
 
 /// The texts of a column, and pairs of a block and the number of a text that it has.
 pub type Texts = (Vec<String>, Vec<i64>, Vec<i64>);
 
-/// What is known of blocks that lie one behind the other.
+/// Bounds and texts of blocks that lie one after the other.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    /// The number of the row behind each.
+    /// The number of the row after each.
     pub ends: Vec<i64>,
     /// The smallest and the greatest value in each of columns that rows are chosen by.
     pub bounds: BTreeMap<String, (Vec<i64>, Vec<i64>)>,
-    /// What is known of columns of texts.
+    /// The texts of columns of texts.
     pub texts: BTreeMap<String, Texts>,
 }
 
 impl Store {
-    /// The numbers of the rows that each file of a folder has for this store, and what its manifest tells of them.
+    /// Return the numbers of the rows that each file of a folder has for this store, and the bounds in its manifest.
     pub fn ranges(&mut self, name: &str) -> Result<Vec<(Range<u64>, Bounds)>> {
         check_folder(name)?;
         self.settle()?;
@@ -173,7 +174,7 @@ fn columns_of(
         }
         arrow_select::concat::concat_batches(&schema, &parts).map_err(arrow_bug)
     };
-    each(loads, |load| Ok(read(load)))?.into_iter().collect()
+    map(loads, |load| Ok(read(load)))?.into_iter().collect()
 }
 
 /// The rows of a range that a file has.
@@ -183,7 +184,7 @@ fn shared(segment: &Segment, rows: &Range<u64>) -> Range<u64> {
 
 /// Refuses the name of a folder that is no table and no level of computed columns.
 pub(super) fn check_folder(name: &str) -> Result<()> {
-    if [METRICS, STATES].contains(&name) || COMPUTED.iter().any(|&(folder, _)| folder == name) {
+    if [METRICS, STATES].contains(&name) || COMPUTED_FOLDERS.iter().any(|&(folder, _)| folder == name) {
         return Ok(());
     }
     Table::from_name(name).map(drop)

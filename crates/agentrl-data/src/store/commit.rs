@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 
-use super::blobs::check_blobs;
-use super::folders::{COMPUTED, FOLDERS, JOURNAL, METRICS, STATES, key_of, schema_of};
+use super::blob_files::check_blobs;
+use super::folders::{COMPUTED_FOLDERS, FOLDERS, METRICS, STATES, WRITE_LOG, key_of, schema_of};
 use super::fs::failed;
-use super::journal::{self, Entry, Kind};
 use super::manifest::{self, Manifest};
+use super::merged_columns::merge_columns;
+use super::queue::Write;
 use super::read::{joined, taken};
 use super::recover::{MARKER, mark, publish};
 use super::segment::Segment;
 use super::states::{Arrays, check_state};
-use super::united::united;
-use super::{Store, Sync, Writer, tiers};
+use super::write_log::{self, Entry, WriteKind};
+use super::{Store, Sync, Writer, merge_policy};
 use crate::batch::{Batch, Blobs, NextIds, i64s};
 use crate::facts::Facts;
 use crate::ipc::size;
@@ -26,18 +27,8 @@ use crate::{Error, Result, arrow_bug};
 /// A queue that holds this many bytes is committed without being asked.
 const QUEUE_BYTES: usize = 256 << 20;
 
-/// A write that waits for the next commit.
-#[derive(Debug)]
-pub(super) struct Write {
-    entry: Entry,
-    rows: Vec<(&'static str, RecordBatch)>,
-    blobs: Blobs,
-    /// Whether its rows of states are all that there is to read.
-    is_base: bool,
-}
-
 impl Store {
-    /// The batch with the ids of its new rows moved behind those of the store ([`Batch::rebase`]). Rows that it takes for
+    /// Return the batch with the ids of its new rows moved after those of the store ([`Batch::rebase`]). Rows that it takes for
     /// stored ones keep theirs, so they have to be rows of this store.
     pub fn rebase(&self, batch: &Batch) -> Result<Batch> {
         let next = self.next_ids();
@@ -54,7 +45,7 @@ impl Store {
         batch.rebase(next)
     }
 
-    /// Checks and queues the new rows of a batch, whose ids were moved behind those of the store ([`Store::rebase`]):
+    /// Check and queue the new rows of a batch, whose ids were moved after those of the store ([`Store::rebase`]):
     /// part of the training batch of an iteration, or (`partial`) rollouts of one that was broken off. Returns the number
     /// of the write; it is durable when [`Store::sequence`] has reached it.
     pub fn append(&mut self, batch: &Batch, iteration: i64, partial: bool) -> Result<u64> {
@@ -66,7 +57,7 @@ impl Store {
         let rows = Table::ALL.into_iter().map(|table| Ok((table.name(), batch.new_rows(table)?)));
         let rows: Vec<_> = rows.collect::<Result<_>>()?;
         check_blobs(batch.blobs())?;
-        let kind = if partial { Kind::Partial } else { Kind::Batch };
+        let kind = if partial { WriteKind::Partial } else { WriteKind::Batch };
         self.writable()?.facts = facts;
         let base = batch.base().trajectory;
         let trajectories = i64s(batch.trajectories(), "trajectory_id")?.values();
@@ -96,7 +87,7 @@ impl Store {
         let iteration = self.head.iteration;
         self.check_trained(batch, iteration)?;
         let mut rows = Vec::new();
-        for (folder, level) in COMPUTED {
+        for (folder, level) in COMPUTED_FOLDERS {
             rows.extend(batch.computed_table(level)?.map(|table| (folder, table)));
         }
         rows.push((METRICS, measured(iteration, metrics)?));
@@ -104,7 +95,7 @@ impl Store {
         rows.push((STATES, states));
         let entry = Entry {
             iteration,
-            kind: Kind::Close,
+            kind: WriteKind::Close,
             state: Some(state.to_owned()),
             components: (!batch.state().is_empty()).then(|| batch.state().to_owned()),
             stored: Vec::new(),
@@ -141,7 +132,7 @@ impl Store {
         Ok(sequence)
     }
 
-    /// New ids begin where the store ends, draws are new and of this iteration, and rows that are not new are there.
+    /// Check that new ids begin at the store's end, and that draws are new and of this iteration.
     fn check_new(batch: &Batch, next: NextIds, iteration: i64) -> Result<()> {
         let (base, trajectories) = (batch.base(), batch.trajectories());
         let draws = batch.new_rows(Table::Draws)?;
@@ -185,7 +176,7 @@ impl Store {
         }
     }
 
-    /// The facts of the store behind this batch: those of its first trajectories.
+    /// Return the facts of the store after this batch: those of its first trajectories.
     fn check_facts(&mut self, batch: &Batch) -> Result<Option<Facts>> {
         let first = self.writable()?.facts.clone();
         if batch.new_rows(Table::Trajectories)?.num_rows() == 0 {
@@ -234,11 +225,11 @@ impl Store {
     /// Computed columns belong to draws: those of a batch with other draws could never be read back.
     fn check_trained(&mut self, batch: &Batch, iteration: i64) -> Result<()> {
         let mut appended = Vec::new();
-        for entry in self.entries(Some(iteration))?.iter().filter(|entry| entry.kind == Kind::Batch) {
+        for entry in self.entries(Some(iteration))?.iter().filter(|entry| entry.kind == WriteKind::Batch) {
             let range = entry.rows.get(Table::Draws.name()).cloned().unwrap_or_default();
             appended.extend(self.numbered(Table::Draws.name(), range)?);
         }
-        for write in self.writable()?.queue.iter().filter(|write| write.entry.kind == Kind::Batch) {
+        for write in self.writable()?.queue.iter().filter(|write| write.entry.kind == WriteKind::Batch) {
             if write.entry.iteration == iteration {
                 appended.extend(
                     write.rows.iter().filter(|(folder, _)| *folder == Table::Draws.name()).map(|(_, r)| r.clone()),
@@ -277,7 +268,7 @@ impl Store {
         }
     }
 
-    /// Runs a commit. Where it fails nobody knows what reached the disk, so nothing more is written.
+    /// Run a commit. If it fails, it is unknown what reached the disk, so nothing more is written.
     pub(super) fn poisoning<T>(&mut self, commit: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let done = commit(self);
         if let (Err(error), Some(writer)) = (&done, &mut self.writer) {
@@ -305,13 +296,13 @@ impl Store {
                 *end += rows.num_rows() as u64;
                 added.entry(folder).or_default().push(rows);
             }
-            if let (Kind::Close, Some(state)) = (entry.kind, &entry.state) {
+            if let (WriteKind::Close, Some(state)) = (entry.kind, &entry.state) {
                 commit.next.head.iteration += 1;
                 commit.next.head.state.clone_from(state);
             }
             entries.push(entry);
         }
-        added.insert(JOURNAL, vec![journal::to_rows(&entries, self.head.sequence + 1)?]);
+        added.insert(WRITE_LOG, vec![write_log::to_rows(&entries, self.head.sequence + 1)?]);
         // In the order in which rows refer to each other, which is the order in which files get their names: what stock
         // tools see of a commit that is just being named refers to rows that they see as well.
         for &folder in FOLDERS.iter() {
@@ -325,7 +316,9 @@ impl Store {
         commit.next.head.next = after;
         commit.next.head.facts = self.writer.as_ref().and_then(|writer| writer.facts.clone());
         commit.finish(self)?;
-        self.end_journals(entries.iter().filter(|entry| entry.kind != Kind::Partial).map(|entry| entry.iteration))
+        self.end_rollout_logs(
+            entries.iter().filter(|entry| entry.kind != WriteKind::Partial).map(|entry| entry.iteration),
+        )
     }
 }
 
@@ -342,7 +335,7 @@ impl Commit {
         Self { next: store.files.next(), staged: Vec::new(), replaced: Vec::new() }
     }
 
-    /// New rows behind those of a folder, in one file with the last ones where [`tiers`] has them merged, and with all of
+    /// New rows after those of a folder, in one file with the last ones if [`merge_policy`] has them merged, and with all of
     /// them where an older version wrote them with fewer columns: stock tools want the same columns in all files.
     fn add(&mut self, store: &Store, folder: &'static str, parts: Vec<RecordBatch>) -> Result<()> {
         let files = store.files.of(folder);
@@ -350,7 +343,7 @@ impl Commit {
         let count = if store.files.lacks_columns(folder) {
             files.len()
         } else {
-            tiers::merged_with(files, bytes, store.head.end(folder))
+            merge_policy::merged_with(files, bytes, store.head.end(folder))
         };
         let merged = &files[files.len() - count..];
         let mut rows = Vec::new();
@@ -371,7 +364,7 @@ impl Commit {
         parts: Vec<RecordBatch>,
         mut row: u64,
     ) -> Result<()> {
-        for rows in united(parts)? {
+        for rows in merge_columns(parts)? {
             let segment = Segment::begun(row, self.next.head.version);
             let path = segment.staged(&store.path.join(folder));
             // All files of a commit are synced together.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use super::commit::Commit;
 use super::folders::FOLDERS;
 use super::fs::failed;
+use super::merged_columns::merge_columns;
 use super::segment::{Segment, is_other};
-use super::united::united;
-use super::{Store, Sync, tiers};
+use super::{Store, Sync, merge_policy};
 use crate::schema::Table;
 use crate::{Check, Error, Result};
 
@@ -22,7 +22,7 @@ pub type Enter<'a> = &'a mut dyn FnMut(&mut dyn FnMut(&mut Store) -> Result<()>)
 
 /// Merges neighbouring files into ones of twice their size, up to 64 MB, and removes blobs that no node refers to, in a
 /// store that is entered now and then and is anybody's between. Rows and their order stay, so readers go on undisturbed.
-/// Returns by how many files the store became smaller; 0 where another thread is doing it.
+/// Returns by how many files the store became smaller; 0 if another thread is doing it.
 pub fn compact(enter: Enter<'_>, check: Check<'_>) -> Result<usize> {
     let begun = within(enter, |store| {
         let busy = store.writable()?.compacting.clone();
@@ -76,7 +76,7 @@ impl Merge {
             Err(error) if is_other(&error) && !within(enter, |store| Ok(store.has(self)))? => return Ok(0),
             Err(error) => return Err(error),
         };
-        let files = united(rows)?;
+        let files = merge_columns(rows)?;
         if files.len() >= self.files.len() {
             return Ok(0);
         }
@@ -99,7 +99,7 @@ impl Merge {
 }
 
 impl Store {
-    /// [`compact`] of a store that nobody else uses.
+    /// [`compact`] of a store that has no other user.
     pub fn compact(&mut self, check: Check<'_>) -> Result<usize> {
         compact(&mut |work| work(self), check)
     }
@@ -111,7 +111,7 @@ impl Store {
         let from = files.partition_point(|file| file.first_row < rows.start);
         let to = files.partition_point(|file| file.end_row() <= rows.end);
         let files = files.get(from..to).unwrap_or_default();
-        let Some(found) = tiers::worth_merging(files) else { return Ok(None) };
+        let Some(found) = merge_policy::worth_merging(files) else { return Ok(None) };
         let files = files[found].to_vec();
         let before = Self::new(self.fs.clone(), &self.path, self.files.clone(), None);
         Ok(Some(Merge { folder, files, before, sync: self.sync() }))

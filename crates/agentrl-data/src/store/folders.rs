@@ -1,4 +1,4 @@
-//! The folders of a store: one for each table, one for each level of computed columns, the metrics, and the journal.
+//! The folders of a store: one for each table, one for each level of computed columns, the metrics, and the log of writes.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,22 +8,22 @@ use crate::batch::Level;
 use crate::schema::{Table, list_of};
 
 /// Folders of computed columns and the level that each holds.
-pub(super) const COMPUTED: [(&str, Level); 3] =
+pub(super) const COMPUTED_FOLDERS: [(&str, Level); 3] =
     [("draw_columns", Level::Draw), ("step_columns", Level::Step), ("node_columns", Level::NodeToken)];
 
-/// What was measured in closed iterations: one row for each number.
+/// The metrics of closed iterations: one row for each number.
 pub(super) const METRICS: &str = "metrics";
 
-/// What components remember as arrays: one row for a piece of an array.
+/// The state of components as arrays: one row for a piece of an array.
 pub(super) const STATES: &str = "states";
 
-/// One row for each write: what it was, and which rows of the other folders came with it.
-pub(super) const JOURNAL: &str = "journal";
+/// The log of writes: one row for each append and closed iteration, with the rows of the other folders that came with it.
+pub(super) const WRITE_LOG: &str = "journal";
 
 /// All folders, in the order in which their rows refer to each other.
 pub(super) static FOLDERS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let facts = Table::ALL.iter().map(|table| table.name());
-    facts.chain(COMPUTED.iter().map(|&(name, _)| name)).chain([METRICS, STATES, JOURNAL]).collect()
+    facts.chain(COMPUTED_FOLDERS.iter().map(|&(name, _)| name)).chain([METRICS, STATES, WRITE_LOG]).collect()
 });
 
 /// The column whose values are looked up in a folder; the others are read whole.
@@ -32,30 +32,31 @@ pub(super) fn key_of(folder: &str) -> Option<&'static str> {
         "nodes" => Some("node_id"),
         "steps" | "trajectories" => Some("trajectory_id"),
         "draws" | "draw_columns" | "step_columns" => Some("draw_id"),
-        METRICS | STATES | JOURNAL => Some("iteration"),
+        METRICS | STATES | WRITE_LOG => Some("iteration"),
         _ => None,
     }
 }
 
-/// Columns that rows of a run are chosen by: a manifest says between which values they lie in each file.
+/// Columns that rows of a run are chosen by: a manifest has their bounds in each file.
 pub(super) const CHOSEN_BY: [&str; 3] = ["iteration", "group_id", "trajectory_id"];
 
-/// Whether a folder keeps its rows when iterations are dropped: they are small, and say how the run went.
+/// Whether a folder keeps its rows when iterations are dropped: they are small, and record how the run went.
 pub(super) fn is_kept(folder: &str) -> bool {
-    [METRICS, JOURNAL].contains(&folder)
+    [METRICS, WRITE_LOG].contains(&folder)
 }
 
-/// The folders whose bounds stand in the columns of the journal from its first version on.
+/// The folders whose bounds stand in the columns of the log of writes from its first version on.
 pub(super) fn in_first_version() -> impl Iterator<Item = &'static str> {
     FOLDERS.iter().copied().filter(|&folder| !is_kept(folder) && folder != STATES)
 }
 
-/// Columns of the tables, of the metrics, of the states and of the journal; computed columns have those that the recipe makes.
+/// Columns of the tables, of the metrics, of the states and of the log of writes; computed columns have those that the
+/// recipe makes.
 pub(super) fn schema_of(folder: &str) -> Option<SchemaRef> {
     match folder {
         METRICS => Some(METRICS_SCHEMA.clone()),
         STATES => Some(STATES_SCHEMA.clone()),
-        JOURNAL => Some(JOURNAL_SCHEMA.clone()),
+        WRITE_LOG => Some(WRITE_LOG_SCHEMA.clone()),
         _ => Table::from_name(folder).ok().map(Table::schema),
     }
 }
@@ -83,7 +84,7 @@ static STATES_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     ]))
 });
 
-static JOURNAL_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+static WRITE_LOG_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     let mut fields = vec![
         Field::new("sequence", DataType::Int64, false),
         Field::new("iteration", DataType::Int64, false),

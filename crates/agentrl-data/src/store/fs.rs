@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use arrow_buffer::Buffer;
 
-use super::Sync as When;
+use super::sync::Sync as When;
 use crate::{Error, Result};
 
-/// What a store asks of a file system. Nothing that was written is durable before it is synced, and no name before its
+/// The file system of a store. Nothing that was written is durable before it is synced, and no name before its
 /// folder is. Tests put one in its place that loses whatever a crash may lose.
 pub(crate) trait Fs: Debug + Send + Sync {
     /// Makes a folder and the folders above it.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Names in a folder, sorted; none where there is no folder.
+    /// Names in a folder, sorted; none if there is no folder.
     fn list(&self, folder: &Path) -> io::Result<Vec<String>>;
 
     /// Whether a name stands for another place. What a store writes and removes lies in its own folders.
@@ -39,7 +39,7 @@ pub(crate) trait Fs: Debug + Send + Sync {
         self.create(path)?.write_all(bytes)
     }
 
-    /// Opens a file, made where there is none, with its first `length` bytes and no others, to put more behind them.
+    /// Open a file, created if there is none, with its first `length` bytes and no others, to append to it.
     fn tail(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Tail>>;
 
     /// Makes a file's bytes durable.
@@ -67,25 +67,25 @@ pub(crate) trait Fs: Debug + Send + Sync {
 
 /// The end of a file that grows.
 pub(crate) trait Tail: Debug + Send + Sync {
-    /// Puts bytes behind those of the file, all at once as far as a kill goes.
+    /// Append bytes to the file, in one write that a kill does not divide.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes them durable.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// An error that says what was tried with which path.
+/// Return an error that names the operation and the path.
 pub(crate) fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |error| Error::io(format!("cannot {what} {}: {error}", path.display()), error)
 }
 
-/// The error of a file that a manifest names and nobody has.
+/// Return the error of a file that a manifest names and that is missing.
 pub(crate) fn missing(path: &Path) -> Error {
     failed("find", path)(io::ErrorKind::NotFound.into())
 }
 
 /// Bytes that are never read at once: a file can claim any length without taking room on the disk.
-pub(crate) const MOST_BYTES: u64 = 4 << 30;
+pub(crate) const MAX_FILE_BYTES: u64 = 4 << 30;
 
 /// All bytes of a file that has no more than some.
 pub(crate) fn read_whole(fs: &dyn Fs, path: &Path, most: u64) -> io::Result<Buffer> {
@@ -121,7 +121,7 @@ pub(crate) fn other_writer(path: &Path) -> Error {
     ))
 }
 
-/// Writes a file whose name is made durable by whoever calls.
+/// Write a file. The caller makes its name durable.
 pub(crate) fn write(fs: &dyn Fs, path: &Path, bytes: &[u8], sync: When) -> Result<()> {
     write_with(fs, path, sync, |file| file.write_all(bytes).map_err(failed("write", path)))
 }
@@ -185,7 +185,7 @@ mod disk {
     use rustix::fs::{Advice, CWD, FlockOperation, OFlags, RenameFlags, fadvise, flock, renameat_with};
     use rustix::io::Errno;
 
-    use super::{Any, Arc, Buffer, Disk, Fs, MOST_BYTES, Path, PathBuf, Range, Result, Tail, failed, io, too_long};
+    use super::{Any, Arc, Buffer, Disk, Fs, MAX_FILE_BYTES, Path, PathBuf, Range, Result, Tail, failed, io, too_long};
 
     impl Fs for Disk {
         fn create_folder(&self, path: &Path) -> io::Result<()> {
@@ -224,8 +224,8 @@ mod disk {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("the file ends at byte {length}")));
             }
             let bytes = range.end.saturating_sub(range.start);
-            if bytes > MOST_BYTES {
-                return Err(too_long(bytes, MOST_BYTES));
+            if bytes > MAX_FILE_BYTES {
+                return Err(too_long(bytes, MAX_FILE_BYTES));
             }
             // Whether there is so much memory: the buffer itself would end the process if not.
             Vec::<u8>::new().try_reserve_exact(bytes as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -313,7 +313,7 @@ mod disk {
         begun: u64,
     }
 
-    /// So many bytes of a new file are sent to the disk at once.
+    /// Bytes of a new file that are sent to the disk at once.
     const SENT_BYTES: u64 = 16 << 20;
 
     impl io::Write for New {
@@ -343,7 +343,7 @@ mod disk {
         }
     }
 
-    /// Opens a regular file, and tells how long it is. Of a pipe or a device it is not waited for what comes out.
+    /// Open a regular file and return its length. A pipe or a device is refused without reading from it.
     fn open(options: &mut OpenOptions, path: &Path) -> io::Result<(File, u64)> {
         let file = options.custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
         let data = file.metadata()?;
@@ -367,14 +367,14 @@ mod disk {
     }
 
     struct Locks {
-        /// What holds each lock.
+        /// The file that holds each lock.
         files: BTreeMap<u64, File>,
         /// The number of the next one. No other has it, nor in a forked child.
         next: u64,
     }
 
     impl Locks {
-        /// Takes the lock that a file stands for; `None`: somebody has it.
+        /// Take the lock of a file; `None` if it is taken.
         fn take(&mut self, path: &Path) -> io::Result<Option<Held>> {
             let (file, _) = open(OpenOptions::new().create(true).truncate(false).write(true), path)?;
             // Of the open file, not of the process: that one would lose a record lock by closing any other descriptor of
@@ -398,7 +398,7 @@ mod disk {
     struct Held(u64);
 
     impl Drop for Held {
-        /// Gives the lock up, also where a child that was forked just now still has the file open.
+        /// Release the lock, also if a child that was forked just now still has the file open.
         fn drop(&mut self) {
             with_locks(|locks| {
                 if let Some(file) = locks.files.remove(&self.0) {
@@ -421,7 +421,7 @@ mod disk {
         LOCKS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody opens or closes a lock, and lets nobody begin before [`after_fork`]: a child never comes into
+    /// Wait until no thread opens or closes a lock, and let none begin before [`after_fork`]: a child never comes into
     /// the world in the middle of that.
     pub(crate) fn before_fork() {
         FORKING.with_borrow_mut(|forking| *forking = Some(locked()));

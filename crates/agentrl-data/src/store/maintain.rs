@@ -9,16 +9,16 @@ use arrow_array::{Array, RecordBatch, UInt32Array};
 use super::Store;
 use super::commit::Commit;
 use super::folders::{FOLDERS, STATES, is_kept};
-use super::journal::Kind;
 use super::segment::Segment;
+use super::write_log::WriteKind;
 use crate::batch::{array, i64s, lists};
 use crate::schema::Table;
 use crate::{Check, Error, Result, arrow_bug};
 
 impl Store {
-    /// Drops the iterations below `iteration`, their journal and their metrics excepted. Later rows can need older ones (a replayed
-    /// trajectory, a node that was forked), and components can refer to them (arrays of the state whose paths end in
-    /// `trajectory_id`): with `rewrite` those stay, else the call is refused.
+    /// Drops the iterations below `iteration`, their rows in the log of writes and their metrics excepted. Later rows can
+    /// need older ones (a replayed trajectory, a node that was forked), and components can refer to them (arrays of the
+    /// state whose paths end in `trajectory_id`): with `rewrite` those stay, else the call is refused.
     pub fn drop_before(&mut self, iteration: i64, rewrite: bool, check: Check<'_>) -> Result<()> {
         self.writable()?;
         self.settle()?;
@@ -43,7 +43,7 @@ impl Store {
 
         let mut trajectories: BTreeSet<i64> = kept
             .iter()
-            .filter(|entry| entry.kind == Kind::Batch)
+            .filter(|entry| entry.kind == WriteKind::Batch)
             .flat_map(|entry| entry.stored.iter().copied())
             .chain(self.referred()?)
             .collect();

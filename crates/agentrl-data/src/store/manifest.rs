@@ -20,9 +20,9 @@ use crate::{Error, Result};
 pub(super) const FOLDER: &str = "manifest";
 
 /// Bytes that a manifest can have. Those of a store of many terabytes come nowhere near.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
-/// What one has to know to read what this version writes, and the version that knew it first.
+/// Features of the format that a reader of this version's stores needs, with the first version that has each.
 const READER_FLAGS: [(&str, &str); 5] = [
     ("names_with_commits", "0.2.0"),
     ("united_columns", "0.2.0"),
@@ -39,7 +39,7 @@ pub(super) struct Flag {
     pub(super) since: String,
 }
 
-/// What a reader sees of a store: enough to find the same rows again, however their files are merged meanwhile.
+/// The extent of a store for a reader: enough to find the same rows again, however their files are merged meanwhile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Head {
     /// Number of the commit.
@@ -122,7 +122,7 @@ impl Default for Manifest {
 }
 
 impl Head {
-    /// The facts that every further batch has to have: none where trajectories were written before there were any.
+    /// The facts that every further batch has to have: none if trajectories were written before there were any.
     pub(super) fn declared(&self) -> Option<Facts> {
         let begun = self.end(Table::Trajectories.name()) > 0;
         self.facts.clone().or_else(|| begun.then(Facts::default))
@@ -166,7 +166,7 @@ impl Manifest {
         loop {
             let Some(version) = Self::last_number(fs, store)? else { return Ok(None) };
             let path = path(store, version);
-            match read_whole(fs, &path, MOST_BYTES) {
+            match read_whole(fs, &path, MAX_MANIFEST_BYTES) {
                 Ok(bytes) => {
                     let manifest = Self::parse(&path, &bytes)?;
                     if manifest.head.version == version {
@@ -325,7 +325,7 @@ fn file_name(version: u64) -> String {
     format!("{version:08}.json")
 }
 
-/// The text of a manifest: its JSON, and a line that tells whether that is whole.
+/// Return the text of a manifest: its JSON, and a line with its checksum.
 pub(super) fn with_checksum(body: &str) -> String {
     format!("{body}\n{}\n", checksum_of(body))
 }

@@ -1,4 +1,4 @@
-//! The durable form: a directory of sealed Arrow IPC files, and a numbered manifest that says which of them count.
+//! The durable form: a directory of sealed Arrow IPC files, and a numbered manifest that lists those that count.
 //!
 //! ```text
 //! run/
@@ -6,8 +6,8 @@
 //!   draw_columns/…  step_columns/…  node_columns/…                                     what was computed for them
 //!   metrics/…                      what was measured in closed iterations
 //!   states/…                       what components remember as arrays, and what of it changed
-//!   journal/…                      one row for each append and closed iteration: its rows, its state
-//!   live/3.records                 journal of an iteration that is under way, until its batch is committed
+//!   journal/…                      log of writes: one row for each append and closed iteration: its rows, its state
+//!   live/3.records                 rollout log of an iteration that is under way, until its batch is committed
 //!   blobs/ab/abcd…                 contents of images and the like, by their SHA-256
 //!   manifest/00000003.json         the last commit
 //!   lock                           held by the one writer
@@ -21,61 +21,53 @@
 //! that are read and checked at once ([`blocks`]). A crash between manifest and names is made good by the next
 //! open.
 
+mod blob_files;
 mod blobs;
 mod blocks;
 mod columns;
 mod commit;
 mod compact;
 mod folders;
+mod footer;
 mod fs;
-mod journal;
-mod live;
 mod maintain;
 mod manifest;
+mod merge_policy;
+mod merged_columns;
+mod process;
+mod queue;
 mod read;
 mod recover;
+mod rollout_log;
+mod rollout_logs;
 mod segment;
+mod state_arrays;
 mod states;
-mod tiers;
-mod united;
+mod sync;
 mod verify;
+mod write_log;
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use agentrl_compute::names;
-
 use crate::batch::NextIds;
 use crate::facts::Facts;
 use crate::{Error, Result};
-use commit::Write;
 use fs::{Disk, Fs, failed, writer_lock};
-use live::Journals;
 use manifest::{Head, Manifest};
-use states::Known;
+use queue::Write;
+use rollout_log::RolloutLogs;
+use states::StoredArrays;
 
 pub use columns::{Blocks, Texts};
 pub use compact::{Enter, compact};
-pub use live::{Journal, Record};
-pub use segment::Bounds;
+pub use footer::Bounds;
+pub use process::check_process;
+pub use rollout_log::{Record, RolloutLog};
 pub use states::{Arrays, Dtype, StateArray};
+pub use sync::Sync;
 pub use verify::Finding;
-
-names! {
-    /// When a write is durable.
-    #[derive(Default)]
-    "sync" Sync {
-        /// Appends are queued; [`Store::flush`], [`Store::close_iteration`] and [`Store::close`] make them durable.
-        #[default]
-        Batch = "batch",
-        /// Every write is durable when its call returns.
-        Always = "always",
-        /// As `Batch`, but the system decides when files reach the disk: a killed process loses nothing that was
-        /// flushed, a crash of the machine can.
-        Never = "never",
-    }
-}
 
 /// A store on disk. One writer at a time; readers see the commits that were there when they opened, until they
 /// [`refresh`](Store::refresh).
@@ -90,7 +82,7 @@ pub struct Store {
     writer: Option<Writer>,
 }
 
-/// What only the writer has.
+/// The state of the writer.
 #[derive(Debug)]
 struct Writer {
     /// The process that opened it.
@@ -104,16 +96,16 @@ struct Writer {
     sequence: u64,
     facts: Option<Facts>,
     /// The arrays of the state after the queue, once they were looked at.
-    states: Option<Known>,
-    /// What failed; set once and for all, because a disk that lost one write can claim that the next one succeeded.
+    states: Option<StoredArrays>,
+    /// The first failure; never reset, because a disk that lost one write can claim that the next one succeeded.
     poisoned: Option<String>,
     /// Whether there can be blobs that no node refers to: a writer that was killed, or a drop that was broken off, leaves
     /// some. To find them all nodes are read.
     has_unused_blobs: bool,
-    /// Held by whoever merges files.
+    /// Held by a merge of files.
     compacting: Arc<()>,
     /// Ended before the lock is given up.
-    journals: Journals,
+    rollout_logs: RolloutLogs,
     _lock: Box<dyn Any + Send + std::marker::Sync>,
 }
 
@@ -160,11 +152,11 @@ impl Store {
             poisoned: None,
             has_unused_blobs: true,
             compacting: Arc::default(),
-            journals: Journals::default(),
+            rollout_logs: RolloutLogs::default(),
             _lock: lock,
         };
         let mut store = Self::new(fs, path, files, Some(writer));
-        store.remove_ended_journals()?;
+        store.remove_ended_rollout_logs()?;
         Ok(store)
     }
 
@@ -184,7 +176,7 @@ impl Store {
         &self.path
     }
 
-    /// The process that may write the store, where it was opened for that.
+    /// Return the process that may write the store, if it was opened for that.
     pub fn writer_process(&self) -> Option<u32> {
         self.writer.as_ref().map(|writer| writer.process)
     }
@@ -194,7 +186,7 @@ impl Store {
         self.writer_process().map_or(Ok(()), check_process)
     }
 
-    /// Number of iterations that are closed: where a run goes on.
+    /// Return the number of iterations that are closed: a run goes on with the next.
     pub fn iteration(&self) -> i64 {
         self.head.iteration
     }
@@ -209,7 +201,7 @@ impl Store {
         self.head.sequence
     }
 
-    /// What the last [`Store::close_iteration`] was told to remember, as JSON.
+    /// Return the state that the last [`Store::close_iteration`] committed, as JSON.
     pub fn state(&self) -> &str {
         &self.head.state
     }
@@ -219,7 +211,7 @@ impl Store {
         self.writer.as_ref().map_or(self.head.next, |writer| writer.next)
     }
 
-    /// What this store sees, as text: [`Store::open_snapshot`] finds the same rows in any process.
+    /// Return the extent of this store as text: [`Store::open_snapshot`] finds the same rows in any process.
     pub fn snapshot(&self) -> Result<String> {
         serde_json::to_string(&self.head)
             .map_err(|error| Error::internal("the snapshot cannot be written as JSON").with_source(error))
@@ -240,7 +232,7 @@ impl Store {
         if self.writer.as_ref().is_some_and(|writer| !writer.queue.is_empty()) {
             self.flush()?;
         }
-        self.writer.as_ref().map_or(Ok(()), |writer| writer.journals.sync())
+        self.writer.as_ref().map_or(Ok(()), |writer| writer.rollout_logs.sync())
     }
 }
 
@@ -255,19 +247,7 @@ pub fn after_fork(is_child: bool) {
     fs::after_fork(is_child);
 }
 
-/// Refuses a store that was opened before this process was forked.
-pub fn check_process(opened: u32) -> Result<()> {
-    let here = std::process::id();
-    if opened == here {
-        return Ok(());
-    }
-    Err(Error::unsupported(format!(
-        "this Store was opened in process {opened} and is used in process {here}, which was forked from it; open it again \
-         here, read-only while the other process writes"
-    )))
-}
-
-/// Reads the bytes of a manifest and says what is wrong with them; for the fuzzers.
+/// Read the bytes of a manifest, or return what is wrong with them; for the fuzzers.
 #[doc(hidden)]
 pub fn read_manifest(bytes: &[u8]) -> Result<()> {
     Manifest::parse(Path::new("manifest"), bytes).map(drop)

@@ -10,11 +10,12 @@ use arrow_schema::SchemaRef;
 
 use super::Store;
 use super::columns::check_folder;
-use super::folders::{COMPUTED, JOURNAL, METRICS, key_of, schema_of};
+use super::folders::{COMPUTED_FOLDERS, METRICS, WRITE_LOG, key_of, schema_of};
+use super::footer::Bounds;
 use super::fs::{failed, missing};
-use super::journal::{self, Entry, Kind};
 use super::manifest::{Head, Manifest};
-use super::segment::{Bounds, Piece, Segment, is_other};
+use super::segment::{BlockRows, Segment, is_other};
+use super::write_log::{self, Entry, WriteKind};
 use crate::batch::{Batch, i64s};
 use crate::facts::Facts;
 use crate::schema::{Table, facts_of};
@@ -30,13 +31,13 @@ impl Store {
         self.all_rows(table.name())
     }
 
-    /// The rows of a table as one; empty where there are none.
+    /// The rows of a table as one; empty if there are none.
     pub fn whole_table(&mut self, table: Table) -> Result<RecordBatch> {
         let rows = self.table(table)?;
         joined(&table.schema_of(&rows), &rows)
     }
 
-    /// What was measured in the closed iterations.
+    /// Return the metrics of the closed iterations.
     pub fn metrics(&mut self) -> Result<RecordBatch> {
         self.settle()?;
         let rows = self.all_rows(METRICS)?;
@@ -46,8 +47,8 @@ impl Store {
     /// One row for each write, with the rows it brought and the state that an iteration was closed with.
     pub fn writes(&mut self) -> Result<RecordBatch> {
         self.settle()?;
-        let rows = self.all_rows(JOURNAL)?;
-        joined(&known_schema(JOURNAL)?, &rows)
+        let rows = self.all_rows(WRITE_LOG)?;
+        joined(&known_schema(WRITE_LOG)?, &rows)
     }
 
     /// The files of a folder (a table, or a level of computed columns) in the order of their rows, how many rows of each
@@ -76,7 +77,7 @@ impl Store {
         self.settle()?;
         self.surviving(|store| {
             let entries = store.entries(Some(iteration))?;
-            Ok(iteration >= store.head.dropped && entries.iter().any(|entry| entry.kind == Kind::Batch))
+            Ok(iteration >= store.head.dropped && entries.iter().any(|entry| entry.kind == WriteKind::Batch))
         })
     }
 
@@ -88,8 +89,8 @@ impl Store {
 
     fn trained_batch(&mut self, iteration: i64) -> Result<Batch> {
         let entries = self.entries(Some(iteration))?;
-        let of = |kind: Kind| entries.iter().filter(move |entry| entry.kind == kind);
-        if iteration < self.head.dropped || of(Kind::Batch).next().is_none() {
+        let of = |kind: WriteKind| entries.iter().filter(move |entry| entry.kind == kind);
+        if iteration < self.head.dropped || of(WriteKind::Batch).next().is_none() {
             return Err(Error::not_found(format!(
                 "the store has no training batch of iteration {iteration}; {} iterations are closed, those from {} on are \
                  kept",
@@ -99,12 +100,12 @@ impl Store {
         let mut tables = Vec::with_capacity(Table::COUNT);
         for table in Table::ALL {
             let mut rows = Vec::new();
-            for entry in of(Kind::Batch) {
+            for entry in of(WriteKind::Batch) {
                 rows.extend(self.entry_rows(entry, table.name())?);
             }
             tables.push(rows);
         }
-        let mut stored: BTreeSet<i64> = of(Kind::Batch).flat_map(|entry| entry.stored.iter().copied()).collect();
+        let mut stored: BTreeSet<i64> = of(WriteKind::Batch).flat_map(|entry| entry.stored.iter().copied()).collect();
         // What an append draws again can come from an earlier append of the same iteration.
         for rows in &tables[Table::Trajectories as usize] {
             i64s(rows, "trajectory_id")?.values().iter().for_each(|id| _ = stored.remove(id));
@@ -127,15 +128,15 @@ impl Store {
         tables[Table::Steps as usize].insert(0, older_steps);
         tables[Table::Trajectories as usize].insert(0, older);
         let mut batch = to_batch(&tables, &self.head.declared().unwrap_or_default())?;
-        for (folder, _) in COMPUTED {
-            for entry in of(Kind::Close) {
+        for (folder, _) in COMPUTED_FOLDERS {
+            for entry in of(WriteKind::Close) {
                 let rows = self.entry_rows(entry, folder)?;
                 if let Some(first) = rows.first() {
                     batch = batch.with_computed_table(&joined(&first.schema(), &rows)?)?;
                 }
             }
         }
-        let last = of(Kind::Close).next_back().or_else(|| of(Kind::Batch).next_back());
+        let last = of(WriteKind::Close).next_back().or_else(|| of(WriteKind::Batch).next_back());
         if let Some(components) = last.and_then(|entry| entry.components.as_deref()) {
             batch = batch.with_state(components);
         }
@@ -183,26 +184,27 @@ impl Store {
     pub(super) fn entries(&mut self, iteration: Option<i64>) -> Result<Vec<Entry>> {
         let rows = self.located(|store| {
             let near = |segment: &Segment, (first, last): (i64, i64)| {
-                // The first version wrote journals without keys.
+                // The first version wrote its log of writes without keys.
                 segment.is_named_by_row || iteration.is_none_or(|wanted| (first..=last).contains(&wanted))
             };
             let mut found = Vec::new();
-            for segment in store.files.of(JOURNAL).iter().filter(|segment| segment.first_row < store.head.end(JOURNAL))
+            for segment in
+                store.files.of(WRITE_LOG).iter().filter(|segment| segment.first_row < store.head.end(WRITE_LOG))
             {
                 if !near(segment, segment.keys()) {
                     continue;
                 }
                 let pieces: Vec<_> =
-                    store.blocks(JOURNAL, segment)?.filter(|piece| near(segment, piece.keys)).collect();
+                    store.blocks(WRITE_LOG, segment)?.filter(|piece| near(segment, piece.keys)).collect();
                 let indices: Vec<usize> = pieces.iter().map(|piece| piece.index).collect();
-                for (piece, rows) in pieces.iter().zip(store.pieces(JOURNAL, segment, &indices)?) {
-                    let seen = store.head.end(JOURNAL).saturating_sub(piece.first_row);
+                for (piece, rows) in pieces.iter().zip(store.pieces(WRITE_LOG, segment, &indices)?) {
+                    let seen = store.head.end(WRITE_LOG).saturating_sub(piece.first_row);
                     found.extend(cut(rows, 0..seen));
                 }
             }
             Ok(found)
         })?;
-        journal::from_rows(&joined(&known_schema(JOURNAL)?, &rows)?, iteration)
+        write_log::from_rows(&joined(&known_schema(WRITE_LOG)?, &rows)?, iteration)
     }
 
     pub(super) fn all_rows(&mut self, folder: &str) -> Result<Vec<RecordBatch>> {
@@ -221,7 +223,7 @@ impl Store {
                 if segment.first_row >= range.end || segment.end_row() <= range.start {
                     continue;
                 }
-                let within = |piece: &Piece| piece.first_row < range.end && piece.end_row > range.start;
+                let within = |piece: &BlockRows| piece.first_row < range.end && piece.end_row > range.start;
                 let pieces: Vec<_> = store.blocks(folder, segment)?.filter(within).collect();
                 let indices: Vec<usize> = pieces.iter().map(|piece| piece.index).collect();
                 for (piece, rows) in pieces.iter().zip(store.pieces(folder, segment, &indices)?) {
@@ -289,7 +291,7 @@ impl Store {
                 if needed.range(first..).next().is_none_or(|&id| id > last) {
                     continue;
                 }
-                let pieces: Vec<Piece> = store.blocks(nodes, segment)?.collect();
+                let pieces: Vec<BlockRows> = store.blocks(nodes, segment)?.collect();
                 let mut before = pieces.len();
                 // The last piece that can have the last node that is needed, then the one before that.
                 while let Some(id) =
@@ -333,7 +335,7 @@ impl Store {
     }
 
     /// The record batches that a file has.
-    fn blocks(&self, folder: &str, segment: &Segment) -> Result<impl Iterator<Item = Piece> + use<>> {
+    fn blocks(&self, folder: &str, segment: &Segment) -> Result<impl Iterator<Item = BlockRows> + use<>> {
         segment.pieces(self.fs.as_ref(), &self.path.join(folder))
     }
 
@@ -360,7 +362,7 @@ impl Store {
         read(&mut rest)
     }
 
-    /// Reads where the files are. A reader whose files the writer merged meanwhile finds the rows in the new ones.
+    /// Read from the files. A reader whose files the writer merged meanwhile finds the rows in the new ones.
     pub(super) fn located<T>(&mut self, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
             let found = read(self);

@@ -1,4 +1,4 @@
-//! Opening for writing: whatever a writer left behind becomes the state before or after its last commit.
+//! Recovery at opening for writing: the files of a killed writer become the state before or after its last commit.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use super::folders::FOLDERS;
 use super::fs::{Fs, failed, other_writer, refuse_link, write};
 use super::manifest::{self, Manifest};
-use super::{Sync, blobs, live, segment};
+use super::sync::Sync;
+use super::{blob_files, rollout_log, segment};
 use crate::{Error, Result};
 
 /// A file that is no Arrow file, there while files of a folder take the place of others: stock tools that read the whole
@@ -17,7 +18,7 @@ pub(super) const MARKER: &str = "0-being-rewritten.arrow";
 /// The marker before it has its name: a writer can be killed, or a folder read, between its making and its bytes.
 const STAGED_MARKER: &str = "0-being-rewritten.tmp";
 
-/// What the marker says.
+/// The text of the marker.
 pub(super) const MARKED: &[u8] = b"Files of this folder are just taking the place of others. Read it again.\n";
 
 /// The marker of the first version.
@@ -26,7 +27,7 @@ const OLD_MARKER: &str = "being-rewritten.arrow";
 /// The last manifest of a store, with its files in place and nothing else of ours in its folders. Files of other names are
 /// not ours.
 pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest> {
-    for folder in FOLDERS.iter().chain([&manifest::FOLDER, &blobs::FOLDER, &live::FOLDER]) {
+    for folder in FOLDERS.iter().chain([&manifest::FOLDER, &blob_files::FOLDER, &rollout_log::FOLDER]) {
         refuse_link(fs, &store.join(folder))?;
     }
     let latest = Manifest::latest(fs, store)?;
@@ -40,7 +41,7 @@ pub(super) fn recover(fs: &dyn Fs, store: &Path, sync: Sync) -> Result<Manifest>
         plan.carry_out(fs)?;
     }
     remove_old(fs, store, &manifest, sync)?;
-    blobs::remove_unfinished(fs, store)?;
+    blob_files::remove_unfinished(fs, store)?;
     // A store of an older version lacks the folders that came later.
     if FOLDERS.iter().any(|&folder| is_new || !manifest.segments.contains_key(folder)) {
         let changed = create_folders(fs, store)?;
@@ -71,8 +72,8 @@ fn remove_old(fs: &dyn Fs, store: &Path, manifest: &Manifest, sync: Sync) -> Res
     Ok(())
 }
 
-/// What to do in one folder.
-struct Plan {
+/// The repair of one folder: files to remove and to rename.
+struct FolderRepair {
     /// A marker without a name, which was being made.
     unfinished: Option<PathBuf>,
     /// The marker that the folder lacks: the writer had not come to it.
@@ -82,7 +83,7 @@ struct Plan {
     markers: Vec<PathBuf>,
 }
 
-impl Plan {
+impl FolderRepair {
     /// In the order in which the commit would have done it.
     fn carry_out(&self, fs: &dyn Fs) -> Result<()> {
         if let Some(path) = &self.unfinished {
@@ -102,10 +103,11 @@ impl Plan {
 }
 
 /// Compares a folder with the manifest. Nothing is changed before all folders were looked at.
-fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<Plan> {
+fn plan(fs: &dyn Fs, store: &Path, folder: &str, manifest: &Manifest) -> Result<FolderRepair> {
     let path = store.join(folder);
     let names = fs.list(&path).map_err(failed("list", &path))?;
-    let mut plan = Plan { unfinished: None, lacks: None, remove: Vec::new(), rename: Vec::new(), markers: Vec::new() };
+    let mut plan =
+        FolderRepair { unfinished: None, lacks: None, remove: Vec::new(), rename: Vec::new(), markers: Vec::new() };
     for segment in manifest.of(folder) {
         let (staged, own) = (segment.staged(&path), segment.path(&path));
         match (is_in(&names, &staged), is_in(&names, &own)) {

@@ -1,4 +1,4 @@
-//! A sealed file of rows. A manifest says where it is and what its footer is; the footer says where its blocks are.
+//! A sealed file of rows. A manifest records its place and its footer; the footer records the places of its blocks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,14 +10,15 @@ use arrow_buffer::Buffer;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Sync;
-use super::blocks::{self, Block, Index};
+use super::blocks::{self, Block, BlockIndex};
 use super::folders::key_of;
-use super::fs::{Fs, MOST_BYTES, failed, write_with};
-use super::united::Rows;
+use super::footer::{Bounds, FooterRange};
+use super::fs::{Fs, MAX_FILE_BYTES, failed, write_with};
+use super::merged_columns::FileRows;
+use super::sync::Sync;
 use crate::{Error, ErrorKind, Result};
 
-/// Blocks that lie side by side are read at once, up to so many bytes.
+/// Largest number of bytes that are read at once from blocks that lie side by side.
 pub(super) const READ_BYTES: u64 = 4 << 20;
 
 /// A sealed file.
@@ -31,24 +32,17 @@ pub(super) struct Segment {
     rows: u64,
     /// Smallest and greatest key.
     keys: (i64, i64),
-    /// Smallest and greatest value of other columns that rows are chosen by. An older version did not say.
+    /// Smallest and greatest value of other columns that rows are chosen by. Manifests of older versions lack them.
     bounds: Arc<Bounds>,
-    /// The bytes behind its blocks.
-    footer: Footer,
-    /// Blocks of a file whose footer does not tell of them, because an older version wrote it.
+    /// The footer, after its blocks.
+    footer: FooterRange,
+    /// Blocks of a file of an older version, whose footer does not list them.
     listed: Option<Arc<[Block]>>,
-    /// Whether its name does not tell its commit, as in stores of the first version.
+    /// Whether its name lacks its commit, as in stores of the first version.
     pub(super) is_named_by_row: bool,
-    /// What its footer says, once it was read. Copies of a segment share it.
-    index: Arc<OnceLock<Index>>,
+    /// Its footer, once it was read. Copies of a segment share it.
+    index: Arc<OnceLock<BlockIndex>>,
 }
-
-/// Smallest and greatest value of some columns.
-pub type Bounds = BTreeMap<String, (i64, i64)>;
-
-/// Where the footer of a file begins, where the file ends, and the hash of what lies between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Footer(u64, u64, u64);
 
 impl PartialEq for Segment {
     fn eq(&self, other: &Self) -> bool {
@@ -66,7 +60,7 @@ struct Written {
     first_row: u64,
     commit: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    sealed: Option<(u64, (i64, i64), Footer)>,
+    sealed: Option<(u64, (i64, i64), FooterRange)>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     blocks: Vec<Block>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -101,7 +95,7 @@ impl TryFrom<Written> for Segment {
         let begin = blocks.last().map_or(0, |block| block.end);
         blocks::check_order(&blocks, begin)?;
         let rows = blocks.iter().try_fold(0_u64, |rows, block| rows.checked_add(block.rows)).ok_or("too many rows")?;
-        let (keys, footer) = (blocks::bounds_of(&blocks), Footer(begin, last.end, last.hash));
+        let (keys, footer) = (blocks::bounds_of(&blocks), FooterRange(begin, last.end, last.hash));
         let listed = Some(blocks.into());
         Ok(Self { first_row, commit, rows, keys, bounds, footer, listed, is_named_by_row, index })
     }
@@ -109,7 +103,7 @@ impl TryFrom<Written> for Segment {
 
 /// A record batch of a segment: where it is, and which rows and keys it has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct BlockRows {
     pub(super) index: usize,
     pub(super) first_row: u64,
     pub(super) end_row: u64,
@@ -125,7 +119,7 @@ impl Segment {
             rows: 0,
             keys: (0, 0),
             bounds: Arc::default(),
-            footer: Footer(0, 0, 0),
+            footer: FooterRange(0, 0, 0),
             listed: None,
             is_named_by_row: false,
             index: Arc::default(),
@@ -133,7 +127,7 @@ impl Segment {
     }
 
     /// Seals rows of a folder in the file of a segment that has none yet.
-    pub(super) fn seal(self, fs: &dyn Fs, path: &Path, rows: &Rows, folder: &str, sync: Sync) -> Result<Self> {
+    pub(super) fn seal(self, fs: &dyn Fs, path: &Path, rows: &FileRows, folder: &str, sync: Sync) -> Result<Self> {
         let (blocks, end, hash) = write_with(fs, path, sync, |file| {
             blocks::write(rows, folder, &mut |bytes| file.write_all(bytes).map_err(failed("write", path)))
         })?;
@@ -141,16 +135,16 @@ impl Segment {
             rows: blocks.iter().map(|block| block.rows).sum(),
             keys: blocks::bounds_of(&blocks),
             bounds: Arc::new(blocks::chosen_between(&rows.1, folder)),
-            footer: Footer(blocks.last().map_or(0, |block| block.end), end, hash),
+            footer: FooterRange(blocks.last().map_or(0, |block| block.end), end, hash),
             ..self
         })
     }
 
-    /// Number of the row after its last one, where what is said of it can be.
+    /// Return the number of the row after its last one; `None` if its recorded sizes are impossible.
     pub(super) fn checked_end(&self) -> Option<u64> {
-        let Footer(begin, end, _) = self.footer;
+        let FooterRange(begin, end, _) = self.footer;
         // No file of ours comes near: a length that is read into memory must be one that can be.
-        let sane = begin < end && end - begin <= MOST_BYTES && end < 1 << 48;
+        let sane = begin < end && end - begin <= MAX_FILE_BYTES && end < 1 << 48;
         self.first_row.checked_add(self.rows).filter(|_| sane)
     }
 
@@ -177,13 +171,17 @@ impl Segment {
     }
 
     /// Its record batches.
-    pub(super) fn pieces(&self, fs: &dyn Fs, folder: &Path) -> Result<impl DoubleEndedIterator<Item = Piece> + use<>> {
+    pub(super) fn pieces(
+        &self,
+        fs: &dyn Fs,
+        folder: &Path,
+    ) -> Result<impl DoubleEndedIterator<Item = BlockRows> + use<>> {
         let blocks = self.found(folder, |path| self.index(fs, path).map(|index| Arc::clone(&index.blocks)))?;
         let mut row = self.first_row;
         let pieces = blocks.iter().enumerate().map(|(index, block)| {
             let first_row = row;
             row += block.rows;
-            Piece { index, first_row, end_row: row, keys: block.keys }
+            BlockRows { index, first_row, end_row: row, keys: block.keys }
         });
         Ok(pieces.collect::<Vec<_>>().into_iter())
     }
@@ -241,21 +239,21 @@ impl Segment {
         Ok(rows)
     }
 
-    /// What the footer says, read once.
-    pub(super) fn index(&self, fs: &dyn Fs, path: &Path) -> Result<&Index> {
+    /// Return the footer, read once.
+    pub(super) fn index(&self, fs: &dyn Fs, path: &Path) -> Result<&BlockIndex> {
         if let Some(index) = self.index.get() {
             return Ok(index);
         }
-        let Footer(begin, end, hash) = self.footer;
+        let FooterRange(begin, end, hash) = self.footer;
         let bytes = bytes_of(fs, path, begin..end)?;
         check_hash(path, &bytes, begin..end, hash)?;
-        let index = Index::read(path, &bytes, begin, self.rows, self.listed.clone())?;
+        let index = BlockIndex::read(path, &bytes, begin, self.rows, self.listed.clone())?;
         Ok(self.index.get_or_init(|| index))
     }
 }
 
 /// Some blocks as runs of those that lie side by side and are read at once.
-pub(super) fn runs(index: &Index, wanted: &[usize]) -> Vec<Range<usize>> {
+pub(super) fn runs(index: &BlockIndex, wanted: &[usize]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for &block in wanted {
         match runs.last_mut() {
@@ -272,7 +270,7 @@ pub(super) fn runs(index: &Index, wanted: &[usize]) -> Vec<Range<usize>> {
 pub(super) fn read_run(
     fs: &dyn Fs,
     path: &Path,
-    index: &Index,
+    index: &BlockIndex,
     run: Range<usize>,
     mut show: impl FnMut(usize, &Buffer) -> Result<()>,
 ) -> Result<()> {
@@ -302,8 +300,8 @@ fn damaged(path: &Path, Range { start, end }: Range<u64>, why: &str) -> Error {
     Error::corrupt(format!("{} is damaged in bytes {start} to {end}: {why}; restore it from a copy", path.display()))
 }
 
-/// The first row and the commit that a name given by [`Segment::path`], [`Segment::staged`] or [`Segment::merged`] tells. Other names are not
-/// a store's, however much like them they are.
+/// Parse the first row and the commit of a name by [`Segment::path`], [`Segment::staged`] or [`Segment::merged`].
+/// Other names are not a store's, however much like them they are.
 pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
     let (stem, ending) = name.rsplit_once('.')?;
     let stem = if ending == "tmp" { stem.strip_suffix(".merged").unwrap_or(stem) } else { stem };
@@ -319,7 +317,7 @@ pub(super) fn numbers(name: &str) -> Option<(u64, Option<u64>)> {
     is_own.then_some((row, commit))
 }
 
-/// Whether an error says that a file is not the one that a manifest describes: a later manifest may describe it.
+/// Whether an error means that a file is not the one that a manifest describes: a later manifest may describe it.
 pub(super) fn is_other(error: &Error) -> bool {
     use std::error::Error as _;
     let missing = |error: &(dyn std::error::Error + 'static)| {

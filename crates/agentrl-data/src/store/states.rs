@@ -1,11 +1,11 @@
-//! What components remember as arrays: written whole now and then, and in between only what changed.
+//! The state of components as arrays: written whole now and then, and in between only the changes.
 //!
 //! The arrays of an iteration are its state as much as the JSON text is, and are committed with it. A row of the folder
 //! `states` is a piece of one array: a part of all its rows (`base`), or the rows that differ from those of the iteration
 //! before (`delta`). When there is more than half as much of deltas as the arrays hold, all are written whole again, and
 //! reading begins there: so bytes written stay in proportion to what changes, and bytes read to what there is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agentrl_compute::names;
@@ -15,7 +15,6 @@ use arrow_array::types::{Int64Type, UInt8Type};
 use arrow_array::{Array as _, ArrayRef, Int64Array, RecordBatch, StringArray, UInt8Array};
 use arrow_schema::{DataType, Field};
 
-use super::Store;
 use super::folders::{STATES, schema_of};
 use crate::batch::{array, i64s, lists, u8s};
 use crate::{Error, Result, arrow_bug};
@@ -26,11 +25,8 @@ const STATE_DEPTH: usize = 64;
 /// Bytes of a piece, at most, unless one row has more.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// The last part of the path of an array of trajectories that a component refers to.
-const REFERENCES: &str = "trajectory_id";
-
 names! {
-    /// What the numbers of an array are.
+    /// The type of the numbers of an array.
     "dtype" Dtype {
         /// One byte, 0 or 1.
         Bool = "bool",
@@ -72,7 +68,7 @@ impl Dtype {
 /// An array of one or two dimensions, as the bytes of its numbers (little-endian, row by row).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateArray {
-    /// What the numbers are.
+    /// The type of the numbers.
     pub dtype: Dtype,
     /// Numbers of a row; `None`: one, of an array of one dimension.
     pub width: Option<u64>,
@@ -88,7 +84,7 @@ impl StateArray {
         self.dtype.bytes().saturating_mul(self.width.unwrap_or(1) as usize)
     }
 
-    fn check(&self, path: &str) -> Result<()> {
+    pub(super) fn check(&self, path: &str) -> Result<()> {
         let expected = self
             .width
             .unwrap_or(1)
@@ -113,17 +109,17 @@ pub type Arrays = BTreeMap<String, StateArray>;
 
 /// The arrays after the last write, and the bytes that were written for them since they were last written whole.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known {
-    arrays: Arrays,
+pub(super) struct StoredArrays {
+    pub(super) arrays: Arrays,
     /// Bytes of changes.
-    changed: usize,
+    pub(super) changed: usize,
     /// Whether they were ever written.
-    begun: bool,
+    pub(super) begun: bool,
 }
 
-/// What a row of the folder is.
+/// The kind of a row of the folder.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum PieceKind {
     /// A part of all rows.
     Base = 0,
     /// Rows that changed.
@@ -132,103 +128,9 @@ enum Kind {
     Gone = 2,
 }
 
-impl Store {
-    /// What the components of the last closed iteration remember as arrays.
-    pub fn arrays(&mut self) -> Result<Arrays> {
-        self.settle()?;
-        Ok(self.known_arrays()?.arrays)
-    }
-
-    /// Rows for the folder that make the stored arrays these, and whether they are all written whole.
-    pub(super) fn state_rows(&mut self, iteration: i64, arrays: &Arrays) -> Result<(RecordBatch, bool)> {
-        arrays.iter().try_for_each(|(path, array)| array.check(path))?;
-        let known = self.known_arrays()?;
-        let mut rows = Rows::default();
-        for path in known.arrays.keys().filter(|path| !arrays.contains_key(*path)) {
-            rows.push(
-                path,
-                &StateArray { rows: 0, bytes: Arc::default(), ..known.arrays[path].clone() },
-                Kind::Gone,
-                0,
-                &[],
-                &[],
-            );
-        }
-        for (path, array) in arrays {
-            match known.arrays.get(path).filter(|known| (known.dtype, known.width) == (array.dtype, array.width)) {
-                Some(known) => rows.delta(path, known, array),
-                None => rows.base(path, array),
-            }
-        }
-        let total: usize = arrays.values().map(|array| array.bytes.len()).sum();
-        let mut changed = known.changed + rows.bytes;
-        let is_base = !arrays.is_empty() && (!known.begun || 2 * changed > total);
-        if is_base {
-            rows = Rows::default();
-            for (path, array) in arrays {
-                rows.base(path, array);
-            }
-            changed = 0;
-        }
-        let begun = known.begun || is_base;
-        let rows = rows.finish(iteration)?;
-        self.writable()?.states = Some(Known { arrays: arrays.clone(), changed, begun });
-        Ok((rows, is_base))
-    }
-
-    /// Trajectories that components refer to: arrays whose paths end in `trajectory_id`.
-    pub(super) fn referred(&mut self) -> Result<BTreeSet<i64>> {
-        let arrays = self.known_arrays()?.arrays;
-        let is_reference = |(path, array): &(&String, &StateArray)| {
-            path.rsplit('/').next() == Some(REFERENCES) && array.dtype == Dtype::I64
-        };
-        let ids = arrays.iter().filter(is_reference).flat_map(|(_, array)| array.bytes.as_chunks::<8>().0);
-        Ok(ids.map(|bytes| i64::from_le_bytes(*bytes)).filter(|&id| id >= 0).collect())
-    }
-
-    fn known_arrays(&mut self) -> Result<Known> {
-        if let Some(known) = self.writer.as_ref().and_then(|writer| writer.states.clone()) {
-            return Ok(known);
-        }
-        let (first, end) = (self.head.states_from, self.head.end(STATES));
-        let parts = self.numbered(STATES, first..end)?;
-        let found: u64 = parts.iter().map(|part| part.num_rows() as u64).sum();
-        if found != end - first {
-            return Err(Error::not_found(format!(
-                "the arrays of iteration {} were dropped since this store was opened; call refresh(), or open it again",
-                self.head.iteration
-            )));
-        }
-        let mut known = Known { begun: end > 0, ..Known::default() };
-        let mut writes = Vec::new();
-        for part in &parts {
-            known.fold(part)?;
-            writes.extend_from_slice(i64s(part, "iteration")?.values());
-        }
-        for (path, array) in &known.arrays {
-            array.check(path).map_err(|error| Error::corrupt(format!("folder {STATES} is incomplete: {error}")))?;
-        }
-        // What the first write wrote, it wrote whole.
-        let mut place = 0;
-        for part in &parts {
-            let (indices, values) = (lists(part, "indices")?, lists(part, "values")?);
-            for row in 0..part.num_rows() {
-                if writes[place] != writes[0] {
-                    known.changed += values.value_length(row) as usize + 8 * indices.value_length(row) as usize;
-                }
-                place += 1;
-            }
-        }
-        if let Some(writer) = &mut self.writer {
-            writer.states = Some(known.clone());
-        }
-        Ok(known)
-    }
-}
-
-impl Known {
+impl StoredArrays {
     /// The arrays after some more rows of the folder.
-    fn fold(&mut self, rows: &RecordBatch) -> Result<()> {
+    pub(super) fn fold(&mut self, rows: &RecordBatch) -> Result<()> {
         let (paths, dtypes) = (array(rows, "path")?.as_string::<i32>(), array(rows, "dtype")?.as_string::<i32>());
         let (kinds, widths, lengths) = (u8s(rows, "kind")?, i64s(rows, "width")?, i64s(rows, "rows")?);
         let (firsts, indices, values) = (i64s(rows, "first")?, lists(rows, "indices")?, lists(rows, "values")?);
@@ -241,7 +143,7 @@ impl Known {
             let (length, values) = (lengths.value(row) as u64, values.value(row));
             let values = values.as_primitive::<UInt8Type>().values();
             match kinds.value(row) {
-                code if code == Kind::Base as u8 => {
+                code if code == PieceKind::Base as u8 => {
                     if firsts.value(row) == 0 {
                         let empty = StateArray { dtype, width, rows: 0, bytes: Arc::default() };
                         self.arrays.insert(path.to_owned(), empty);
@@ -253,7 +155,7 @@ impl Known {
                     array.rows = length;
                     Arc::make_mut(&mut array.bytes).extend_from_slice(values);
                 }
-                code if code == Kind::Delta as u8 => {
+                code if code == PieceKind::Delta as u8 => {
                     let indices = indices.value(row);
                     let indices = indices.as_primitive::<Int64Type>().values();
                     let array = self.arrays.get_mut(path).ok_or_else(|| wrong("it changes, but is not there"))?;
@@ -274,7 +176,7 @@ impl Known {
                         bytes[to..to + stride].copy_from_slice(&values[place * stride..(place + 1) * stride]);
                     }
                 }
-                code if code == Kind::Gone as u8 => _ = self.arrays.remove(path),
+                code if code == PieceKind::Gone as u8 => _ = self.arrays.remove(path),
                 other => return Err(wrong(&format!("a row has the unknown kind {other}"))),
             }
         }
@@ -283,7 +185,7 @@ impl Known {
 }
 
 /// Rows of the folder in the making.
-struct Rows {
+pub(super) struct StateRows {
     paths: Vec<String>,
     kinds: Vec<u8>,
     dtypes: Vec<&'static str>,
@@ -292,10 +194,10 @@ struct Rows {
     firsts: Vec<i64>,
     indices: ListBuilder<Int64Builder>,
     values: ListBuilder<UInt8Builder>,
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
-impl Default for Rows {
+impl Default for StateRows {
     fn default() -> Self {
         let item = |kind: DataType| Field::new("item", kind, false);
         Self {
@@ -312,8 +214,16 @@ impl Default for Rows {
     }
 }
 
-impl Rows {
-    fn push(&mut self, path: &str, array: &StateArray, kind: Kind, first: usize, indices: &[i64], values: &[u8]) {
+impl StateRows {
+    pub(super) fn push(
+        &mut self,
+        path: &str,
+        array: &StateArray,
+        kind: PieceKind,
+        first: usize,
+        indices: &[i64],
+        values: &[u8],
+    ) {
         self.paths.push(path.to_owned());
         self.kinds.push(kind as u8);
         self.dtypes.push(array.dtype.name());
@@ -328,13 +238,13 @@ impl Rows {
     }
 
     /// All rows of an array, in pieces.
-    fn base(&mut self, path: &str, array: &StateArray) {
+    pub(super) fn base(&mut self, path: &str, array: &StateArray) {
         let stride = array.stride();
         let rows = (PIECE_BYTES / stride.max(1)).max(1);
         let mut first = 0;
         loop {
             let end = (first + rows).min(array.rows as usize);
-            self.push(path, array, Kind::Base, first, &[], &array.bytes[first * stride..end * stride]);
+            self.push(path, array, PieceKind::Base, first, &[], &array.bytes[first * stride..end * stride]);
             first = end;
             if first >= array.rows as usize {
                 return;
@@ -342,8 +252,8 @@ impl Rows {
         }
     }
 
-    /// The rows of an array that differ from known ones, and those behind them; all where that is less.
-    fn delta(&mut self, path: &str, known: &StateArray, array: &StateArray) {
+    /// Push the rows of an array that differ from known ones, and those after them; all rows if that is less.
+    pub(super) fn delta(&mut self, path: &str, known: &StateArray, array: &StateArray) {
         if known == array {
             return;
         }
@@ -364,11 +274,11 @@ impl Rows {
             let values: Vec<u8> = rows.iter().flat_map(|&row| array.row(row)).copied().collect();
             let indices: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
             let piece = StateArray { rows: reached as u64, bytes: Arc::default(), ..array.clone() };
-            self.push(path, &piece, Kind::Delta, 0, &indices, &values);
+            self.push(path, &piece, PieceKind::Delta, 0, &indices, &values);
         }
     }
 
-    fn finish(mut self, iteration: i64) -> Result<RecordBatch> {
+    pub(super) fn finish(mut self, iteration: i64) -> Result<RecordBatch> {
         let count = self.paths.len();
         let columns: Vec<ArrayRef> = vec![
             Arc::new(Int64Array::from(vec![iteration; count])),
@@ -386,7 +296,7 @@ impl Rows {
     }
 }
 
-/// Refuses what is no JSON or nested too deep, before anything is written.
+/// Refuse a text that is not JSON or is nested too deep, before anything is written.
 pub(super) fn check_state(state: &str) -> Result<()> {
     serde_json::from_str::<&serde_json::value::RawValue>(state)
         .map_err(|error| Error::invalid(format!("state is not JSON: {error}")))?;

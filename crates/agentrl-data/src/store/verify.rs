@@ -19,11 +19,11 @@ const MOST: usize = 100;
 pub struct Finding {
     /// The folder.
     pub folder: String,
-    /// What kind of rule is broken: `damage`, `reference`, `length`, `value`, `duplicate` or `blob`.
+    /// The kind of rule that is broken: `damage`, `reference`, `length`, `value`, `duplicate` or `blob`.
     pub kind: &'static str,
-    /// Id of the row, in the folder's first column, where it is about a row.
+    /// Id of the row, in the folder's first column, if it is about a row.
     pub id: Option<i64>,
-    /// What is wrong.
+    /// The error.
     pub message: String,
 }
 
@@ -82,7 +82,7 @@ impl Store {
             }
             Err(error) => return Err(error),
         }
-        findings.0.extend(self.verify_journals()?);
+        findings.0.extend(self.verify_rollout_logs()?);
         for hash in self.blobs_in_use(0..self.head.end("nodes"), check)? {
             check()?;
             match self.blob(&hash) {

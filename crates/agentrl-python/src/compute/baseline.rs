@@ -45,7 +45,7 @@ fn ema_mean<'py>(
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<(Made<'py, f64>, Bound<'py, PyDict>)> {
     let columns = columns("values", &values, &groups, valid.as_ref())?;
-    let memory = Memory::read(state, names, [initial])?;
+    let memory = NamedNumbers::read(state, names, [initial])?;
     let after = run(py, columns.values.len(), || baseline::ema_mean(&columns, decay, &memory.past))?;
     let told = of_rows(py, &columns, if before { &after } else { &memory.past }, |&[b]| b);
     Ok((told, memory.write(&after)?))
@@ -65,7 +65,7 @@ fn running_moments<'py>(
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Moments<'py>> {
     let (columns, ddof) = (columns("values", &values, &groups, valid.as_ref())?, ddof.named("ddof")?);
-    let memory = Memory::read(state, names, [0.0; 3])?;
+    let memory = NamedNumbers::read(state, names, [0.0; 3])?;
     let after = run(py, columns.values.len(), || baseline::running_moments(&columns, ddof, &memory.past))?;
     let visits = columns.groups.iter().map(|&group| after[group as usize][0] as i64);
     Ok((
@@ -89,7 +89,7 @@ fn decayed_beta<'py>(
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<(Made<'py, f64>, Bound<'py, PyDict>)> {
     let columns = columns("successes", &successes, &groups, valid.as_ref())?;
-    let memory = Memory::read(state, names, [0.0; 2])?;
+    let memory = NamedNumbers::read(state, names, [0.0; 2])?;
     let (given, same);
     let decays = if let Ok(array) = decay.cast::<PyArray1<f64>>() {
         given = array.readonly();
@@ -128,13 +128,13 @@ fn of_rows<'py, const N: usize>(
 }
 
 /// What is known of the keys of a batch.
-struct Memory<'py, const N: usize> {
+struct NamedNumbers<'py, const N: usize> {
     names: Bound<'py, PyList>,
     state: Bound<'py, PyDict>,
     past: Vec<[f64; N]>,
 }
 
-impl<'py, const N: usize> Memory<'py, N> {
+impl<'py, const N: usize> NamedNumbers<'py, N> {
     /// A number, or a list of them, for each name; `new` for one that the state does not know.
     fn read(state: &Bound<'py, PyAny>, names: Bound<'py, PyList>, new: [f64; N]) -> PyResult<Self> {
         let copy = match state.cast::<PyDict>() {

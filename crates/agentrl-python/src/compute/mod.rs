@@ -143,13 +143,13 @@ pub(crate) fn optional<'a, T: Element>(
 /// Number of threads that large columns use.
 #[pyfunction]
 pub(crate) fn num_threads() -> usize {
-    agentrl_compute::par::threads()
+    agentrl_compute::thread_pool::threads()
 }
 
 /// Sets that number.
 #[pyfunction]
 pub(crate) fn set_num_threads(count: usize) -> PyResult<()> {
-    agentrl_compute::par::set_threads(count).map_err(to_python)
+    agentrl_compute::thread_pool::set_threads(count).map_err(to_python)
 }
 
 /// The number of threads that the environment asks for.

@@ -1,10 +1,10 @@
-//! Nodes as columns: one row is one node and what the environment said to it.
+//! Nodes as columns: one row is one node and the outcome of its step.
 
 use std::ops::Range;
 
 use agentrl_compute::ragged::Ragged;
 
-use crate::facts::{FactColumns, Said};
+use crate::facts::{FactColumns, FactValues};
 use crate::forest::{Handle, NewNode, Sampling, StepOutcome};
 use crate::schema::{FinishReason, Kind};
 use crate::{Error, Result};
@@ -21,9 +21,9 @@ pub struct Rows<'a> {
     pub logprobs: Option<Ragged<'a, f32>>,
     /// Entropies in nats.
     pub entropies: Option<Ragged<'a, f32>>,
-    /// 1 where a token may be trained.
+    /// 1 if a token may be trained.
     pub trainable: Option<Ragged<'a, u8>>,
-    /// What the environment's state is known by.
+    /// The key of the environment's state.
     pub state: Option<Ragged<'a, u8>>,
     /// Which policy spoke.
     pub policy: Option<&'a [i32]>,
@@ -35,17 +35,17 @@ pub struct Rows<'a> {
     pub sampling: Option<Sampling>,
     /// Why sampling stopped: codes of [`FinishReason`].
     pub finish_reason: Option<&'a [u8]>,
-    /// Reward of the step; NaN where none was paid.
+    /// Reward of the step; NaN if none was paid.
     pub reward: Option<&'a [f32]>,
     /// Components of the reward.
     pub rewards: Option<Ragged<'a, f32>>,
-    /// 1 where the episode ended in the environment.
+    /// 1 if the episode ended in the environment.
     pub terminated: Option<&'a [u8]>,
-    /// 1 where a limit ended it.
+    /// 1 if a limit ended it.
     pub truncated: Option<&'a [u8]>,
     /// Facts of the turn, a bit each.
     pub flags: Option<&'a [u32]>,
-    /// What else the environment said.
+    /// Facts of the environment.
     pub facts: Option<&'a FactColumns>,
 }
 
@@ -148,13 +148,13 @@ impl<'a> Rows<'a> {
         Ok(node)
     }
 
-    /// What else the environment said to a row.
-    pub(super) fn facts_of(&self, row: usize) -> Said {
+    /// Return the facts of a row.
+    pub(super) fn facts_of(&self, row: usize) -> FactValues {
         let columns = self.facts.into_iter().flatten();
         columns.filter_map(|(name, column)| Some((name.clone(), column.get(row)?))).collect()
     }
 
-    /// What the environment said to a row; `None` where it said nothing.
+    /// Return the outcome of a row; `None` if it has none.
     pub(super) fn outcome(&self, row: usize) -> Option<StepOutcome> {
         let outcome = StepOutcome {
             reward: self.reward.map(|values| values[row]).filter(|reward| !reward.is_nan()),
@@ -169,7 +169,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Values of a run of a row's tokens; `None` where the row has none.
+/// Values of a run of a row's tokens; `None` if the row has none.
 fn of_tokens<T: Copy>(
     name: &str,
     rows: Option<Ragged<'_, T>>,

@@ -5,10 +5,11 @@ use agentrl_compute::ragged::Ragged;
 
 use crate::schema::Drift;
 
-/// So many tokens in a row that end the old context and occur in the new one are a repetition, never chance.
+/// Number of tokens in a row that end the old context and occur in the new one from which on they are a repetition, never
+/// chance.
 const CERTAIN_REPEAT: usize = 8;
 
-/// What stands where in a prompt that is compared with the context before it.
+/// The alignment of a prompt with the context before it.
 ///
 /// Up to `at` the two are the same, `at..replaced` stands for other tokens of the old context, `replaced..repeated` is
 /// the end of the old context once more, and the rest is new.
@@ -20,16 +21,16 @@ pub(super) struct Alignment {
     pub(super) repeated: usize,
 }
 
-/// What is known beside the tokens.
+/// The rules of an alignment, beside the tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules<'a> {
-    /// At the end of an output, up to so many tokens may differ before the context counts as rewritten.
+    /// Largest number of tokens at the end of an output that may differ before the context counts as rewritten.
     pub(super) realign: usize,
     /// Text of each token id, if it is known.
     pub(super) vocabulary: Option<Ragged<'a, u8>>,
 }
 
-/// Aligns a prompt with the context before it, in linear time. `output` is where the last output begins in `old`; both
+/// Align a prompt with the context before it, in linear time. The last output begins at `output` in `old`; both
 /// begin with the same `at` tokens.
 pub(super) fn align(old: &[i32], output: usize, prompt: &[i32], at: usize, rules: &Rules<'_>) -> Alignment {
     debug_assert_eq!(at, common_prefix(old, prompt));

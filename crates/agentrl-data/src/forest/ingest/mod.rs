@@ -20,39 +20,39 @@ use crate::schema::{Drift, Kind};
 use crate::{Check, Error, Result};
 use drift::{Alignment, Rules, align};
 
-/// Turns of a policy as an engine saw them: all of the context, and what was sampled behind it.
+/// Turns of a policy as an engine saw them: all of the context, and the tokens that were sampled after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Turns<'a> {
-    /// What was sampled, a row a turn; turns of one trajectory are in their order.
+    /// The sampled actions, a row a turn; turns of one trajectory are in their order.
     pub outputs: Rows<'a>,
     /// The whole context of each turn, without its `known` tokens.
     pub prompts: Ragged<'a, i32>,
     /// With how many tokens each context begins that the turn before of the same trajectory in the call begins with, too:
     /// they are left out of `prompts`. `None`: nothing is left out.
     pub known: Option<&'a [i64]>,
-    /// At the end of an output, up to so many tokens may differ before a context counts as rewritten.
+    /// Largest number of tokens at the end of an output that may differ before a context counts as rewritten.
     pub realign: usize,
-    /// Text of each token id, which tells the same text in other tokens from another text.
+    /// Text of each token id, to recognise the same text in other tokens.
     pub vocabulary: Option<Ragged<'a, u8>>,
 }
 
-/// What became of the turns, a row a turn.
+/// The result of ingesting turns, a row a turn.
 #[derive(Clone, Debug, Default)]
 pub struct Ingested {
     /// Node of the output.
     pub nodes: Vec<Handle>,
     /// How the prompt agrees with the turns before: codes of [`Drift`].
     pub drift: Vec<u8>,
-    /// Position of the first token that differs; -1 where none does.
+    /// Position of the first token that differs; -1 if none does.
     pub drift_at: Vec<i32>,
 }
 
-/// What a row is, where it may be told from what came before.
+/// The role of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Tokens of this kind.
     Kind(Kind),
-    /// What was said to the policy: the prompt before its first action, an observation after it.
+    /// Input of the policy: the prompt before its first action, an observation after it.
     Context,
 }
 
@@ -136,7 +136,7 @@ impl Forest {
         Ok((handle(key, node), outcome))
     }
 
-    /// Appends a node a row, in order; where a row says what the environment paid, its step is closed with it. Returns
+    /// Append a node a row, in order; a row with an outcome closes its step with it. Returns
     /// the nodes.
     pub fn append_rows(&mut self, rows: &Rows<'_>, roles: &[Role], check: Check<'_>) -> Result<Vec<Handle>> {
         rows.check()?;
@@ -217,7 +217,7 @@ fn refused(what: &str, row: usize, trajectory: Handle, error: &Error) -> Error {
     Error::new(error.kind(), format!("{what} {row} (trajectory {trajectory}): {error}; nothing of the call was stored"))
 }
 
-/// The context of a turn: so many tokens with which the path of the trajectory begins, and those behind them.
+/// The context of a turn: the number of tokens that it shares with the path of the trajectory, and the tokens after them.
 #[derive(Clone, Debug)]
 struct Prompt<'a> {
     known: usize,
@@ -231,7 +231,7 @@ impl Prompt<'_> {
 }
 
 impl<'a> Turns<'a> {
-    /// The context of a row, where the row before of its trajectory and the length of that row's context are known. One
+    /// The context of a row, if the row before of its trajectory and the length of that row's context are known. One
     /// comparison with that context, which lies in one piece, saves many with the nodes of the path.
     fn prompt(&self, row: usize, before: Option<&(usize, usize)>) -> Result<Prompt<'a>> {
         let tokens = self.prompts.get(row).unwrap_or_default();
@@ -257,11 +257,11 @@ impl<'a> Turns<'a> {
 }
 
 /// A run of a prompt that is new in the tree: its kind, its length, and the node that it rewrites or repeats.
-type Piece = (Kind, usize, Option<Handle>);
+type TurnPart = (Kind, usize, Option<Handle>);
 
 impl Group {
     /// Where a prompt enters the tree of a trajectory, how it agrees with what is there, and what it adds.
-    fn meet(&self, index: usize, prompt: &Prompt<'_>, rules: &Rules<'_>) -> (Option<Place>, Alignment, Vec<Piece>) {
+    fn meet(&self, index: usize, prompt: &Prompt<'_>, rules: &Rules<'_>) -> (Option<Place>, Alignment, Vec<TurnPart>) {
         let entry = &self.trajectories[index];
         let kind = |place: Option<Place>| if place.is_none() { Kind::Prompt } else { Kind::Observation };
         // The last context first: as a rule the turn goes on from it.
@@ -396,7 +396,7 @@ impl Group {
     }
 
     /// Appends the pieces of `added`; the state acted on next is `state`, or else what was added.
-    fn extend(&mut self, index: usize, pieces: Vec<Piece>, added: &[i32], state: Option<Vec<u8>>) {
+    fn extend(&mut self, index: usize, pieces: Vec<TurnPart>, added: &[i32], state: Option<Vec<u8>>) {
         let mut pieces: Vec<_> = pieces.into_iter().filter(|&(_, length, _)| length > 0).collect();
         let Some(last) = pieces.pop() else {
             let key = state.map(|state| hash_bytes(&state));

@@ -2,7 +2,7 @@
 
 use super::operations::{acted, message};
 use super::*;
-use crate::schema::Operation;
+use crate::schema::{Kind, Operation};
 
 #[test]
 fn a_handle_of_another_forest_is_refused() -> Result<()> {
@@ -93,21 +93,21 @@ fn freezing_ends_where_it_is_told_to_and_keeps_the_groups() -> Result<()> {
     };
     let mut forest = grown()?;
     let mut calls = 0;
-    let whole = forest.cut(false).freeze(&mut || {
+    let whole = forest.take_groups(false).freeze(&mut || {
         calls += 1;
         Ok(())
     })?;
     assert!(calls > 2 * whole.trajectories().num_rows(), "{calls} calls");
     forest = grown()?;
     for stop in 0..calls {
-        let cut = forest.cut(false);
+        let groups = forest.take_groups(false);
         let mut left = stop;
-        let frozen = cut.freeze(&mut || {
+        let frozen = groups.freeze(&mut || {
             left = left.checked_sub(1).ok_or_else(|| Error::internal("interrupted"))?;
             Ok(())
         });
         assert!(message(frozen).contains("interrupted"), "{stop}");
-        forest.restore(cut);
+        forest.restore(groups);
     }
     assert_eq!(without_time(&forest.freeze()?), without_time(&whole));
     Ok(())

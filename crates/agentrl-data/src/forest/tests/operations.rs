@@ -1,5 +1,7 @@
 //! Operations that make a trajectory of another one.
 
+use agentrl_compute::hash::hash_bytes;
+
 use super::*;
 use crate::schema::{FLAG_UNTRAINED, Operation, Origin, Source};
 

@@ -1,5 +1,7 @@
 //! What rollout programs ask of a forest beside forks: keys of groups, repairs, looks, other prompts.
 
+use agentrl_compute::hash::hash_bytes;
+
 use super::operations::{acted, column, forks, message, tokens, trainable};
 use super::*;
 use crate::schema::{FLAG_UNTRAINED, OldLogprob};
@@ -84,8 +86,8 @@ fn a_cut_that_is_put_back_freezes_in_the_same_order() -> Result<()> {
         grown(&mut forest, number);
     }
     forest.abort();
-    let cut = forest.cut(false);
-    forest.restore(cut);
+    let groups = forest.take_groups(false);
+    forest.restore(groups);
     assert!(message(forest.add_group_as(2, "task", &[9, 9])).contains("that of group 0"));
     let batch = forest.freeze()?;
     let tasks: Vec<_> = batch.trajectories()["task_id"].as_string::<i32>().iter().flatten().collect();
@@ -173,22 +175,22 @@ fn a_look_is_what_a_partial_freeze_would_give_and_changes_nothing() -> Result<()
     let branch = forest.fork_many(first, None, None, &forks(1, Some(4)))?[0];
     let early = forest.start(1, 7)?;
     forest.finish(second, Finish { reward: Some(1.0), ..Finish::default() })?;
-    let (batch, handles) = forest.look(1)?;
+    let (batch, handles) = forest.snapshot(1)?;
     assert_eq!(batch.num_draws(), 1);
     assert_eq!(handles, [first, branch, second], "one that has no token has no row");
     assert_eq!(column::<UInt8Type>(batch.trajectories(), "status"), [Some(5), Some(5), Some(0)]);
     for (row, &trajectory) in handles.iter().enumerate() {
         assert_eq!(paths(&batch)[&(row as i64)], forest.tokens(trajectory)?);
     }
-    assert_eq!(without_time(&forest.look(1)?.0), without_time(&batch), "a look changes nothing");
-    assert!(message(forest.look(2)).contains("group 2 is not in the forest"));
+    assert_eq!(without_time(&forest.snapshot(1)?.0), without_time(&batch), "a snapshot changes nothing");
+    assert!(message(forest.snapshot(2)).contains("group 2 is not in the forest"));
     let seed = forest.segment_seed(first)?;
     acted(&mut forest, early, 5, 0.0);
     assert_eq!(forest.segment_seed(first)?, seed);
     for trajectory in [first, branch, early] {
         forest.finish(trajectory, Finish::default())?;
     }
-    let whole = forest.look(1)?.0;
+    let whole = forest.snapshot(1)?.0;
     forest.abort();
     let mut alone = forest.clone();
     alone.groups.retain(|_, group| group.number == 1);
@@ -210,7 +212,7 @@ fn a_look_knows_adopted_rows_by_their_handles() -> Result<()> {
     acted(&mut forest, own, 30, 0.0);
     let (second, one) = (forest.adopt(0, &stored, 1, None)?, forest.adopt(0, &stored, 0, None)?);
     let branch = forest.fork(one, None, None)?;
-    let (batch, handles) = forest.look(0)?;
+    let (batch, handles) = forest.snapshot(0)?;
     assert_eq!(column::<Int64Type>(batch.trajectories(), "trajectory_id"), [Some(0), Some(1), Some(2), Some(3)]);
     assert_eq!(handles, [one, second, branch, own]);
     Ok(())
@@ -232,10 +234,10 @@ fn actions_are_told_behind_another_prompt() -> Result<()> {
     forest.append(shown, NewNode::action(vec![21], vec![-0.5]))?;
     forest.step(shown, &StepOutcome { reward: Some(1.0), terminated: true, ..StepOutcome::default() })?;
     forest.finish(shown, Finish { reward: Some(1.0), ..Finish::default() })?;
-    let told = forest.under(shown, vec![1, 2], None)?;
+    let told = forest.with_prompt(shown, vec![1, 2], None)?;
     assert_eq!(forest.tokens(told)?, [1, 2, 10, 11, 3, 20, 21]);
     forest.finish(told, Finish { reward: Some(1.0), ..Finish::default() })?;
-    let elsewhere = forest.under(shown, vec![1, 2], Some(b"hall"))?;
+    let elsewhere = forest.with_prompt(shown, vec![1, 2], Some(b"hall"))?;
     forest.finish(elsewhere, Finish { status: Status::Aborted, ..Finish::default() })?;
     let batch = forest.freeze()?;
     assert_eq!(tokens(&batch), [40, 41, 10, 11, 20, 21, 10, 11, 20, 21]);
@@ -268,15 +270,15 @@ fn what_has_no_action_or_no_single_prompt_is_not_told_behind_another() -> Result
     let (first, second) = grown(&mut forest, 0);
     let silent = forest.start(0, 9)?;
     forest.append(silent, NewNode::prompt(vec![1]))?;
-    assert!(message(forest.under(silent, vec![5], None)).contains("has no action"));
-    assert!(message(forest.under(first, vec![], None)).contains("tokens is empty"));
-    assert!(message(forest.under(first, vec![-4], None)).contains("tokens[0] is -4"));
+    assert!(message(forest.with_prompt(silent, vec![5], None)).contains("has no action"));
+    assert!(message(forest.with_prompt(first, vec![], None)).contains("tokens is empty"));
+    assert!(message(forest.with_prompt(first, vec![-4], None)).contains("tokens[0] is -4"));
     forest.rewrite(second, &[1, 9], None)?;
-    assert!(message(forest.under(second, vec![5], None)).contains("was rewritten"));
+    assert!(message(forest.with_prompt(second, vec![5], None)).contains("was rewritten"));
     assert_eq!(forest.frontier(None)?.trajectory.len(), 3, "nothing was begun");
     // An action that is not closed goes on.
     forest.append(first, NewNode::action(vec![22], vec![-0.5]))?;
-    let told = forest.under(first, vec![5], None)?;
+    let told = forest.with_prompt(first, vec![5], None)?;
     forest.append(told, NewNode::action(vec![23], vec![-0.5]))?;
     forest.finish(told, Finish::default())?;
     forest.abort();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::super::merge_policy::{merged_with, worth_merging};
 use super::super::segment::Segment;
-use super::super::tiers::{merged_with, worth_merging};
 use super::*;
 use crate::batch::i64s;
 
@@ -255,8 +255,8 @@ fn an_iteration_is_found_without_reading_the_journal() {
         assert_eq!(entries.iter().map(|entry| entry.iteration).collect::<Vec<_>>(), [iteration; 2]);
     }
     assert_eq!(store.entries(None).unwrap().len(), 160);
-    let journal = store.writes().unwrap();
-    assert!(i64s(&journal, "iteration").unwrap().values().is_sorted());
+    let writes = store.writes().unwrap();
+    assert!(i64s(&writes, "iteration").unwrap().values().is_sorted());
 }
 
 /// Four groups of four agents' trajectories of some thousand tokens, in turns of 400.

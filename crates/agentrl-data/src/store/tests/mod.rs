@@ -4,10 +4,10 @@ mod basics;
 mod crash;
 mod damage;
 mod growth;
-mod live;
 mod maintenance;
 mod memory;
 mod model;
+mod rollout_log;
 mod states;
 mod writers;
 

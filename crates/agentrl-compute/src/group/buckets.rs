@@ -1,48 +1,51 @@
-//! Votes brought together from rows that stand anywhere.
+//! Votes of groups whose rows are scattered, sorted into buckets of neighbouring groups.
 //!
-//! A row's group is far from its neighbour's, so what is known of a group would be fetched from slow memory for each row.
-//! Hence two steps, both of which read and write along: pieces of rows are sorted into buckets of neighbouring groups, and
-//! later each bucket, which is small enough for a core's own memory, into its groups, or straight to their lanes.
+//! Neighbouring rows have distant groups, so the state of a group would be fetched from slow memory for each row. Two
+//! passes, both of which read and write in order, avoid that: each piece of rows is sorted into buckets ([`Buckets::new`]),
+//! then each bucket, which fits a core's cache, into its groups ([`Buckets::read`]) or straight into their lanes
+//! ([`Buckets::statistics`]). A group's bucket is its id without the last `bits` bits; those bits are its place in the
+//! bucket.
 
 use std::ops::Range;
 
 use super::columns::Columns;
 use super::lanes::{self, Sink};
 use super::votes::Buffer;
-use crate::keys::{Ids, Near};
-use crate::{Float, Result, par};
+use crate::keys::{Ids, LabelRange};
+use crate::{Float, Result, thread_pool};
 
-/// Votes of a bucket.
-const BUCKET: usize = 1 << 13;
+/// Number of votes of a bucket, on average and unless there would be too many buckets.
+const VOTES_PER_BUCKET: usize = 1 << 13;
 
-/// Number of buckets that a piece can write to at once without losing time.
-const BUCKETS: usize = 1 << 8;
+/// Largest number of buckets: a piece writes to so many at once without losing time.
+const MAX_BUCKETS: usize = 1 << 8;
 
-/// Bits that a group's place in its bucket and a row's in its piece have at most.
-const BITS: u32 = u16::BITS;
+/// Most bits of a group's place in its bucket, and of a row's place in its piece.
+const MAX_BITS: u32 = u16::BITS;
 
-const _: () = assert!(par::PIECE <= 1 << BITS);
+const _: () = assert!(thread_pool::PIECE <= 1 << MAX_BITS);
 
-/// Rows that are few enough to be sorted into their groups at once, by one thread: several would be woken for each of several
-/// passes over little more than a piece.
-pub(super) const FEW: usize = 2 * par::PIECE;
+/// Up to so many rows are sorted into their groups at once, as one bucket, by one thread: waking several threads for each
+/// pass over little more than a piece costs more.
+pub(super) const SINGLE_BUCKET_ROWS: usize = 2 * thread_pool::PIECE;
 
-/// The group of each row.
+/// The source of each row's group id.
 #[derive(Clone, Copy)]
-pub(super) enum Groups<'a> {
-    Given(&'a [u32]),
-    /// Made of ids that are close together, as they are read.
-    Near(&'a dyn Ids, &'a Near),
+pub(super) enum GroupIds<'a> {
+    /// A column of dense ids.
+    Column(&'a [u32]),
+    /// Labels of ids that are close together, computed as they are read.
+    Labels(&'a dyn Ids, &'a LabelRange),
 }
 
-impl Groups<'_> {
-    /// Those of neighbouring rows: as they stand, or read into a buffer.
+impl GroupIds<'_> {
+    /// Return the ids of neighbouring rows: a slice of the column, or read into a buffer.
     pub(super) fn read<'b>(&'b self, rows: Range<usize>, buffer: &'b mut Vec<u32>) -> &'b [u32] {
         match self {
-            Self::Given(groups) => &groups[rows],
-            Self::Near(ids, near) => {
+            Self::Column(groups) => &groups[rows],
+            Self::Labels(ids, range) => {
                 buffer.clear();
-                ids.read(rows, near, buffer);
+                ids.read(rows, range, buffer);
                 buffer
             }
         }
@@ -51,94 +54,95 @@ impl Groups<'_> {
 
 /// The votes in buckets of neighbouring groups.
 #[derive(Debug)]
-pub(super) struct Scattered<'a, T> {
+pub(super) struct Buckets<'a, T> {
     /// A group's bucket is its id without these last bits.
     bits: u32,
     groups: usize,
-    /// None where there is one bucket, which is read from the columns.
-    pieces: Vec<Piece<'a, T>>,
+    /// Empty if there is one bucket, which is read from the columns.
+    pieces: Vec<BucketedPiece<'a, T>>,
 }
 
 /// The votes of some neighbouring rows, bucket after bucket, in row order within each.
 #[derive(Debug)]
-struct Piece<'a, T> {
+struct BucketedPiece<'a, T> {
     first_row: u32,
     /// The last bits of each vote's group.
     groups: Vec<u16>,
-    values: Room<'a, T>,
-    /// How far each vote's row is from the first; none where nobody asks for rows.
+    values: ValueBuffer<'a, T>,
+    /// The distance of each vote's row from the first; empty if rows are not needed.
     rows: Vec<u16>,
     /// Where each bucket starts, and where the last ends.
     starts: Vec<u32>,
 }
 
-/// Where values are brought to.
+/// Memory for the sorted values: own, or a column of the caller that may be overwritten.
 #[derive(Debug)]
-enum Room<'a, T> {
-    Own(Vec<T>),
-    Lent(&'a mut [T]),
+enum ValueBuffer<'a, T> {
+    Owned(Vec<T>),
+    Borrowed(&'a mut [T]),
 }
 
-impl<T> Room<'_, T> {
+impl<T> ValueBuffer<'_, T> {
     fn values(&self) -> &[T] {
         match self {
-            Self::Own(values) => values,
-            Self::Lent(values) => values,
+            Self::Owned(values) => values,
+            Self::Borrowed(values) => values,
         }
     }
 
     fn values_mut(&mut self) -> &mut [T] {
         match self {
-            Self::Own(values) => values,
-            Self::Lent(values) => values,
+            Self::Owned(values) => values,
+            Self::Borrowed(values) => values,
         }
     }
 }
 
-impl<'a, T: Float> Scattered<'a, T> {
-    /// The votes of columns of so many groups, of which only values and weights are yet to be checked; with their rows or
-    /// without, and with a column of as many rows whose room may be used.
+impl<'a, T: Float> Buckets<'a, T> {
+    /// Sort the votes of columns into buckets, with or without their rows. Ids are checked already, values and weights here.
+    /// `spare` is a column of as many rows that may be overwritten.
     pub(super) fn new(
         columns: &Columns<'_, T>,
-        ids: Groups<'_>,
+        ids: GroupIds<'_>,
         groups: usize,
         with_rows: bool,
-        room: Option<&'a mut [T]>,
+        spare: Option<&'a mut [T]>,
     ) -> Result<Self> {
         let rows = columns.values.len();
-        if rows <= FEW {
+        if rows <= SINGLE_BUCKET_ROWS {
             columns.check_piece(0..rows)?;
             return Ok(Self { bits: groups.next_power_of_two().trailing_zeros(), groups, pieces: Vec::new() });
         }
-        let buckets = rows.div_ceil(BUCKET).clamp(1, BUCKETS);
-        let bits = groups.div_ceil(buckets).next_power_of_two().trailing_zeros().min(BITS);
+        let buckets = rows.div_ceil(VOTES_PER_BUCKET).clamp(1, MAX_BUCKETS);
+        let bits = groups.div_ceil(buckets).next_power_of_two().trailing_zeros().min(MAX_BITS);
         let buckets = groups.div_ceil(1 << bits);
-        let mut room = room.map(|room| room.chunks_mut(par::PIECE));
-        let lent = |rows: Range<usize>| (rows, room.as_mut().and_then(Iterator::next));
-        let pieces = par::each(par::pieces(rows).into_iter().map(lent).collect(), |(rows, lent)| {
-            columns.check_piece(rows.clone())?;
-            let own = || Room::Own(vec![T::from_f64(0.0); rows.len()]);
-            let piece = Piece {
-                first_row: rows.start as u32,
-                groups: vec![0; rows.len()],
-                values: lent.map_or_else(own, Room::Lent),
-                rows: vec![0; if with_rows { rows.len() } else { 0 }],
-                starts: vec![0; buckets + 1],
-            };
-            let mut labels = Vec::new();
-            Ok(piece.filled(columns, ids.read(rows.clone(), &mut labels), rows, bits))
-        })?;
+        let mut spare = spare.map(|spare| spare.chunks_mut(thread_pool::PIECE));
+        let with_spare = |rows: Range<usize>| (rows, spare.as_mut().and_then(Iterator::next));
+        let pieces =
+            thread_pool::map(thread_pool::pieces(rows).into_iter().map(with_spare).collect(), |(rows, borrowed)| {
+                columns.check_piece(rows.clone())?;
+                let owned = || ValueBuffer::Owned(vec![T::from_f64(0.0); rows.len()]);
+                let piece = BucketedPiece {
+                    first_row: rows.start as u32,
+                    groups: vec![0; rows.len()],
+                    values: borrowed.map_or_else(owned, ValueBuffer::Borrowed),
+                    rows: vec![0; if with_rows { rows.len() } else { 0 }],
+                    starts: vec![0; buckets + 1],
+                };
+                let mut labels = Vec::new();
+                Ok(piece.filled(columns, ids.read(rows.clone(), &mut labels), rows, bits))
+            })?;
         Ok(Self { bits, groups, pieces })
     }
 
-    /// The groups of each bucket.
+    /// Return the groups of each bucket.
     pub(super) fn buckets(&self) -> Vec<Range<usize>> {
         let size = 1 << self.bits;
         (0..self.groups).step_by(size).map(|first| first..self.groups.min(first + size)).collect()
     }
 
-    /// Makes the statistics of a bucket's groups, of votes without weights; none, and false, where some have far more votes than
-    /// others.
+    /// Compute the statistics of a bucket's groups from votes without weights. Returns false, and computes none, if some
+    /// groups have far more votes than others.
     pub(super) fn statistics(
         &self,
         groups: &Range<usize>,
@@ -146,44 +150,47 @@ impl<'a, T: Float> Scattered<'a, T> {
         ddof: u32,
         sink: &mut impl Sink,
     ) -> bool {
-        let usual = |votes: usize| votes.div_ceil(groups.len());
+        let votes_per_group = |votes: usize| votes.div_ceil(groups.len());
         if !self.pieces.is_empty() {
             let bucket = groups.start >> self.bits;
             let size = self.pieces.iter().map(|piece| piece.bucket(bucket).len()).sum();
             let votes = self.pieces.iter().flat_map(|piece| piece.votes(bucket));
-            return lanes::of_votes(&votes, groups.len(), usual(size), ddof, sink);
+            return lanes::statistics_of_votes(&votes, groups.len(), votes_per_group(size), ddof, sink);
         }
         let votes = columns.groups.iter().zip(columns.values).map(|(&group, value)| (group, value.to_f64()));
-        let usual = usual(columns.values.len());
-        let Some(valid) = columns.valid else { return lanes::of_votes(&votes, groups.len(), usual, ddof, sink) };
+        let votes_per_group = votes_per_group(columns.values.len());
+        let Some(valid) = columns.valid else {
+            return lanes::statistics_of_votes(&votes, groups.len(), votes_per_group, ddof, sink);
+        };
         let valid = votes.zip(valid).filter_map(|(vote, &valid)| valid.then_some(vote));
-        lanes::of_votes(&valid, groups.len(), usual, ddof, sink)
+        lanes::statistics_of_votes(&valid, groups.len(), votes_per_group, ddof, sink)
     }
 
-    /// Reads the votes of a bucket's groups, their weights, and if asked to their rows, which are only known of a few votes or
-    /// where all were brought together with them.
+    /// Read the votes of a bucket's groups, their weights, and their rows if `with_rows`: those of a single bucket, or if
+    /// the buckets were made with rows.
     pub(super) fn read(&self, groups: &Range<usize>, columns: &Columns<'_, T>, with_rows: bool, buffer: &mut Buffer) {
         let bucket = groups.start >> self.bits;
         let Buffer { starts, values, weights, rows, .. } = buffer;
         starts.resize(groups.len() + 1, 0);
         if self.pieces.is_empty() {
-            return read_few(columns, with_rows, buffer);
+            return read_single_bucket(columns, with_rows, buffer);
         }
         let with_rows = with_rows && self.pieces.iter().any(|piece| !piece.rows.is_empty());
-        // First brought together as they stand: copies wait for many pieces of slow memory at once, what works on each vote for
-        // one after the other.
-        let (mut own, mut unsorted) = (Vec::with_capacity(2 * BUCKET), Vec::with_capacity(2 * BUCKET));
+        // First copied as they stand: a copy fetches many cache lines of slow memory at once, work on each vote one after
+        // the other.
+        let (mut of_bucket, mut unsorted) =
+            (Vec::with_capacity(2 * VOTES_PER_BUCKET), Vec::with_capacity(2 * VOTES_PER_BUCKET));
         for piece in &self.pieces {
             let votes = piece.bucket(bucket);
-            own.extend_from_slice(&piece.groups[votes.clone()]);
+            of_bucket.extend_from_slice(&piece.groups[votes.clone()]);
             unsorted.extend_from_slice(&piece.values.values()[votes]);
         }
-        for &group in &own {
+        for &group in &of_bucket {
             starts[usize::from(group)] += 1;
         }
-        let sum = ends(starts);
+        let sum = prefix_sums(starts);
         values.resize(sum, 0.0);
-        for (&group, value) in own.iter().zip(&unsorted).rev() {
+        for (&group, value) in of_bucket.iter().zip(&unsorted).rev() {
             let place = &mut starts[usize::from(group)];
             *place -= 1;
             values[*place as usize] = value.to_f64();
@@ -191,7 +198,7 @@ impl<'a, T: Float> Scattered<'a, T> {
         if with_rows {
             rows.resize(sum, 0);
             let mut places = starts.clone();
-            for (&group, row) in own.iter().zip(self.pieces.iter().flat_map(|piece| piece.rows_of(bucket))) {
+            for (&group, row) in of_bucket.iter().zip(self.pieces.iter().flat_map(|piece| piece.rows_of(bucket))) {
                 let place = &mut places[usize::from(group)];
                 rows[*place as usize] = row;
                 *place += 1;
@@ -203,12 +210,12 @@ impl<'a, T: Float> Scattered<'a, T> {
     }
 }
 
-/// Reads the votes of all groups of a few rows.
-fn read_few<T: Float>(columns: &Columns<'_, T>, with_rows: bool, buffer: &mut Buffer) {
+/// Read the votes of all groups of few rows, which are one bucket.
+fn read_single_bucket<T: Float>(columns: &Columns<'_, T>, with_rows: bool, buffer: &mut Buffer) {
     let Buffer { starts, values, weights, rows, .. } = buffer;
     let votes = (0..columns.values.len()).filter(|&row| columns.votes(row));
     votes.clone().for_each(|row| starts[columns.groups[row] as usize] += 1);
-    let count = ends(starts);
+    let count = prefix_sums(starts);
     values.resize(count, 0.0);
     rows.resize(if with_rows { count } else { 0 }, 0);
     for row in votes.rev() {
@@ -224,8 +231,8 @@ fn read_few<T: Float>(columns: &Columns<'_, T>, with_rows: bool, buffer: &mut Bu
     }
 }
 
-/// Where each run ends, of the lengths of all; their sum.
-fn ends(lengths: &mut [u32]) -> usize {
+/// Replace lengths by their prefix sums, in place; return the sum of all.
+fn prefix_sums(lengths: &mut [u32]) -> usize {
     let mut sum = 0;
     for length in lengths {
         sum += *length;
@@ -234,7 +241,7 @@ fn ends(lengths: &mut [u32]) -> usize {
     sum as usize
 }
 
-impl<T: Float> Piece<'_, T> {
+impl<T: Float> BucketedPiece<'_, T> {
     fn filled(mut self, columns: &Columns<'_, T>, groups: &[u32], rows: Range<usize>, bits: u32) -> Self {
         if columns.weights.is_none() && columns.valid.is_none() {
             self.fill(columns, groups, rows, bits, |_| true);
@@ -257,9 +264,9 @@ impl<T: Float> Piece<'_, T> {
         for (row, &group) in rows.clone().zip(groups) {
             starts[(group >> bits) as usize] += u32::from(votes(row));
         }
-        ends(starts);
+        prefix_sums(starts);
         let (labels, values, places) = (&mut self.groups[..], self.values.values_mut(), &mut self.rows[..]);
-        // What is written here and there is first fetched from slow memory, along.
+        // Scattered writes need their cache lines: fetch them in order first.
         values.fill(T::from_f64(0.0));
         let mask = (1 << bits) - 1;
         for (place, (&value, &group)) in columns.values[rows.clone()].iter().zip(groups).enumerate().rev() {
@@ -280,12 +287,12 @@ impl<T: Float> Piece<'_, T> {
         self.starts[bucket] as usize..self.starts[bucket + 1] as usize
     }
 
-    /// The rows of a bucket's votes.
+    /// Return the rows of a bucket's votes.
     fn rows_of(&self, bucket: usize) -> impl Iterator<Item = u32> {
         self.rows[self.bucket(bucket)].iter().map(|&row| self.first_row + u32::from(row))
     }
 
-    /// The votes of a bucket, each with the place of its group among those of the bucket.
+    /// Return the votes of a bucket, each with the place of its group in the bucket.
     fn votes(&self, bucket: usize) -> impl Iterator<Item = (u32, f64)> + Clone {
         let votes = self.bucket(bucket);
         let groups = self.groups[votes.clone()].iter();
@@ -302,7 +309,7 @@ mod tests {
     /// Rows of many pieces and buckets find their way back: the first row of each group that has its largest value.
     #[test]
     fn votes_keep_their_rows() -> Result<()> {
-        let rows = 3 * par::PIECE + 5;
+        let rows = 3 * thread_pool::PIECE + 5;
         let draw = |seed: u64, row: usize| uniform(seed, row as u64);
         let groups: Vec<u32> = (0..rows).map(|row| (draw(1, row) * 20_000.0) as u32).collect();
         // Few values, so that several rows have the largest.
@@ -317,7 +324,7 @@ mod tests {
         }
         let columns = Columns { valid: Some(&valid), ..Columns::new("values", &values, &groups) };
         for threads in [1, 4] {
-            par::set_threads(threads)?;
+            thread_pool::set_threads(threads)?;
             assert!(arg_extreme(&columns, true)? == expected, "{threads}");
         }
         Ok(())

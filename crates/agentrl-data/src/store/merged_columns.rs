@@ -1,7 +1,7 @@
-//! Rows of batches that have different columns, or say different things about them, in one file.
+//! Rows of batches with different columns, or different metadata, in one file.
 //!
-//! The columns of such a file are those of all its rows, null where a row has none. Its metadata tells which rows have
-//! which: what is read has the columns that were written, and stock tools see one table.
+//! Such a file has the columns of all its rows, null if a row has none. Its metadata records which rows have which columns: a
+//! reader gets the columns that were written, and stock tools see one table.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -13,32 +13,33 @@ use serde::{Deserialize, Serialize};
 use crate::{Error, Result, arrow_bug};
 
 /// The key of [`Parts`] in a file's metadata.
-const KEY: &str = "agentrl_parts";
+const PARTS_KEY: &str = "agentrl_parts";
 
-/// Behind the name of lists where there are values of the name too.
-const OF_TOKENS: &str = "_of_tokens";
+/// Suffix of the name of lists if there are values of the name too.
+const TOKENS_SUFFIX: &str = "_of_tokens";
 
 /// Which rows of a file have which columns.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Parts {
-    kinds: Vec<Kind>,
-    /// The kind of the first rows and how many there are, of the next ones, …
+    #[serde(rename = "kinds")]
+    column_sets: Vec<ColumnSet>,
+    /// The columns of the first rows and how many there are, of the next ones, …
     rows: Vec<(usize, u64)>,
 }
 
 /// Columns as a batch had them.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kind {
+struct ColumnSet {
     /// Name, place in the file, and whether it may be null.
     columns: Vec<(String, usize, bool)>,
     metadata: BTreeMap<String, String>,
 }
 
 /// Rows of one file: its columns, and the parts with these columns.
-pub(super) type Rows = (SchemaRef, Vec<RecordBatch>);
+pub(super) type FileRows = (SchemaRef, Vec<RecordBatch>);
 
 /// Parts as the rows of few files: of one, unless a column changes its type.
-pub(super) fn united(parts: Vec<RecordBatch>) -> Result<Vec<Rows>> {
+pub(super) fn merge_columns(parts: Vec<RecordBatch>) -> Result<Vec<FileRows>> {
     let mut files: Vec<Vec<RecordBatch>> = Vec::new();
     let mut types: HashMap<(String, bool), DataType> = HashMap::new();
     for part in parts {
@@ -54,19 +55,19 @@ pub(super) fn united(parts: Vec<RecordBatch>) -> Result<Vec<Rows>> {
             None => files.push(vec![part]),
         }
     }
-    files.into_iter().map(unite).collect()
+    files.into_iter().map(merge_into_one).collect()
 }
 
-/// A column is told from others by its name, and a list of token values from one value.
+/// Return the key of a column: its name, and whether it is a list of token values.
 fn key(field: &Field) -> (String, bool) {
     (field.name().clone(), matches!(field.data_type(), DataType::List(_)))
 }
 
-fn unite(parts: Vec<RecordBatch>) -> Result<Rows> {
+fn merge_into_one(parts: Vec<RecordBatch>) -> Result<FileRows> {
     let Some(first) = parts.first().map(RecordBatch::schema) else {
         return Err(Error::internal("a file has no rows"));
     };
-    if parts.iter().all(|part| part.schema() == first) && !first.metadata().contains_key(KEY) {
+    if parts.iter().all(|part| part.schema() == first) && !first.metadata().contains_key(PARTS_KEY) {
         return Ok((first, parts));
     }
     let schemas = parts.iter().map(RecordBatch::schema);
@@ -94,28 +95,28 @@ fn unite(parts: Vec<RecordBatch>) -> Result<Rows> {
         if let (name, true) = key(field)
             && places.contains_key(&(name, false))
         {
-            field.set_name(format!("{}{OF_TOKENS}", field.name()));
+            field.set_name(format!("{}{TOKENS_SUFFIX}", field.name()));
         }
     }
-    let (mut kinds, mut known, mut rows) = (Vec::new(), HashMap::new(), Vec::new());
+    let (mut column_sets, mut known, mut rows) = (Vec::new(), HashMap::new(), Vec::new());
     for part in &parts {
         let schema = part.schema();
         let columns =
             schema.fields().iter().map(|field| (field.name().clone(), places[&key(field)], field.is_nullable()));
-        let kind = Kind {
+        let columns = ColumnSet {
             columns: columns.collect(),
             metadata: schema.metadata().iter().map(|(key, text)| (key.clone(), text.clone())).collect(),
         };
-        let kind_number = *known.entry(to_json(&kind)?).or_insert_with(|| {
-            kinds.push(kind);
-            kinds.len() - 1
+        let number = *known.entry(to_json(&columns)?).or_insert_with(|| {
+            column_sets.push(columns);
+            column_sets.len() - 1
         });
-        match rows.last_mut().filter(|(kind, _)| *kind == kind_number) {
+        match rows.last_mut().filter(|(last, _)| *last == number) {
             Some((_, count)) => *count += part.num_rows() as u64,
-            None => rows.push((kind_number, part.num_rows() as u64)),
+            None => rows.push((number, part.num_rows() as u64)),
         }
     }
-    metadata.insert(KEY.to_owned(), to_json(&Parts { kinds, rows })?);
+    metadata.insert(PARTS_KEY.to_owned(), to_json(&Parts { column_sets, rows })?);
     let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
     let parts = parts.iter().map(|part| {
         let mut columns: Vec<Option<ArrayRef>> = vec![None; schema.fields().len()];
@@ -137,26 +138,26 @@ fn to_json(value: &impl Serialize) -> Result<String> {
 }
 
 impl Parts {
-    /// The parts that a file's metadata tells of; `None`: all its rows are alike.
+    /// Read the parts from a file's metadata; `None`: all its rows are alike.
     pub(super) fn of(name: &str, schema: &Schema) -> Result<Option<Self>> {
-        let Some(text) = schema.metadata().get(KEY) else { return Ok(None) };
+        let Some(text) = schema.metadata().get(PARTS_KEY) else { return Ok(None) };
         let parts = serde_json::from_str(text);
         parts
             .map(Some)
             .map_err(|error| Error::corrupt(format!("{name} has other parts than its metadata says: {error}")))
     }
 
-    /// Rows that begin with row `from` of the file, with the columns that each part of them had.
+    /// Return rows that begin with row `from` of the file, with the columns that each part of them had.
     pub(super) fn divide(&self, name: &str, rows: &RecordBatch, from: u64) -> Result<Vec<RecordBatch>> {
         let corrupt = || Error::corrupt(format!("{name} has other parts than its metadata says"));
         let (mut divided, mut begin, mut at) = (Vec::new(), 0_u64, 0_usize);
-        for &(kind, count) in &self.rows {
+        for &(number, count) in &self.rows {
             let end = begin.checked_add(count).ok_or_else(corrupt)?;
             let wanted = from + at as u64;
             if at < rows.num_rows() && begin <= wanted && wanted < end {
                 let length = (end - wanted).min((rows.num_rows() - at) as u64) as usize;
-                let kind = self.kinds.get(kind).ok_or_else(corrupt)?;
-                divided.push(kind.restore(&rows.slice(at, length)).map_err(|_| corrupt())?);
+                let columns = self.column_sets.get(number).ok_or_else(corrupt)?;
+                divided.push(columns.restore(&rows.slice(at, length)).map_err(|_| corrupt())?);
                 at += length;
             }
             begin = end;
@@ -165,7 +166,7 @@ impl Parts {
     }
 }
 
-impl Kind {
+impl ColumnSet {
     fn restore(&self, rows: &RecordBatch) -> Result<RecordBatch> {
         let schema = rows.schema();
         let (mut fields, mut columns) = (Vec::new(), Vec::new());

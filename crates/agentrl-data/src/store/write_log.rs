@@ -1,4 +1,5 @@
-//! The journal: what each write was, and which rows of the other folders came with it.
+//! The log of writes, in the folder `journal`: one row for each append and closed iteration, with the rows of the other folders
+//! that came with it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,13 +11,13 @@ use arrow_array::types::Int64Type;
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StringArray, UInt8Array};
 use arrow_schema::{DataType, Field};
 
-use super::folders::{FOLDERS, JOURNAL, METRICS, STATES, in_first_version, schema_of};
+use super::folders::{FOLDERS, METRICS, STATES, WRITE_LOG, in_first_version, schema_of};
 use crate::batch::{array, i64s, lists, u8s};
 use crate::{Error, Result, arrow_bug};
 
-/// What a write was.
+/// The kind of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum WriteKind {
     /// Rows of the training batch of an iteration.
     Batch = 0,
     /// Rollouts of an iteration that was broken off.
@@ -25,11 +26,11 @@ pub(super) enum Kind {
     Close = 2,
 }
 
-/// One row of the journal.
+/// One row of the log.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) iteration: i64,
-    pub(super) kind: Kind,
+    pub(super) kind: WriteKind,
     /// JSON that an iteration was closed with.
     pub(super) state: Option<String>,
     /// JSON of what the components remember that made the columns of its batch.
@@ -40,7 +41,7 @@ pub(super) struct Entry {
     pub(super) rows: BTreeMap<&'static str, Range<u64>>,
 }
 
-/// Entries as rows of the journal, numbered from `sequence`.
+/// Entries as rows of the log, numbered from `sequence`.
 pub(super) fn to_rows(entries: &[Entry], sequence: u64) -> Result<RecordBatch> {
     let mut stored = ListBuilder::new(Int64Builder::new()).with_field(Field::new("item", DataType::Int64, false));
     for entry in entries {
@@ -65,7 +66,7 @@ pub(super) fn to_rows(entries: &[Entry], sequence: u64) -> Result<RecordBatch> {
     }
     columns.push(Arc::new(entries.iter().map(|entry| entry.components.as_deref()).collect::<StringArray>()));
     columns.extend([METRICS, STATES].into_iter().flat_map(bounds));
-    let schema = schema_of(JOURNAL).ok_or_else(|| Error::internal("the journal has no schema"))?;
+    let schema = schema_of(WRITE_LOG).ok_or_else(|| Error::internal("the journal has no schema"))?;
     RecordBatch::try_new(schema, columns).map_err(arrow_bug)
 }
 
@@ -78,13 +79,13 @@ pub(super) fn from_rows(rows: &RecordBatch, iteration: Option<i64>) -> Result<Ve
     let wanted = (0..rows.num_rows()).filter(|&row| iteration.is_none_or(|wanted| iterations.value(row) == wanted));
     let entry = |row: usize| {
         let kind = match kinds.value(row) {
-            0 => Kind::Batch,
-            1 => Kind::Partial,
-            2 => Kind::Close,
+            0 => WriteKind::Batch,
+            1 => WriteKind::Partial,
+            2 => WriteKind::Close,
             other => return Err(Error::corrupt(format!("row {row} of the journal has the unknown kind {other}"))),
         };
         let mut ranges = BTreeMap::new();
-        for &folder in FOLDERS.iter().filter(|&&folder| folder != JOURNAL) {
+        for &folder in FOLDERS.iter().filter(|&&folder| folder != WRITE_LOG) {
             let bound =
                 |bound: &str| -> Result<u64> { Ok(i64s(rows, &format!("{folder}_{bound}"))?.value(row) as u64) };
             ranges.insert(folder, bound("first")?..bound("end")?);

@@ -1,11 +1,11 @@
-//! The journal of an iteration that is under way: what a run has to know again if it is killed before the iteration's batch
-//! is there. Small records in a file of their own, `live/{iteration}.records`, which goes when the batch is committed.
+//! The log of the rollouts of an iteration that is under way. A run that is killed before the iteration's batch is committed
+//! reads it and goes on. Small records in the file `live/{iteration}.records`, which is removed when the batch is committed.
 //!
 //! The file begins with [`HEAD`]. A record is a checksum of all that follows of it, the lengths of name and payload, and the
-//! two. It is one write, so a killed process leaves whole records; behind the last one whose checksum is right nothing
-//! counts, and the next append cuts it off.
+//! two. It is one write, so a killed process leaves whole records; bytes after the last one whose checksum is right are
+//! ignored, and the next append cuts them off.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,15 +13,17 @@ use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::fs::{Fs, MOST_BYTES, Tail, failed, refuse_link};
-use super::verify::Finding;
-use super::{Store, Sync, check_process};
+#[cfg(doc)]
+use super::Store;
+use super::fs::{Fs, MAX_FILE_BYTES, Tail, failed, refuse_link};
+use super::process::check_process;
+use super::sync::Sync;
 use crate::{Error, ErrorKind, Result};
 
-/// The folder of journals.
+/// The folder of rollout logs.
 pub(super) const FOLDER: &str = "live";
 
-/// What a file of records begins with: what it is, and in which format.
+/// The first bytes of a file of records: its type and its format.
 const HEAD: &[u8; 16] = b"agentrl records1";
 
 /// Bytes of a record before its name: checksum and two lengths.
@@ -39,24 +41,24 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Name and payload of a record.
 pub type Record = (Vec<u8>, Vec<u8>);
 
-/// The journal of one iteration; see [`Store::journal`]. It belongs to the process that opened the store.
+/// The rollout log of one iteration; see [`Store::rollout_log`]. It belongs to the process that opened the store.
 #[derive(Clone, Debug)]
-pub struct Journal {
+pub struct RolloutLog {
     iteration: i64,
     process: u32,
-    live: Arc<Mutex<Live>>,
+    file: Arc<Mutex<RecordFile>>,
 }
 
-/// The file of a journal.
+/// The file of a rollout log.
 #[derive(Debug)]
-struct Live {
+struct RecordFile {
     fs: Arc<dyn Fs>,
     store: PathBuf,
     path: PathBuf,
     sync: Sync,
     /// Bytes of the file that count.
     end: u64,
-    /// Where records are put; `None` before the first, and where a write failed.
+    /// The end of the open file; `None` before the first record and after a failed write.
     tail: Option<Arc<dyn Tail>>,
     /// Whether there are records that were not synced, and when they were last.
     is_dirty: bool,
@@ -67,157 +69,91 @@ struct Live {
     record: Vec<u8>,
 }
 
-/// The journals that a writer has open.
+/// The rollout logs that a writer has open.
 #[derive(Debug, Default)]
-pub(super) struct Journals(BTreeMap<i64, Journal>);
+pub(super) struct RolloutLogs(pub(super) BTreeMap<i64, RolloutLog>);
 
-impl Store {
-    /// The journal of an iteration whose batch is not committed yet, as it was left, or empty. The commit of the batch, or
-    /// of the end of the iteration, removes it.
-    pub fn journal(&mut self, iteration: i64) -> Result<Journal> {
-        self.writable()?;
-        if iteration < self.head.iteration || self.has_batch(iteration)? {
-            return Err(Error::invalid(format!(
-                "iteration is {iteration}, whose batch is in the store, so that its journal is over; {} is the one to go \
-                 on with",
-                self.head.iteration
-            )));
+impl RolloutLogs {
+    /// Makes what was appended durable.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.0.values().try_for_each(RolloutLog::sync)
+    }
+}
+
+impl Drop for RolloutLogs {
+    /// Without its store a log may be another writer's.
+    fn drop(&mut self) {
+        for log in self.0.values() {
+            log.end("the store is closed");
         }
-        if let Some(journal) = self.writable()?.journals.0.get(&iteration) {
-            return Ok(journal.clone());
-        }
-        let path = path(&self.path, iteration);
-        refuse_link(self.fs.as_ref(), &path)?;
-        let end = match self.fs.length(&path) {
-            Ok(length) => scan(self.fs.as_ref(), &path, length, |_, _| {})?.end,
+    }
+}
+
+impl RolloutLog {
+    /// Open the log of an iteration as it was left, or empty.
+    pub(super) fn open(fs: Arc<dyn Fs>, store: &Path, iteration: i64, sync: Sync) -> Result<Self> {
+        let path = path(store, iteration);
+        refuse_link(fs.as_ref(), &path)?;
+        let end = match fs.length(&path) {
+            Ok(length) => scan(fs.as_ref(), &path, length, |_, _| {})?.end,
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(error) => return Err(failed("read", &path)(error)),
         };
-        let live = Live {
-            fs: self.fs.clone(),
-            store: self.path.clone(),
+        let file = RecordFile {
+            fs,
+            store: store.to_owned(),
             path,
-            sync: self.sync(),
+            sync,
             end,
             tail: None,
-            // Nobody knows whether the process before synced them.
+            // The process before may not have synced them.
             is_dirty: end > 0,
             synced: Instant::now(),
             over: None,
             record: Vec::new(),
         };
-        let journal = Journal { iteration, process: std::process::id(), live: Arc::new(Mutex::new(live)) };
-        self.writable()?.journals.0.insert(iteration, journal.clone());
-        Ok(journal)
+        Ok(Self { iteration, process: std::process::id(), file: Arc::new(Mutex::new(file)) })
     }
 
-    /// Removes the journals of some iterations, whose batches were just committed.
-    pub(super) fn end_journals(&mut self, iterations: impl Iterator<Item = i64>) -> Result<()> {
-        let ended: BTreeSet<i64> = iterations.collect();
-        for iteration in &ended {
-            if let Some(journal) = self.writer.as_mut().and_then(|writer| writer.journals.0.remove(iteration)) {
-                journal.end(&format!("the batch of iteration {iteration} is committed"));
-            }
-        }
-        let fs = self.fs.as_ref();
-        let left = self::iterations(fs, &self.path)?.into_iter().filter(|iteration| ended.contains(iteration));
-        left.map(|iteration| path(&self.path, iteration))
-            .try_for_each(|path| fs.remove(&path).map_err(failed("remove", &path)))
-    }
-
-    /// Removes what a writer that was killed in a commit has left of its journal.
-    pub(super) fn remove_ended_journals(&mut self) -> Result<()> {
-        for iteration in iterations(self.fs.as_ref(), &self.path)? {
-            // Where the store cannot tell, whoever asks for the journal is told why.
-            if iteration < self.head.iteration || self.has_batch(iteration).unwrap_or_default() {
-                let path = path(&self.path, iteration);
-                self.fs.remove(&path).map_err(failed("remove", &path))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// What is wrong with the journals. An end that was cut off is not: that is what a kill leaves.
-    pub(super) fn verify_journals(&self) -> Result<Vec<Finding>> {
-        let mut findings = Vec::new();
-        for iteration in iterations(self.fs.as_ref(), &self.path)? {
-            let path = path(&self.path, iteration);
-            let found = match self.fs.length(&path) {
-                // The commit of its batch removed it just now.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                length => length
-                    .map_err(failed("read", &path))
-                    .and_then(|length| Ok((length, scan(self.fs.as_ref(), &path, length, |_, _| {})?))),
-            };
-            let message = match found {
-                Ok((length, Scanned { end, is_damaged: true })) => {
-                    format!("{} is damaged in bytes {end} to {length}: what is there is left out", path.display())
-                }
-                Ok(_) => continue,
-                Err(error) => error.to_string(),
-            };
-            findings.push(Finding { folder: FOLDER.to_owned(), kind: "damage", id: Some(iteration), message });
-        }
-        Ok(findings)
-    }
-}
-
-impl Journals {
-    /// Makes what was appended durable.
-    pub(super) fn sync(&self) -> Result<()> {
-        self.0.values().try_for_each(Journal::sync)
-    }
-}
-
-impl Drop for Journals {
-    /// Without its store a journal may be another writer's.
-    fn drop(&mut self) {
-        for journal in self.0.values() {
-            journal.end("the store is closed");
-        }
-    }
-}
-
-impl Journal {
     /// The iteration.
     pub fn iteration(&self) -> i64 {
         self.iteration
     }
 
-    /// Puts a record behind the others. The operating system has it when this returns: a kill does not lose it. Says whether
-    /// the time has come to [`Journal::sync`].
+    /// Appends a record. The operating system has it when this returns: a kill does not lose it. Returns whether
+    /// it is time to [`RolloutLog::sync`].
     pub fn append(&self, name: &[u8], payload: &[u8]) -> Result<bool> {
-        let mut live = self.lock()?;
-        live.append(name, payload)?;
-        Ok(match live.sync {
+        let mut file = self.lock()?;
+        file.append(name, payload)?;
+        Ok(match file.sync {
             Sync::Never => false,
             Sync::Always => true,
-            Sync::Batch => live.synced.elapsed() >= SYNC_EVERY,
+            Sync::Batch => file.synced.elapsed() >= SYNC_EVERY,
         })
     }
 
     /// Makes what was appended durable.
     pub fn sync(&self) -> Result<()> {
-        let mut live = self.lock()?;
-        live.synced = Instant::now();
-        if !live.is_dirty || live.sync == Sync::Never {
+        let mut file = self.lock()?;
+        file.synced = Instant::now();
+        if !file.is_dirty || file.sync == Sync::Never {
             return Ok(());
         }
-        let Some(tail) = live.tail.clone() else { return live.begin().map(drop) };
-        live.is_dirty = false;
-        drop(live);
+        let Some(tail) = file.tail.clone() else { return file.begin().map(drop) };
+        file.is_dirty = false;
+        drop(file);
         // Others append meanwhile.
         tail.sync().map_err(|error| {
-            let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-            live.lost(error)
+            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.lost(error)
         })
     }
 
     /// All records, in the order in which they were appended.
     pub fn records(&self) -> Result<Vec<Record>> {
-        let live = self.lock()?;
-        let (fs, path, end) = (live.fs.clone(), live.path.clone(), live.end);
-        drop(live);
+        let file = self.lock()?;
+        let (fs, path, end) = (file.fs.clone(), file.path.clone(), file.end);
+        drop(file);
         let mut records = Vec::new();
         if end > 0 {
             scan(fs.as_ref(), &path, end, |name, payload| records.push((name.to_vec(), payload.to_vec())))?;
@@ -225,26 +161,26 @@ impl Journal {
         Ok(records)
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Live>> {
+    fn lock(&self) -> Result<MutexGuard<'_, RecordFile>> {
         check_process(self.process)?;
-        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        match &live.over {
-            None => Ok(live),
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        match &file.over {
+            None => Ok(file),
             Some(why) => Err(Error::invalid(format!("the journal of iteration {} is over: {why}", self.iteration))),
         }
     }
 
-    fn end(&self, why: &str) {
-        // The lock of a forked child can be taken for good; a journal is its parent's.
+    pub(super) fn end(&self, why: &str) {
+        // The lock of a forked child can be taken for good; a log is its parent's.
         if check_process(self.process).is_ok() {
-            let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-            live.over.get_or_insert_with(|| why.to_owned());
-            live.tail = None;
+            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.over.get_or_insert_with(|| why.to_owned());
+            file.tail = None;
         }
     }
 }
 
-impl Live {
+impl RecordFile {
     fn append(&mut self, name: &[u8], payload: &[u8]) -> Result<()> {
         let length = name.len().saturating_add(payload.len());
         if length > MOST_RECORD {
@@ -252,9 +188,9 @@ impl Live {
                 "name and payload have {length} bytes, but a record can have {MOST_RECORD}; divide it"
             )));
         }
-        if self.end + (HEAD.len() + FRAME + length) as u64 > MOST_BYTES {
+        if self.end + (HEAD.len() + FRAME + length) as u64 > MAX_FILE_BYTES {
             return Err(Error::invalid(format!(
-                "{} has {} bytes and can have {MOST_BYTES}; commit the iteration's batch, which empties it",
+                "{} has {} bytes and can have {MAX_FILE_BYTES}; commit the iteration's batch, which empties it",
                 self.path.display(),
                 self.end
             )));
@@ -284,7 +220,7 @@ impl Live {
         Ok(())
     }
 
-    /// Opens the file behind what counts of it; makes it where there is none.
+    /// Opens the file after its last whole record; creates it if there is none.
     fn begin(&mut self) -> Result<Arc<dyn Tail>> {
         let folder = self.store.join(FOLDER);
         refuse_link(self.fs.as_ref(), &folder)?;
@@ -307,7 +243,7 @@ impl Live {
         Ok(tail)
     }
 
-    /// Ends the journal with the error of a sync: a disk that lost one write can claim that the next one succeeded.
+    /// Ends the log with the error of a sync: a disk that lost one write can claim that the next one succeeded.
     fn lost(&mut self, error: io::Error) -> Error {
         let error = failed("sync", &self.path)(error);
         self.over = Some(format!("a sync failed: {error}; open the store again"));
@@ -315,19 +251,19 @@ impl Live {
     }
 }
 
-/// What there is of a file of records.
-struct Scanned {
-    /// Where its last whole record ends; 0 where it does not even begin as one.
-    end: u64,
-    /// Whether what comes then is wrong, and not only cut off.
-    is_damaged: bool,
+/// The extent of the whole records in a file of records.
+pub(super) struct Scanned {
+    /// Where the last whole record ends; 0 if the file does not even begin as one.
+    pub(super) end: u64,
+    /// Whether the bytes after it are damaged, not only cut off.
+    pub(super) is_damaged: bool,
 }
 
 /// Reads the records among the first `length` bytes of a file, a piece at a time, as far as they are whole.
-fn scan(fs: &dyn Fs, path: &Path, length: u64, mut each: impl FnMut(&[u8], &[u8])) -> Result<Scanned> {
-    if length > MOST_BYTES {
+pub(super) fn scan(fs: &dyn Fs, path: &Path, length: u64, mut each: impl FnMut(&[u8], &[u8])) -> Result<Scanned> {
+    if length > MAX_FILE_BYTES {
         return Err(Error::corrupt(format!(
-            "{} claims {length} bytes, where no more than {MOST_BYTES} can be; remove it",
+            "{} claims {length} bytes, where no more than {MAX_FILE_BYTES} can be; remove it",
             path.display()
         )));
     }
@@ -378,7 +314,7 @@ fn scan(fs: &dyn Fs, path: &Path, length: u64, mut each: impl FnMut(&[u8], &[u8]
     }
 }
 
-fn path(store: &Path, iteration: i64) -> PathBuf {
+pub(super) fn path(store: &Path, iteration: i64) -> PathBuf {
     store.join(FOLDER).join(file_name(iteration))
 }
 
@@ -386,8 +322,8 @@ fn file_name(iteration: i64) -> String {
     format!("{iteration}.records")
 }
 
-/// The iterations that have a journal. Files of other names are not ours.
-fn iterations(fs: &dyn Fs, store: &Path) -> Result<Vec<i64>> {
+/// The iterations that have a log. Files of other names are not ours.
+pub(super) fn iterations(fs: &dyn Fs, store: &Path) -> Result<Vec<i64>> {
     let folder = store.join(FOLDER);
     let names = fs.list(&folder).map_err(failed("list", &folder))?;
     let number = |name: &String| {

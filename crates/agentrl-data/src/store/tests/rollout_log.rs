@@ -1,4 +1,4 @@
-//! Journals of iterations that are under way: nothing that was appended is lost to a kill, and nothing half is given.
+//! Logs of iterations that are under way: a kill loses no record that was appended, and no half record is returned.
 
 use super::memory::{Crash, Image};
 use super::*;
@@ -15,9 +15,9 @@ fn records(count: usize) -> Vec<Record> {
     (0..count).map(record).collect()
 }
 
-fn fill(journal: &Journal, range: std::ops::Range<usize>) -> Result<()> {
+fn fill(log: &RolloutLog, range: std::ops::Range<usize>) -> Result<()> {
     for (name, payload) in range.map(record) {
-        assert!(!journal.append(&name, &payload)?, "a second is not over");
+        assert!(!log.append(&name, &payload)?, "a second is not over");
     }
     Ok(())
 }
@@ -30,20 +30,20 @@ fn path(iteration: i64) -> std::path::PathBuf {
 fn records_come_back_in_their_order_after_the_store_was_opened_again() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
-    let journal = store.journal(0)?;
-    assert!(journal.records()?.is_empty());
-    fill(&journal, 0..5)?;
-    assert_eq!(journal.records()?, records(5));
-    assert_eq!(store.journal(0)?.records()?, records(5), "it is the same one");
+    let log = store.rollout_log(0)?;
+    assert!(log.records()?.is_empty());
+    fill(&log, 0..5)?;
+    assert_eq!(log.records()?, records(5));
+    assert_eq!(store.rollout_log(0)?.records()?, records(5), "it is the same one");
     store.close()?;
-    for error in [journal.append(b"", b"").unwrap_err(), journal.sync().unwrap_err(), journal.records().unwrap_err()] {
+    for error in [log.append(b"", b"").unwrap_err(), log.sync().unwrap_err(), log.records().unwrap_err()] {
         assert!(error.to_string().contains("is over: the store is closed"), "{error}");
     }
     let mut store = open(&memory);
-    let journal = store.journal(0)?;
-    fill(&journal, 5..9)?;
-    fill(&store.journal(3)?, 0..1)?;
-    assert_eq!((journal.records()?, store.journal(3)?.records()?), (records(9), records(1)));
+    let log = store.rollout_log(0)?;
+    fill(&log, 5..9)?;
+    fill(&store.rollout_log(3)?, 0..1)?;
+    assert_eq!((log.records()?, store.rollout_log(3)?.records()?), (records(9), records(1)));
     assert!(store.verify(&mut || Ok(()))?.is_empty());
     Ok(())
 }
@@ -52,14 +52,14 @@ fn records_come_back_in_their_order_after_the_store_was_opened_again() -> Result
 fn a_record_is_one_append_to_the_file() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
-    let journal = store.journal(0)?;
-    fill(&journal, 0..1)?;
+    let log = store.rollout_log(0)?;
+    fill(&log, 0..1)?;
     let before = memory.operations();
-    fill(&journal, 1..9)?;
+    fill(&log, 1..9)?;
     // The memory counts each half of an append.
     assert_eq!(memory.operations() - before, 16);
-    journal.sync()?;
-    journal.sync()?;
+    log.sync()?;
+    log.sync()?;
     assert_eq!(memory.operations() - before, 17, "what is synced is not synced again");
     Ok(())
 }
@@ -68,17 +68,17 @@ fn a_record_is_one_append_to_the_file() -> Result<()> {
 fn what_another_process_left_is_synced_too() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
-    let journal = store.journal(0)?;
-    fill(&journal, 0..1)?;
-    journal.sync()?;
-    fill(&journal, 1..3)?;
+    let log = store.rollout_log(0)?;
+    fill(&log, 0..1)?;
+    log.sync()?;
+    fill(&log, 1..3)?;
     // As if it was killed.
     drop(store);
     let lost = memory.image().after(Crash::LoseAll, &mut Random::new(0));
-    assert_eq!(open(&Memory::from(lost)).journal(0)?.records()?, records(1));
-    open(&memory).journal(0)?.sync()?;
+    assert_eq!(open(&Memory::from(lost)).rollout_log(0)?.records()?, records(1));
+    open(&memory).rollout_log(0)?.sync()?;
     let kept = memory.image().after(Crash::LoseAll, &mut Random::new(0));
-    assert_eq!(open(&Memory::from(kept)).journal(0)?.records()?, records(3));
+    assert_eq!(open(&Memory::from(kept)).rollout_log(0)?.records()?, records(3));
     Ok(())
 }
 
@@ -87,10 +87,10 @@ fn the_store_says_when_to_sync() -> Result<()> {
     for (sync, due) in [(Sync::Batch, false), (Sync::Always, true), (Sync::Never, false)] {
         let memory = Memory::new();
         let mut store = Store::open_on(Arc::new(memory.clone()), run(), sync)?;
-        let journal = store.journal(0)?;
-        assert_eq!(journal.append(b"name", b"payload")?, due);
+        let log = store.rollout_log(0)?;
+        assert_eq!(log.append(b"name", b"payload")?, due);
         let before = memory.operations();
-        journal.sync()?;
+        log.sync()?;
         assert_eq!(memory.operations() - before, usize::from(sync != Sync::Never));
     }
     Ok(())
@@ -100,21 +100,21 @@ fn the_store_says_when_to_sync() -> Result<()> {
 fn the_commit_of_the_batch_ends_the_journal() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
-    let (journal, later) = (store.journal(0)?, store.journal(1)?);
-    fill(&journal, 0..3)?;
+    let (log, later) = (store.rollout_log(0)?, store.rollout_log(1)?);
+    fill(&log, 0..3)?;
     fill(&later, 0..2)?;
     let partial = grown(0, 5).select_draws(&[])?.rebase(store.next_ids())?;
     store.append(&partial, 0, true)?;
     store.flush()?;
-    assert_eq!(journal.records()?, records(3), "a part of what was broken off does not end it");
+    assert_eq!(log.records()?, records(3), "a part of what was broken off does not end it");
     let batch = grown(0, 1).rebase(store.next_ids())?;
     store.append(&batch, 0, false)?;
-    assert_eq!(journal.records()?, records(3), "nor does what is not committed");
+    assert_eq!(log.records()?, records(3), "nor does what is not committed");
     store.flush()?;
-    assert!(journal.append(b"", b"").unwrap_err().to_string().contains("the batch of iteration 0 is committed"));
+    assert!(log.append(b"", b"").unwrap_err().to_string().contains("the batch of iteration 0 is committed"));
     assert!(!memory.image().files().contains_key(&path(0)));
     for iteration in [-1, 0] {
-        let error = store.journal(iteration).unwrap_err();
+        let error = store.rollout_log(iteration).unwrap_err();
         assert!(
             error.kind() == ErrorKind::InvalidInput && error.to_string().contains("its journal is over"),
             "{error}"
@@ -126,7 +126,7 @@ fn the_commit_of_the_batch_ends_the_journal() -> Result<()> {
     store.close_iteration(&Batch::empty()?, "null")?;
     assert!(later.records().is_err() && !memory.image().files().contains_key(&path(1)));
     let mut reader = Store::read_on(Arc::new(memory), run())?;
-    assert!(reader.journal(2).unwrap_err().to_string().contains("open for reading only"));
+    assert!(reader.rollout_log(2).unwrap_err().to_string().contains("open for reading only"));
     Ok(())
 }
 
@@ -134,8 +134,8 @@ fn the_commit_of_the_batch_ends_the_journal() -> Result<()> {
 fn a_journal_that_a_kill_left_behind_a_commit_is_not_served() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
-    let journal = store.journal(0)?;
-    fill(&journal, 0..3)?;
+    let log = store.rollout_log(0)?;
+    fill(&log, 0..3)?;
     let left = memory.image().files()[&path(0)].clone();
     trained(&mut store, &[]);
     let batch = grown(1, 1).rebase(store.next_ids())?;
@@ -145,7 +145,7 @@ fn a_journal_that_a_kill_left_behind_a_commit_is_not_served() -> Result<()> {
         memory.write(&path(iteration), &left).unwrap();
     }
     let mut store = open(&memory);
-    assert!(store.journal(0).is_err() && store.journal(1).is_err());
+    assert!(store.rollout_log(0).is_err() && store.rollout_log(1).is_err());
     let there: Vec<_> = memory
         .image()
         .files()
@@ -153,7 +153,7 @@ fn a_journal_that_a_kill_left_behind_a_commit_is_not_served() -> Result<()> {
         .filter(|path| path.ends_with("2.records") || path.ends_with("1.records"))
         .collect();
     assert_eq!(there, [path(2)]);
-    assert_eq!(store.journal(2)?.records()?, records(3));
+    assert_eq!(store.rollout_log(2)?.records()?, records(3));
     Ok(())
 }
 
@@ -163,26 +163,26 @@ fn upkeep_and_other_files_leave_journals_alone() -> Result<()> {
     let mut store = open(&memory);
     trained(&mut store, &[]);
     trained(&mut store, &[0]);
-    let journal = store.journal(2)?;
-    fill(&journal, 0..4)?;
+    let log = store.rollout_log(2)?;
+    fill(&log, 0..4)?;
     let theirs = [run().join("live/notes.txt"), run().join("live/07.records"), run().join("live/+1.records")];
     for path in &theirs {
         memory.write(path, b"theirs").unwrap();
     }
     store.compact(&mut || Ok(()))?;
     store.drop_before(1, true, &mut || Ok(()))?;
-    fill(&journal, 4..6)?;
+    fill(&log, 4..6)?;
     assert!(store.verify(&mut || Ok(()))?.is_empty());
     drop(store);
     let mut store = open(&memory);
-    assert_eq!(store.journal(2)?.records()?, records(6));
+    assert_eq!(store.rollout_log(2)?.records()?, records(6));
     trained(&mut store, &[]);
     let files = memory.image().files();
     assert!(theirs.iter().all(|path| files.contains_key(path)) && !files.contains_key(&path(2)));
     Ok(())
 }
 
-/// A store whose journal of iteration 0 has some bytes.
+/// A store whose log of iteration 0 has some bytes.
 fn with_bytes(bytes: &[u8]) -> (Memory, Store) {
     let memory = Memory::new();
     drop(open(&memory));
@@ -195,8 +195,8 @@ fn with_bytes(bytes: &[u8]) -> (Memory, Store) {
 fn whole(count: usize) -> Vec<u8> {
     let memory = Memory::new();
     let mut store = open(&memory);
-    let journal = store.journal(0).unwrap();
-    fill(&journal, 0..count).unwrap();
+    let log = store.rollout_log(0).unwrap();
+    fill(&log, 0..count).unwrap();
     memory.image().files()[&path(0)].to_vec()
 }
 
@@ -216,14 +216,14 @@ proptest! {
             bytes[at] ^= 1 << bit;
         }
         let (memory, mut store) = with_bytes(&bytes);
-        let journal = match store.journal(0) {
-            Ok(journal) => journal,
+        let log = match store.rollout_log(0) {
+            Ok(log) => log,
             Err(error) => {
                 prop_assert!(!cut && at == 15 && error.kind() == ErrorKind::Unsupported, "{}", error);
                 return Ok(());
             }
         };
-        let left = journal.records()?;
+        let left = log.records()?;
         prop_assert!(left.len() < 9 && left == records(left.len()), "the records before it");
         let before: usize = 16 + left.iter().map(|(name, payload)| 16 + name.len() + payload.len()).sum::<usize>();
         prop_assert!(at < before.max(16) + 16 + 6 + 700, "no more than that record is lost before it");
@@ -232,12 +232,12 @@ proptest! {
             prop_assert!(found.iter().all(|found| found.kind == "damage" && found.folder == "live"));
         }
         prop_assert_eq!(memory.image().files()[&path(0)].to_vec(), bytes, "reading changes nothing");
-        journal.append(b"new", b"record")?;
+        log.append(b"new", b"record")?;
         let expected: Vec<Record> = left.into_iter().chain([(b"new".to_vec(), b"record".to_vec())]).collect();
-        prop_assert_eq!(&journal.records()?, &expected);
+        prop_assert_eq!(&log.records()?, &expected);
         drop(store);
         let mut store = open(&memory);
-        prop_assert_eq!(store.journal(0)?.records()?, expected);
+        prop_assert_eq!(store.rollout_log(0)?.records()?, expected);
         prop_assert!(store.verify(&mut || Ok(()))?.is_empty());
     }
 }
@@ -252,14 +252,14 @@ fn lengths_that_no_record_has_are_damage_and_take_no_memory() -> Result<()> {
         bytes.extend(payload);
         bytes.extend([1; 64]);
         let (_, mut store) = with_bytes(&bytes);
-        assert_eq!(store.journal(0)?.records()?, records(2));
+        assert_eq!(store.rollout_log(0)?.records()?, records(2));
         let found = store.verify(&mut || Ok(()))?;
         assert!(found[0].message.contains("is damaged in bytes") && found[0].id == Some(0), "{found:?}");
     }
     // A record that was cut off is what a kill leaves.
     let bytes = whole(4);
     let (_, mut store) = with_bytes(&bytes[..bytes.len() - 1]);
-    assert_eq!(store.journal(0)?.records()?, records(3));
+    assert_eq!(store.rollout_log(0)?.records()?, records(3));
     assert!(store.verify(&mut || Ok(()))?.is_empty());
     Ok(())
 }
@@ -268,14 +268,14 @@ fn lengths_that_no_record_has_are_damage_and_take_no_memory() -> Result<()> {
 fn what_does_not_fit_is_refused() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
-    let journal = store.journal(0)?;
-    fill(&journal, 0..1)?;
-    let error = journal.append(b"name", &vec![0; 256 << 20]).unwrap_err();
+    let log = store.rollout_log(0)?;
+    fill(&log, 0..1)?;
+    let error = log.append(b"name", &vec![0; 256 << 20]).unwrap_err();
     assert!(error.to_string().contains("name and payload have 268435460 bytes"), "{error}");
-    assert_eq!(journal.records()?, records(1));
+    assert_eq!(log.records()?, records(1));
     let newer = [&b"agentrl records2"[..], &[0; 40]].concat();
     let (_, mut store) = with_bytes(&newer);
-    assert!(store.journal(0).unwrap_err().to_string().contains("install a newer agentrl_core"));
+    assert!(store.rollout_log(0).unwrap_err().to_string().contains("install a newer agentrl_core"));
     assert_eq!(store.verify(&mut || Ok(()))?.len(), 1);
     Ok(())
 }
@@ -284,20 +284,20 @@ fn what_does_not_fit_is_refused() -> Result<()> {
 fn a_write_that_fails_is_cut_off_and_a_sync_that_fails_ends_the_journal() -> Result<()> {
     let memory = Memory::new();
     let mut store = open(&memory);
-    let journal = store.journal(0)?;
-    fill(&journal, 0..3)?;
+    let log = store.rollout_log(0)?;
+    fill(&log, 0..3)?;
     // The second half of a record.
     memory.fail(memory.operations() + 1, 28);
-    let error = journal.append(b"lost", b"record").unwrap_err();
+    let error = log.append(b"lost", b"record").unwrap_err();
     assert!(error.kind() == ErrorKind::Io && error.to_string().contains("cannot write /run/live/0.records"), "{error}");
-    assert_eq!(journal.records()?, records(3));
-    fill(&journal, 3..6)?;
-    assert_eq!(journal.records()?, records(6));
+    assert_eq!(log.records()?, records(3));
+    fill(&log, 3..6)?;
+    assert_eq!(log.records()?, records(6));
     memory.fail(memory.operations(), 5);
-    assert!(journal.sync().unwrap_err().to_string().contains("cannot sync"));
-    assert!(journal.append(b"", b"").unwrap_err().to_string().contains("a sync failed"));
+    assert!(log.sync().unwrap_err().to_string().contains("cannot sync"));
+    assert!(log.append(b"", b"").unwrap_err().to_string().contains("a sync failed"));
     drop(store);
-    assert_eq!(open(&memory).journal(0)?.records()?, records(6));
+    assert_eq!(open(&memory).rollout_log(0)?.records()?, records(6));
     Ok(())
 }
 
@@ -311,7 +311,7 @@ struct Told {
     committed: bool,
 }
 
-/// A run that journals: a few iterations, with syncs, kills of the store and commits in between.
+/// A run that logs: a few iterations, with syncs, kills of the store and commits in between.
 fn journalled(memory: &Memory, seed: u64) -> Result<Vec<Told>> {
     let mut random = Random::new(seed << 20);
     let mut told = vec![Told::default()];
@@ -319,21 +319,21 @@ fn journalled(memory: &Memory, seed: u64) -> Result<Vec<Told>> {
     let mut store = Store::open_on(Arc::new(memory.clone()), run(), Sync::Batch)?;
     for iteration in 0..3 {
         now = Told { iteration, ..Told::default() };
-        let mut journal = store.journal(iteration)?;
+        let mut log = store.rollout_log(iteration)?;
         for _ in 0..2 + random.below(5) {
             match random.below(6) {
                 0 => {
-                    journal.sync()?;
+                    log.sync()?;
                     now.synced = now.appended;
                 }
                 1 => {
                     drop(store);
                     store = Store::open_on(Arc::new(memory.clone()), run(), Sync::Batch)?;
-                    journal = store.journal(iteration)?;
-                    assert_eq!(journal.records()?, records(now.appended));
+                    log = store.rollout_log(iteration)?;
+                    assert_eq!(log.records()?, records(now.appended));
                 }
                 _ => {
-                    fill(&journal, now.appended..now.appended + 1)?;
+                    fill(&log, now.appended..now.appended + 1)?;
                     now.appended += 1;
                 }
             }
@@ -359,11 +359,11 @@ fn check(image: Image, crash: Crash, told: &Told, what: &str) {
     let going_on = store.iteration() + i64::from(store.has_batch(store.iteration()).unwrap());
     assert!(going_on >= told.iteration + i64::from(told.committed), "{what}: a batch that was committed is there");
     for iteration in 0..going_on {
-        assert!(store.journal(iteration).is_err(), "{what}");
+        assert!(store.rollout_log(iteration).is_err(), "{what}");
         assert!(!memory.image().files().contains_key(&path(iteration)), "{what}: {iteration}");
     }
-    let journal = store.journal(going_on).unwrap();
-    let found = journal.records().unwrap();
+    let log = store.rollout_log(going_on).unwrap();
+    let found = log.records().unwrap();
     assert_eq!(found, records(found.len()), "{what}: whole records in their order");
     if going_on == told.iteration {
         let least = if crash == Crash::Kill { told.appended } else { told.synced };
@@ -371,10 +371,10 @@ fn check(image: Image, crash: Crash, told: &Told, what: &str) {
     } else if going_on > told.iteration + 1 {
         assert!(found.is_empty(), "{what}");
     }
-    fill(&journal, found.len()..found.len() + 2).unwrap();
-    assert_eq!(journal.records().unwrap(), records(found.len() + 2), "{what}");
+    fill(&log, found.len()..found.len() + 2).unwrap();
+    assert_eq!(log.records().unwrap(), records(found.len() + 2), "{what}");
     drop(store);
-    assert_eq!(open(&memory).journal(going_on).unwrap().records().unwrap(), records(found.len() + 2), "{what}");
+    assert_eq!(open(&memory).rollout_log(going_on).unwrap().records().unwrap(), records(found.len() + 2), "{what}");
 }
 
 #[test]

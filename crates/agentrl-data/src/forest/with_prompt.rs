@@ -1,4 +1,4 @@
-//! The actions of a trajectory told behind another prompt.
+//! The actions of a trajectory after another prompt.
 
 use agentrl_compute::hash::hash_bytes;
 
@@ -8,14 +8,14 @@ use crate::schema::Kind;
 use crate::{Error, Result};
 
 impl Forest {
-    /// Makes a trajectory of another prompt and the path of `trajectory` from its first action on: what was done with a
-    /// demonstration or a hint in sight, to be trained as if it had been done without.
+    /// Make a trajectory of another prompt and the path of `trajectory` from its first action on. So actions that were sampled
+    /// with a demonstration or a hint in the prompt are trained as if it had not been there.
     ///
-    /// What is copied is copied as by [`Forest::splice`]: nodes of the same kinds that name their origin and have no
-    /// log-probs, because they were not sampled behind this prompt, and the steps with what they were paid. The state that
+    /// The path is copied as by [`Forest::splice`]: nodes of the same kinds that name their origin and have no log-probs,
+    /// because they were not sampled after this prompt, and the steps with their rewards. The state that
     /// the first action acts on is `state`, or else what it was. The new trajectory goes on running, a child of the old one
     /// without a token in common.
-    pub fn under(&mut self, trajectory: Handle, tokens: Vec<i32>, state: Option<&[u8]>) -> Result<Handle> {
+    pub fn with_prompt(&mut self, trajectory: Handle, tokens: Vec<i32>, state: Option<&[u8]>) -> Result<Handle> {
         let (key, index) = split(trajectory);
         let group = self.group(trajectory)?;
         let prompt = NewNode::prompt(tokens);
@@ -36,12 +36,12 @@ impl Forest {
         let part = group.part(trajectory, handle(key, first), 0)?;
         part.check_length(prompt.tokens.len())?;
         let group = self.group_mut(trajectory)?;
-        let told = group.fork(index, ForkPoint::START, None);
+        let copy = group.fork(index, ForkPoint::START, None);
         let shift = prompt.tokens.len() as i64 - i64::from(begin);
-        group.trajectories[told].untrained = group.trajectories[index].untrained;
-        group.attach(told, prompt);
-        group.trajectories[told].state_key = Some(state.map_or(acted_on, hash_bytes));
-        group.copy(part, index, told, shift);
-        Ok(handle(key, told))
+        group.trajectories[copy].untrained = group.trajectories[index].untrained;
+        group.attach(copy, prompt);
+        group.trajectories[copy].state_key = Some(state.map_or(acted_on, hash_bytes));
+        group.copy(part, index, copy, shift);
+        Ok(handle(key, copy))
     }
 }

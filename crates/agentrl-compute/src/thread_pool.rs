@@ -1,6 +1,6 @@
-//! Threads for large columns.
+//! A pool of threads for large columns.
 //!
-//! Work is cut into pieces of fixed size, whatever the number of threads, and results are taken in the order of the
+//! Work is cut into pieces of fixed size, whatever the number of threads, and results are returned in the order of the
 //! pieces. So the same columns give the same bits on 1 thread and on 64.
 
 use std::cell::Cell;
@@ -19,41 +19,42 @@ pub(crate) const PIECE: usize = 1 << 15;
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Whether this thread starts no others.
-    static ALONE: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread starts no others; see [`SingleThreaded`].
+    static SINGLE_THREADED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, its thread starts no others, for it is one of several that share some work, or the work is too small; a panic
-/// of the work ends that too.
-pub(crate) struct Alone {
+/// A guard: until it is dropped, its thread starts no others, because it is one of several that share some work, or because the
+/// work is too small. A panic of the work drops it too.
+pub(crate) struct SingleThreaded {
     before: bool,
 }
 
-impl Alone {
+impl SingleThreaded {
     pub(crate) fn begin() -> Self {
-        Self { before: ALONE.replace(true) }
+        Self { before: SINGLE_THREADED.replace(true) }
     }
 }
 
-impl Drop for Alone {
+impl Drop for SingleThreaded {
     fn drop(&mut self) {
-        ALONE.set(self.before);
+        SINGLE_THREADED.set(self.before);
     }
 }
 
-/// Threads that work beside those that call. One call has them at a time: what is short never waits for another call's long work.
+/// Threads that work beside the calling one. One call has them at a time: a short call never waits for the long work of
+/// another.
 #[derive(Debug)]
 struct Helpers {
-    /// In which they run: a forked child has none of its parent's threads.
+    /// The process in which they run: a forked child has none of its parent's threads.
     process: u32,
     pool: ThreadPool,
 }
 
-/// Those that have nothing to do. Nobody waits for the lock, which a forked child may find taken for ever.
+/// The idle helpers. No call waits for the lock, because a forked child may find it taken for ever.
 static IDLE: Mutex<Option<Helpers>> = Mutex::new(None);
 
 impl Helpers {
-    /// So many, of the last call or new ones; `None` where the system refuses them.
+    /// Return `count` helpers, those of the last call or new ones; `None` if the system refuses them.
     fn take(count: usize) -> Option<Self> {
         let process = process::id();
         let idle = IDLE.try_lock().ok().and_then(|mut idle| idle.take());
@@ -67,15 +68,15 @@ impl Helpers {
         Some(Self { process, pool })
     }
 
-    /// Lets them wait for the next call.
-    fn rest(self) {
+    /// Keep them for the next call.
+    fn put_back(self) {
         if let Ok(mut idle) = IDLE.try_lock() {
             *idle = Some(self);
         }
     }
 }
 
-/// Number of threads that large columns use: what [`set_threads`] said, or else the cores that this process may use.
+/// Return the number of threads that large columns use: that of [`set_threads`], or else the cores that this process may use.
 pub fn threads() -> usize {
     let set = THREADS.load(Ordering::Relaxed);
     if set > 0 {
@@ -86,7 +87,7 @@ pub fn threads() -> usize {
     THREADS.compare_exchange(0, cores, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(cores)
 }
 
-/// Sets the number of threads for all that follows in this process. Results do not depend on it.
+/// Set the number of threads for all later calls in this process. Results do not depend on it.
 ///
 /// # Errors
 /// `InvalidInput` for 0.
@@ -98,14 +99,14 @@ pub fn set_threads(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Does some work on every item and gives the results in the order of the items; of several errors, the first in that order.
+/// Do some work on every item and return the results in the order of the items; of several errors, the first in that order.
 ///
 /// # Errors
 /// That of the work.
-pub fn each<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync) -> Result<Vec<R>> {
+pub fn map<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Sync) -> Result<Vec<R>> {
     let all = threads();
     let threads = all.min(items.len());
-    if threads < 2 || ALONE.get() {
+    if threads < 2 || SINGLE_THREADED.get() {
         return items.into_iter().map(work).collect();
     }
     let queue = Mutex::new(items.into_iter().enumerate());
@@ -113,20 +114,20 @@ pub fn each<I: Send, R: Send>(items: Vec<I>, work: impl Fn(I) -> Result<R> + Syn
     // A closure of its own: the lock is not held while the item is worked on.
     let next = || locked(&queue).next();
     let run = || {
-        let _alone = Alone::begin();
+        let _alone = SingleThreaded::begin();
         let mut own = Vec::new();
         while let Some((place, item)) = next() {
             own.push((place, work(item)));
         }
         locked(&done).append(&mut own);
     };
-    // Where the system refuses threads, this one does all.
+    // If the system refuses threads, this one does all.
     if let Some(helpers) = Helpers::take(all - 1) {
         helpers.pool.in_place_scope(|scope| {
             (1..threads).for_each(|_| scope.spawn(|_| run()));
             run();
         });
-        helpers.rest();
+        helpers.put_back();
     } else {
         run();
     }
@@ -144,17 +145,17 @@ pub(crate) fn pieces(rows: usize) -> Vec<Range<usize>> {
     (0..rows).step_by(PIECE).map(|start| start..rows.min(start + PIECE)).collect()
 }
 
-/// Fills a column piece by piece; `work` gets a piece and the row it starts at.
+/// Fill a column piece by piece; `work` gets a piece and the row it starts at.
 pub(crate) fn fill<T: Send>(out: &mut [T], work: impl Fn(usize, &mut [T]) -> Result<()> + Sync) -> Result<()> {
     if out.len() <= PIECE {
         return work(0, out);
     }
     let items: Vec<_> = out.chunks_mut(PIECE).enumerate().map(|(place, piece)| (place * PIECE, piece)).collect();
-    each(items, |(start, piece)| work(start, piece)).map(drop)
+    map(items, |(start, piece)| work(start, piece)).map(drop)
 }
 
-/// Neighbouring rows of different length, together at least a piece: row `i` is `offset(i)..offset(i + 1)`.
-pub(crate) fn together(rows: usize, offset: impl Fn(usize) -> usize) -> Vec<Range<usize>> {
+/// Return pieces of ragged rows, each with at least [`PIECE`] values: row `i` is `offset(i)..offset(i + 1)`.
+pub(crate) fn row_pieces(rows: usize, offset: impl Fn(usize) -> usize) -> Vec<Range<usize>> {
     let (mut found, mut first) = (Vec::new(), 0);
     for next in 1..=rows {
         if next == rows || offset(next) - offset(first) >= PIECE {
@@ -165,7 +166,7 @@ pub(crate) fn together(rows: usize, offset: impl Fn(usize) -> usize) -> Vec<Rang
     found
 }
 
-/// Fills a column of ragged rows; `work` gets neighbouring rows and their part of the column.
+/// Fill a column of ragged rows; `work` gets neighbouring rows and their part of the column.
 ///
 /// Offsets go from 0 to the length of the column and do not decrease.
 pub(crate) fn fill_rows<T: Send>(
@@ -174,12 +175,12 @@ pub(crate) fn fill_rows<T: Send>(
     work: impl Fn(Range<usize>, &mut [T]) -> Result<()> + Sync,
 ) -> Result<()> {
     let mut items = Vec::new();
-    for rows in together(offsets.len() - 1, |row| offsets[row] as usize) {
+    for rows in row_pieces(offsets.len() - 1, |row| offsets[row] as usize) {
         let (piece, rest) = out.split_at_mut((offsets[rows.end] - offsets[rows.start]) as usize);
         items.push((rows, piece));
         out = rest;
     }
-    each(items, |(rows, piece)| work(rows, piece)).map(drop)
+    map(items, |(rows, piece)| work(rows, piece)).map(drop)
 }
 
 #[cfg(test)]
@@ -193,7 +194,7 @@ mod tests {
         for count in [1, 2, 4, 7] {
             set_threads(count)?;
             assert_eq!(threads(), count);
-            let squares = each((0..100_u64).collect(), |item| Ok(item * item))?;
+            let squares = map((0..100_u64).collect(), |item| Ok(item * item))?;
             assert!(squares.into_iter().eq((0..100).map(|item| item * item)));
             let mut column = vec![0; 3 * PIECE + 5];
             fill(&mut column, |start, piece| {
@@ -211,12 +212,11 @@ mod tests {
         set_threads(3)?;
         let late_first =
             |item: u32| if item < 40 { Ok(item) } else { Err(Error::invalid(format!("{item} is too much"))) };
-        let message = each((0..100).collect(), late_first).map_err(|error| error.to_string());
+        let message = map((0..100).collect(), late_first).map_err(|error| error.to_string());
         assert_eq!(message, Err("40 is too much".to_owned()));
-        let panic =
-            std::panic::catch_unwind(|| each(vec![1, 2, 3], |item: i32| -> Result<i32> { panic!("at {item}") }));
+        let panic = std::panic::catch_unwind(|| map(vec![1, 2, 3], |item: i32| -> Result<i32> { panic!("at {item}") }));
         assert!(panic.is_err());
-        assert!(!ALONE.get(), "threads are shared again after a panic");
+        assert!(!SINGLE_THREADED.get(), "threads are shared again after a panic");
         Ok(())
     }
 
@@ -233,11 +233,11 @@ mod tests {
             Ok(item)
         };
         thread::scope(|scope| {
-            let other = scope.spawn(|| each(vec![1, 2], long));
+            let other = scope.spawn(|| map(vec![1, 2], long));
             for _ in 0..2 {
                 begins.recv().map_err(|error| Error::invalid(error.to_string()))?;
             }
-            let squares = each((0..100).collect(), |item: u64| Ok(item * item));
+            let squares = map((0..100).collect(), |item: u64| Ok(item * item));
             (0..2).for_each(|_| {
                 let _ = end.send(());
             });

@@ -1,20 +1,20 @@
-//! Which files are merged when rows are added: few files, and few times that a row is written.
+//! The choice of files to merge: few files, and few rewrites of each row.
 //!
-//! Files are told apart by orders of magnitude. Those of one order are merged when there are eight of them, with the rows
+//! Files have orders of magnitude. Those of one order are merged when there are eight of them, with the rows
 //! that are just being added, into one of the next order. So a row is written once for each order that it comes through,
 //! and the number of files grows with the logarithm of the rows, up to files that are large enough to stay.
 //!
-//! What is left is merged on demand, by a rule that can be asked for at any time and as often as one likes: a merge makes
-//! the largest of its files twice as large at least. So a row is written once for each doubling of its file.
+//! The rest is merged on demand, at any time and any number of times: a merge makes the largest of its files at least twice as
+//! large. So a row is written once for each doubling of its file.
 
 use std::ops::Range;
 
 use super::segment::Segment;
 
-/// So many times larger is the next order, and so many files of one order are merged.
+/// The ratio of one order of file sizes to the one before, and the number of files of one order that are merged.
 const FANOUT: usize = 8;
 
-/// Files smaller than this are of the first order: they are mostly what is said about their rows.
+/// Files smaller than this are of the first order: they are mostly metadata.
 const SMALLEST_BYTES: u64 = 32 << 10;
 
 /// Files are merged up to this size.

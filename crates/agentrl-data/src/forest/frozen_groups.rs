@@ -1,17 +1,17 @@
-//! A consistent cut of a forest, and its rows in canonical order: what the tables are made of.
+//! Groups that are frozen together, with their rows in canonical order.
 
 use std::collections::BTreeMap;
 
 use super::share::Rest;
-use super::{Group, Handle, Key, Place, Trajectory, split};
+use super::{Group, GroupHandle, Handle, Place, Trajectory, split};
 use crate::batch::{Blobs, NextIds};
 use crate::facts::Facts;
 use crate::schema::{Kind, Origin, Role, Source};
 
-/// Groups that were taken out of a forest to be frozen. Making the batch of them takes no part of the forest, so that
-/// others can go on with the groups that are still live.
+/// Groups that were taken out of a forest to be frozen. Making their batch needs no access to the forest, so other threads can
+/// go on with the groups that are still live.
 #[derive(Debug)]
-pub struct Cut {
+pub struct FrozenGroups {
     pub(super) iteration: i64,
     pub(super) base: NextIds,
     pub(super) groups: Vec<Group>,
@@ -29,21 +29,21 @@ pub(super) struct Ordered<'a> {
     pub(super) trajectories: Vec<usize>,
     /// Index in the group of each new node that has a row, in canonical order.
     pub(super) nodes: Vec<usize>,
-    /// Id of the row that holds the last token of each node of the group; -1 where no trajectory with a row has the node.
+    /// Id of the row that holds the last token of each node of the group; -1 if no trajectory with a row has the node.
     pub(super) node_ids: Vec<i64>,
     /// Which tokens the row of each node holds.
     pub(super) rest: Rest,
-    /// Trajectory id of each trajectory of the group; -1 where it has no tokens.
+    /// Trajectory id of each trajectory of the group; -1 if it has no tokens.
     pub(super) trajectory_ids: Vec<i64>,
     pub(super) group_id: i64,
-    /// What the path up to each node of the group holds.
+    /// The summary of the path up to each node of the group.
     pub(super) paths: Vec<OnPath>,
 }
 
-/// What a path holds.
+/// The summary of a path: policy versions, and whether all trained actions were sampled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnPath {
-    /// Lowest and highest policy version, where any is known.
+    /// Lowest and highest policy version, if any is known.
     pub(super) versions: Option<(i64, i64)>,
     /// Whether every action that can be trained was sampled.
     pub(super) sampled: bool,
@@ -80,7 +80,7 @@ impl Ordered<'_> {
         self.trajectories.iter().map(|&index| (index, &self.group.trajectories[index]))
     }
 
-    /// What all paths of a trajectory hold together.
+    /// Return the summary of all paths of a trajectory.
     pub(super) fn on_paths(&self, trajectory: &Trajectory) -> OnPath {
         trajectory.tips().fold(OnPath::EMPTY, |found, (node, _)| found.and(self.paths[node]))
     }
@@ -116,8 +116,8 @@ impl Ordered<'_> {
     }
 }
 
-/// Ids of trajectories by handle, over all groups of a cut.
-pub(super) struct Ids<'a>(pub(super) BTreeMap<Key, &'a Ordered<'a>>);
+/// Ids of trajectories by handle, over all groups that are frozen together.
+pub(super) struct Ids<'a>(pub(super) BTreeMap<GroupHandle, &'a Ordered<'a>>);
 
 impl Ids<'_> {
     /// The id of a trajectory; `None` where it has no row.

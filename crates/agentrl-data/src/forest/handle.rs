@@ -1,0 +1,36 @@
+//! Handles of trajectories and nodes, and places in the tokens of a group.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::{Error, Result};
+
+/// Handle of a trajectory or a node: that of its group in the high half, its place in the group in the low half.
+pub type Handle = i64;
+
+/// The high half of all handles of a group. It is unique among all forests of the process, so a handle of another forest, or
+/// of a group that was frozen, is detected.
+pub(super) type GroupHandle = u32;
+
+/// The handle of the next group.
+static NEXT_GROUP: AtomicU32 = AtomicU32::new(0);
+
+pub(super) fn next_group_handle() -> Result<GroupHandle> {
+    let next = |handle: GroupHandle| handle.checked_add(1).filter(|&next| i32::try_from(next).is_ok());
+    NEXT_GROUP.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_err(|_| {
+        Error::overflow(format!(
+            "the process has made {} groups, and there are no more handles; start another",
+            i32::MAX
+        ))
+    })
+}
+
+/// A node of a group and how many of its tokens a path uses.
+pub(super) type Place = (usize, u32);
+
+pub(super) fn handle(group: GroupHandle, index: usize) -> Handle {
+    (i64::from(group) << 32) | index as i64
+}
+
+pub(super) fn split(handle: Handle) -> (GroupHandle, usize) {
+    ((handle >> 32) as u32, (handle & 0xffff_ffff) as usize)
+}

@@ -1,0 +1,15 @@
+//! A store that is open for writing belongs to one process.
+
+use crate::{Error, Result};
+
+/// Refuse a store that was opened before this process was forked.
+pub fn check_process(opened: u32) -> Result<()> {
+    let here = std::process::id();
+    if opened == here {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!(
+        "this Store was opened in process {opened} and is used in process {here}, which was forked from it; open it again \
+         here, read-only while the other process writes"
+    )))
+}

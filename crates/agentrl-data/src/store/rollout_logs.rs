@@ -1,0 +1,81 @@
+//! The rollout logs of a store: open, remove and verify them.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use super::Store;
+use super::fs::failed;
+use super::rollout_log::{FOLDER, RolloutLog, Scanned, iterations, path, scan};
+use super::verify::Finding;
+use crate::{Error, Result};
+
+impl Store {
+    /// Return the rollout log of an iteration whose batch is not committed yet, as it was left, or empty. The commit of the
+    /// batch, or of the end of the iteration, removes it.
+    pub fn rollout_log(&mut self, iteration: i64) -> Result<RolloutLog> {
+        self.writable()?;
+        if iteration < self.head.iteration || self.has_batch(iteration)? {
+            return Err(Error::invalid(format!(
+                "iteration is {iteration}, whose batch is in the store, so that its journal is over; {} is the one to go \
+                 on with",
+                self.head.iteration
+            )));
+        }
+        if let Some(log) = self.writable()?.rollout_logs.0.get(&iteration) {
+            return Ok(log.clone());
+        }
+        let log = RolloutLog::open(self.fs.clone(), &self.path, iteration, self.sync())?;
+        self.writable()?.rollout_logs.0.insert(iteration, log.clone());
+        Ok(log)
+    }
+
+    /// Remove the logs of some iterations, whose batches were just committed.
+    pub(super) fn end_rollout_logs(&mut self, iterations: impl Iterator<Item = i64>) -> Result<()> {
+        let ended: BTreeSet<i64> = iterations.collect();
+        for iteration in &ended {
+            if let Some(log) = self.writer.as_mut().and_then(|writer| writer.rollout_logs.0.remove(iteration)) {
+                log.end(&format!("the batch of iteration {iteration} is committed"));
+            }
+        }
+        let fs = self.fs.as_ref();
+        let left = self::iterations(fs, &self.path)?.into_iter().filter(|iteration| ended.contains(iteration));
+        left.map(|iteration| path(&self.path, iteration))
+            .try_for_each(|path| fs.remove(&path).map_err(failed("remove", &path)))
+    }
+
+    /// Remove the logs that a writer killed in a commit has left.
+    pub(super) fn remove_ended_rollout_logs(&mut self) -> Result<()> {
+        for iteration in iterations(self.fs.as_ref(), &self.path)? {
+            // If the store cannot tell, opening the log reports why.
+            if iteration < self.head.iteration || self.has_batch(iteration).unwrap_or_default() {
+                let path = path(&self.path, iteration);
+                self.fs.remove(&path).map_err(failed("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Return what is wrong with the logs. An end that was cut off is not: a kill leaves it.
+    pub(super) fn verify_rollout_logs(&self) -> Result<Vec<Finding>> {
+        let mut findings = Vec::new();
+        for iteration in iterations(self.fs.as_ref(), &self.path)? {
+            let path = path(&self.path, iteration);
+            let found = match self.fs.length(&path) {
+                // The commit of its batch removed it just now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                length => length
+                    .map_err(failed("read", &path))
+                    .and_then(|length| Ok((length, scan(self.fs.as_ref(), &path, length, |_, _| {})?))),
+            };
+            let message = match found {
+                Ok((length, Scanned { end, is_damaged: true })) => {
+                    format!("{} is damaged in bytes {end} to {length}: what is there is left out", path.display())
+                }
+                Ok(_) => continue,
+                Err(error) => error.to_string(),
+            };
+            findings.push(Finding { folder: FOLDER.to_owned(), kind: "damage", id: Some(iteration), message });
+        }
+        Ok(findings)
+    }
+}
