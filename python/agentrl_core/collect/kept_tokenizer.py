@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from agentrl_core.data.files import new_file
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine
 from agentrl_core.exceptions import StoreError
@@ -25,11 +25,10 @@ def keep_tokenizer(store: Store | None, engines: Iterable[Engine]) -> None:
         core = getattr(getattr(engine.chat, "tokenizer", None), "backend_tokenizer", None)
         if core is None:
             continue
-        half = file.with_suffix(f".{os.getpid()}")
         try:
             file.parent.mkdir(exist_ok=True)
-            half.write_text(core.to_str(), encoding="utf-8")
-            half.replace(file)
+            with new_file(file) as opened:
+                opened.write(core.to_str().encode())
         except OSError as error:
             raise StoreError(f"{file} cannot be written: {error}") from None
         return

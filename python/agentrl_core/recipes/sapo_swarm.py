@@ -24,6 +24,7 @@ import numpy as np
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
+from agentrl_core.data.files import new_file
 from agentrl_core.env import Fact, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Clip, Policy
@@ -124,9 +125,8 @@ class Shared(Rollout):
                 ) from None
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        half = folder / f".{self.node}.part"
-        half.write_text("\n".join(lines) + "\n" * bool(lines), encoding="utf-8")
-        half.replace(folder / f"{self.node}.jsonl")
+        with new_file(folder / f"{self.node}.jsonl") as file:
+            file.write(("\n".join(lines) + "\n" * bool(lines)).encode())
         return len(lines)
 
 
