@@ -277,6 +277,6 @@ def _textworld() -> Any:
         import textworld
     except ImportError as error:
         raise MissingDependencyError(
-            "TextWorld needs the package textworld: pip install 'agentrl_core[textworld]'"
+            "TextWorld needs the package textworld: pip install 'agentrl-core[textworld]'"
         ) from error
     return textworld
