@@ -11,11 +11,7 @@ import torch
 from rollouts import plain, ragged, small
 
 from agentrl_core import Batch
-from agentrl_core.advantage import (
-    BaselineRelative,
-    GreedyRelative,
-    TrackedBaseline,
-)
+from agentrl_core.advantage import BaselineRelative, GreedyRelative, TrackedBaseline
 from agentrl_core.component import Closed, StatefulComponent
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.weight import FlagFilter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -369,12 +368,17 @@ def test_exports_that_cannot_be(agentrl, recorded, tmp_path) -> None:
     assert len((tmp_path / "rows").read_text().splitlines()) == len(scan(recorded).draws.collect())
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk_leaves_nothing(agentrl, recorded, tmp_path) -> None:
-    target = tmp_path / "rows.jsonl"
-    half = tmp_path / f".rows.jsonl.{os.getpid()}.tmp"
-    half.symlink_to("/dev/full")
-    assert f"{target} cannot be written" in agentrl("export", recorded, "--to", target, status=1)
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_a_full_disk_leaves_nothing(recorded, tmp_path, name) -> None:
+    """As full as a file that may not be longer than 100 bytes."""
+    code = (
+        "import resource, sys; from agentrl_core.cli import main; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "export", str(recorded), "--to", str(tmp_path / name)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f"{tmp_path / name} cannot be written" in ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 

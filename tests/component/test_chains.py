@@ -7,14 +7,7 @@ import pytest
 from rollouts import plain, ragged
 
 from agentrl_core import Batch, loss, recipes
-from agentrl_core.advantage import (
-    BaselineRelative,
-    Discounted,
-    Gae,
-    GroupRelative,
-    TrackedBaseline,
-    TreeRelative,
-)
+from agentrl_core.advantage import BaselineRelative, Discounted, Gae, GroupRelative, TrackedBaseline, TreeRelative
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import (
     AnswerAgreement,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -97,6 +99,24 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "source": (lambda: grow(0)[0].with_source(HALF, {}), r"recipe is 'a\\ud800', which is no text"),
     "texts": (lambda: keys.similar([HALF], kind="minhash"), r"texts is 'a\\ud800', which is no text"),
     "keys": (lambda: keys.dense([HALF]), r"ids is 'a\\ud800', which is no text"),
+    # Offsets of nothing, and memory that is none.
+    **{
+        f"offsets of {name}": (functools.partial(call, offsets=[]), "offsets is empty; give the start of each sequence")
+        for name, call in {
+            "discounted": lambda **given: returns.discounted([1.0], gamma=0.5, **given),
+            "gae": lambda **given: returns.gae([1.0], [1.0], gamma=0.5, lam=1.0, **given),
+            "n_step": lambda **given: returns.n_step([1.0], [1.0], steps=1, gamma=0.5, **given),
+            "a baseline": lambda **given: returns.optimal_token_baseline([1.0], [1.0], [0], **given),
+            "a baseline of nothing": lambda **given: returns.optimal_token_baseline([], [], [], **given),
+        }.items()
+    },
+    **{
+        f"buffers of {type(value).__name__}": (
+            lambda value=value: packing.tree_layout([0], [0, 1], buffers=value),
+            f"buffers is {type(value).__name__}; give a PackBuffers",
+        )
+        for value in (np.array(2), 3, SimpleNamespace(take=1, next=2), SimpleNamespace(take=len))
+    },
     # Lists and scalars where arrays and tables are meant.
     "out of returns": (
         lambda: returns.discounted(**TWO, out=[0.0, 0.0]),

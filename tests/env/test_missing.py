@@ -31,7 +31,7 @@ except MissingDependencyError as error:
     print(error)
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert re.fullmatch(rf"\w+ needs the package [\w-]+: pip install 'agentrl_core\[{extra}\]'\n", told)
+    assert re.fullmatch(rf"\w+ needs the package [\w-]+: pip install 'agentrl-core\[{extra}\]'\n", told)
 
 
 def test_java_is_named_too():

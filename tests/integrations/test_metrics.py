@@ -91,6 +91,6 @@ def test_a_package_that_is_missing_is_named(make: Any, package: str, monkeypatch
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDependencyError, match=rf"pip install 'agentrl_core\[{package}\]'"):
+    with pytest.raises(MissingDependencyError, match=rf"pip install 'agentrl-core\[{package}\]'"):
         make()
     assert not Path("nowhere").exists()

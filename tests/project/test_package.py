@@ -1,10 +1,12 @@
 """The installed package: what it costs to import it, and that its errors cross processes."""
 
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -105,5 +107,21 @@ for call in (
 """
     needing = ["a pack", "a pack", "annotate", "a loss"]
     assert fresh(program).splitlines() == [
-        f"{what} needs the package torch, which is not installed; pip install 'agentrl_core[torch]'" for what in needing
+        f"{what} needs the package torch, which is not installed; pip install 'agentrl-core[torch]'" for what in needing
     ]
+
+
+def test_extras_are_spelled_in_one_way_and_exist(root: Path) -> None:
+    """As pip shows the name of the package: `agentrl-core[extra]`."""
+    extras = set(metadata("agentrl_core").get_all("Provides-Extra") or ())
+    assert extras
+    files = [*root.glob("python/**/*.py"), *root.glob("docs/**/*.md"), root / "README.md", root / "pyproject.toml"]
+    found = [
+        (path.name, *match.groups())
+        for path in files
+        for match in re.finditer(r"\b(agentrl[-_.]core)\[([a-z][\w,-]*)\]", path.read_text(encoding="utf-8"))
+    ]
+    assert len(found) > 10
+    for name, package, named in found:
+        assert package == "agentrl-core", f"{name}: {package}[{named}]"
+        assert set(named.split(",")) <= extras, f"{name}: {named}"

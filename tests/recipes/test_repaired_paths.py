@@ -16,7 +16,7 @@ from riddles import RIGHT, WRONG, Riddles, check_resumes, in_turn, solve, step
 from agentrl_core import recipes
 from agentrl_core.component import Closed
 from agentrl_core.engine import Request
-from agentrl_core.env import Fact, Outcome
+from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR, Fact, Outcome
 from agentrl_core.recipes.a3t import Autonomy
 from agentrl_core.recipes.rac import Recovered
 from agentrl_core.recipes.ui_s1 import ExpertSpine
@@ -144,6 +144,41 @@ def test_rac_learns_to_recover_and_not_the_mistake() -> None:
     assert (cut.actions, cut.status) == (["<bad>", "<undo>", "look"], "truncated")
     assert solve(Recovered(column="success"), in_turn("<bad>", RIGHT), group_size=1).asked == 2
     assert solve(Recovered(column="success"), in_turn(WRONG), group_size=1).asked == 1
+
+
+class Refuses(Riddles):
+    """A world that does not know an action, and flags it or takes it for the answer."""
+
+    def __init__(self, unknown: str, outcome: Outcome) -> None:
+        super().__init__()
+        self.unknown, self.outcome = unknown, outcome
+
+    def reset(self, task: Any, seed: int) -> Any:
+        episode = super().reset(task, seed)
+        answer = episode.step
+        episode.step = lambda action: self.outcome if action == self.unknown else answer(action)
+        return episode
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome("what?", flags=FORMAT_ERROR),
+        Outcome("no such tool", flags=TOOL_ERROR),
+        Outcome(reward=0.0, terminated=True, success=False),
+    ],
+    ids=["a wrong format", "a wrong call", "an answer"],
+)
+def test_rac_trains_no_recovery_behind_an_undo_that_the_world_does_not_know(outcome: Outcome) -> None:
+    said, world = ("ok", "<bad>", WRONG, "look", RIGHT), Refuses("<undo>", outcome)
+    with pytest.warns(
+        RuntimeWarning, match=r"undo='<undo>' is refused by the environment of domain .* Recovered\(undo="
+    ):
+        run = solve(Recovered(column="success"), in_turn(*said), group_size=1, world=world)
+    assert [row.actions for row in run.drawn] == [["ok", "<bad>", WRONG]]
+    assert run.asked == 3, "nothing is generated behind it"
+    known = solve(Recovered(column="success", undo="back"), in_turn(*said), group_size=1, world=world)
+    assert [row.actions for row in known.drawn][1] == ["ok", "<bad>", "back", "look", RIGHT]
 
 
 def test_aepo_ae_rolls_out_twice_and_turns_the_temperature() -> None:

@@ -18,9 +18,7 @@ from agentrl_core.recipes.branch_grpo import FixedDepthBranching
 from agentrl_core.recipes.latr import LookaheadBranching
 from agentrl_core.recipes.tree_grpo import TreeExpansion
 from agentrl_core.recipes.tree_po import SegmentTree
-from agentrl_core.rollout import (
-    BestFirst,
-)
+from agentrl_core.rollout import BestFirst
 
 torch = pytest.importorskip("torch")
 

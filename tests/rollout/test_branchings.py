@@ -26,11 +26,7 @@ from agentrl_core.recipes.branch_grpo import FixedDepthBranching
 from agentrl_core.recipes.latr import LookaheadBranching
 from agentrl_core.recipes.tree_grpo import TreeExpansion
 from agentrl_core.recipes.tree_po import SegmentTree
-from agentrl_core.rollout import (
-    Branch,
-    Group,
-    Rollout,
-)
+from agentrl_core.rollout import Branch, Group, Rollout
 
 FORK = 1
 FINISHED, PRUNED = 0, 3

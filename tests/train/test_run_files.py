@@ -9,10 +9,15 @@ import pytest
 import torch
 
 from agentrl_core import recipes
-from agentrl_core._util import files
+from agentrl_core._util.files import UNFINISHED
 from agentrl_core.cli import main
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.train import loop
+
+
+def shown(name: str) -> str:
+    """The name of a file; those that are being written have a random one."""
+    return UNFINISHED if name.endswith(UNFINISHED) else name
 
 
 @pytest.fixture
@@ -24,41 +29,11 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     def record(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         folder = path if path.is_dir() else path.parent
-        seen.append((path.name, sorted(file.name for file in folder.iterdir())))
+        seen.append((shown(path.name), sorted(shown(file.name) for file in folder.iterdir())))
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record)
     return seen
-
-
-def test_a_file_is_synced_before_it_gets_its_name(tmp_path: Path, synced: list[tuple[str, list[str]]]) -> None:
-    (tmp_path / "a").write_bytes(b"old")
-    files.write_whole(tmp_path / "a", lambda file: file.write(b"new"))
-    assert (tmp_path / "a").read_bytes() == b"new"
-    assert synced == [("a.tmp", ["a", "a.tmp"]), (tmp_path.name, ["a"])]
-
-
-def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    files.write_whole(tmp_path / "a", lambda file: file.write(b"old"))
-
-    def fail(_file: object) -> None:
-        raise OSError("full")
-
-    with pytest.raises(OSError, match="full"):
-        files.write_whole(tmp_path / "a", fail)
-    assert (tmp_path / "a").read_bytes() == b"old"
-
-
-def test_a_folder_gets_its_name_when_its_files_are_on_the_disk(
-    tmp_path: Path, synced: list[tuple[str, list[str]]]
-) -> None:
-    half = tmp_path / "start.tmp"
-    half.mkdir()
-    for name in ("config", "weights"):
-        (half / name).write_text(name)
-    files.rename_whole(half, tmp_path / "start")
-    assert sorted(name for name, _ in synced[:2]) == ["config", "weights"]
-    assert synced[2:] == [("start.tmp", ["config", "weights"]), (tmp_path.name, ["start"])]
 
 
 def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synced: list[tuple[str, list[str]]]) -> None:
@@ -68,9 +43,10 @@ def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synce
     assert names == ["checkpoints/00000001.pt", "checkpoints/00000002.pt"]
     folder = tmp_path / "checkpoints"
     assert synced[-2:] == [
-        ("00000002.pt.tmp", ["00000001.pt", "00000002.pt.tmp"]),
+        (UNFINISHED, [UNFINISHED, "00000001.pt"]),
         ("checkpoints", ["00000001.pt", "00000002.pt"]),
     ], "the one before stays until the store names the new one"
+    (folder / f".of-a-kill{UNFINISHED}").write_bytes(b"half")
     loop._drop_checkpoints(tmp_path, names[1])
     assert [file.name for file in folder.iterdir()] == ["00000002.pt"]
     saved = torch.load(folder / "00000002.pt", weights_only=True)

@@ -15,18 +15,7 @@ from agentrl_core import Batch, Recipe, Schedule, advantage, loss, recipes
 from agentrl_core.component import Closed
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.model.pack import PackOutput
-from agentrl_core.schedule import (
-    Above,
-    Dual,
-    Freeze,
-    Rate,
-    Repeat,
-    Rollback,
-    Skip,
-    Stop,
-    Swap,
-    Sync,
-)
+from agentrl_core.schedule import Above, Dual, Freeze, Rate, Repeat, Rollback, Skip, Stop, Swap, Sync
 
 
 class Model(nn.Module):

@@ -41,5 +41,5 @@ def require_torch(what: str) -> None:
         importlib.import_module("torch")
     except ImportError as error:
         raise MissingDependencyError(
-            f"{what} needs the package torch, which is not installed; pip install 'agentrl_core[torch]'"
+            f"{what} needs the package torch, which is not installed; pip install 'agentrl-core[torch]'"
         ) from error

@@ -26,7 +26,7 @@ def connected(who: str) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise MissingDependencyError(f"{who}, which needs the package ray: pip install 'agentrl_core[ray]'") from error
+        raise MissingDependencyError(f"{who}, which needs the package ray: pip install 'agentrl-core[ray]'") from error
     if not ray.is_initialized():
         raise InvalidInputError(
             f'{who}, and Ray is connected to no cluster; call ray.init() for one on this machine, or ray.init("auto") '

@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from agentrl_core import recipes
-from agentrl_core.component import Column
-from agentrl_core.component.component import PHASES
+from agentrl_core.cli.train import tables_of
+from agentrl_core.component import Column, Component, find_component
+from agentrl_core.component.component import PHASES, ForeignComponentError, only_own_components
 from agentrl_core.component.requirements import facts_of
+from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 
 _PLAIN = Recipe(name="plain")
@@ -23,18 +26,58 @@ class Page:
     """A recipe with what its file says about it.
 
     Args:
-        recipe: the recipe.
+        recipe: the recipe, without the components of `foreign`.
         text: the docstring of its file; empty where it is a user's.
+        foreign: each phase that has a component of another package, with all its components in order: those of
+            agentrl_core, and the others as their tables.
     """
 
     recipe: Recipe
     text: str = ""
+    foreign: Mapping[str, list[Component | dict[str, Any]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str) -> Page:
         """The page of a file of `recipes/`."""
         recipe = recipes.get(name)
         return cls(recipe, inspect.getdoc(importlib.import_module(f"agentrl_core.recipes.{name}")) or "")
+
+    @classmethod
+    def of_file(cls, name: str) -> Page:
+        """Return the page of a TOML file; components of other packages are shown by their names, and not imported.
+
+        Raises:
+            RecipeError: the file cannot be read or is not a recipe.
+        """
+        table = tables_of(name)[0]
+        own, foreign = dict(table), {}
+        with only_own_components():
+            for phase in PHASES.keys() & table.keys():
+                given = table[phase] if isinstance(table[phase], list) else [table[phase]]
+                known = [link for link in given if not _is_foreign(phase, link)]
+                if len(known) == len(given):
+                    continue
+                foreign[phase] = [
+                    find_component(f"agentrl_core.{PHASES[phase]}", link) if link in known else link for link in given
+                ]
+                own[phase] = known
+            recipe = Recipe.from_dict({key: value for key, value in own.items() if key not in foreign or value})
+        return cls(recipe, foreign=foreign)
+
+    @property
+    def others(self) -> list[str]:
+        """The components of other packages, of which only the names are known."""
+        links = (link for links in self.foreign.values() for link in links if isinstance(link, dict))
+        return [str(link["component"]) for link in links]
+
+    @cached_property
+    def table(self) -> dict[str, Any]:
+        """The recipe as a table, with the components of other packages as they stand in the file."""
+        table = self.recipe.to_dict()
+        for phase, links in self.foreign.items():
+            tables = [link.to_dict() if isinstance(link, Component) else link for link in links]
+            table[phase] = tables if len(tables) > 1 else tables[0]
+        return table
 
     @property
     def purpose(self) -> str:
@@ -46,9 +89,9 @@ class Page:
         """What it decides in each phase, where that is not the default."""
         found = {}
         for phase in PHASES:
-            links = self.recipe.chain(phase)
+            links = self.foreign.get(phase) or self.recipe.chain(phase)
             if links and links != _PLAIN.chain(phase):
-                found[phase] = " + ".join(map(repr, links))
+                found[phase] = " + ".join(_shown(link) for link in links)
         return found
 
     @cached_property
@@ -84,12 +127,30 @@ class Page:
             "facts": [{"name": column.name, "level": column.level} for column in self.facts],
             "models": list(self.models),
             "trained": list(self.trained),
+            "others": self.others,
         }
 
 
-def differences(one: Recipe, other: Recipe) -> list[tuple[str, str, str]]:
-    """The places in which two recipes differ, with what stands there in each; a dash where there is nothing."""
-    tables = [recipe.to_dict() for recipe in (one, other)]
+def _is_foreign(phase: str, link: Any) -> bool:
+    try:
+        find_component(f"agentrl_core.{PHASES[phase]}", link if isinstance(link, dict) else {})
+    except ForeignComponentError:
+        return True
+    except RecipeError:  # `Recipe.from_dict` reports it, with the name of the recipe
+        return False
+    return False
+
+
+def _shown(link: Component | dict[str, Any]) -> str:
+    if isinstance(link, Component):
+        return repr(link)
+    options = ", ".join(f"{name}={value!r}" for name, value in link.items() if name != "component")
+    return f"{link['component']}({options})"
+
+
+def differences(one: Page, other: Page) -> list[tuple[str, str, str]]:
+    """Return the places in which two recipes differ, with both values; a dash stands for none."""
+    tables = [dict(page.table) for page in (one, other)]
     for phase in PHASES:  # a component alone is a chain of one, where the other recipe has a chain
         if any(isinstance(table.get(phase), list) for table in tables):
             for table in tables:

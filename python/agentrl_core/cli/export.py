@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from agentrl_core._util.files import new_file
 from agentrl_core.cli._view import ALL, iteration_range, opened
 from agentrl_core.exceptions import InvalidInputError, StoreError
 
@@ -193,7 +193,7 @@ def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema, re
 
 @contextmanager
 def _whole(target: Path) -> Iterator[Path]:
-    """Where to write a file that appears under its name when it is whole, or not at all.
+    """Open a file that appears under its name when it is whole, or not at all; by the path of its descriptor.
 
     Raises:
         InvalidInputError: there is a file of that name, or no folder for it.
@@ -205,12 +205,10 @@ def _whole(target: Path) -> Iterator[Path]:
         raise InvalidInputError(f"{target} exists and is not overwritten; remove it, or give another name")
     if not target.parent.is_dir():
         raise InvalidInputError(f"--to {target}: there is no folder {target.parent}; make it first")
-    half = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        yield half
-        with half.open("rb") as file:
-            os.fsync(file.fileno())
-        half.rename(target)
+        with new_file(target) as file:
+            # Polars opens it once more: by a name in the folder, another file could lie there by then.
+            yield Path(f"/dev/fd/{file.fileno()}")
     except (OSError, PolarsError) as error:
         raise StoreError(f"{target} cannot be written: {error}") from error
     except KeyboardInterrupt:
@@ -218,5 +216,3 @@ def _whole(target: Path) -> Iterator[Path]:
         with suppress(KeyboardInterrupt):
             time.sleep(0.05)
         raise
-    finally:
-        half.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.epilog = (
         "examples:\n  agentrl ls runs/demo\n  agentrl ls runs/demo --iteration 3\n  agentrl ls runs\n\n"
         "columns:\n"
-        "  generated  tokens that the policy generated, each counted once\n"
+        "  generated  tokens of actions, each counted once\n"
         "  length     tokens of a trajectory, prompt, observations and what it shares with others included"
     )
     command.add_argument("path", metavar="RUN", help="directory of the run, or a folder of runs")

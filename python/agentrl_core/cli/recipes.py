@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._view import console, in_a_line, print_columns
 from agentrl_core.component.component import PHASES
+from agentrl_core.component.toml import toml_lines
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "  agentrl recipes diff grpo mine.toml\n"
     )
     command.add_argument("do", nargs="?", choices=["show", "diff"], metavar="show|diff", help="leave out to list")
-    command.add_argument("names", nargs="*", metavar="NAME", help="names of recipes, or TOML files")
+    command.add_argument(
+        "names", nargs="*", metavar="NAME", help="names of recipes, or TOML files, of which no module is imported"
+    )
     command.add_argument("--phase", action="append", choices=_CHANGED, metavar="PHASE", help=_phase_help())
     command.add_argument(
         "--needs", action="append", default=[], metavar="NAME", help="those that need this model or this fact"
@@ -66,11 +69,10 @@ def run(
 
 def _wanted(do: str, names: list[str], count: int) -> list[Page]:
     from agentrl_core.cli._page import Page
-    from agentrl_core.cli.train import recipe_of
 
     if len(names) != count:
         raise InvalidInputError(f"recipes {do}: {len(names)} names given; give {'one' if count == 1 else 'two'}")
-    return [Page(recipe_of(name)[0]) if name.endswith(".toml") else Page.of(name) for name in names]
+    return [Page.of_file(name) if name.endswith(".toml") else Page.of(name) for name in names]
 
 
 def _list(phases: list[str], needs: list[str], *, facts: bool, json: bool) -> None:
@@ -107,7 +109,7 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, json: bool) -> No
 
 def _show(page: Page, *, json: bool) -> None:
     if json:
-        _print_json({**page.to_dict(), "text": page.text, "recipe": page.recipe.to_dict()})
+        _print_json({**page.to_dict(), "text": page.text, "recipe": page.table})
         return
     out = console()
     facts = ", ".join(f"{fact.name} ({fact.level})" for fact in page.facts)
@@ -123,8 +125,11 @@ def _show(page: Page, *, json: bool) -> None:
                 f"  trains: {', '.join(page.trained) or 'nothing'}",
             ]
         ),
-        page.recipe.to_toml(),
+        "\n".join(toml_lines(page.table)),
     ]
+    if page.others:
+        names = ", ".join(page.others)
+        parts.insert(-1, f"Not of agentrl_core, so shown by name alone, without what they need: {names}")
     for part in parts:
         if part:
             out.print("\n".join(map(in_a_line, part.splitlines())) + "\n", markup=False)
@@ -133,7 +138,7 @@ def _show(page: Page, *, json: bool) -> None:
 def _diff(one: Page, other: Page, *, json: bool) -> None:
     from agentrl_core.cli._page import differences
 
-    rows = differences(one.recipe, other.recipe)
+    rows = differences(one, other)
     if json:
         _print_json([dict(zip(("place", one.recipe.name, other.recipe.name), row, strict=True)) for row in rows])
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -45,7 +46,8 @@ class Live:
         self._task: Any = None
         self._tokens = 0
         self._rollouts = Progress()
-        self._next_line = _LINE_SECONDS
+        self._total = self._done = 0
+        self._last_line = -math.inf
         self._interrupted = False
         self._before: Any = None
 
@@ -65,8 +67,10 @@ class Live:
 
     def phase(self, name: str, total: int) -> None:
         """A phase of `total` steps begins."""
-        self._phase = name
+        self._phase, self._total, self._done = name, total, 0
         self._task = self._bar.add_task(name, total=total)
+        self._last_line = -math.inf  # a phase has a line at once
+        self._write_line()
 
     def step(self, count: int = 1, /, **shown: float) -> None:
         """Steps of the phase are done; `shown` are the latest numbers."""
@@ -74,18 +78,28 @@ class Live:
             if "tokens" in shown:
                 shown["tokens"] = self._tokens + self._rollouts.tokens
             self._numbers[self._phase] = "  ".join(f"{name} {_number(value)}" for name, value in shown.items())
+        self._done += count
         self._bar.advance(self._task, count)
+        self._write_line()
         self._stop_if_interrupted()
 
     def rollouts(self, progress: Progress) -> None:
-        """How the rollouts go. Where there is no terminal it is a line of text now and then."""
+        """Show how the rollouts go."""
         if progress is not self._rollouts:
             self._tokens += self._rollouts.tokens
             self._rollouts = progress
-        if not self._console.is_terminal and progress.seconds > self._next_line:
-            self._console.print(f"{self._phase}: {progress}")
-            self._next_line = progress.seconds + _LINE_SECONDS
+        self._write_line(f"; {progress}")
         self._stop_if_interrupted()
+
+    def _write_line(self, more: str = "") -> None:
+        """Write a line of text at most every `_LINE_SECONDS` if the output is a file or a pipe, which shows no bar."""
+        now = time.monotonic()
+        if self._console.is_terminal or now - self._last_line < _LINE_SECONDS:
+            return
+        self._last_line = now
+        numbers = self._numbers.get(self._phase, "")
+        shown = f"{self._phase} {self._done}/{self._total}{f'  {numbers}' if numbers else ''}{more}"
+        self._console.print(shown, markup=False, highlight=False, soft_wrap=True)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._interrupted:

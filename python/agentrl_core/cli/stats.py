@@ -22,10 +22,10 @@ _COLUMNS = """
   same_reward  share of groups whose draws all have the same score: they teach nothing
   entropy      mean entropy of a generated token, in nats
   turns        mean number of turns of a draw
-  generated    mean number of tokens that the policy generated in a draw
+  generated    mean number of tokens in the actions of a draw
   length       mean number of tokens of a draw, prompt and observations included
   sharing      tokens of the draws over tokens stored for them: 2 where each is used twice
-  staleness    how many updates old the weights were that generated a token, on average
+  staleness    how many updates old the weights were that generated a token, on average, where they are known
   tool_errors  share of tool calls that failed
   success@d    share of the iteration's trajectories of domain d that solved their task, drawn or not
 """

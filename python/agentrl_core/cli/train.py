@@ -75,17 +75,23 @@ def run(**given: Any) -> int:
 
 
 def recipe_of(name: str) -> tuple[Recipe, dict[str, Any]]:
-    """A recipe by its name or from its file, and the file's table of options."""
+    """Return a recipe by its name or from its file, and the file's table of options; imports the file's components."""
     from agentrl_core import recipes
     from agentrl_core.recipe import Recipe
 
     if not name.endswith(".toml"):
         return recipes.get(name), {}
+    table, options = tables_of(name)
+    return Recipe.from_dict(table), options
+
+
+def tables_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the tables of a recipe's file: that of the recipe, and that of the options."""
     try:
         table = tomllib.loads(Path(name).read_text(encoding="utf-8"))
     except OSError as error:
         raise RecipeError(f"recipe file {name!r} cannot be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RecipeError(f"{name} is no TOML document: {error}; correct it there") from error
     options = table.pop("train", {})
-    return Recipe.from_dict(table), options
+    return table, options

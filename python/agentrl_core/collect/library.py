@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.store import Store
 from agentrl_core.engine.chat import Chat
-from agentrl_core.exceptions import NotFoundError
+from agentrl_core.rollout.library import unsolved
 from agentrl_core.rollout.prefix import Prefix
 
 
@@ -42,7 +42,7 @@ class Solved:
         ids, tasks = self._found
         rows = np.flatnonzero(ids == trajectory_id)
         if not len(rows):
-            raise NotFoundError(f"library: trajectory {trajectory_id} solved no task; take one of library.solved()")
+            raise unsolved(trajectory_id)
         return str(tasks[rows[0]])
 
     def actions(self, trajectory_id: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentrl_core import _core
+from agentrl_core._util.files import new_file
 from agentrl_core.collect.warn_once import Notices
 from agentrl_core.component.component import PHASES
 from agentrl_core.component.state import Remembers, State, fitting, joined
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine
-from agentrl_core.exceptions import InvalidInputError, RecipeError, StoreError
+from agentrl_core.exceptions import InvalidInputError, StoreError
 from agentrl_core.recipe import Recipe
 
 
@@ -56,13 +57,10 @@ class Head:
         """
         if self.run.get("recipe", run["recipe"]) == run["recipe"]:
             return self
-        try:
-            before = {place: type(each) for place, each in Recipe.from_dict(self.run["recipe"]).controllers.items()}
-        except RecipeError:  # it has a component that is no more
-            before = {}
+        before, after = classes(self.run["recipe"]), classes(run["recipe"])
         states = dict(self.components)
         for place, controller in recipe.controllers.items():
-            if before.get(place) is not type(controller):
+            if before.get(place) != after[place]:
                 states.pop(place, None)
             elif place in states:
                 states[place] = fitting(controller.initial_state(), states[place])
@@ -144,6 +142,39 @@ def changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -
             yield place, old, new
 
 
+def classes(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of all classes in the table of a recipe, by the places of their components; imports none.
+
+    Example:
+        >>> from agentrl_core.collect.run_state import classes
+        >>> classes({"loss": {"component": "Policy", "clip": {"component": "Clip"}}})
+        {'loss[0].Policy': 'Policy', 'loss[0].Policy.clip': 'Clip'}
+    """
+    links = (
+        (phase, table if isinstance(table, list) else [table]) for phase, table in recipe.items() if phase in PHASES
+    )
+    return {
+        place: name
+        for phase, chain in links
+        for number, link in enumerate(chain)
+        for place, name in _named(f"{phase}[{number}]", link)
+    }
+
+
+def _named(place: str, value: Any, *, inside: bool = False) -> Iterator[tuple[str, str]]:
+    if isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _named(f"{place}[{number}]", each, inside=True)
+    elif isinstance(value, Mapping):
+        name = value.get("component")
+        if isinstance(name, str):
+            # As `recipe.place_of` writes it.
+            place = place if inside else f"{place}.{re.split(r'[:.]', name)[-1]}"
+            yield place, name
+        for option, each in value.items():
+            yield from _named(f"{place}.{option}", each, inside=True)
+
+
 def _within(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether all that a state holds is in another one, itself."""
     return all(
@@ -166,11 +197,10 @@ def keep_tokenizer(store: Store | None, engines: Iterable[Engine]) -> None:
         core = getattr(getattr(engine.chat, "tokenizer", None), "backend_tokenizer", None)
         if core is None:
             continue
-        half = file.with_suffix(f".{os.getpid()}")
         try:
             file.parent.mkdir(exist_ok=True)
-            half.write_text(core.to_str(), encoding="utf-8")
-            half.replace(file)
+            with new_file(file) as opened:
+                opened.write(core.to_str().encode())
         except OSError as error:
             raise StoreError(f"{file} cannot be written: {error}") from None
         return

@@ -14,6 +14,8 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
@@ -37,6 +39,8 @@ PHASES: dict[str, str] = {
 """The phases of a recipe and the package that holds the components of each; those before `replay` in their order."""
 
 _COMMON = "agentrl_core.component"  # has the components that stand inside those of every phase
+_OWN = {"component", "recipes", *PHASES.values()}  # the packages that have the components of agentrl_core
+_only_own: ContextVar[bool] = ContextVar("only_own_components", default=False)
 _hints = typing.get_type_hints
 _NULL = "none"  # TOML has no null: an option that is None while its default is not is written as this word
 
@@ -271,7 +275,7 @@ class Component:
                 known = ", ".join(options) or "none"
                 raise RecipeError(f"{cls.title()}: option {name!r} is unknown; its options are: {known}")
             if isinstance(value, Mapping) and "component" not in value and _fit(0, hints[name])[1]:
-                value = _schedule(cls, name, value)  # noqa: PLW2901 - the table becomes what it describes
+                value = made_schedule(cls, name, value)  # noqa: PLW2901 - the table becomes what it describes
             elif isinstance(value, Mapping):
                 value = find_component(package, value)  # noqa: PLW2901
             elif value == _NULL and _fit(None, hints[name])[1] and not _fit(_NULL, hints[name])[1]:
@@ -287,7 +291,12 @@ class Component:
         return cls(**values)
 
 
-def _schedule(kind: type[Component], name: str, table: Mapping[str, Any]) -> Schedule:
+def made_schedule(kind: type[Component], name: str, table: Mapping[str, Any]) -> Schedule:
+    """Make the schedule that option `name` of a class has in a table.
+
+    Raises:
+        RecipeError: a key is unknown or a value is not possible.
+    """
     try:
         return Schedule(**table)
     except TypeError:
@@ -297,8 +306,48 @@ def _schedule(kind: type[Component], name: str, table: Mapping[str, Any]) -> Sch
         ) from None
 
 
+class ForeignComponentError(RecipeError):
+    """A table that is only shown names something of another package than agentrl_core."""
+
+
+@contextmanager
+def only_own_components() -> Iterator[None]:
+    """Import nothing but components of agentrl_core in this block, whatever a table names.
+
+    For everything that shows a recipe or a run: these come from other people, and to import a module runs it.
+
+    Raises:
+        ForeignComponentError: in the block, a table names a module of another package.
+    """
+    token = _only_own.set(True)
+    try:
+        yield
+    finally:
+        _only_own.reset(token)
+
+
+def named_module(name: str) -> types.ModuleType:
+    """Import the module that a recipe names.
+
+    Raises:
+        ForeignComponentError: it is not of agentrl_core, in a block of `only_own_components`.
+        ImportError: it cannot be imported.
+    """
+    if _only_own.get():
+        package, _, inside = name.partition(".")
+        if package != "agentrl_core" or inside.partition(".")[0] not in _OWN:
+            raise ForeignComponentError(
+                f"module {name!r} is not part of agentrl_core, and is not imported to show a recipe; load the recipe "
+                "with Recipe.from_dict or from_toml if you trust its author"
+            )
+    return importlib.import_module(name)
+
+
 def find_component(package: str, table: Mapping[str, Any]) -> Component:
     """Make the component that `table` describes.
+
+    A module that the table names is imported, and to import a module runs it: read tables of people you trust only
+    (page *What is trusted*).
 
     Args:
         package: import name of the phase's package, such as `agentrl_core.loss`, which has the classes that are named
@@ -309,34 +358,41 @@ def find_component(package: str, table: Mapping[str, Any]) -> Component:
     Raises:
         RecipeError: there is no such package, module or class, or its options do not fit.
     """
+    kind = find_class(package, table)
+    return kind.from_dict(table, package if issubclass(kind, Changing) else "")
+
+
+def find_class(package: str, table: Mapping[str, Any]) -> type[Component]:
+    """Return the class that `table` names, which `find_component` makes a component of; see there."""
     short = package.removeprefix("agentrl_core.")
     name = table.get("component")
     if not isinstance(name, str):
         raise RecipeError(f'{short}: the table needs a line component = "ClassName"; it has component={name!r}')
     if ":" in name:
-        kind = _imported(short, name)
-    else:
-        try:
-            known = _exported(package)
-        except ModuleNotFoundError as error:
-            if error.name != package:
-                raise
-            raise RecipeError(f"{short}: this phase has no components; remove it from the recipe") from None
-        kind = {**_exported(_COMMON), **known}.get(name, Component)
-        if kind is Component:
-            raise RecipeError(
-                f"{short}: there is no component {name!r}; use one of: {', '.join(sorted(known))}; "
-                'or name your own with its module: "package.module:Class"'
-            )
-    return kind.from_dict(table, package if issubclass(kind, Changing) else "")
+        return _imported(short, name)
+    try:
+        known = _exported(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise RecipeError(f"{short}: this phase has no components; remove it from the recipe") from None
+    kind = {**_exported(_COMMON), **known}.get(name, Component)
+    if kind is Component:
+        raise RecipeError(
+            f"{short}: there is no component {name!r}; use one of: {', '.join(sorted(known))}; "
+            'or name your own with its module: "package.module:Class"'
+        )
+    return kind
 
 
 def _imported(short: str, address: str) -> type[Component]:
     """The class that `module:Class` names."""
     module, _, name = address.partition(":")
     try:
-        kind = getattr(importlib.import_module(module), name, None)
-    except (ImportError, ValueError) as error:
+        kind = getattr(named_module(module), name, None)
+    except ForeignComponentError:
+        raise
+    except (ImportError, ValueError, TypeError) as error:  # a name that is empty or relative is a wrong value or type
         raise RecipeError(
             f"{short}: component {address!r} cannot be imported: {error}; put its module where Python finds it "
             "(installed, or in PYTHONPATH)"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
-from agentrl_core.component.component import Component, find_component
+from agentrl_core.component.component import Component, find_component, made_schedule
 from agentrl_core.component.schedule import Changing, Schedule
 from agentrl_core.component.state import Closed, Remembers, State
 from agentrl_core.exceptions import RecipeError
@@ -168,11 +168,12 @@ class Choice(Component, Changing):
             )
         by = table["by"]
         if isinstance(by, Mapping):
-            by = find_component(package, by) if "component" in by else Schedule(**by)
+            by = find_component(package, by) if "component" in by else made_schedule(cls, "by", by)
         none = ("none", {"component": "none"})
+        of = table["of"] if isinstance(table["of"], (list, tuple)) else (table["of"],)
         of = tuple(
             None if option in none else find_component(package, option) if isinstance(option, Mapping) else option
-            for option in table["of"]
+            for option in of
         )
         return cls(of, by)
 

@@ -191,20 +191,47 @@ def _alike(initial: Any, kept: Any) -> bool:
 
 
 def packed(state: Mapping[str, Any]) -> State:
-    """A state as plain JSON values alone, its arrays as texts; `unpacked` reads it back, bit for bit."""
-    table, arrays = split(state)
+    """Return a state as plain JSON values, with arrays as text; `unpacked` reads it back, bit for bit.
+
+    An array is a table with the keys `array`, `shape` and `bytes`. A key `array` of the state itself, such as the name
+    of a task, is written `~array`, so the two cannot be confused; `~array` is written `~~array`, and so on.
+
+    Raises:
+        RecipeError: an array has a type or a shape that a state cannot hold.
+
+    Example:
+        >>> from agentrl_core.component.state import packed, unpacked
+        >>> packed({"seen": {"array": 2}})
+        {'seen': {'~array': 2}}
+        >>> unpacked(packed({"seen": {"array": 2}}))
+        {'seen': {'array': 2}}
+    """
+    table, arrays = split(_escaped(state))
     return joined(table, {path: _text(array) for path, array in arrays.items()})  # type: ignore[misc]
 
 
 def unpacked(table: Mapping[str, Any]) -> State:
-    """The state that `packed` wrote."""
+    """Return the state that `packed` wrote."""
     state: State = {}
     for key, value in table.items():
+        name = key[1:] if key[:1] == "~" and key.lstrip("~") == _ARRAY else key
         if isinstance(value, Mapping):
-            state[key] = _array(value) if _ARRAY in value else unpacked(value)
+            state[name] = _array(value) if _is_array(value) else unpacked(value)
         else:
-            state[key] = value
+            state[name] = value
     return state
+
+
+def _escaped(table: Mapping[str, Any]) -> State:
+    return {
+        f"~{key}" if str(key).lstrip("~") == _ARRAY else key: _escaped(value) if isinstance(value, Mapping) else value
+        for key, value in table.items()
+    }
+
+
+def _is_array(table: Mapping[str, Any]) -> bool:
+    """Return whether a table is an array; earlier versions did not escape keys, so `array` alone is not enough."""
+    return table.keys() == {_ARRAY, "shape", "bytes"} and isinstance(table[_ARRAY], str)
 
 
 def _text(array: NDArray[Any]) -> State:

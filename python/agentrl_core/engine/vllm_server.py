@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agentrl_core._util.files import UNFINISHED, new_folder
 from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted, check_request
 from agentrl_core.engine.chat import Chat
@@ -202,8 +203,10 @@ class VllmServer:
             raise InvalidInputError(
                 f"update_weights: a {type(model).__name__} has no save_pretrained; give the model of Hugging Face"
             )
-        path, part = self._folder / f"version-{version}", self._folder / f".version-{version}"
-        shutil.rmtree(part, ignore_errors=True)
+        for unfinished in self._folder.glob(f".*{UNFINISHED}"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        path = self._folder / f"version-{version}"
+        part = new_folder(path)
         given.save_pretrained(part)
         shutil.rmtree(path, ignore_errors=True)
         part.rename(path)

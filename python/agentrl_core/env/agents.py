@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 
 from agentrl_core.env.base import Context, Environment, Message, Outcome, Split, Task
 from agentrl_core.env.task_list import TaskList
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
 # Requests that come within this of each other are answered at the same time. It decides nothing of what is stored.
 _TOGETHER_SECONDS = 0.005
@@ -126,7 +126,10 @@ class Agents:
         for number, action in enumerate(actions):
             outcome = await episode.step(action)
             if outcome.terminated:
-                raise RuntimeError(f"the agent ended after {number + 1} answers, and asked more before")
+                raise AgentRLError(
+                    f"Agents: run of task {task.task_id!r} ended after {number + 1} answers, and went on after them "
+                    "before; let run depend on its task and on the answers alone"
+                )
         await episode.follow()
         return episode
 
@@ -213,7 +216,7 @@ class AgentEpisode:
             runs: the loop that it runs on; None: a thread.
 
         Raises:
-            RuntimeError: it ended without.
+            AgentRLError: it ended without a request.
         """
         opened = await asyncio.to_thread(self._loopback.open, self.tell)
         self._name, self.base_url, self.api_key, _ = opened
@@ -228,7 +231,10 @@ class AgentEpisode:
             raise
         if outcome.terminated:
             self.close()
-            raise RuntimeError("the agent ended without asking the model anything")
+            raise AgentRLError(
+                f"Agents: run of task {self._task.task_id!r} ended without asking the model anything; let it call the "
+                "model at least once, at the address that it is given"
+            )
         self.contexts = (cast("Context", outcome.context), *outcome.besides)
 
     @property
@@ -273,7 +279,9 @@ class AgentEpisode:
         if self._told:
             return self._told[0]
         if self._last is None:
-            raise RuntimeError("the agent has not asked anything")
+            raise AgentRLError(
+                f"Agents: run of task {self._task.task_id!r} has not asked anything yet; make episodes with reset"
+            )
         return self._last
 
     async def _next(self) -> Outcome:
@@ -334,12 +342,16 @@ class AgentEpisode:
                     return call
             if self._end:
                 self._ended()
-                raise RuntimeError("the agent ended, and asked more before")
+                raise AgentRLError(
+                    f"Agents: run of task {self._task.task_id!r} ended, and went on after the same answers before; let "
+                    "run depend on its task and on the answers alone"
+                )
             try:
                 self._hear(await asyncio.wait_for(self._events.get(), _PATIENCE_SECONDS if self._heard else None))
             except TimeoutError:
-                raise RuntimeError(
-                    "the agent asks something else than before, where it was answered the same"
+                raise AgentRLError(
+                    f"Agents: run of task {self._task.task_id!r} asks something else than before, after the same "
+                    "answers; let run depend on its task and on the answers alone"
                 ) from None
 
     def _hear(self, event: Any) -> None:
@@ -377,7 +389,9 @@ def _broken(error: BaseException) -> Exception:
     """What a program raised, as an error of its own: one that exits or is cancelled takes nobody along."""
     if isinstance(error, Exception):
         return error
-    return RuntimeError(f"the agent ended by {type(error).__name__}: {error}")
+    return AgentRLError(
+        f"Agents: the agent ended by {type(error).__name__}: {error}; return the reward from run instead"
+    )
 
 
 async def _gone_on(loop: asyncio.AbstractEventLoop) -> None:

@@ -143,7 +143,7 @@ class Gymnasium:
             import gymnasium
         except ImportError as error:
             raise MissingDependencyError(
-                "Gymnasium needs the package gymnasium: pip install 'agentrl_core[gymnasium]'"
+                "Gymnasium needs the package gymnasium: pip install 'agentrl-core[gymnasium]'"
             ) from error
         if not isinstance(self._game, str):
             return self._game(seed)

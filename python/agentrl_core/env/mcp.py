@@ -249,5 +249,5 @@ def _sdk() -> Any:
     try:
         import mcp
     except ImportError as error:
-        raise MissingDependencyError("MCP needs the package mcp: pip install 'agentrl_core[mcp]'") from error
+        raise MissingDependencyError("MCP needs the package mcp: pip install 'agentrl-core[mcp]'") from error
     return mcp

@@ -61,7 +61,7 @@ class MiniGrid(Gymnasium):
             import minigrid  # noqa: F401 -- registers its environments
         except ImportError as error:
             raise MissingDependencyError(
-                "MiniGrid needs the package minigrid: pip install 'agentrl_core[minigrid]'"
+                "MiniGrid needs the package minigrid: pip install 'agentrl-core[minigrid]'"
             ) from error
         environment = super()._make(seed)
         if "mission" not in getattr(environment.observation_space, "spaces", {}):

@@ -352,7 +352,7 @@ def _dataset(family: str, options: Mapping[str, object], seed: int) -> _Dataset:
             import reasoning_gym
     except ImportError as error:
         raise MissingDependencyError(
-            "ReasoningGym needs the package reasoning-gym: pip install 'agentrl_core[reasoning-gym]'"
+            "ReasoningGym needs the package reasoning-gym: pip install 'agentrl-core[reasoning-gym]'"
         ) from error
     try:
         dataset = reasoning_gym.create_dataset(family, seed=seed, size=_SIZES.get(family, _SEEDS_PER_SPLIT), **options)

@@ -214,6 +214,6 @@ def _scienceworld() -> Any:
         import scienceworld.constants
     except ImportError as error:
         raise MissingDependencyError(
-            "ScienceWorld needs the package scienceworld: pip install 'agentrl_core[scienceworld]'"
+            "ScienceWorld needs the package scienceworld: pip install 'agentrl-core[scienceworld]'"
         ) from error
     return scienceworld

@@ -96,5 +96,5 @@ def _bm25s() -> Any:
             warnings.simplefilter("ignore")  # it says which of its optional packages are missing
             import bm25s
     except ImportError as error:
-        raise MissingDependencyError("Search needs the package bm25s: pip install 'agentrl_core[search]'") from error
+        raise MissingDependencyError("Search needs the package bm25s: pip install 'agentrl-core[search]'") from error
     return bm25s

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from agentrl_core._util.files import new_folder
 from agentrl_core.env.base import Fact, Split, Task
 from agentrl_core.env.text_game import (
     GAME_FACTS,
@@ -188,7 +189,11 @@ class TextWorld:
         if (home / "game.z8").is_file():
             return home / "game.z8"
         self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / f"{name}.lock").open("w") as lock:
+        try:
+            lock_file = os.open(self._folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            raise InvalidInputError(f"TextWorld: folder={str(self._folder)!r} cannot be written: {error}") from None
+        with os.fdopen(lock_file, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (home / "game.z8").is_file():
                 with tempfile.TemporaryDirectory(dir=self._folder) as place:
@@ -205,9 +210,7 @@ class TextWorld:
                     if maker.returncode != 0:
                         why = maker.stderr.strip().splitlines()[-1:] or [f"exit status {maker.returncode}"]
                         raise InvalidInputError(f"TextWorld: {self._game} with {settings} cannot be made: {why[0]}")
-                    half = home.with_suffix(".half")
-                    shutil.rmtree(half, ignore_errors=True)
-                    half.mkdir()
+                    half = new_folder(home)
                     for part in ("game.json", "game.z8"):
                         Path(place, part).rename(half / part)
                     half.rename(home)
@@ -282,6 +285,6 @@ def _textworld() -> Any:
         import textworld
     except ImportError as error:
         raise MissingDependencyError(
-            "TextWorld needs the package textworld: pip install 'agentrl_core[textworld]'"
+            "TextWorld needs the package textworld: pip install 'agentrl-core[textworld]'"
         ) from error
     return textworld

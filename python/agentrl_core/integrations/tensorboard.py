@@ -35,7 +35,7 @@ class TensorBoard:
             from tensorboard.summary import Writer
         except ImportError as error:
             raise MissingDependencyError(
-                "TensorBoard needs the package tensorboard: pip install 'agentrl_core[tensorboard]'"
+                "TensorBoard needs the package tensorboard: pip install 'agentrl-core[tensorboard]'"
             ) from error
         self._writer: Any = Writer(fspath(folder))
 

@@ -35,7 +35,7 @@ class WeightsAndBiases:
             import wandb
         except ImportError as error:
             raise MissingDependencyError(
-                "WeightsAndBiases needs the package wandb: pip install 'agentrl_core[wandb]'"
+                "WeightsAndBiases needs the package wandb: pip install 'agentrl-core[wandb]'"
             ) from error
         self.run: Any = wandb.init(**options)
 

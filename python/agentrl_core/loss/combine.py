@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, option, token
+from agentrl_core.component.component import named_module
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.loss.base import MADE, REFERENCE, UNITS, Denominator, Loss, Unit, WeightedLoss, sums
 from agentrl_core.loss.clip import OPEN
@@ -208,7 +208,7 @@ class Function(WeightedLoss):
         module = self.path.partition(":")[0]
         if self.path not in _FUNCTIONS and module:
             try:
-                importlib.import_module(module)
+                named_module(module)
             except ImportError as error:
                 raise RecipeError(f"{self.title()}: option path={self.path!r} cannot be imported: {error}") from None
         remedy = "give the module:name of a function that loss.function was applied to"

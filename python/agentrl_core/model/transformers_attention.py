@@ -85,7 +85,7 @@ def _register() -> None:
         from transformers import AttentionInterface
     except ImportError as error:
         raise MissingDependencyError(
-            "pack.run needs the package transformers to run a model; pip install 'agentrl_core[torch]'"
+            "pack.run needs the package transformers to run a model; pip install 'agentrl-core[torch]'"
         ) from error
     AttentionInterface.register(NAME, _attend)
 

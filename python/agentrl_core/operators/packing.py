@@ -101,7 +101,7 @@ def tree_layout(
         alike = {name: values.astype(np.float32, copy=False) for name, values in _columns(same, "same", count).items()}
     take = None
     if buffers is not None:
-        if not hasattr(buffers, "take"):
+        if not all(callable(getattr(buffers, name, None)) for name in ("take", "next")):
             raise InvalidInputError(f"buffers is {type(buffers).__name__}; give a PackBuffers, or nothing")
         buffers.next()
         take = buffers.take

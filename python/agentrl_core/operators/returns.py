@@ -73,6 +73,10 @@ class _Rows:
             starts = starts.astype(np.int64, copy=False)
         elif offsets is not None:
             starts = columns.integers(offsets, "offsets")
+            if not len(starts):
+                raise InvalidInputError(
+                    "offsets is empty; give the start of each sequence, from 0, and the end of the last"
+                )
         elif table.ndim == 2:
             starts = np.arange(len(table) + 1, dtype=np.int64) * table.shape[1]
         else:

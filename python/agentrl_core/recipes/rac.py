@@ -9,10 +9,12 @@ idea told for agents.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
+from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Fault, Group, Repair
@@ -21,6 +23,10 @@ from agentrl_core.rollout import Branch, Fault, Group, Repair
 @dataclass(frozen=True)
 class Recovered(Repair):
     """Recoveries behind the steps at which members failed.
+
+    A branch in which the environment refuses the undo (it flags a format or tool error, or the episode ends) is
+    dropped with a warning, so no recovery is trained that did not happen. An environment that takes any text without a
+    flag is not noticed.
 
     Args:
         undo: the action that takes the environment back.
@@ -44,7 +50,18 @@ class Recovered(Repair):
         if end == len(branch.turns):
             return False  # the mistake ended the episode
         fork = branch.fork(at=branch.turn_end(end), train_prefix=False)
-        await fork.turn(self.undo)
+        turn = await fork.turn(self.undo)
+        # After an undo that did nothing the policy would be trained as if it had recovered.
+        if turn.flags & (FORMAT_ERROR | TOOL_ERROR) or fork.status == "finished":
+            group.drop([fork], "the environment does not know the undo")
+            warnings.warn(
+                f"rac: undo={self.undo!r} is refused by the environment of domain {group.task.domain!r}, which flagged "
+                "an error or ended the episode; the branch is dropped. Give the action that takes back its last step: "
+                "Recovered(undo=...)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return False
         limit = end + 1 + self.turns
 
         async def correct(fork: Branch) -> None:

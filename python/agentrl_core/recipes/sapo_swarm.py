@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from agentrl_core._util.files import new_file
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import Fact, Task
@@ -124,9 +125,8 @@ class Shared(Rollout):
                 ) from None
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        half = folder / f".{self.node}.part"
-        half.write_text("\n".join(lines) + "\n" * bool(lines), encoding="utf-8")
-        half.replace(folder / f"{self.node}.jsonl")
+        with new_file(folder / f"{self.node}.jsonl") as file:
+            file.write(("\n".join(lines) + "\n" * bool(lines)).encode())
         return len(lines)
 
 

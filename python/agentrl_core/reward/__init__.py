@@ -23,16 +23,7 @@ from agentrl_core.reward.process import (
     information_gain,
 )
 from agentrl_core.reward.risk import RiskAverse, tail_risk, tracked_quantiles
-from agentrl_core.reward.shape import (
-    Closeness,
-    Dither,
-    Fuse,
-    LengthPenalty,
-    SoftTop,
-    Tiers,
-    dither,
-    excess_penalty,
-)
+from agentrl_core.reward.shape import Closeness, Dither, Fuse, LengthPenalty, SoftTop, Tiers, dither, excess_penalty
 from agentrl_core.reward.temperature import AtTemperatureOne
 from agentrl_core.reward.turn_rewards import AtTurnEnd
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from agentrl_core.exceptions import NotFoundError
 from agentrl_core.rollout.prefix import Prefix
 
 
@@ -20,15 +21,19 @@ class Library(Protocol):
         ...
 
     def task_id(self, trajectory_id: int) -> str:
-        """The task that a trajectory solved."""
+        """Return the task that a trajectory solved.
+
+        Raises:
+            NotFoundError: the library does not have it, as it has none without a store.
+        """
         ...
 
     def actions(self, trajectory_id: int) -> list[str]:
-        """What a trajectory said, turn by turn."""
+        """Return the text of a trajectory's actions, turn by turn; raises as `task_id`."""
         ...
 
     def prefix(self, trajectory_id: int, *, turns: int | None = None, tokens: int = 0) -> Prefix:
-        """The beginning of a trajectory, to begin with; see `Prefix.stored`."""
+        """Return the beginning of a trajectory, to begin with; see `Prefix.stored`; raises as `task_id`."""
         ...
 
 
@@ -44,13 +49,18 @@ class Nothing:
 
     def task_id(self, trajectory_id: int) -> str:
         """See `Library`."""
-        raise KeyError(trajectory_id)
+        raise unsolved(trajectory_id)
 
     def actions(self, trajectory_id: int) -> list[str]:
         """See `Library`."""
-        raise KeyError(trajectory_id)
+        raise unsolved(trajectory_id)
 
     def prefix(self, trajectory_id: int, *, turns: int | None = None, tokens: int = 0) -> Prefix:
         """See `Library`."""
         del turns, tokens
-        raise KeyError(trajectory_id)
+        raise unsolved(trajectory_id)
+
+
+def unsolved(trajectory_id: int) -> NotFoundError:
+    """Return the error about a trajectory that a library does not have."""
+    return NotFoundError(f"library: trajectory {trajectory_id} solved no task; take one of library.solved()")

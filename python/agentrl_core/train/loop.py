@@ -23,7 +23,7 @@ import torch
 
 from agentrl_core import engine as engines
 from agentrl_core import env
-from agentrl_core._util.files import rename_whole, sync_folder, write_whole
+from agentrl_core._util.files import UNFINISHED, new_file, new_folder, rename_whole, sync_folder
 from agentrl_core.collect import Collector
 from agentrl_core.collect import Progress as Rollouts
 from agentrl_core.data.batch import Batch
@@ -185,7 +185,8 @@ def _begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> No
         if store.version:
             raise InvalidInputError(f"{run} holds a store that agentrl train did not begin; choose another --run")
         text = recipe.to_toml() + _options_toml(options)
-        write_whole(about, lambda file: file.write(text.encode()))
+        with new_file(about) as file:
+            file.write(text.encode())
         return
     if not options.resume:
         raise InvalidInputError(f"{run} holds a run already; pass --resume to go on with it, or another --run")
@@ -312,7 +313,8 @@ def _loop(
         "generated_tokens": generated,
         "seconds": {phase: round(value, 2) for phase, value in seconds.items()},
     }
-    write_whole(run / "summary.json", lambda file: file.write((json.dumps(summary, indent=2) + "\n").encode()))
+    with new_file(run / "summary.json") as file:
+        file.write((json.dumps(summary, indent=2) + "\n").encode())
     return summary
 
 
@@ -340,7 +342,7 @@ def _policy(
                 progress=lambda _, loss: progress.step(loss=loss),
             )
         # Named when it is whole, so that an interrupted warm start is no start.
-        half = run / "start.tmp"
+        half = new_folder(start)
         policy.save_pretrained(half)
         tokenizer.save_pretrained(half)
         rename_whole(half, start)
@@ -399,14 +401,15 @@ def _save_checkpoint(run: Path, iteration: int, state: Mapping[str, Any]) -> str
         folder.mkdir()
         sync_folder(run)
     path = folder / f"{iteration:08d}.pt"
-    write_whole(path, lambda file: torch.save(state, file))
+    with new_file(path) as file:
+        torch.save(state, file)
     return str(path.relative_to(run))
 
 
 def _drop_checkpoints(run: Path, keep: str) -> None:
-    """The store names one checkpoint, the last; the others are of no use."""
-    for path in (run / "checkpoints").glob("*.pt"):
-        if path != run / keep:
+    """Remove all checkpoints but the one that the store names, and those that a kill left unfinished."""
+    for path in (run / "checkpoints").iterdir():
+        if path != run / keep and path.suffix in (".pt", ".tmp", UNFINISHED):
             path.unlink()
 
 

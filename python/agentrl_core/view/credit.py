@@ -9,10 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from agentrl_core.component import Component
+from agentrl_core.component.component import PHASES, find_class, only_own_components
 from agentrl_core.data.store import Store
 from agentrl_core.exceptions import AgentRLError
-from agentrl_core.recipe import Recipe
 
 _SHOWN = ("reward", "advantage", "weight")
 
@@ -38,23 +37,25 @@ def recipes_of(store: Store) -> tuple[list[dict[str, Any]], dict[str, int]]:
 
 
 def told(table: dict[str, Any]) -> dict[str, Any]:
-    """A recipe as the page tells it: its name, its source, and the components of the phases that make advantages."""
-    try:
-        recipe: Recipe | None = Recipe.from_dict(table)
-    except (AgentRLError, TypeError):  # a component of the user's own that is not installed here
-        recipe = None
+    """Return a recipe as the page shows it: its name, source, and the components of the phases that make advantages.
+
+    A store may come from anyone, so nothing that it names is imported: other components than those of agentrl_core
+    are shown by their names.
+    """
     phases = {}
     for phase in _SHOWN:
         links = table.get(phase) or []
-        options = links if isinstance(links, list) else [links]
-        known = recipe.chain(phase) if recipe is not None else [None] * len(options)
-        if len(known) == len(options):
-            phases[phase] = [_link(*each) for each in zip(options, known, strict=True)]
+        known = links if isinstance(links, list) else [links]
+        phases[phase] = [_link(phase, options) for options in known if isinstance(options, dict)]
     return {"name": table.get("name", ""), "source": table.get("source", ""), "phases": phases}
 
 
-def _link(options: dict[str, Any], component: Component | None) -> dict[str, Any]:
-    text = inspect.getdoc(type(component)) or "" if component is not None else ""
+def _link(phase: str, options: dict[str, Any]) -> dict[str, Any]:
+    try:
+        with only_own_components():
+            text = inspect.getdoc(find_class(f"agentrl_core.{PHASES[phase]}", options)) or ""
+    except AgentRLError:  # of another package, or of another version of this one
+        text = ""
     formula = re.search(r"\n\n((?: {4}\S.*\n?)+)", text.partition("\nArgs:")[0])
     return {
         "component": options.get("component", ""),

@@ -16,6 +16,7 @@ from typing import Any, Self
 import polars as pl
 
 from agentrl_core import _core
+from agentrl_core._util.files import new_file
 from agentrl_core.data.codes import CODES, UNTRAINED, StepFlag
 from agentrl_core.data.store import Store
 from agentrl_core.exceptions import InvalidInputError, StoreError
@@ -121,12 +122,10 @@ class Page:
             StoreError: it cannot be written.
         """
         target = Path(path)
-        half = target.with_name(f".{target.name}.half")
         try:
-            half.write_text(self.html, encoding="utf-8")
-            half.replace(target)
+            with new_file(target) as file:
+                file.write(self.html.encode())
         except OSError as error:
-            half.unlink(missing_ok=True)
             raise StoreError(f"{target} cannot be written: {error}") from None
         return target
 

@@ -54,12 +54,13 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
     known = pl.col("entropies").cast(pl.List(pl.Float64)).list.drop_nulls()
     length = pl.col("tokens").list.len().cast(pl.Int64)
     counted = tables.nodes.with_columns(stored=length, entropy=known.list.sum(), entropies=known.list.len())
-    columns = ("iteration", "draw_id", "node_id", "end", "policy_version", "stored", "entropy", "entropies")
+    columns = ("iteration", "draw_id", "node_id", "end", "kind", "policy_version", "stored", "entropy", "entropies")
     nodes = keys.agentrl.nodes(replace(tables, nodes=counted)).select(columns).collect()
-    generated = pl.col("policy_version").is_not_null()
+    generated, versioned = pl.col("kind") == "action", pl.col("policy_version").is_not_null()
     per_draw = nodes.group_by("iteration", "draw_id").agg(
         length=pl.col("end").sum(),
         generated=pl.col("end").filter(generated).sum(),
+        versioned=pl.col("end").filter(versioned).sum(),
         age=((pl.col("iteration") - pl.col("policy_version")) * pl.col("end")).sum(),
     )
     stored = nodes.unique(["iteration", "node_id"])
@@ -74,7 +75,7 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
             stored=pl.col("stored").sum(),
         ),
         steps.agg(turns=pl.len(), tool_errors=failed.sum() / called.sum()).collect(),
-        per_draw.group_by("iteration").agg(pl.col("length", "generated", "age").sum()),
+        per_draw.group_by("iteration").agg(pl.col("length", "generated", "versioned", "age").sum()),
     )
     found: pl.DataFrame = per_iteration[0]
     for other in per_iteration[1:]:
@@ -91,7 +92,7 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
         generated=pl.col("generated") / pl.col("draws"),
         length=pl.col("length") / pl.col("draws"),
         sharing=pl.col("length") / pl.col("stored"),
-        staleness=pl.col("age") / pl.col("generated"),
+        staleness=pl.col("age") / pl.col("versioned").replace(0, None),
         tool_errors="tool_errors",
     )
 

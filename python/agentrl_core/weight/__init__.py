@@ -18,13 +18,7 @@ from agentrl_core.weight.importance import (
 )
 from agentrl_core.weight.latest_version import Newest
 from agentrl_core.weight.scaled import ColumnScaled, LiveRescale, MarkedScaled
-from agentrl_core.weight.select import (
-    SelectDraws,
-    SelectTokens,
-    above_quantile,
-    max_variance_subset,
-    top,
-)
+from agentrl_core.weight.select import SelectDraws, SelectTokens, above_quantile, max_variance_subset, top
 
 __all__ = [
     "ColumnScaled",

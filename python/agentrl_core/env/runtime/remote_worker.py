@@ -13,7 +13,7 @@ from typing import Any
 
 from agentrl_core.env.base import Environment, Task
 from agentrl_core.env.runtime.worker import Begin, OverdueError, Reply, WorkerDiedError, act, begin, end, restore
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
 Dumps = Callable[[Any], bytes]
 
@@ -106,7 +106,10 @@ class Host(ABC):
             try:
                 value, error = pickle.loads(answer)  # noqa: S301 -- our own process sent it
             except Exception as unread:  # noqa: BLE001 -- whatever somebody's class does when it is unpickled
-                value, error = None, RuntimeError(f"what it gave cannot be read here: {unread}")
+                value = None
+                error = AgentRLError(
+                    f"what it gave cannot be read here: {unread}; give what pickle can read in this process too"
+                )
             if not self._started:
                 self._started = True
                 if error is not None:
@@ -269,7 +272,8 @@ class Hosted:
             raise
         except Exception as unsent:  # noqa: BLE001 -- whatever somebody's class does when it is pickled
             what = f"{value!r:.200}" if error is None else f"{type(error).__name__}: {error}"
-            return self._dumps((None, RuntimeError(f"{what} (which could not be sent: {unsent})")))
+            error = AgentRLError(f"{what} could not be sent: {unsent}; give what pickle can write")
+            return self._dumps((None, error))
 
     def _make(self, environment: bytes) -> None:
         try:

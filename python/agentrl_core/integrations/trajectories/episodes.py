@@ -242,7 +242,7 @@ def _rows(batch: Batch) -> list[dict[str, Any]]:
         import polars as pl
     except ImportError as error:
         raise MissingDependencyError(
-            "exporting trajectories needs the package polars: pip install 'agentrl_core[polars]'"
+            "exporting trajectories needs the package polars: pip install 'agentrl-core[polars]'"
         ) from error
     columns = ["trajectory_id", "task_id", "reward", "success", "info"]
     drawn = pl.DataFrame(batch.draws).select("trajectory_id")

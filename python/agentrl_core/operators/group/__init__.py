@@ -1,12 +1,6 @@
 """Groups of rows: their statistics, values compared with them, and the baselines that remember."""
 
-from agentrl_core.operators.group.baseline import (
-    decayed_beta,
-    ema_mean,
-    running_moments,
-    shrunk_mean,
-    window_quantile,
-)
+from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, running_moments, shrunk_mean, window_quantile
 from agentrl_core.operators.group.normalise import normalise, whiten
 from agentrl_core.operators.group.ranks import Partial
 from agentrl_core.operators.group.reduce import arg_extreme, log_mean_exp, mean_one, min_max, quantile, rank, softmax

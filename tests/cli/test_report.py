@@ -1,0 +1,58 @@
+"""What `agentrl train` writes while it runs, in a terminal and in a file."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from agentrl_core.cli import report
+from agentrl_core.collect.progress import Progress
+
+
+def lines(console: Console) -> list[str]:
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return [line for line in file.getvalue().splitlines() if line]
+
+
+def run(console: Console) -> list[list[str]]:
+    """Two phases of a run; the lines so far, after each event."""
+    seen = []
+    with report.Live(console) as live:
+        for phase, total in (("warm start", 2), ("learn", 1)):
+            live.phase(phase, total)
+            seen.append(lines(console))
+            for step in range(total):
+                live.rollouts(Progress(turns=step + 3))
+                live.step(loss=0.5, tokens=7)
+                seen.append(lines(console))
+    return seen
+
+
+def test_a_log_has_a_line_for_each_phase_at_once_and_others_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_LINE_SECONDS", math.inf)
+    seen = run(Console(file=io.StringIO(), force_terminal=False, width=80))
+    assert seen[0] == ["warm start 0/2"]
+    assert seen[2] == ["warm start 0/2"], "no more until the time is over"
+    assert seen[3] == ["warm start 0/2", "learn 0/1"]
+
+
+def test_a_line_has_steps_numbers_and_rollouts_whatever_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rollouts that take a moment each had no line at all, however many there were."""
+    monkeypatch.setattr(report, "_LINE_SECONDS", 0.0)
+    seen = run(Console(file=io.StringIO(), force_terminal=False, width=20))
+    first, rollouts, stepped, second, *_ = seen[2]
+    assert first == "warm start 0/2"
+    assert rollouts.startswith("warm start 0/2; 3 turns (")
+    assert stepped == "warm start 1/2  loss 0.500  tokens 0.000"
+    assert second.startswith("warm start 1/2  loss 0.500  tokens 0.000; 4 turns (")
+
+
+def test_a_terminal_has_the_bar_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_LINE_SECONDS", 0.0)
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    run(console)
+    assert "0/2;" not in "".join(lines(console))
