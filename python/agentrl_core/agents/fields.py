@@ -29,15 +29,23 @@ def parsed(raw: bytes, name: str) -> Any:
         name: of what is parsed, for messages.
 
     Raises:
-        InvalidInputError: it is something else.
+        InvalidInputError: it is something else. The message names the field, if one is to blame.
     """
+    odd: list[float] = []
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            odd.append(value)
+        return value
+
     try:
-        value = json.loads(raw.decode(), parse_constant=_refuse_number, parse_float=_finite)
+        value = json.loads(raw.decode(), parse_constant=number, parse_float=number)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{name} is not JSON ({error}); send one JSON object in UTF-8") from None
     check_depth(value, name, DEPTH)
-    if b"\\ud" in raw or b"\\uD" in raw:
-        check_unicode(value, name)
+    if odd or b"\\ud" in raw or b"\\uD" in raw:
+        check_portable(value)
     return value
 
 
@@ -56,20 +64,25 @@ def check_depth(value: object, name: str, most: int) -> None:
             raise InvalidInputError(f"{name} is nested deeper than {most} levels; send less deep lists and objects")
 
 
-def check_unicode(value: object, name: str) -> None:
-    """Refuse texts, keys included, that hold a lone surrogate: no file and no other program takes them."""
+def check_portable(value: object, name: str = "") -> None:
+    """Refuse numbers that are not finite, and texts with a lone surrogate: no JSON of other programs holds them."""
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise InvalidInputError(f"{name} holds a lone surrogate ({shown(value)}); send Unicode text") from None
+            raise InvalidInputError(
+                f"{name or 'the body'} is {shown(value)}, with a lone surrogate; give Unicode text"
+            ) from None
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidInputError(f"{name or 'the body'} is {value}; give a finite number")
     elif isinstance(value, Mapping):
         for key, entry in value.items():
-            check_unicode(key, f"a key of {name}")
-            check_unicode(entry, f"{name}.{key:.60}")
+            check_portable(key, f"a key of {name or 'the body'}")
+            check_portable(entry, f"{name}.{key:.60}" if name else f"{key:.60}")
     elif isinstance(value, (list, tuple)):
         for place, entry in enumerate(value):
-            check_unicode(entry, f"{name}[{place}]")
+            check_portable(entry, f"{name}[{place}]")
 
 
 def shown(value: object) -> str:
@@ -295,14 +308,3 @@ def either(*rules: Rule) -> Either:
 
 
 _MISSING = object()
-
-
-def _refuse_number(text: str) -> float:
-    raise ValueError(f"{text} is not a number of JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:60]} is too large a number")
-    return value

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.agents.conversation import Json
-from agentrl_core.agents.fields import FLOAT32, Flag, Number, Object, Rule, Text, check_depth, check_unicode
+from agentrl_core.agents.fields import FLOAT32, Flag, Number, Object, Rule, Text, check_depth, check_portable
 from agentrl_core.data.json_text import to_json
 from agentrl_core.exceptions import InvalidInputError
 
@@ -132,7 +132,7 @@ def check_name(value: object, name: str) -> None:
         InvalidInputError: the message has the argument's name.
     """
     TASK(value, name)
-    check_unicode(value, name)
+    check_portable(value, name)
 
 
 def checked_end(end: Json) -> Json:
@@ -158,7 +158,7 @@ def checked_end(end: Json) -> Json:
             raise InvalidInputError(f"info has {len(text)} bytes as JSON; give at most {INFO_BYTES}")
         checked["info"] = json.loads(text)
         check_depth(checked["info"], "info", INFO_DEPTH)
-        check_unicode(checked["info"], "info")
+        check_portable(checked["info"], "info")
     return checked
 
 
