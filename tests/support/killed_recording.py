@@ -1,17 +1,18 @@
-"""An endpoint that is killed at each of its writes: `python killed_recording.py FOLDER FIRST [SECOND]`.
+"""An endpoint that is killed at each of its writes: `python killed_recording.py FOLDER`.
 
-Agents do the steps of `STEPS`, each in an endpoint of its own on the same store. A process does them from the first that
-is not acknowledged, and is killed at a write: before it, after it, or with half of a record on the disk. The next process
-goes on. For every place of a write in the steps from FIRST on, all is done in a fresh folder. With SECOND, each place is
-one of step FIRST, and the next process is killed too, at each of its first SECOND places.
+Agents do the steps of `STEPS`; the endpoint starts again after each commit. A process does them from the first that
+is not acknowledged, and is killed at a write: before it, after it, or with a record on the disk that is not whole.
+The next process goes on. That is done for every place of a write, each time in a fresh folder; if the place is in a
+commit, it is done once more with a second kill soon after.
 
-Prints a line of JSON for each run: `places`, those at which a process was killed, and `wrong`, what was not as it should
-be in the end.
+Prints a line of JSON for each time: `places`, those at which a process was killed, and `wrong`, what was not right in
+the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import json
 import os
@@ -21,11 +22,15 @@ import uuid
 from pathlib import Path
 
 import polars as pl
+import tool_agents
+import torch  # noqa: F401 -- once, before there are children: tokenizers import it when they decode
 from tool_agents import client, endpoint, told
 
 from agentrl_core import Store
 from agentrl_core.agents import traces
 from agentrl_core.data.store import Journal
+
+tool_agents.tokenizer = functools.cache(tool_agents.tokenizer)  # the same for all processes
 
 KILLED, DONE = 9, 0
 STEPS = (
@@ -59,12 +64,10 @@ class Writes:
     """Counts the places of writes, and ends the process at one of them."""
 
     def __init__(self, folder: Path, at: int) -> None:
-        self.folder, self.at, self.count = folder, at, 0
-        self.names: list[str] = []
+        self.folder, self.at, self.count, self.commits = folder, at, 0, False
 
     def place(self, name: str) -> None:
         self.count += 1
-        self.names.append(name)
         if self.count == self.at:
             (self.folder / "place").write_text(name)
             os._exit(KILLED)
@@ -73,7 +76,9 @@ class Writes:
         append = Journal.append
 
         def appended(journal: Journal, name: bytes, payload: bytes) -> None:
-            kind = name.decode().partition(" ")[2]
+            what = name.decode().partition(" ")[2]
+            kind = f"copied {what}" if self.commits else what
+            self.commits |= what == "begin"
             self.place(f"before record {kind}")
             append(journal, name, payload)
             if self.count + 1 == self.at:
@@ -90,6 +95,7 @@ class Writes:
         def written(*given, **options):
             self.place(f"before {name}")
             found = write(*given, **options)
+            self.commits &= not name.endswith("close_iteration")
             self.place(f"after {name}")
             return found
 
@@ -132,22 +138,25 @@ async def act(served, number: int, answers: dict[int, str]) -> str:
             assert reply.status_code in (200, 204), reply.text
         else:
             # What no request brings about: a record of a version that did not look at it.
-            served._recorder._write(name, "close", {"reward": 1.0, "status": "finished", "info": "solved"})
+            end = {"reward": 1.0, "status": "finished", "info": "solved"}
+            served._recorder._write(name, "close", end)
+            served._recorder.sessions[name].closed = end
     return ""
 
 
-def live(folder: Path, at: int) -> Writes:
+def live(folder: Path, at: int) -> None:
     """Do what is not acknowledged yet; the process ends at a place."""
-    writes = Writes(folder, at)
-    writes.watch()
+    Writes(folder, at).watch()
     answers = done(folder)
-    for number in range(len(answers), len(STEPS)):
-        with Store.open(folder / "run") as store:
+    while len(answers) < len(STEPS):
+        with Store.open(folder / "run", sync="never") as store:
             served = endpoint(lambda _: uuid.uuid4().hex[:8], store=store)
-            answers[number] = asyncio.run(act(served, number, answers))
-        with (folder / "done.jsonl").open("a") as log:
-            log.write(json.dumps([number, answers[number]]) + "\n")
-    return writes
+            for number in range(len(answers), len(STEPS)):
+                answers[number] = asyncio.run(act(served, number, answers))
+                with (folder / "done.jsonl").open("a") as log:
+                    log.write(json.dumps([number, answers[number]]) + "\n")
+                if STEPS[number][0] == "commit":
+                    break
 
 
 def wrong(folder: Path) -> list[str]:
@@ -158,7 +167,8 @@ def wrong(folder: Path) -> list[str]:
         for iteration in range(store.iteration):
             batch = store.batch(iteration)
             turns = pl.read_ipc_stream(io.BytesIO(traces.arrow(batch)))
-            for row, info in zip(*(pl.DataFrame(batch.trajectories)[name] for name in ("trajectory_id", "info")), strict=True):
+            trajectories = pl.DataFrame(batch.trajectories)
+            for row, info in trajectories.select("trajectory_id", "info").iter_rows():
                 texts = [told(served, tokens) for tokens in turns.filter(trajectory_id=row)["tokens"]]
                 found.append((json.loads(info)["session"], [text.removesuffix("<|im_end|>") for text in texts]))
         expected = [(name, [answers[step] for step in steps]) for name, steps in SESSIONS]
@@ -193,44 +203,35 @@ def forked(work) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def run(folder: Path, before: Path, kills: list[int]) -> bool:
-    """Kill one process after the other, then let the last end; returns whether all were killed."""
-    shutil.copytree(before, folder)
+def run(folder: Path, kills: list[int]) -> list[str]:
+    """Kill one process after the other, then let the last end; returns the places at which they were killed."""
+    folder.mkdir()
     places = []
     for at in kills:
         status = forked(lambda at=at: live(folder, at))
-        if status == DONE:
-            break
-        assert status == KILLED, status
-        places.append((folder / "place").read_text())
-    else:
-        assert forked(lambda: live(folder, 0)) == DONE
+        assert status in (KILLED, DONE), status
+        if status == KILLED:
+            places.append((folder / "place").read_text())
+    assert forked(lambda: live(folder, 0)) == DONE
 
     def check() -> None:
         sys.stdout.write(json.dumps({"places": places, "wrong": wrong(folder)}) + "\n")
 
     assert forked(check) == DONE
     shutil.rmtree(folder)
-    return len(places) == len(kills)
+    return places
 
 
-def main(root: Path, first: int, second: int) -> None:
-    before = root / "before"
-    before.mkdir()
-
-    def begin() -> None:
-        global STEPS
-        STEPS = STEPS[:first]
-        live(before, 0)
-
-    assert forked(begin) == DONE
-    at = 1
-    while run(root / str(at), before, [at]):
+def main(root: Path) -> None:
+    at, in_commits = 0, ("begin", "sync", "append", "flush", "close_iteration")
+    while True:
         at += 1
-    for one in range(1, second + 1):
-        for other in range(1, second + 1):
-            run(root / f"{one} {other}", before, [one, other])
+        places = run(root / str(at), [at])
+        if not places:
+            return
+        if "copied" in places[0] or places[0].endswith(in_commits):
+            run(root / f"{at} again", [at, 1 + at % 12])
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    main(Path(sys.argv[1]))

@@ -273,7 +273,7 @@ class Recorder:
                     self.batch([recorded])
                     _check_task(tasks, recorded)
                 except Exception as error:  # noqa: BLE001 -- the same
-                    excluded.append(Excluded(recorded, str(error)))
+                    excluded.append(Excluded(recorded, f"{type(error).__name__}: {error}"))
                 else:
                     fitting.append(recorded)
         return self.batch(fitting) if fitting else None, fitting, excluded
@@ -319,9 +319,7 @@ class Recorder:
 
     def _exclude(self, one: Excluded) -> None:
         """Keep a session aside."""
-        _log.error(
-            "session %s cannot become rows and is left out of the batch: %s", one.recorded.session, shown(one.reason)
-        )
+        _log.error("session %s cannot become rows and is left out of the batch: %s", one.recorded.session, one.reason)
         self._write(one.recorded.session, "exclude", {"reason": one.reason})
         self.excluded.append(one)
         del self.sessions[one.recorded.session]
