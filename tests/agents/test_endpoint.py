@@ -290,9 +290,10 @@ def test_wrong_requests_are_one_clear_error() -> None:
             assert (await status(agent, "/s/a/v1/chat/completions", json={}))[0] == 401
             assert (await status(agent, "/sessions", json={}))[0] == 401
         async with client(served, authorization="Bearer secret") as agent:
+            served.open("a")
             for path, body, words in (
-                ("/s/a/v1/chat/completions", b"{", "no JSON"),
-                ("/s/a/v1/chat/completions", b"[]", "no JSON object"),
+                ("/s/a/v1/chat/completions", b"{", "the body is not JSON"),
+                ("/s/a/v1/chat/completions", b"[]", "not a JSON object"),
                 ("/s/a/v1/chat/completions", b"{}", "messages"),
                 ("/s/a/v1/chat/completions", b'{"messages": [], "n": 2}', "messages"),
                 ("/s/a/v1/completions", b'{"prompt": ["a", "b"]}', "prompt"),

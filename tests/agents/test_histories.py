@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_core.agents.history_digest import Histories, digests
-from agentrl_core.agents.recorder import Recorded, Turn
+from agentrl_core.agents.records import Recorded, Turn
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 MESSAGES = st.sampled_from(

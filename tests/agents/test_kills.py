@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import socket
@@ -88,3 +89,24 @@ def test_kills_lose_no_answer_and_double_none(tmp_path) -> None:
         batch = served.commit()
         assert batch.column("token", "token").size == sum(len(turn.output) for turn in turns)
         assert store.verify() == []
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_write_loses_no_turn_and_doubles_none(tmp_path) -> None:
+    command = [sys.executable, str(SUPPORT / "killed_recording.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    runs = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [run for run in runs if run["wrong"]] == []
+    records = ("open", "turn", "reward", "close", "exclude")
+    written = [*records, "begin", *(f"copied {record}" for record in records)]
+    reached = {place for run in runs for place in run["places"]}
+    assert reached == {
+        *(f"{when} record {record}" for when in ("before", "in", "after") for record in written),
+        *(
+            f"{when} {write}"
+            for when in ("before", "after")
+            for write in ("Journal.sync", "Store.append", "Store.flush", "Store.close_iteration")
+        ),
+    }
+    assert any(len(run["places"]) == 2 for run in runs), "killed again while it goes on"

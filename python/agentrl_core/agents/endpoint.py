@@ -12,8 +12,11 @@ from contextlib import asynccontextmanager, contextmanager
 
 from agentrl_core.agents import export as traces
 from agentrl_core.agents.chat_template import Template
+from agentrl_core.agents.fields import Object, Text, shown, whole
 from agentrl_core.agents.history_digest import Json
+from agentrl_core.agents.origins import check_origin
 from agentrl_core.agents.recorder import Recorder
+from agentrl_core.agents.records import END, REWARD, TASK, Recorded
 from agentrl_core.agents.routes import Doors, key_of, serving
 from agentrl_core.agents.session import Session
 from agentrl_core.agents.upstream import Upstream
@@ -32,6 +35,15 @@ except ImportError as error:
     ) from error
 
 NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}\Z")
+
+LISTED = 20
+"""How many sessions that were left out of a batch the reply to `POST /iterations` names."""
+
+_NAME = Text(least=1, most=128)
+_OPEN = Object({"session_id": _NAME, "task_id": TASK, "group": TASK})
+_REWARD = Object({"reward": REWARD, "turn": whole(0)}, required=("reward",))
+_CLOSE = Object(END)
+_WEIGHTS = Object({"version": whole(0, 2**63 - 1)}, required=("version",))
 
 
 class Endpoint(Doors):
@@ -53,9 +65,13 @@ class Endpoint(Doors):
     Args:
         upstream: who generates.
         store: a run to write; None: in memory.
-        api_key: wanted from agents and from whoever pays rewards; None: from nobody, for a machine of one's own.
+        api_key: wanted from agents and from programs that pay rewards, printable ASCII. None: no key is wanted, and
+            requests that web pages make are refused; for a machine of one's own.
         max_bytes: of a request's body.
         max_sessions: that are open at once.
+
+    Raises:
+        InvalidInputError: the key is empty or not ASCII, or the store has a batch that no endpoint committed.
 
     Example:
         >>> from agentrl_core.agents import Endpoint, VllmUpstream
@@ -74,6 +90,8 @@ class Endpoint(Doors):
         max_sessions: int = 100_000,
     ) -> None:
         super().__init__(max_bytes)
+        if api_key is not None and not (api_key and api_key.isascii() and api_key.isprintable()):
+            raise InvalidInputError("api_key is empty or not printable ASCII; give such a text, or None for no key")
         self.upstream = upstream
         self._recorder = Recorder(store)
         self._template = Template(upstream)
@@ -97,18 +115,21 @@ class Endpoint(Doors):
             `session_id`, `api_key` and `path`, where the endpoint's URL and the path are the base URL of its agent.
 
         Raises:
-            InvalidInputError: there is such a session, the name is none, or too many are open.
+            InvalidInputError: there is such a session, the name is none, the group has sessions of another task, or
+                too many are open.
         """
         session = secrets.token_hex(8) if session is None else session
+        _NAME(session, "session_id")
         if not NAME.match(session):
-            raise InvalidInputError(f"session {session[:160]!r}: give letters, digits, _, . and -, at most 128")
-        if session in self._sessions:
-            raise InvalidInputError(f"there is a session {session!r} already")
-        if len(self._sessions) >= self._max_sessions:
-            raise InvalidInputError(f"{len(self._sessions)} sessions are open, and no more are taken; close some")
+            raise InvalidInputError(f"session_id is {shown(session)}; give letters, digits, _, . and -, at most 128")
         task = session if task is None else task
-        self._recorder.open(session, task, task if group is None else group)
-        self._sessions[session] = self._session(session)
+        with self._recorder.lock:
+            if session in self._sessions:
+                raise InvalidInputError(f"there is a session {session!r} already")
+            if len(self._sessions) >= self._max_sessions:
+                raise InvalidInputError(f"{len(self._sessions)} sessions are open, and no more are taken; close some")
+            self._recorder.open(session, task, task if group is None else group)
+            self._sessions[session] = self._session(session)
         key = secrets.token_urlsafe(24)
         self._keys[_digest(key)] = session
         return {"session_id": session, "api_key": key, "path": f"/s/{session}/v1"}
@@ -118,9 +139,10 @@ class Endpoint(Doors):
 
         Raises:
             NotFoundError: no such session.
-            InvalidInputError: it has no such turn.
+            InvalidInputError: it has no such turn, or the reward is not a finite number.
         """
-        self._recorder.reward(self._known(session).recorded, float(reward), turn)
+        with self._recorder.lock:
+            self._recorder.reward(self._known(session).recorded, reward, turn)
 
     def close(
         self,
@@ -135,24 +157,42 @@ class Endpoint(Doors):
 
         Raises:
             NotFoundError: no such session.
-            InvalidInputError: it is closed already, or the status is none.
+            InvalidInputError: it is closed already, or a field cannot become a row; the message names it.
         """
-        recorded = self._known(session).recorded
-        if recorded.closed is not None:
-            raise InvalidInputError(f"session {session!r} is closed already")
-        if status not in ("finished", "truncated", "aborted", "failed"):
-            raise InvalidInputError(f"status is {status!r}; give 'finished', 'truncated', 'aborted' or 'failed'")
-        if not recorded.turns:
-            status = "aborted"  # there is nothing to train
-        end: Json = {"reward": reward, "success": success, "status": status, "info": info}
-        self._recorder.close(recorded, end)
+        with self._recorder.lock:
+            recorded = self._known(session).recorded
+            if recorded.closed is not None:
+                raise InvalidInputError(f"session {session!r} is closed already")
+            END["status"](status, "status")
+            if not recorded.turns:
+                status = "aborted"  # there is nothing to train
+            end: Json = {"reward": reward, "success": success, "status": status, "info": info}
+            self._recorder.close(recorded, end)
 
     def commit(self) -> Batch | None:
-        """The batch of all groups whose sessions are closed, and the store's next iteration; None: there are none."""
-        batch = self._recorder.commit()
-        self._sessions = {name: self._sessions[name] for name in self._recorder.sessions}
-        self._keys = {digest: name for digest, name in self._keys.items() if name in self._sessions}
+        """The batch of all groups whose sessions are closed, and the store's next iteration; None: there are none.
+
+        A session that cannot become rows is left out, logged and kept in `excluded`; the others are committed.
+        """
+        with self._recorder.lock:
+            batch = self._recorder.commit()
+            self._sessions = {name: self._sessions[name] for name in self._recorder.sessions}
+            self._keys = {digest: name for digest, name in self._keys.items() if name in self._sessions}
         return batch
+
+    def excluded(self) -> list[Json]:
+        """List the closed sessions that no batch could hold: `reason`, `closed`, and the turns as `openenv` entries.
+
+        Example:
+            >>> from agentrl_core.agents import Endpoint, VllmUpstream
+            >>> Endpoint(VllmUpstream("http://127.0.0.1:8000")).excluded()
+            []
+        """
+        return [
+            {"reason": one.reason, "closed": one.recorded.closed, "group": one.recorded.group}
+            | traces.shaped(one.recorded, "openenv")
+            for one in self._recorder.excluded
+        ]
 
     @contextmanager
     def running(self, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
@@ -176,17 +216,18 @@ class Endpoint(Doors):
     def _all_routes(self) -> list[Route]:
         return [
             *self.routes(),
-            Route("/health", self._health),
+            Route("/health", self._told(self._health, "chat")),
             Route("/sessions", self.guarded(self._open), methods=["POST"]),
             Route("/sessions/{session}/reward", self.guarded(self._reward), methods=["POST"]),
             Route("/sessions/{session}/close", self.guarded(self._close), methods=["POST"]),
             Route("/sessions/{session}/traces", self.guarded(self._traces)),
             Route("/weights", self.guarded(self._weights), methods=["POST"]),
             Route("/iterations", self.guarded(self._commit), methods=["POST"]),
+            Route("/excluded", self.guarded(self._excluded)),
         ]
 
-    def conversation(self, request: Request) -> Session:
-        """The session of a request. One that is named and not open yet begins with its first request."""
+    def session_of(self, request: Request) -> str:
+        """See `Doors.session_of`."""
         key = key_of(request)
         owner = self._keys.get(_digest(key))
         if owner is None and self._api_key is not None and not _same(key, self._api_key):
@@ -201,9 +242,21 @@ class Endpoint(Doors):
                 "the request names no session; use the base URL .../s/NAME/v1, the header X-Session-ID, or the key "
                 "that POST /sessions gave"
             )
-        if name not in self._sessions:
-            self.open(name)
-        return self._sessions[name]
+        return str(name)
+
+    def conversation(self, session: str, *, begins: bool) -> Session:
+        """See `Doors.conversation`. A session that is named and not open yet begins with its first request."""
+        if session not in self._sessions:
+            if not begins:
+                recorded = Recorded(session, session, session, 0)
+                return Session(recorded, self._recorder, self.upstream, self._template)
+            self.open(session)
+        return self._sessions[session]
+
+    def check_sender(self, request: Request) -> None:
+        """See `Doors.check_sender`: pages have no key, so that only an endpoint without one has to look."""
+        if self._api_key is None:
+            check_origin(request)
 
     def check_key(self, request: Request) -> None:
         """See `Doors.check_key`: a key of the endpoint."""
@@ -225,29 +278,21 @@ class Endpoint(Doors):
 
     async def _open(self, request: Request) -> Response:
         body = await self.body(request)
-        given = {name: _text(body, name) for name in ("session_id", "task_id", "group")}
-        opened = self.open(given["session_id"], task=given["task_id"], group=given["group"])
+        _OPEN(body)
+        opened = self.open(body.get("session_id"), task=body.get("task_id"), group=body.get("group"))
         return JSONResponse(opened | {"base_url": str(request.base_url).rstrip("/") + opened["path"]})
 
     async def _reward(self, request: Request) -> Response:
         body = await self.body(request)
-        reward, turn = body.get("reward"), body.get("turn")
-        if isinstance(reward, bool) or not isinstance(reward, (int, float)):
-            raise InvalidInputError(f"reward is {reward!r}; give a number")
-        if turn is not None and (isinstance(turn, bool) or not isinstance(turn, int)):
-            raise InvalidInputError(f"turn is {turn!r}; give a whole number, or leave it out")
-        self.reward(request.path_params["session"], reward, turn)
+        _REWARD(body)
+        self.reward(request.path_params["session"], body["reward"], body.get("turn"))
         return JSONResponse({"status": "ok"})
 
     async def _close(self, request: Request) -> Response:
         body = await self.body(request)
-        reward, success = body.get("reward"), body.get("success")
-        if reward is not None and (isinstance(reward, bool) or not isinstance(reward, (int, float))):
-            raise InvalidInputError(f"reward is {reward!r}; give a number")
-        if success is not None and not isinstance(success, bool):
-            raise InvalidInputError(f"success is {success!r}; give true or false")
-        status = str(body.get("status", "finished"))
-        self.close(request.path_params["session"], reward=reward, success=success, status=status, info=body.get("info"))
+        _CLOSE(body)
+        given = {name: body[name] for name in END if body.get(name) is not None}
+        self.close(request.path_params["session"], **given)
         return JSONResponse({"status": "ok"})
 
     async def _traces(self, request: Request) -> Response:
@@ -259,17 +304,26 @@ class Endpoint(Doors):
         return JSONResponse(traces.shaped(recorded, shape))
 
     async def _weights(self, request: Request) -> Response:
-        version = (await self.body(request)).get("version")
-        if isinstance(version, bool) or not isinstance(version, int) or version < self.policy_version:
-            raise InvalidInputError(f"version is {version!r}; give a whole number, at least {self.policy_version}")
-        self.policy_version = version
-        return JSONResponse({"version": version})
+        body = await self.body(request)
+        _WEIGHTS(body)
+        if body["version"] < self.policy_version:
+            raise InvalidInputError(f"version is {body['version']}; give at least {self.policy_version}")
+        self.policy_version = body["version"]
+        return JSONResponse({"version": self.policy_version})
 
-    async def _commit(self, _: Request) -> Response:
+    async def _commit(self, request: Request) -> Response:
+        await self.body(request)
+        before = len(self._recorder.excluded)
         batch = self.commit()
+        names = [one.recorded.session for one in self._recorder.excluded[before:]]
+        # The list is cut where a client may take no longer header; GET /excluded has all.
+        headers = {"X-Excluded-Sessions": ", ".join(names[:LISTED])} if names else {}
         if batch is None:
-            return Response(status_code=204)
-        return Response(traces.arrow(batch), media_type="application/vnd.apache.arrow.stream")
+            return Response(status_code=204, headers=headers)
+        return Response(traces.arrow(batch), headers=headers, media_type="application/vnd.apache.arrow.stream")
+
+    async def _excluded(self, _: Request) -> Response:
+        return JSONResponse({"sessions": self.excluded()})
 
 
 def _digest(key: str) -> str:
@@ -278,10 +332,3 @@ def _digest(key: str) -> str:
 
 def _same(first: str, second: str) -> bool:
     return hmac.compare_digest(first.encode(), second.encode())
-
-
-def _text(body: Json, name: str) -> str | None:
-    value = body.get(name)
-    if value is not None and (not isinstance(value, str) or not value):
-        raise InvalidInputError(f"{name} is {value!r}; give a text")
-    return value

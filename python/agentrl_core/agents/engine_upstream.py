@@ -71,6 +71,9 @@ class EngineUpstream:
         """See `Upstream.complete`."""
         prompt = request["prompt"]
         tokens = self._tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
+        if max(tokens, default=-1) >= len(self._tokenizer):
+            message = f"prompt has the token id {max(tokens)}; give ids from 0 to {len(self._tokenizer) - 1}, or a text"
+            raise RefusedError(400, {"error": {"message": message}})
         return await self._generated(request, list(tokens), is_chat=False)
 
     async def models(self) -> Json:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 from agentrl_core.agents.history_digest import Json
-from agentrl_core.agents.recorder import Recorded, Turn
+from agentrl_core.agents.records import Recorded, Turn
 from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import InvalidInputError
 

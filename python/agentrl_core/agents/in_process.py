@@ -32,7 +32,6 @@ except ImportError as error:
     ) from error
 
 _OVER = "the episode of this agent is over; what it asks now is not answered"
-_MOST_CHOICES = 128
 _NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
@@ -94,6 +93,26 @@ class Talk:
         if self._over:
             raise InvalidInputError(_OVER)
         return await self._repeats.once(key, request, lambda: self._continue(request, key), is_gone, retry=retry)
+
+    async def count(self, request: Json) -> int:
+        """Count the tokens of a chat as the template renders it; see `doors.Conversation`."""
+        if self._tokenizer is None:
+            raise InvalidInputError(
+                "tokens: no tokenizer is known that could count them; make env.Agents(tokenizer=...)"
+            )
+        try:
+            tokens = self._tokenizer.apply_chat_template(
+                [_said(message) for message in request["messages"]],
+                tools=request.get("tools") or None,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+                **(request.get("chat_template_kwargs") or {}),
+            )
+        except Exception as error:
+            # Whatever a template does not take is the client's to mend.
+            raise InvalidInputError(f"messages: the chat template refuses them ({error}); send others") from error
+        return len(tokens)
 
     def end(self) -> None:
         """Answer nothing from here on."""
@@ -201,19 +220,23 @@ class Loopback(Doors):
         self._url = ""
         self._process = 0
 
-    def conversation(self, request: Request) -> Talk:
-        """See `Doors.conversation`: every session has a key of its own."""
+    def session_of(self, request: Request) -> str:
+        """See `Doors.session_of`: every session has a key of its own."""
         name = str(request.path_params.get("session", ""))
-        if name not in self._talks:
-            raise NotFoundError("there is no such session, or it is over")
-        key, talk = self._talks[name]
+        key, _ = self._known(name)
         if not hmac.compare_digest(key_of(request).encode(), key.encode()):
             raise PermissionError
+        return name
+
+    def conversation(self, session: str, *, begins: bool) -> Talk:
+        """See `Doors.conversation`: sessions begin with their episodes."""
+        del begins
+        _, talk = self._known(session)
         return talk
 
     def check_key(self, request: Request) -> None:
         """See `Doors.check_key`."""
-        self.conversation(request)
+        self.session_of(request)
 
     async def models(self) -> Json:
         """See `Doors.models`."""
@@ -228,6 +251,11 @@ class Loopback(Doors):
         name, key, talk = secrets.token_hex(8), secrets.token_urlsafe(24), Talk(offer, self._tokenizer)
         self._talks[name] = key, talk
         return name, f"{self._url}/s/{name}/v1", key, talk
+
+    def _known(self, name: str) -> tuple[str, Talk]:
+        if name not in self._talks:
+            raise NotFoundError("there is no such session, or it is over")
+        return self._talks[name]
 
     def shut(self, name: str) -> None:
         """End a session."""
@@ -254,20 +282,9 @@ def _said(message: Mapping[str, Any]) -> Json:
 
 def _options(request: Json) -> tuple[int | None, int, list[str]]:
     """Most tokens of an answer, how many answers, and the texts that end what is told."""
-    most = _number(request, "max_completion_tokens") or _number(request, "max_tokens")
     stops = request.get("stop") or []
-    stops = [stops] if isinstance(stops, str) else stops
-    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
-        raise InvalidInputError(f"stop is {stops!r:.60}; give a text, or a list of texts")
-    return most, _number(request, "n", _MOST_CHOICES) or 1, stops
-
-
-def _number(request: Json, name: str, most: int = 2**31 - 1) -> int | None:
-    """A number of a request, above 0; None where it says none."""
-    number = request.get(name)
-    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most):
-        raise InvalidInputError(f"{name} is {number!r:.60}; give a whole number from 1 to {most}")
-    return number
+    most = request.get("max_completion_tokens") or request.get("max_tokens")
+    return most, request.get("n", 1), [stops] if isinstance(stops, str) else stops
 
 
 def _cut(message: Json, stops: Sequence[str]) -> None:

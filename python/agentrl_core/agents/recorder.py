@@ -3,140 +3,135 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from agentrl_core._util.json_text import to_json
+from agentrl_core.agents.fields import shown
 from agentrl_core.agents.history_digest import Json
+from agentrl_core.agents.records import (
+    REWARD,
+    Recorded,
+    Tokens,
+    Turn,
+    check_name,
+    checked_end,
+    packed,
+    records_of,
+    unpacked,
+)
 from agentrl_core.agents.upstream import Answer
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Journal, Store
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 
-Tokens = NDArray[np.int32]
+_BEGIN = " begin"
+"""Name of the record after which a journal begins; no session's name is empty."""
+
+_log = logging.getLogger(__name__)
 
 RECENT = 16
 """How many turns a prompt is compared with whose history is of no known turn."""
 
 
-@dataclass
-class Turn:
-    """One answer of a session. Its prompt is told by what another turn's tokens begin with, and by what follows.
+@dataclass(frozen=True)
+class Excluded:
+    """A closed session that no batch could hold.
 
     Args:
-        number: of the turn among those of its session.
-        origin: the turn whose prompt and output this prompt begins like; -1: none.
-        shared: how many tokens of these it shares.
-        added: the tokens of the prompt behind them.
-        output: tokens that were sampled behind the prompt.
-        logprobs: of these; NaN where the engine said none.
-        finish_reason: why it ended.
-        version: of the weights.
-        temperature: of the sampling; None where the client left it to the server.
-        top_p: of the sampling.
-        message: what the client was told.
-        chat: digest of the chat that ends with this answer, see `conversation.digests`; empty: of no chat.
-        asked: digest of the request, by which one that is sent again is known.
-        lane: number of its conversation, see `lanes.Lanes`.
-        opening: digest of the first message, where the lane begins with it; else empty.
-        details: the client's own `logprobs`, where it asked for them.
-        reward: of this turn, where somebody paid it one.
+        recorded: the session.
+        reason: why it cannot become rows.
     """
 
-    number: int
-    origin: int
-    shared: int
-    added: Tokens
-    output: Tokens
-    logprobs: NDArray[np.float32]
-    finish_reason: str
-    version: int
-    temperature: float | None
-    top_p: float
-    message: Json
-    chat: str
-    asked: str
-    lane: int = 0
-    opening: str = ""
-    details: Json | None = None
-    reward: float | None = None
-
-
-@dataclass
-class Recorded:
-    """A session as it is kept."""
-
-    session: str
-    task: str
-    group: str
-    member: int
-    turns: list[Turn] = field(default_factory=list)
-    closed: Json | None = None
-    """Its end: reward, success, status; None while it is open."""
-
-    _last: tuple[int, Tokens] = field(default=(-1, np.empty(0, np.int32)), repr=False)
-    """The path that was asked for last: the next is most often that of the turn behind it."""
-
-    def path(self, number: int) -> Tokens:
-        """The tokens of a turn: its prompt, and what was sampled behind it."""
-        known, path = self._last
-        if known != number:
-            turn = self.turns[number]
-            before = path[: turn.shared] if known == turn.origin else None
-            context = self.context(number) if before is None else np.concatenate([before, turn.added])
-            path = np.concatenate([context, turn.output])
-            self._last = number, path
-        return path
-
-    def context(self, number: int) -> Tokens:
-        """The tokens of a turn's prompt, as the engine read them."""
-        turn = self.turns[number]
-        parts, length = [turn.added], turn.shared
-        while turn.origin >= 0:
-            turn = self.turns[turn.origin]
-            for part, start in ((turn.output, turn.shared + len(turn.added)), (turn.added, turn.shared)):
-                if length > start:
-                    parts.append(part[: length - start])
-                    length = start
-            length = min(length, turn.shared)
-        return np.concatenate(parts[::-1])
+    recorded: Recorded
+    reason: str
 
 
 class Recorder:
     """The sessions of an iteration.
 
     Every record goes into the journal of the store's iteration, and holds of a prompt only what the session's turns
-    before it do not hold: bytes are linear in the tokens. `commit` makes the batch of the sessions that are closed;
-    those that are open move to the next iteration first, so that nothing is ever in no journal.
+    before it do not hold: bytes are linear in the tokens. Before it is written it is made into the rows that it will
+    become, so that no record makes a later commit fail.
+
+    `commit` makes the batch of the sessions that are closed. It first copies those that stay into the journal of the
+    next iteration, after a record that clears that journal, and then commits the batch, which removes the journal of
+    this iteration. A process that is killed in between finds the batch, and goes on from the copies; or it finds none,
+    goes on from this iteration's journal, and clears the copies with its next commit.
 
     Args:
         store: where all is kept; None: in memory.
         seed: of the forest.
+
+    Attributes:
+        excluded: closed sessions that could not become rows. They are kept from one iteration to the next.
+        lock: held while records are written, and for the whole of a commit.
+
+    Raises:
+        InvalidInputError: the store has a batch of its iteration that no endpoint has committed.
     """
 
     def __init__(self, store: Store | None = None, seed: int = 0) -> None:
         self.store = store
         self.iteration = 0 if store is None else store.iteration
         self.sessions: dict[str, Recorded] = {}
+        self.excluded: list[Excluded] = []
+        self.lock = threading.RLock()
         self._seed = seed
         self._journal: Journal | None = None
         if store is not None:
-            self._journal = store.journal(self.iteration)
-            for number in (self.iteration, self.iteration + 1):
-                for name, payload in store.journal(number).records():
-                    self._read(name.decode(), json.loads(payload))
+            self._journal = self._found(store)
+
+    def _found(self, store: Store) -> Journal:
+        """Read the sessions of a store; returns the journal to go on with."""
+        if store.has_batch(self.iteration):
+            # Killed in a commit, after the batch: all that it left is in the next journal.
+            following = store.journal(self.iteration + 1)
+            if self._read_all(following):
+                store.close_iteration(store.batch(self.iteration), self._state())
+                self.iteration += 1
+                return following
+        journal = store.journal(self.iteration)
+        self._read_all(journal)
+        return journal
+
+    def _read_all(self, journal: Journal) -> bool:
+        """Take the records of a journal back in; returns whether a commit began it."""
+        has_begun = False
+        for raw, payload in journal.records():
+            name = raw.decode()
+            if name == _BEGIN:
+                has_begun = True
+                self.sessions, self.excluded = {}, []
+            else:
+                self._read(name, json.loads(payload))
+        return has_begun
 
     def open(self, session: str, task: str, group: str) -> Recorded:
-        """Begin a session of a task, as the next member of a group."""
-        member = sum(known.group == group for known in self.sessions.values())
-        recorded = Recorded(session, task, group, member)
-        self._write(session, "open", {"task": task, "group": group, "member": member})
-        self.sessions[session] = recorded
+        """Begin a session of a task, as the next member of a group.
+
+        Raises:
+            InvalidInputError: the group has sessions of another task, or a name cannot be kept.
+        """
+        for name, value in {"task_id": task, "group": group}.items():
+            check_name(value, name)
+        with self.lock:
+            members = [known for known in self.sessions.values() if known.group == group]
+            if members and members[0].task != task:
+                raise InvalidInputError(
+                    f"group is {shown(group)}, which has sessions of task {shown(members[0].task)} and not of "
+                    f"{shown(task)}; give another group, or none"
+                )
+            recorded = Recorded(session, task, group, len(members))
+            self._check(recorded)
+            self._write(session, "open", {"task": task, "group": group, "member": recorded.member})
+            self.sessions[session] = recorded
         return recorded
 
     def turn(
@@ -160,62 +155,88 @@ class Recorder:
             near: the turn that the prompt goes on from; -1: none that is known.
             said: for each choice the lane, the digest of the chat behind it, and what begins the lane.
             asked: digest of the request.
+
+        Raises:
+            InvalidInputError: the session is closed.
+            EngineError: the answer cannot become rows, such as one without a token. Nothing of it is kept.
         """
-        prompt = np.asarray(answer.prompt, np.int32)
-        origin, shared = _origin(recorded, prompt, near)
         temperature, top_p = request.get("temperature"), request.get("top_p")
-        turns = [
-            Turn(
-                len(recorded.turns) + place,
-                origin,
-                shared,
-                prompt[shared:],
-                np.asarray(choice.tokens, np.int32),
-                np.asarray(choice.logprobs, np.float32),
-                choice.finish_reason,
-                version,
-                None if temperature is None else float(temperature),
-                1.0 if top_p is None else float(top_p),
-                choice.message,
-                chat,
-                asked,
-                lane,
-                opening,
-                choice.details,
-            )
-            for place, (choice, (lane, chat, opening)) in enumerate(zip(answer.choices, said, strict=True))
-        ]
-        self._write(recorded.session, "turn", {"turns": [_packed(turn) for turn in turns]})
-        recorded.turns += turns
+        with self.lock:
+            recorded.check_open()
+            try:
+                prompt = np.asarray(answer.prompt, np.int32)
+                origin, shared = _origin(recorded, prompt, near)
+                turns = [
+                    Turn(
+                        len(recorded.turns) + place,
+                        origin,
+                        shared,
+                        prompt[shared:],
+                        np.asarray(choice.tokens, np.int32),
+                        np.asarray(choice.logprobs, np.float32),
+                        choice.finish_reason,
+                        version,
+                        None if temperature is None else float(temperature),
+                        1.0 if top_p is None else float(top_p),
+                        choice.message,
+                        chat,
+                        asked,
+                        lane,
+                        opening,
+                        choice.details,
+                    )
+                    for place, (choice, (lane, chat, opening)) in enumerate(zip(answer.choices, said, strict=True))
+                ]
+                alone = [_alone(turn, prompt, place) for place, turn in enumerate(turns)]
+                self._check(replace(recorded, turns=alone))
+            except (AgentRLError, TypeError, ValueError, OverflowError, RecursionError) as error:
+                raise EngineError(
+                    f"the answer: it cannot become a row, and is not recorded ({error}); send the request again"
+                ) from error
+            self._write(recorded.session, "turn", {"turns": [packed(turn) for turn in turns]})
+            recorded.turns += turns
         return turns
 
     def reward(self, recorded: Recorded, reward: float, turn: int | None) -> None:
-        """Pay for a turn; None: for the last."""
-        if not recorded.turns:
-            raise InvalidInputError(f"session {recorded.session!r} has no turn yet that could be paid")
-        place = len(recorded.turns) - 1 if turn is None else turn
-        if not 0 <= place < len(recorded.turns):
-            raise InvalidInputError(
-                f"turn is {turn}; session {recorded.session!r} has turns 0 to {len(recorded.turns) - 1}"
-            )
-        self._write(recorded.session, "reward", {"turn": place, "reward": reward})
-        recorded.turns[place].reward = reward
+        """Pay for a turn; None: for the last.
+
+        Raises:
+            InvalidInputError: there is no such turn, or the reward is not a finite number.
+        """
+        REWARD(reward, "reward")
+        with self.lock:
+            if not recorded.turns:
+                raise InvalidInputError(f"session {recorded.session!r} has no turn yet that could be paid")
+            place = len(recorded.turns) - 1 if turn is None else turn
+            if not 0 <= place < len(recorded.turns):
+                raise InvalidInputError(
+                    f"turn is {shown(turn)}; session {recorded.session!r} has turns 0 to {len(recorded.turns) - 1}"
+                )
+            self._write(recorded.session, "reward", {"turn": place, "reward": float(reward)})
+            recorded.turns[place].reward = float(reward)
 
     def close(self, recorded: Recorded, end: Json) -> None:
-        """End a session: its reward, whether it was a success, how it ended."""
-        self._write(recorded.session, "close", end)
-        recorded.closed = end
+        """End a session: its reward, whether it was a success, how it ended.
+
+        Raises:
+            InvalidInputError: a field cannot be kept; the message names it.
+        """
+        end = checked_end(end)
+        with self.lock:
+            self._check(replace(recorded, closed=end))
+            self._write(recorded.session, "close", end)
+            recorded.closed = end
 
     def batch(self, sessions: list[Recorded]) -> Batch:
         """The rows of some sessions, which are closed, or `partial` as they stand."""
+        return self._forest(sessions).freeze(partial=True)
+
+    def _forest(self, sessions: Iterable[Recorded]) -> Forest:
+        """Make rows of sessions."""
         forest = Forest(iteration=self.iteration, seed=self._seed)
         tasks: dict[str, str] = {}
         for recorded in sessions:
-            if tasks.setdefault(recorded.group, recorded.task) != recorded.task:
-                raise InvalidInputError(
-                    f"session {recorded.session!r} is of task {recorded.task!r}, "
-                    f"and its group of {tasks[recorded.group]!r}"
-                )
+            _check_task(tasks, recorded)
         numbers = {group: number for number, group in enumerate(tasks)}
         for group, task in tasks.items():
             forest.add_group(numbers[group], task)
@@ -234,82 +255,127 @@ class Recorder:
                     status=end.get("status", "finished"),
                     info={"session": recorded.session, **(end.get("info") or {})},
                 )
-        return forest.freeze(partial=True)
+        return forest
+
+    def _check(self, recorded: Recorded) -> None:
+        """Refuse a session that cannot become rows, by making them of it alone."""
+        self._forest([recorded])
+
+    def _fitting(self, closed: list[Recorded]) -> tuple[Batch | None, list[Recorded], list[Excluded]]:
+        """The batch of closed sessions, those that are in it, and those that no batch can hold."""
+        try:
+            return self.batch(closed), closed, []
+        except Exception:  # noqa: BLE001 -- whatever is wrong with one session must not hold back the others
+            fitting, excluded = list[Recorded](), list[Excluded]()
+            tasks = dict[str, str]()
+            for recorded in closed:
+                try:
+                    self.batch([recorded])
+                    _check_task(tasks, recorded)
+                except Exception as error:  # noqa: BLE001 -- the same
+                    excluded.append(Excluded(recorded, f"{type(error).__name__}: {error}"))
+                else:
+                    fitting.append(recorded)
+        return self.batch(fitting) if fitting else None, fitting, excluded
 
     def commit(self) -> Batch | None:
         """The batch of the sessions that are closed, as an iteration of the store; None where there are none.
 
-        With a store it is committed when this returns. The caller trains on it, and ends the iteration with `ended`.
+        With a store it is committed when this returns. A session that cannot become rows is left out, and moves to
+        `excluded`.
         """
-        closed = [recorded for recorded in self.sessions.values() if recorded.closed is not None]
-        groups = {recorded.group for recorded in self.sessions.values() if recorded.closed is None}
-        # A group whose members still talk is compared with itself when they have ended.
-        closed = [recorded for recorded in closed if recorded.group not in groups]
-        if not closed:
-            return None
-        batch = self.batch(closed)
-        left = {name: recorded for name, recorded in self.sessions.items() if recorded not in closed}
-        if self.store is not None:
-            following = self.store.journal(self.iteration + 1)
-            for recorded in left.values():
-                for name, payload in self._records(recorded):
-                    following.append(name.encode(), to_json(payload, "record").encode())
-            batch = self.store.rebase(batch)
-            self.store.append(batch, iteration=self.iteration)
-            self.store.flush()
-            self.store.close_iteration(batch, {})
-            self._journal = following
-        self.sessions = left
-        self.iteration += 1
+        with self.lock:
+            waiting = {recorded.group for recorded in self.sessions.values() if recorded.closed is None}
+            # A group whose members still talk is compared with itself when they have ended.
+            closed = [
+                recorded
+                for recorded in self.sessions.values()
+                if recorded.closed is not None and recorded.group not in waiting
+            ]
+            if not closed:
+                return None
+            batch, fitting, excluded = self._fitting(closed)
+            for one in excluded:
+                self._exclude(one)
+            if batch is None:
+                return None
+            done = {recorded.session for recorded in fitting}
+            left = {name: recorded for name, recorded in self.sessions.items() if name not in done}
+            if self.store is not None:
+                following = self.store.journal(self.iteration + 1)
+                self._put(following, _BEGIN, {"iteration": self.iteration})
+                for name, payload in self._records(left.values()):
+                    self._put(following, name, payload)
+                # The batch must not be on the disk before the copies are.
+                following.sync()
+                batch = self.store.rebase(batch)
+                self.store.append(batch, iteration=self.iteration)
+                self.store.flush()
+                self.store.close_iteration(batch, self._state())
+                self._journal = following
+            self.sessions = left
+            self.iteration += 1
         return batch
 
-    def _records(self, recorded: Recorded) -> list[tuple[str, Json]]:
-        """A session as the records of a journal."""
-        records: list[tuple[str, Json]] = [
-            (f"{recorded.session} open", {"task": recorded.task, "group": recorded.group, "member": recorded.member})
-        ]
-        for turn in recorded.turns:
-            records.append((f"{recorded.session} turn", {"turns": [_packed(turn)]}))
-            if turn.reward is not None:
-                records.append((f"{recorded.session} reward", {"turn": turn.number, "reward": turn.reward}))
-        if recorded.closed is not None:
-            records.append((f"{recorded.session} close", recorded.closed))
+    def _exclude(self, one: Excluded) -> None:
+        """Keep a session aside."""
+        _log.error("session %s cannot become rows and is left out of the batch: %s", one.recorded.session, one.reason)
+        self._write(one.recorded.session, "exclude", {"reason": one.reason})
+        self.excluded.append(one)
+        del self.sessions[one.recorded.session]
+
+    def _state(self) -> Json:
+        """What an iteration is closed with."""
+        return {"metrics": {"sessions.excluded": len(self.excluded)}}
+
+    def _records(self, left: Iterable[Recorded]) -> list[tuple[str, Json]]:
+        """All that is kept, but for the sessions of a batch, as the records of a journal."""
+        records = []
+        for one in self.excluded:
+            records += records_of(one.recorded)
+            records.append((f"{one.recorded.session} exclude", {"reason": one.reason}))
+        for recorded in left:
+            records += records_of(recorded)
         return records
 
     def _write(self, session: str, what: str, payload: Json) -> None:
         if self._journal is not None:
-            self._journal.append(f"{session} {what}".encode(), to_json(payload, "record").encode())
+            self._put(self._journal, f"{session} {what}", payload)
+
+    def _put(self, journal: Journal, name: str, payload: Json) -> None:
+        journal.append(name.encode(), to_json(payload, "record").encode())
 
     def _read(self, name: str, payload: Json) -> None:
-        """Take a record of the journal back in. One that is there twice, after a kill in a commit, counts once."""
+        """Take a record of the journal back in."""
         session, _, what = name.partition(" ")
-        recorded = self.sessions.get(session)
         if what == "open":
-            opened = Recorded(session, payload["task"], payload["group"], payload["member"])
-            self.sessions.setdefault(session, opened)
-        elif recorded is None:
+            self.sessions[session] = Recorded(session, payload["task"], payload["group"], payload["member"])
             return
-        elif what == "turn":
-            for packed in payload["turns"]:
-                if packed["number"] == len(recorded.turns):
-                    recorded.turns.append(_unpacked(packed))
+        recorded = self.sessions.get(session)
+        if recorded is None:
+            return
+        if what == "turn":
+            recorded.turns += map(unpacked, payload["turns"])
         elif what == "reward":
             recorded.turns[payload["turn"]].reward = payload["reward"]
-        else:
+        elif what == "close":
             recorded.closed = payload
+        else:
+            self.excluded.append(Excluded(self.sessions.pop(session), payload["reason"]))
 
 
-def _packed(turn: Turn) -> Json:
-    """A turn as JSON."""
-    logprobs = [None if math.isnan(value) else value for value in turn.logprobs.tolist()]
-    lists = {"added": turn.added.tolist(), "output": turn.output.tolist(), "logprobs": logprobs}
-    return dict(vars(turn)) | lists
+def _check_task(tasks: dict[str, str], recorded: Recorded) -> None:
+    """Refuse a session of another task than that of its group; `tasks` are those of the groups."""
+    if tasks.setdefault(recorded.group, recorded.task) != recorded.task:
+        raise InvalidInputError(
+            f"session {recorded.session!r} is of task {recorded.task!r}, and its group of {tasks[recorded.group]!r}"
+        )
 
 
-def _unpacked(packed: Json) -> Turn:
-    logprobs = [math.nan if value is None else value for value in packed["logprobs"]]
-    arrays = {"added": np.asarray(packed["added"], np.int32), "output": np.asarray(packed["output"], np.int32)}
-    return Turn(**(packed | arrays | {"logprobs": np.asarray(logprobs, np.float32)}))
+def _alone(turn: Turn, prompt: Tokens, place: int) -> Turn:
+    """A turn as the first of its session, with the last tokens of its prompt: those that no turn before it has."""
+    json.dumps([turn.message, turn.details], allow_nan=False, ensure_ascii=False).encode()
+    return replace(turn, number=place, origin=-1, shared=0, added=turn.added if len(turn.added) else prompt[-1:])
 
 
 def _origin(recorded: Recorded, prompt: Tokens, near: int) -> tuple[int, int]:

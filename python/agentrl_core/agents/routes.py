@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import secrets
@@ -12,7 +13,9 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol
 
+from agentrl_core.agents.connections import BODY_SECONDS, HEAD_BYTES, HEADERS, OPTIONS, SILENT_SECONDS
 from agentrl_core.agents.dialects import chat, completions, messages, responses
+from agentrl_core.agents.fields import parsed
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.upstream import Answer, RefusedError
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError, MissingDependencyError, NotFoundError
@@ -20,13 +23,29 @@ from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 try:
     import uvicorn
     from starlette.applications import Starlette
-    from starlette.requests import Request
+    from starlette.requests import ClientDisconnect, Request
     from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
 except ImportError as error:
     raise MissingDependencyError(
         "agents of other programs need Starlette and uvicorn: pip install 'agentrl-core[agents]'"
     ) from error
+
+
+class RefusedRequest(Exception):  # noqa: N818 -- a reply, which never leaves the doors
+    """A request that is refused before it is read.
+
+    Args:
+        status: of the reply.
+        kind: of the error, as the APIs of OpenAI and Anthropic name it.
+        message: the argument, what is wrong, and what to do.
+    """
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
 
 RETRIES = "x-stainless-retry-count"
 """Header in which the clients of OpenAI and Anthropic say how often they have asked before."""
@@ -50,6 +69,10 @@ class Conversation(Protocol):
         """Answer a request to `/v1/completions`."""
         ...
 
+    async def count(self, request: Json) -> int:
+        """Count the tokens of the prompt that a request to `/v1/chat/completions` would have."""
+        ...
+
 
 class Doors(ABC):
     """The routes that agents use. Whoever has them says whose request it is, and which models there are.
@@ -64,12 +87,32 @@ class Doors(ABC):
         self._max_bytes = max_bytes
 
     @abstractmethod
-    def conversation(self, request: Request) -> Conversation:
-        """Whose request it is.
+    def session_of(self, request: Request) -> str:
+        """Return the name of the session that a request is of.
 
         Raises:
             PermissionError: the key is missing or wrong.
             NotFoundError: there is no such session.
+            InvalidInputError: the request names none.
+        """
+
+    @abstractmethod
+    def conversation(self, session: str, *, begins: bool) -> Conversation:
+        """Return a session by its name.
+
+        Args:
+            session: the name.
+            begins: whether one that is not there begins; otherwise an empty one is returned and kept nowhere.
+
+        Raises:
+            InvalidInputError: it cannot begin.
+        """
+
+    def check_sender(self, request: Request) -> None:  # noqa: B027 -- nothing, where every request needs a key
+        """Refuse requests of programs that cannot be agents.
+
+        Raises:
+            RefusedRequest: a web page made the request.
         """
 
     @abstractmethod
@@ -100,7 +143,10 @@ class Doors(ABC):
             for prefix in ("", "/s/{session}")
             for path, (dialect, name) in doors.items()
         ]
-        return routes + [Route(f"{prefix}/v1/models", self.guarded(self._models)) for prefix in ("", "/s/{session}")]
+        for prefix in ("", "/s/{session}"):
+            routes.append(Route(f"{prefix}/v1/messages/count_tokens", self._counter(), methods=["POST"]))
+            routes.append(Route(f"{prefix}/v1/models", self.guarded(self._models)))
+        return routes
 
     def guarded(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """A door for whoever has the key."""
@@ -112,28 +158,50 @@ class Doors(ABC):
         return self._told(answer, "chat")
 
     async def body(self, request: Request) -> Json:
-        """The JSON object that a request brings, which may not be too long."""
-        return _parsed(await self._read(request))
+        """Read the JSON object that a request brings."""
+        return _object_of(await self._read(request))
 
     async def _read(self, request: Request) -> bytes:
+        """Read the body of a request.
+
+        Raises:
+            RefusedRequest: it is too long, or comes too slowly.
+        """
         parts, length = [], 0
-        async for part in request.stream():
-            length += len(part)
-            if length > self._max_bytes:
-                raise OverflowError(f"the body has more than {self._max_bytes} bytes; send less")
-            parts.append(part)
+        clock = asyncio.get_running_loop().time
+        end = clock() + BODY_SECONDS
+        try:
+            async with asyncio.timeout_at(min(end, clock() + SILENT_SECONDS)) as limit:
+                async for part in request.stream():
+                    length += len(part)
+                    if length > self._max_bytes:
+                        raise RefusedRequest(
+                            413, "request_too_large", f"the body has more than {self._max_bytes} bytes; send less"
+                        )
+                    parts.append(part)
+                    limit.reschedule(min(end, clock() + SILENT_SECONDS))
+        except TimeoutError:
+            raise RefusedRequest(
+                408,
+                "invalid_request_error",
+                f"the body is not whole after {length} bytes; send it within {BODY_SECONDS:.0f} seconds, "
+                f"without a pause of {SILENT_SECONDS:.0f}",
+            ) from None
         return b"".join(parts)
 
     def _door(self, dialect: ModuleType, name: str) -> Callable[[Request], Awaitable[Response]]:
         """The door of a dialect."""
 
         async def reply_to(request: Request) -> Response:
-            session = self.conversation(request)
+            named = self.session_of(request)
             raw = await self._read(request)
-            body, key = _parsed(raw), hashlib.sha256(name.encode() + raw).hexdigest()
+            body, key = _object_of(raw), hashlib.sha256(name.encode() + raw).hexdigest()
+            dialect.FIELDS(body)
             if name == "responses" and body.get("previous_response_id"):
-                body = _continued(session, body)
+                body = _continued(self.conversation(named, begins=False), body)
             asked = dialect.asked(body)
+            # A session begins when all that can be wrong about its first request was looked at.
+            session = self.conversation(named, begins=True)
             await self.ready()
             retry = request.headers.get(RETRIES, "0") not in ("", "0")
             answer = session.complete if name == "completions" else session.chat
@@ -147,6 +215,18 @@ class Doors(ABC):
 
         return self._told(reply_to, name)
 
+    def _counter(self) -> Callable[[Request], Awaitable[Response]]:
+        """The door that counts the tokens of a request to `/v1/messages`."""
+
+        async def count(request: Request) -> Response:
+            named = self.session_of(request)
+            body = await self.body(request)
+            messages.FIELDS(body)
+            session = self.conversation(named, begins=False)
+            return JSONResponse({"input_tokens": await session.count(messages.asked(body))})
+
+        return self._told(count, "messages")
+
     def _told(
         self, work: Callable[[Request], Awaitable[Response]], name: str
     ) -> Callable[[Request], Awaitable[Response]]:
@@ -154,7 +234,13 @@ class Doors(ABC):
 
         async def answer(request: Request) -> Response:
             try:
+                _check_head(request)
+                self.check_sender(request)
                 return await work(request)
+            except RefusedRequest as error:
+                return _failed(name, error.status, error.kind, str(error))
+            except ClientDisconnect:
+                return _failed(name, 400, "invalid_request_error", "the client hung up before its body was whole")
             except PermissionError:
                 return _failed(name, 401, "authentication_error", "the API key is missing or wrong")
             except RefusedError as error:
@@ -163,8 +249,6 @@ class Doors(ABC):
                 return _failed(name, error.status, "invalid_request_error", str(told or error))
             except NotFoundError as error:
                 return _failed(name, 404, "not_found_error", str(error))
-            except OverflowError as error:
-                return _failed(name, 413, "request_too_large", str(error))
             except InvalidInputError as error:
                 return _failed(name, 400, "invalid_request_error", str(error))
             except EngineError as error:
@@ -181,7 +265,7 @@ class Doors(ABC):
 @contextmanager
 def serving(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve in a thread of its own; gives the URL. Port 0: any that is free."""
-    config = uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="on")
+    config = uvicorn.Config(app, host=host, port=port, lifespan="on", **OPTIONS)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="agentrl endpoint", daemon=True)
     thread.start()
@@ -197,14 +281,23 @@ def serving(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> Iterator[
         thread.join()
 
 
-def _parsed(raw: bytes) -> Json:
-    try:
-        body = json.loads(raw or b"{}")
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"the body is no JSON: {error}") from error
+def _object_of(raw: bytes) -> Json:
+    body = parsed(raw or b"{}", "the body")
     if not isinstance(body, dict):
-        raise InvalidInputError("the body is no JSON object; give one")
+        raise InvalidInputError("the body is not a JSON object; send one")
     return body
+
+
+def _check_head(request: Request) -> None:
+    """Refuse headers that are too many or too long."""
+    headers = request.scope["headers"]
+    size = sum(len(name) + len(value) for name, value in headers)
+    if len(headers) > HEADERS or size > HEAD_BYTES:
+        raise RefusedRequest(
+            431,
+            "invalid_request_error",
+            f"the request has {len(headers)} headers of {size} bytes; send at most {HEADERS} of {HEAD_BYTES}",
+        )
 
 
 def key_of(request: Request) -> str:
@@ -215,9 +308,9 @@ def key_of(request: Request) -> str:
 
 def _continued(session: Conversation, body: Json) -> Json:
     """A body with the history that it names, which is one of its own session."""
-    named = str(body["previous_response_id"])
+    named = body["previous_response_id"]
     if named not in session.histories:
-        raise NotFoundError(f"there is no response {named[:80]!r} in this session; send the history")
+        raise NotFoundError(f"there is no response {named!r:.80} in this session; send the history")
     given = body.get("input") or []
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     return body | {"input": [*session.histories[named], *items]}
@@ -230,7 +323,10 @@ def _sse(events: Iterator[tuple[str | None, Json | None]]) -> Iterator[str]:
 
 
 def _failed(dialect: str, status: int, kind: str, text: str) -> Response:
-    told: dict[str, Any] = {"type": kind, "message": text}
+    # The message of another program can hold a lone surrogate.
+    told: dict[str, Any] = {"type": kind, "message": text.encode(errors="replace").decode()}
+    # What is left of a body that did not come in time is not waited for.
+    headers = {"connection": "close"} if status == 408 else None
     if dialect == "messages":
-        return JSONResponse({"type": "error", "error": told}, status)
-    return JSONResponse({"error": told | {"param": None, "code": None}}, status)
+        return JSONResponse({"type": "error", "error": told}, status, headers)
+    return JSONResponse({"error": told | {"param": None, "code": None}}, status, headers)

@@ -8,9 +8,9 @@ from agentrl_core.agents.chat_template import Template
 from agentrl_core.agents.conversations import Lanes
 from agentrl_core.agents.deduplication import IsGone, Repeats
 from agentrl_core.agents.history_digest import Histories, Json, digests
-from agentrl_core.agents.recorder import Recorded, Recorder
+from agentrl_core.agents.recorder import Recorder
+from agentrl_core.agents.records import Recorded
 from agentrl_core.agents.upstream import Answer, Choice, Upstream
-from agentrl_core.exceptions import InvalidInputError
 
 
 class Session:
@@ -53,7 +53,7 @@ class Session:
             is_gone: whether the client has hung up. Who asks the same behind it gets its answer, for it is likely the
                 same client.
         """
-        self._check_open()
+        self.recorded.check_open()
         return await self._repeats.once(key, request, lambda: self._answer(request, version, key), is_gone, retry=retry)
 
     async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
@@ -66,12 +66,17 @@ class Session:
         async def ask() -> Answer:
             return await self._kept(request, version, key, ["completions"], answer)
 
-        self._check_open()
+        self.recorded.check_open()
         return await self._repeats.once(key, request, ask, is_gone, retry=retry)
 
-    def _check_open(self) -> None:
-        if self.recorded.closed is not None:
-            raise InvalidInputError(f"session {self.recorded.session!r} is closed; open another one")
+    async def count(self, request: Json) -> int:
+        """Count the tokens of the prompt that a chat would have if it were asked now."""
+        messages, tools = request["messages"], request.get("tools")
+        options = request.get("chat_template_kwargs")
+        _, tokens = await self._near(digests(messages, [tools, options]), messages, tools, options)
+        if tokens is None:
+            tokens = await self._upstream.tokenize(messages, tools, options, open_turn=True)
+        return len(tokens)
 
     def _before(self, key: str, request: Json) -> Answer | None:
         """The last answer to a request, from what was recorded."""
@@ -127,7 +132,6 @@ class Session:
         place = self._lanes.begin(chain)
         try:
             answer, near, chats = await ask()
-            self._check_open()
             lanes = [place.lane, *(self._lanes.another(chain[0]) for _ in chats[1:])]
             openings = [chain[0] if place.is_new else "", *(chain[0] for _ in chats[1:])]
             said = list(zip(lanes, chats, openings, strict=True))

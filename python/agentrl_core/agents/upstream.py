@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import httpx
 
+from agentrl_core.agents.fields import parsed, shown
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
@@ -157,7 +159,8 @@ class VllmUpstream:
         if options:
             body["chat_template_kwargs"] = options
         reply = await self._post("/tokenize", body)
-        return [int(token) for token in reply["tokens"]]
+        with self._reading("/tokenize"):
+            return [int(token) for token in reply["tokens"]]
 
     async def chat(self, request: Json, tokens: Sequence[int] | None) -> Answer:
         """See `Upstream.chat`."""
@@ -166,33 +169,35 @@ class VllmUpstream:
         if tokens is not None:
             body["kv_transfer_params"] = {"prompt_token_ids": list(tokens)}
         reply = await self._post("/v1/chat/completions", body)
-        choices = [self._choice(request, choice) for choice in reply["choices"]]
-        sampled, counted = sum(len(choice.tokens) for choice in choices), reply["usage"]["completion_tokens"]
+        with self._reading("/v1/chat/completions"):
+            choices = [self._choice(request, choice) for choice in reply["choices"]]
+            sampled, counted = sum(len(choice.tokens) for choice in choices), reply["usage"]["completion_tokens"]
+            answer = Answer([int(token) for token in reply["prompt_token_ids"]], choices, dict(reply["usage"]))
         if sampled != counted:
             raise EngineError(f"the server at {self._url} gives {sampled} token ids, and says it sampled {counted}")
-        return Answer([int(token) for token in reply["prompt_token_ids"]], choices, dict(reply.get("usage") or {}))
+        return answer
 
     async def complete(self, request: Json) -> Answer:
         """See `Upstream.complete`."""
         body = request | {"stream": False, "return_token_ids": True, "logprobs": request.get("logprobs") or 0}
         reply = await self._post("/v1/completions", body)
         choices = []
-        for choice in reply["choices"]:
-            told = choice["logprobs"]["token_logprobs"]
-            tokens = [int(token) for token in choice["token_ids"]]
-            details = choice["logprobs"] if request.get("logprobs") is not None else None
-            choices.append(
-                Choice(
-                    {"content": choice["text"]},
-                    tokens,
-                    _aligned(told, tokens),
-                    choice["finish_reason"],
-                    details,
+        with self._reading("/v1/completions"):
+            for choice in reply["choices"]:
+                told = choice["logprobs"]["token_logprobs"]
+                tokens = [int(token) for token in choice["token_ids"]]
+                details = choice["logprobs"] if request.get("logprobs") is not None else None
+                choices.append(
+                    Choice(
+                        {"content": str(choice["text"])},
+                        tokens,
+                        _aligned(told, tokens),
+                        str(choice["finish_reason"]),
+                        details,
+                    )
                 )
-            )
-        return Answer(
-            [int(token) for token in reply["choices"][0]["prompt_token_ids"]], choices, reply.get("usage") or {}
-        )
+            prompt = [int(token) for token in reply["choices"][0]["prompt_token_ids"]]
+            return Answer(prompt, choices, dict(reply.get("usage") or {}))
 
     async def models(self) -> Json:
         """See `Upstream.models`."""
@@ -218,7 +223,9 @@ class VllmUpstream:
 
     async def _named(self) -> str:
         if self._model is None:
-            self._model = str((await self.models())["data"][0]["id"])
+            found = await self.models()
+            with self._reading("/v1/models"):
+                self._model = str(found["data"][0]["id"])
         return self._model
 
     async def _post(self, path: str, body: Json) -> Json:
@@ -236,16 +243,29 @@ class VllmUpstream:
                 f"the server at {self._url} does not answer {path}: {str(error) or type(error).__name__}"
             ) from error
         try:
-            reply = response.json()
-        except ValueError:
+            reply = parsed(response.content, f"the reply of {path}")
+        except InvalidInputError as error:
+            if response.status_code == 200:
+                raise EngineError(f"the server at {self._url}: {error}") from error
             reply = {"error": {"message": response.text[:500]}}
-        if 400 <= response.status_code < 500:
+        if 400 <= response.status_code < 500 and isinstance(reply, dict):
             raise RefusedError(response.status_code, reply)
         if response.status_code != 200:
             raise EngineError(f"the server at {self._url} answers {path} with status {response.status_code}: {reply}")
-        if not isinstance(reply, Mapping):
-            raise EngineError(f"the server at {self._url} answers {path} with no JSON object")
-        return dict(reply)
+        if not isinstance(reply, dict):
+            raise EngineError(f"the server at {self._url} answers {path} with {shown(reply)}, not a JSON object")
+        return reply
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        """Read a reply: one that lacks a field, or has another type there, is the server's fault."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise EngineError(
+                f"the server at {self._url} answers {path} not as vLLM does ({type(error).__name__}: {error}); "
+                "send the request again, or see whether this version of the server is supported"
+            ) from error
 
 
 def _aligned(logprobs: Sequence[float | None], tokens: Sequence[int]) -> list[float]:

@@ -35,6 +35,7 @@ def run(upstream: str, model: str | None, store: str | None, host: str, port: in
     import uvicorn
 
     from agentrl_core.agents import Endpoint, VllmUpstream
+    from agentrl_core.agents.connections import OPTIONS
     from agentrl_core.data.store import Store
     from agentrl_core.exceptions import InvalidInputError
 
@@ -44,5 +45,5 @@ def run(upstream: str, model: str | None, store: str | None, host: str, port: in
     with nullcontext() if store is None else Store.open(store) as run_:
         endpoint = Endpoint(VllmUpstream(upstream, model=model), store=run_, api_key=key)
         print(f"recording at http://{host}:{port}, in front of {upstream}", file=sys.stderr)
-        uvicorn.run(endpoint.app, host=host, port=port, log_level="warning")
+        uvicorn.run(endpoint.app, host=host, port=port, **OPTIONS)
     return 0

@@ -5,12 +5,87 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from agentrl_core.agents.fields import Flag, List, Number, Object, Text, either, whole
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.upstream import Answer
-from agentrl_core.exceptions import InvalidInputError
 
 _OURS = ("stream", "stream_options", "model", "user", "store", "metadata", "kv_transfer_params", "return_token_ids")
 """Fields that are the client's and this endpoint's own business."""
+
+TEXT, NAME, FLAG, OBJECT = Text(), Text(least=1), Flag(), Object()
+
+SAMPLING = {
+    "temperature": Number(0, 2),
+    "top_p": Number(0, 1, above=True),
+    "top_k": whole(-1),
+    "min_p": Number(0, 1),
+    "seed": whole(-(2**63), 2**63 - 1),
+    "chat_template_kwargs": OBJECT,
+}
+"""Rules of the fields that all dialects have in common."""
+
+OPENAI = SAMPLING | {
+    "model": TEXT,
+    "user": TEXT,
+    "n": whole(1, 128),
+    "max_tokens": whole(1),
+    "min_tokens": whole(0),
+    "stop": either(NAME, List(NAME)),
+    "stop_token_ids": List(whole(0)),
+    "presence_penalty": Number(-2, 2),
+    "frequency_penalty": Number(-2, 2),
+    "repetition_penalty": Number(0, 2, above=True),
+    "logit_bias": OBJECT,
+    "ignore_eos": FLAG,
+    "skip_special_tokens": FLAG,
+    "stream": FLAG,
+    "stream_options": Object({"include_usage": FLAG}),
+    "response_format": Object({"type": NAME, "json_schema": OBJECT}, required=("type",)),
+}
+"""Rules of the fields that chat completions and completions have in common."""
+
+PART = Object(
+    {"type": NAME, "text": TEXT, "image_url": either(TEXT, Object({"url": TEXT})), "refusal": TEXT}, required=("type",)
+)
+CONTENT = either(TEXT, List(either(TEXT, PART)))
+CALL = Object(
+    {"id": TEXT, "type": TEXT, "function": Object({"name": TEXT, "arguments": either(TEXT, OBJECT)})},
+    required=("function",),
+)
+MESSAGE = Object(
+    {
+        "role": NAME,
+        "content": CONTENT,
+        "name": TEXT,
+        "tool_call_id": TEXT,
+        "tool_calls": List(CALL),
+        "reasoning": TEXT,
+        "reasoning_content": TEXT,
+        "refusal": TEXT,
+    },
+    required=("role",),
+)
+FUNCTION = Object({"name": NAME, "description": TEXT, "parameters": OBJECT, "strict": FLAG}, required=("name",))
+FIELDS = Object(
+    OPENAI
+    | {
+        "messages": List(MESSAGE, least=1),
+        "tools": List(Object({"type": TEXT, "function": FUNCTION}, required=("function",))),
+        "tool_choice": either(TEXT, Object({"type": TEXT, "function": Object({"name": NAME}, required=("name",))})),
+        "parallel_tool_calls": FLAG,
+        "max_completion_tokens": whole(1),
+        "logprobs": FLAG,
+        "top_logprobs": whole(-1),
+        "reasoning_effort": TEXT,
+        "include_reasoning": FLAG,
+        "add_generation_prompt": FLAG,
+        "continue_final_message": FLAG,
+        "metadata": OBJECT,
+        "store": FLAG,
+    },
+    required=("messages",),
+)
+"""Rule of a body. Fields that have none are passed on, for the upstream to judge."""
 
 Event = tuple[str | None, Json | None]
 """Name and data of a server-sent event; no data: the end of a stream of OpenAI's."""
@@ -18,9 +93,6 @@ Event = tuple[str | None, Json | None]
 
 def asked(body: Json) -> Json:
     """The request to the upstream."""
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
-        raise InvalidInputError("messages is missing or no list of messages; give at least one")
     return {name: value for name, value in body.items() if name not in _OURS and value is not None}
 
 

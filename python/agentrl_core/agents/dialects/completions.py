@@ -5,20 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from agentrl_core.agents.dialects.chat import Event
+from agentrl_core.agents.dialects.chat import FLAG, NAME, OPENAI, TEXT, Event
+from agentrl_core.agents.fields import List, Object, either, whole
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.upstream import Answer
 from agentrl_core.exceptions import InvalidInputError
 
 _OURS = ("stream", "stream_options", "model", "user", "kv_transfer_params", "return_token_ids")
 
+FIELDS = Object(
+    OPENAI
+    | {
+        "prompt": either(NAME, List(whole(0), least=1)),
+        "logprobs": whole(0),
+        "echo": FLAG,
+        "suffix": TEXT,
+        "best_of": whole(1, 128),
+    },
+    required=("prompt",),
+)
+"""Rule of a body: a text or the ids of one prompt, and how to sample."""
+
 
 def asked(body: Json) -> Json:
     """The request to the upstream."""
-    prompt = body.get("prompt")
-    is_tokens = isinstance(prompt, list) and bool(prompt) and all(isinstance(token, int) for token in prompt)
-    if not (is_tokens or (isinstance(prompt, str) and prompt)):
-        raise InvalidInputError("prompt is missing, or several; give one text, or the ids of one prompt")
     if body.get("echo"):
         raise InvalidInputError("echo is true; leave it out: the prompt's tokens are recorded without it")
     return {name: value for name, value in body.items() if name not in _OURS and value is not None}

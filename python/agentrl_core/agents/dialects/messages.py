@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl_core.agents.dialects.chat import Event
+from agentrl_core.agents.dialects.chat import CONTENT, FLAG, NAME, OBJECT, SAMPLING, TEXT, Event
+from agentrl_core.agents.fields import List, Object, Text, either, whole
 from agentrl_core.agents.history_digest import Json, text_of
 from agentrl_core.agents.upstream import Answer
 from agentrl_core.exceptions import InvalidInputError
@@ -15,12 +16,46 @@ _SAME = ("temperature", "top_p", "top_k", "seed", "chat_template_kwargs")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
+_BLOCK = Object(
+    {
+        "type": NAME,
+        "text": TEXT,
+        "id": TEXT,
+        "name": TEXT,
+        "input": OBJECT,
+        "tool_use_id": TEXT,
+        "content": CONTENT,
+        "source": Object({"type": TEXT, "url": TEXT, "media_type": TEXT, "data": TEXT}),
+    },
+    required=("type",),
+)
+_CONTENT = either(TEXT, List(_BLOCK))
+_MESSAGE = Object(
+    {"role": Text(among=("user", "assistant", "system")), "content": _CONTENT}, required=("role", "content")
+)
+FIELDS = Object(
+    SAMPLING
+    | {
+        "model": TEXT,
+        "messages": List(_MESSAGE, least=1),
+        "system": _CONTENT,
+        "max_tokens": whole(1),
+        "stop_sequences": List(NAME),
+        "stream": FLAG,
+        "tools": List(
+            Object({"type": TEXT, "name": NAME, "description": TEXT, "input_schema": OBJECT}, required=("name",))
+        ),
+        "tool_choice": Object({"type": NAME, "name": TEXT}, required=("type",)),
+        "metadata": OBJECT,
+        "thinking": OBJECT,
+    },
+    required=("messages",),
+)
+"""Rule of a body."""
+
 
 def asked(body: Json) -> Json:
     """The request to the upstream."""
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise InvalidInputError("messages is missing or empty; give at least one")
     request: Json = {name: body[name] for name in _SAME if body.get(name) is not None}
     if body.get("max_tokens") is not None:
         request["max_tokens"] = body["max_tokens"]
@@ -28,9 +63,11 @@ def asked(body: Json) -> Json:
         request["stop"] = body["stop_sequences"]
     chat: list[Json] = []
     system = text_of(body.get("system"))
+    if system is None:
+        raise InvalidInputError("system holds more than text; give its text")
     if system:
         chat.append({"role": "system", "content": system})
-    for message in messages:
+    for message in body["messages"]:
         chat += _from_client(message)
     request["messages"] = chat
     if body.get("tools"):
@@ -108,8 +145,6 @@ def _pieces(block: Json) -> tuple[Json, Json]:
 def _from_client(message: Json) -> list[Json]:
     """A message of the client's as one or several of a chat: results of tools are messages of their own there."""
     role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant", "system"):
-        raise InvalidInputError(f"a message has role {role!r}; give user or assistant")
     if not isinstance(content, list):
         return [{"role": role, "content": content}]
     found: list[Json] = []

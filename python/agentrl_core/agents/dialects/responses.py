@@ -6,12 +6,47 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl_core.agents.dialects.chat import Event
+from agentrl_core.agents.dialects.chat import CONTENT, FLAG, NAME, OBJECT, SAMPLING, TEXT, Event
+from agentrl_core.agents.fields import List, Object, either, whole
 from agentrl_core.agents.history_digest import Json, text_of
 from agentrl_core.agents.upstream import Answer
 from agentrl_core.exceptions import InvalidInputError
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls", "seed", "top_k", "chat_template_kwargs")
+
+_ITEM = Object(
+    {
+        "type": NAME,
+        "role": NAME,
+        "content": CONTENT,
+        "name": TEXT,
+        "arguments": TEXT,
+        "call_id": TEXT,
+        "output": CONTENT,
+    }
+)
+_TOOL = Object({"type": NAME, "name": NAME, "description": TEXT, "parameters": OBJECT, "strict": FLAG}, ("type",))
+_FORMAT = Object({"type": NAME, "name": TEXT, "schema": OBJECT, "strict": FLAG, "description": TEXT}, ("type",))
+FIELDS = Object(
+    SAMPLING
+    | {
+        "model": TEXT,
+        "input": either(NAME, List(_ITEM)),
+        "instructions": TEXT,
+        "previous_response_id": NAME,
+        "max_output_tokens": whole(1),
+        "tools": List(_TOOL),
+        "tool_choice": either(TEXT, Object({"type": TEXT, "name": TEXT})),
+        "parallel_tool_calls": FLAG,
+        "text": Object({"format": _FORMAT}),
+        "stream": FLAG,
+        "stream_options": OBJECT,
+        "metadata": OBJECT,
+        "reasoning": OBJECT,
+        "store": FLAG,
+    }
+)
+"""Rule of a body."""
 
 
 def asked(body: Json) -> Json:
@@ -24,7 +59,7 @@ def asked(body: Json) -> Json:
         chat.append({"role": "system", "content": body["instructions"]})
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    if not isinstance(items, list) or not items:
+    if not items:
         raise InvalidInputError("input is missing or empty; give a text or a list of items")
     for item in items:
         _add(chat, item)
@@ -140,11 +175,14 @@ def history(body: Json, reply: Json) -> list[Json]:
     return [*items, *reply["output"]]
 
 
-def _add(chat: list[Json], item: Any) -> None:
+def _add(chat: list[Json], item: Json) -> None:
     """Put an item behind a chat. Texts and calls of one answer are one message there."""
-    kind = item.get("type", "message") if isinstance(item, dict) else None
+    kind = item.get("type") or "message"
     if kind == "message":
-        role, content = item.get("role"), item.get("content")
+        role = item.get("role")
+        content: Any = item.get("content")
+        if role is None:
+            raise InvalidInputError("a message of input has no role; give user, assistant, system or developer")
         text = text_of(content)
         told = [_part(part) for part in content] if text is None else text
         chat.append({"role": "system" if role == "developer" else role, "content": told})
@@ -166,7 +204,9 @@ def _add(chat: list[Json], item: Any) -> None:
         )
 
 
-def _part(part: Json) -> Json:
+def _part(part: str | Json) -> Json:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
     if part.get("type") == "input_image":
         return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
     return {"type": "text", "text": part.get("text", "")}

@@ -1,0 +1,310 @@
+"""Fields of requests: strict JSON, and a rule for the type and the range of each field."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+
+from agentrl_core.exceptions import InvalidInputError
+
+DEPTH = 128
+"""How deep lists and objects of a body can be nested."""
+
+FLOAT32 = float(np.finfo(np.float32).max)
+"""The largest number that a column of 32-bit floats holds."""
+
+
+def parsed(raw: bytes, name: str) -> Any:
+    """Parse JSON (RFC 8259): UTF-8 without lone surrogates, finite numbers, at most `DEPTH` levels.
+
+    Args:
+        raw: the bytes.
+        name: of what is parsed, for messages.
+
+    Raises:
+        InvalidInputError: it is something else. The message names the field, if one is to blame.
+    """
+    odd: list[float] = []
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            odd.append(value)
+        return value
+
+    try:
+        value = json.loads(raw.decode(), parse_constant=number, parse_float=number)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{name} is not JSON ({error}); send one JSON object in UTF-8") from None
+    check_depth(value, name, DEPTH)
+    if odd or b"\\ud" in raw or b"\\uD" in raw:
+        check_portable(value)
+    return value
+
+
+def check_depth(value: object, name: str, most: int) -> None:
+    """Refuse lists and objects that are nested deeper than `most`."""
+    level, depth = [value], 0
+    while level := [
+        child
+        for parent in level
+        if isinstance(parent, (dict, list))
+        for child in (parent.values() if isinstance(parent, dict) else parent)
+        if isinstance(child, (dict, list))
+    ]:
+        depth += 1
+        if depth >= most:
+            raise InvalidInputError(f"{name} is nested deeper than {most} levels; send less deep lists and objects")
+
+
+def check_portable(value: object, name: str = "") -> None:
+    """Refuse numbers that are not finite, and texts with a lone surrogate: no JSON of other programs holds them."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidInputError(
+                f"{name or 'the body'} is {shown(value)}, with a lone surrogate; give Unicode text"
+            ) from None
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidInputError(f"{name or 'the body'} is {value}; give a finite number")
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            check_portable(key, f"a key of {name or 'the body'}")
+            check_portable(entry, f"{name}.{key:.60}" if name else f"{key:.60}")
+    elif isinstance(value, (list, tuple)):
+        for place, entry in enumerate(value):
+            check_portable(entry, f"{name}[{place}]")
+
+
+def shown(value: object) -> str:
+    """Format a value for a message, at most 60 characters of it."""
+    try:
+        return f"{value!r:.60}"
+    except ValueError:  # Python prints no whole number of more than 4 300 digits
+        return "a number of thousands of digits"
+
+
+class Wrong(Exception):  # noqa: N818 -- never leaves this module: `Rule.__call__` makes an InvalidInputError of it
+    """A value that a rule refuses, and the place where it stands."""
+
+    def __init__(self, value: object, needs: str) -> None:
+        super().__init__(needs)
+        self.path: list[str | int] = []
+        self.value = value
+        self.needs = needs
+
+
+class Rule(ABC):
+    """What a field may hold."""
+
+    kinds: ClassVar[tuple[type, ...]] = ()
+    """Python's types of the JSON values that it is about."""
+
+    def __call__(self, value: object, name: str = "") -> None:
+        """Check a value.
+
+        Raises:
+            InvalidInputError: the message names the field, such as `messages[0].content`.
+        """
+        try:
+            self.check(value)
+        except Wrong as wrong:
+            place = name
+            for part in reversed(wrong.path):
+                place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
+            is_missing = wrong.value is _MISSING
+            given = "is missing" if is_missing else f"is {shown(wrong.value)}"
+            raise InvalidInputError(f"{place or 'the body'} {given}; give {wrong.needs}") from None
+
+    @abstractmethod
+    def check(self, value: object) -> None:
+        """Check a value; raise `Wrong`."""
+
+    @property
+    @abstractmethod
+    def needs(self) -> str:
+        """What to give, for messages."""
+
+    def takes(self, value: object) -> bool:
+        """Whether the rule is about values of this type."""
+        return isinstance(value, self.kinds) and (not isinstance(value, (bool, np.bool_)) or bool in self.kinds)
+
+
+@dataclass(frozen=True)
+class Number(Rule):
+    """A finite number in a range.
+
+    Args:
+        least: the smallest.
+        most: the largest.
+        above: whether `least` itself is out of range.
+        whole: whether it is an integer.
+    """
+
+    least: float
+    most: float
+    above: bool = False
+    whole: bool = False
+    kinds = (Real,)
+
+    def check(self, value: object) -> None:
+        """See `Rule.check`."""
+        is_known = self.takes(value) and isinstance(value, Integral if self.whole else Real)
+        if not is_known or not self.least <= value <= self.most or (self.above and value == self.least):  # type: ignore[operator]
+            raise Wrong(value, self.needs)
+
+    @property
+    def needs(self) -> str:
+        """See `Rule.needs`."""
+        kind, start = "a whole number" if self.whole else "a number", "above" if self.above else "from"
+        return f"{kind} {start} {self.least} {'and up to' if self.above else 'to'} {self.most}"
+
+
+def whole(least: int, most: int = 2**31 - 1) -> Number:
+    """Return the rule of an integer in a range."""
+    return Number(least, most, whole=True)
+
+
+@dataclass(frozen=True)
+class Text(Rule):
+    """A text with a number of characters in a range, or one of a few texts."""
+
+    least: int = 0
+    most: int | None = None
+    among: tuple[str, ...] = ()
+    kinds = (str,)
+
+    def check(self, value: object) -> None:
+        """See `Rule.check`."""
+        if not isinstance(value, str) or len(value) < self.least or (self.among and value not in self.among):
+            raise Wrong(value, self.needs)
+        if self.most is not None and len(value) > self.most:
+            raise Wrong(value, self.needs)
+
+    @property
+    def needs(self) -> str:
+        """See `Rule.needs`."""
+        if self.among:
+            return "one of " + ", ".join(repr(text) for text in self.among)
+        size = f" of at most {self.most} characters" if self.most is not None else ""
+        return ("a text that is not empty" if self.least else "a text") + size
+
+
+@dataclass(frozen=True)
+class Flag(Rule):
+    """True or false."""
+
+    kinds = (bool, np.bool_)
+
+    def check(self, value: object) -> None:
+        """See `Rule.check`."""
+        if not self.takes(value):
+            raise Wrong(value, self.needs)
+
+    @property
+    def needs(self) -> str:
+        """See `Rule.needs`."""
+        return "true or false"
+
+
+@dataclass(frozen=True)
+class List(Rule):
+    """A list whose entries follow one rule."""
+
+    of: Rule
+    least: int = 0
+    kinds = (list,)
+
+    def check(self, value: object) -> None:
+        """See `Rule.check`."""
+        if not isinstance(value, list) or len(value) < self.least:
+            raise Wrong(value, self.needs)
+        check = self.of.check
+        place = 0
+        try:
+            for entry in value:
+                check(entry)
+                place += 1
+        except Wrong as wrong:
+            wrong.path.append(place)
+            raise
+
+    @property
+    def needs(self) -> str:
+        """See `Rule.needs`."""
+        return "a list that is not empty" if self.least else "a list"
+
+
+@dataclass(frozen=True)
+class Object(Rule):
+    """An object; a rule for each field that is read. A field that is null counts as left out.
+
+    Args:
+        fields: the rules.
+        required: fields that cannot be left out.
+    """
+
+    fields: Mapping[str, Rule] = field(default_factory=dict)
+    required: Sequence[str] = ()
+    kinds = (dict,)
+
+    def check(self, value: object) -> None:
+        """See `Rule.check`."""
+        if not isinstance(value, dict):
+            raise Wrong(value, self.needs)
+        for name in self.required:
+            if value.get(name) is None:
+                wrong = Wrong(_MISSING, self.fields[name].needs)
+                wrong.path.append(name)
+                raise wrong
+        rules = self.fields
+        name = ""
+        try:
+            for name, entry in value.items():
+                if entry is not None and name in rules:
+                    rules[name].check(entry)
+        except Wrong as wrong:
+            wrong.path.append(name)
+            raise
+
+    @property
+    def needs(self) -> str:
+        """See `Rule.needs`."""
+        return "an object"
+
+
+@dataclass(frozen=True)
+class Either(Rule):
+    """One of several rules: that of the value's type."""
+
+    rules: tuple[Rule, ...]
+
+    def check(self, value: object) -> None:
+        """See `Rule.check`."""
+        for rule in self.rules:
+            if rule.takes(value):
+                rule.check(value)
+                return
+        raise Wrong(value, self.needs)
+
+    @property
+    def needs(self) -> str:
+        """See `Rule.needs`."""
+        return " or ".join(rule.needs for rule in self.rules)
+
+
+def either(*rules: Rule) -> Either:
+    """Return the rule of a field that holds values of several types."""
+    return Either(rules)
+
+
+_MISSING = object()

@@ -1,0 +1,189 @@
+"""A session as it is kept: its turns, its records in a journal, and what each field of them may hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core._util.json_text import to_json
+from agentrl_core.agents.fields import FLOAT32, Flag, Number, Object, Rule, Text, check_depth, check_portable
+from agentrl_core.agents.history_digest import Json
+from agentrl_core.exceptions import InvalidInputError
+
+Tokens = NDArray[np.int32]
+
+TASK = Text(least=1, most=4096)
+"""Rule of the name of a task or a group."""
+
+REWARD = Number(-FLOAT32, FLOAT32)
+"""Rule of a reward: a finite number of 32 bits."""
+
+END: dict[str, Rule] = {
+    "reward": REWARD,
+    "success": Flag(),
+    "status": Text(among=("finished", "truncated", "aborted", "failed")),
+    "info": Object(),
+}
+"""Rules of what a session is closed with."""
+
+INFO_DEPTH = 64
+"""How deep `info` can be nested."""
+
+INFO_BYTES = 256 << 10
+"""Bytes of `info` as JSON: a batch holds it once for each lane."""
+
+
+@dataclass
+class Turn:
+    """One answer of a session. Its prompt is told by what another turn's tokens begin with, and by what follows.
+
+    Args:
+        number: of the turn among those of its session.
+        origin: the turn whose prompt and output this prompt begins like; -1: none.
+        shared: how many tokens of these it shares.
+        added: the tokens of the prompt behind them.
+        output: tokens that were sampled behind the prompt.
+        logprobs: of these; NaN where the engine said none.
+        finish_reason: why it ended.
+        version: of the weights.
+        temperature: of the sampling; None where the client left it to the server.
+        top_p: of the sampling.
+        message: what the client was told.
+        chat: digest of the chat that ends with this answer, see `conversation.digests`; empty: of no chat.
+        asked: digest of the request, by which one that is sent again is known.
+        lane: number of its conversation, see `lanes.Lanes`.
+        opening: digest of the first message, where the lane begins with it; else empty.
+        details: the client's own `logprobs`, where it asked for them.
+        reward: of this turn, where somebody paid it one.
+    """
+
+    number: int
+    origin: int
+    shared: int
+    added: Tokens
+    output: Tokens
+    logprobs: NDArray[np.float32]
+    finish_reason: str
+    version: int
+    temperature: float | None
+    top_p: float
+    message: Json
+    chat: str
+    asked: str
+    lane: int = 0
+    opening: str = ""
+    details: Json | None = None
+    reward: float | None = None
+
+
+@dataclass
+class Recorded:
+    """A session as it is kept."""
+
+    session: str
+    task: str
+    group: str
+    member: int
+    turns: list[Turn] = field(default_factory=list)
+    closed: Json | None = None
+    """Its end: reward, success, status; None while it is open."""
+
+    def check_open(self) -> None:
+        """Refuse what comes after the end."""
+        if self.closed is not None:
+            raise InvalidInputError(f"session {self.session!r} is closed; open another one")
+
+    _last: tuple[int, Tokens] = field(default=(-1, np.empty(0, np.int32)), repr=False)
+    """The path that was asked for last: the next is most often that of the turn behind it."""
+
+    def path(self, number: int) -> Tokens:
+        """The tokens of a turn: its prompt, and what was sampled behind it."""
+        known, path = self._last
+        if known != number:
+            turn = self.turns[number]
+            before = path[: turn.shared] if known == turn.origin else None
+            context = self.context(number) if before is None else np.concatenate([before, turn.added])
+            path = np.concatenate([context, turn.output])
+            self._last = number, path
+        return path
+
+    def context(self, number: int) -> Tokens:
+        """The tokens of a turn's prompt, as the engine read them."""
+        turn = self.turns[number]
+        parts, length = [turn.added], turn.shared
+        while turn.origin >= 0:
+            turn = self.turns[turn.origin]
+            for part, start in ((turn.output, turn.shared + len(turn.added)), (turn.added, turn.shared)):
+                if length > start:
+                    parts.append(part[: length - start])
+                    length = start
+            length = min(length, turn.shared)
+        return np.concatenate(parts[::-1])
+
+
+def check_name(value: object, name: str) -> None:
+    """Refuse what cannot name a task or a group.
+
+    Raises:
+        InvalidInputError: the message has the argument's name.
+    """
+    TASK(value, name)
+    check_portable(value, name)
+
+
+def checked_end(end: Json) -> Json:
+    """Return the end of a session as a journal gives it back: numbers of Python, `info` of JSON's types.
+
+    Args:
+        end: `reward`, `success`, `status` and `info`; None: not known.
+
+    Raises:
+        InvalidInputError: the message has the field's name.
+    """
+    for name, value in end.items():
+        if value is not None:
+            END[name](value, name)
+    checked = dict(end)
+    if end["reward"] is not None:
+        checked["reward"] = float(end["reward"])
+    if end["success"] is not None:
+        checked["success"] = bool(end["success"])
+    if end["info"] is not None:
+        text = to_json(end["info"], "info")
+        if len(text) > INFO_BYTES:
+            raise InvalidInputError(f"info has {len(text)} bytes as JSON; give at most {INFO_BYTES}")
+        checked["info"] = json.loads(text)
+        check_depth(checked["info"], "info", INFO_DEPTH)
+        check_portable(checked["info"], "info")
+    return checked
+
+
+def records_of(recorded: Recorded) -> list[tuple[str, Json]]:
+    """A session as the records of a journal."""
+    opened = {"task": recorded.task, "group": recorded.group, "member": recorded.member}
+    records: list[tuple[str, Json]] = [(f"{recorded.session} open", opened)]
+    for turn in recorded.turns:
+        records.append((f"{recorded.session} turn", {"turns": [packed(turn)]}))
+        if turn.reward is not None:
+            records.append((f"{recorded.session} reward", {"turn": turn.number, "reward": turn.reward}))
+    if recorded.closed is not None:
+        records.append((f"{recorded.session} close", recorded.closed))
+    return records
+
+
+def packed(turn: Turn) -> Json:
+    """A turn as JSON."""
+    logprobs = [None if math.isnan(value) else value for value in turn.logprobs.tolist()]
+    lists = {"added": turn.added.tolist(), "output": turn.output.tolist(), "logprobs": logprobs}
+    return dict(vars(turn)) | lists
+
+
+def unpacked(packed: Json) -> Turn:
+    """A turn of what `packed` made of it."""
+    logprobs = [math.nan if value is None else value for value in packed["logprobs"]]
+    arrays = {"added": np.asarray(packed["added"], np.int32), "output": np.asarray(packed["output"], np.int32)}
+    return Turn(**(packed | arrays | {"logprobs": np.asarray(logprobs, np.float32)}))

@@ -1,0 +1,251 @@
+"""Connections that an endpoint closes, and requests of web pages, which it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import socket
+import threading
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from tool_agents import endpoint
+
+from agentrl_core.agents import connections
+from agentrl_core.agents import routes as doors
+from agentrl_core.agents.in_process import Loopback
+
+HANG = 120.0
+"""Seconds after which a test gives up."""
+BODY = json.dumps({"messages": [{"role": "user", "content": "?"}]}).encode()
+HEAD = b"POST /s/a/v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+
+
+@pytest.fixture
+def url():
+    with endpoint(lambda _: "yes").running() as served:
+        yield served
+
+
+def dial(url):
+    place = urlsplit(url)
+    return socket.create_connection((place.hostname, place.port), timeout=HANG)
+
+
+def rest(talk):
+    """What comes until the other side closes."""
+    parts = []
+    while part := talk.recv(1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def reply_of(talk):
+    """The reply to one request."""
+    file = talk.makefile("rb")
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += file.readline()
+    length = next(int(line.split(b":")[1]) for line in head.splitlines() if line.lower().startswith(b"content-length"))
+    return head + file.read(length)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Limits of a moment: whatever is too slow is so at once, and the rest of a test is not timed."""
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(doors, "SILENT_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("sent", [b"", b"POST /s/a/v1", HEAD], ids=["nothing", "a line", "a head"])
+def test_a_connection_whose_head_is_not_whole_in_time_is_closed(url, sent) -> None:
+    with dial(url) as talk:
+        talk.sendall(sent)
+        assert rest(talk) == b""
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("head", [b"Content-Length: 1000\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"])
+def test_a_body_that_stops_is_answered_with_408_and_closed(url, head) -> None:
+    with dial(url) as talk:
+        talk.sendall(HEAD + head)
+        reply = rest(talk)
+    assert reply.startswith(b"HTTP/1.1 408 ")
+    assert b"the body is not whole after 1 bytes" in reply
+
+
+def test_a_body_that_drips_has_to_end(monkeypatch, url) -> None:
+    monkeypatch.setattr(doors, "BODY_SECONDS", 0.3)
+    with dial(url) as talk:
+        talk.sendall(HEAD + b"Content-Length: 100000000\r\n\r\n")
+        stop = threading.Event()
+
+        def drip():
+            while not stop.wait(0.01):
+                try:
+                    talk.sendall(b" ")
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert talk.recv(12) == b"HTTP/1.1 408"
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_what_is_being_answered_is_not_closed(monkeypatch) -> None:
+    # The answer comes when another connection was closed for its silence, which takes as long as it may be silent.
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    closed = threading.Event()
+
+    served = endpoint(lambda _: "yes")
+    generated = served.upstream._generated
+
+    async def later(*given, **options):
+        assert await asyncio.to_thread(closed.wait, HANG)
+        return await generated(*given, **options)
+
+    monkeypatch.setattr(served.upstream, "_generated", later)
+    with served.running() as url, dial(url) as asks, dial(url) as idle:
+        asks.sendall(WHOLE)
+        waits = threading.Thread(target=lambda: (rest(idle), closed.set()))
+        waits.start()
+        assert b'"content":"yes"' in reply_of(asks)
+        waits.join()
+
+
+def test_a_connection_that_is_kept_is_closed_when_it_goes_on_in_halves(monkeypatch, url) -> None:
+    with dial(url) as talk:
+        for _ in range(2):
+            talk.sendall(WHOLE)
+            assert b'"content":"yes"' in reply_of(talk)
+        monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+        talk.sendall(WHOLE[:40])
+        assert rest(talk) == b""
+
+
+def test_a_connection_that_nobody_uses_is_closed(monkeypatch) -> None:
+    monkeypatch.setitem(connections.OPTIONS, "timeout_keep_alive", 0.2)
+    with endpoint(lambda _: "yes").running() as served, dial(served) as talk:
+        talk.sendall(WHOLE)
+        assert b'"content":"yes"' in rest(talk)
+
+
+def test_connections_have_a_number(monkeypatch) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", HANG)
+    with endpoint(lambda _: "yes").running() as served, ExitStack() as stack:
+        for _ in range(3):
+            talk = stack.enter_context(dial(served))
+            talk.sendall(WHOLE)
+            assert b" 200 OK" in reply_of(talk)
+        with dial(served) as more:
+            assert rest(more).startswith(b"HTTP/1.1 503 ")
+        stack.close()
+        reply = b""
+        while b" 200 OK" not in reply:  # the server hears of the end of the others in its own time
+            with dial(served) as again:
+                again.sendall(WHOLE)
+                reply = again.recv(1 << 16)
+
+
+def test_a_process_with_few_files_takes_few_connections(monkeypatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    assert connections.most_connections() == 448
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert connections.most_connections() == connections.MOST_CONNECTIONS
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"X-Long: " + b"x" * 1_000_000 + b"\r\n", b"X-Many: x\r\n" * 100_000, b"X-Many: x\r\n" * 200],
+    ids=["long", "many and long", "many"],
+)
+def test_headers_have_a_limit(url, headers) -> None:
+    with dial(url) as talk:
+        try:
+            talk.sendall(HEAD + headers + b"Content-Length: 2\r\n\r\n{}")
+            reply = rest(talk) if len(headers) > 100_000 else reply_of(talk)
+        except ConnectionError:
+            reply = b""  # it was refused while it was sent
+    assert reply == b"" or reply.split()[1] in (b"400", b"431")
+    assert httpx.get(f"{url}/health").json()["sessions"] == 0
+
+
+PAGES = [
+    {"Origin": "http://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://["},
+    {"Origin": "http://127.0.0.1:1"},
+    {"Host": "evil.example:8800"},
+    {"Host": "evil.example", "Origin": "http://evil.example"},
+    {"Host": "127.0.0.1.evil.example"},
+    {"Host": "["},
+    {"Host": ""},
+    {"Content-Type": "text/plain"},
+    {"Content-Type": "application/x-www-form-urlencoded"},
+    {"Content-Type": "multipart/form-data; boundary=x"},
+]
+
+
+@pytest.mark.parametrize("headers", PAGES)
+def test_a_web_page_cannot_talk_to_an_endpoint_without_a_key(headers) -> None:
+    served = endpoint(lambda _: "yes")
+    served.open("a")
+    with served.running() as url, httpx.Client(base_url=url) as page:
+        found = [
+            page.post(path, content=BODY, headers={"Content-Type": "application/json"} | headers)
+            for path in ("/sessions/a/close", "/iterations", "/weights", "/sessions", "/s/a/v1/chat/completions")
+        ]
+        found.append(page.post("/s/a/v1/messages", content=BODY, headers=headers))
+        found += [page.get(path, headers=headers) for path in ("/sessions/a/traces", "/health", "/v1/models")]
+    assert {reply.status_code for reply in found} <= {403, 415}
+    assert all(reply.json()["error"]["message"] for reply in found)
+    assert found[5].json()["type"] == "error", "in the dialect of Anthropic"
+    assert served._recorder.sessions["a"].closed is None
+    assert served._recorder.sessions["a"].turns == []
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]"])
+def test_programs_of_this_machine_can(name) -> None:
+    with endpoint(lambda _: "yes").running() as url:
+        port = urlsplit(url).port
+        for headers in ({}, {"Origin": f"http://{name}:{port}"}, {"Content-Type": "application/json; charset=utf-8"}):
+            asked = {"Host": f"{name}:{port}"} | headers
+            assert httpx.post(f"{url}/s/a/v1/chat/completions", content=BODY, headers=asked).status_code == 200
+
+
+def test_with_a_key_no_page_has_to_be_looked_for() -> None:
+    served = endpoint(lambda _: "yes", api_key="secret")
+    with served.running() as url:
+        headers = {"Host": "proxy.example", "Content-Type": "text/plain", "Authorization": "Bearer secret"}
+        assert httpx.post(f"{url}/s/a/v1/chat/completions", content=BODY, headers=headers).status_code == 200
+        headers["Authorization"] = "Bearer guess"
+        assert httpx.post(f"{url}/s/a/v1/chat/completions", content=BODY, headers=headers).status_code == 401
+
+
+@pytest.mark.usefixtures("impatient")
+def test_inside_a_loop_connections_have_the_same_limits() -> None:
+    loopback = Loopback(None)
+    try:
+        _, url, _, _ = loopback.open(lambda _: None)
+        with dial(url) as talk:
+            talk.sendall(HEAD)
+            assert rest(talk) == b""
+    finally:
+        loopback.close()
+
+
+def test_a_client_that_hangs_up_in_its_body_leaves_no_session(url, capfd) -> None:
+    with dial(url) as talk:
+        talk.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{")
+    assert httpx.get(f"{url}/health").json()["sessions"] == 0
+    assert "Traceback" not in capfd.readouterr().err

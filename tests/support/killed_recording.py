@@ -1,0 +1,237 @@
+"""An endpoint that is killed at each of its writes: `python killed_recording.py FOLDER`.
+
+Agents do the steps of `STEPS`; the endpoint starts again after each commit. A process does them from the first that
+is not acknowledged, and is killed at a write: before it, after it, or with a record on the disk that is not whole.
+The next process goes on. That is done for every place of a write, each time in a fresh folder; if the place is in a
+commit, it is done once more with a second kill soon after.
+
+Prints a line of JSON for each time: `places`, those at which a process was killed, and `wrong`, what was not right in
+the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import io
+import json
+import os
+import shutil
+import sys
+import uuid
+from pathlib import Path
+
+import polars as pl
+import tool_agents
+import torch  # noqa: F401 -- once, before there are children: tokenizers import it when they decode
+from tool_agents import client, endpoint, told
+
+from agentrl_core import Store
+from agentrl_core.agents import export as traces
+from agentrl_core.data.store import Journal
+
+tool_agents.tokenizer = functools.cache(tool_agents.tokenizer)  # the same for all processes
+
+KILLED, DONE = 9, 0
+STEPS = (
+    ("open", "a"),
+    ("talk", "a"),
+    ("talk", "b"),
+    ("reward", "a"),
+    ("talk", "a"),
+    ("talk", "spoiled"),
+    ("spoil", "spoiled"),
+    ("close", "a"),
+    ("commit", ""),  # b stays, and what is spoiled is left out
+    ("talk", "b"),
+    ("close", "b"),
+    ("talk", "c"),
+    ("reward", "c"),
+    ("commit", ""),  # c stays
+    ("talk", "a"),  # new sessions with the names of old ones
+    ("talk", "b"),
+    ("close", "a"),
+    ("close", "b"),
+    ("close", "c"),
+    ("commit", ""),
+)
+SESSIONS = [("a", [1, 4]), ("b", [2, 9]), ("c", [11]), ("a", [14]), ("b", [15])]
+"""Sessions in the order of their batches, and the steps of their turns."""
+SPOILED = ("spoiled", [5])
+
+
+class Writes:
+    """Counts the places of writes, and ends the process at one of them."""
+
+    def __init__(self, folder: Path, at: int) -> None:
+        self.folder, self.at, self.count, self.commits = folder, at, 0, False
+
+    def place(self, name: str) -> None:
+        self.count += 1
+        if self.count == self.at:
+            (self.folder / "place").write_text(name)
+            os._exit(KILLED)
+
+    def watch(self) -> None:
+        append = Journal.append
+
+        def appended(journal: Journal, name: bytes, payload: bytes) -> None:
+            what = name.decode().partition(" ")[2]
+            kind = f"copied {what}" if self.commits else what
+            self.commits |= what == "begin"
+            self.place(f"before record {kind}")
+            append(journal, name, payload)
+            if self.count + 1 == self.at:
+                path = self.folder / "run" / "live" / f"{journal.iteration}.records"
+                os.truncate(path, path.stat().st_size - 1)
+            self.place(f"in record {kind}")
+            self.place(f"after record {kind}")
+
+        Journal.append = appended
+        for owner, name in ((Journal, "sync"), (Store, "append"), (Store, "flush"), (Store, "close_iteration")):
+            setattr(owner, name, self.around(getattr(owner, name), f"{owner.__name__}.{name}"))
+
+    def around(self, write, name):
+        def written(*given, **options):
+            self.place(f"before {name}")
+            found = write(*given, **options)
+            self.commits &= not name.endswith("close_iteration")
+            self.place(f"after {name}")
+            return found
+
+        return written
+
+
+def done(folder: Path) -> dict[int, str]:
+    """What was acknowledged: the answer of each step."""
+    path = folder / "done.jsonl"
+    return dict(json.loads(line) for line in path.read_text().splitlines()) if path.exists() else {}
+
+
+async def act(served, number: int, answers: dict[int, str]) -> str:
+    """Do a step, as one who does not know whether it was done before the process died; returns the answer to it."""
+    what, name = STEPS[number]
+    async with client(served) as agent:
+        if what == "open":
+            reply = await agent.post("/sessions", json={"session_id": name, "task_id": f"task of {name}"})
+            assert reply.status_code == 200 or "there is a session" in reply.text, reply.text
+        elif what == "talk":
+            messages = []
+            for session, steps in (*SESSIONS, SPOILED):
+                if session == name and number in steps:
+                    for step in steps[: steps.index(number)]:
+                        messages.append({"role": "user", "content": f"step {step}"})
+                        messages.append({"role": "assistant", "content": answers[step]})
+            body = {"messages": [*messages, {"role": "user", "content": f"step {number}"}]}
+            again = {"x-stainless-retry-count": "1"}
+            reply = await agent.post(f"/s/{name}/v1/chat/completions", json=body, headers=again)
+            assert reply.status_code == 200, reply.text
+            return reply.json()["choices"][0]["message"]["content"]
+        elif what == "reward":
+            reply = await agent.post(f"/sessions/{name}/reward", json={"reward": 0.5, "turn": 0})
+            assert reply.status_code == 200, reply.text
+        elif what == "close":
+            reply = await agent.post(f"/sessions/{name}/close", json={"reward": 1.0})
+            assert reply.status_code == 200 or "is closed already" in reply.text, reply.text
+        elif what == "commit":
+            reply = await agent.post("/iterations")
+            assert reply.status_code in (200, 204), reply.text
+        else:
+            # What no request brings about: a record of a version that did not look at it.
+            end = {"reward": 1.0, "status": "finished", "info": "solved"}
+            served._recorder._write(name, "close", end)
+            served._recorder.sessions[name].closed = end
+    return ""
+
+
+def live(folder: Path, at: int) -> None:
+    """Do what is not acknowledged yet; the process ends at a place."""
+    Writes(folder, at).watch()
+    answers = done(folder)
+    while len(answers) < len(STEPS):
+        with Store.open(folder / "run", sync="never") as store:
+            served = endpoint(lambda _: uuid.uuid4().hex[:8], store=store)
+            for number in range(len(answers), len(STEPS)):
+                answers[number] = asyncio.run(act(served, number, answers))
+                with (folder / "done.jsonl").open("a") as log:
+                    log.write(json.dumps([number, answers[number]]) + "\n")
+                if STEPS[number][0] == "commit":
+                    break
+
+
+def wrong(folder: Path) -> list[str]:
+    """What is not as it should be when all steps were acknowledged."""
+    answers, found = done(folder), []
+    with Store.open(folder / "run") as store:
+        served = endpoint([], store=store)
+        for iteration in range(store.iteration):
+            batch = store.batch(iteration)
+            turns = pl.read_ipc_stream(io.BytesIO(traces.arrow(batch)))
+            trajectories = pl.DataFrame(batch.trajectories)
+            for row, info in trajectories.select("trajectory_id", "info").iter_rows():
+                texts = [told(served, tokens) for tokens in turns.filter(trajectory_id=row)["tokens"]]
+                found.append((json.loads(info)["session"], [text.removesuffix("<|im_end|>") for text in texts]))
+        expected = [(name, [answers[step] for step in steps]) for name, steps in SESSIONS]
+        aside = [
+            (one["session_id"], [entry["response"]["message"]["content"] for entry in one["entries"]])
+            for one in served.excluded()
+        ]
+        metrics = pl.DataFrame(store.metrics).filter(name="sessions.excluded")["value"].to_list()
+        checks = {
+            "stored": (found, expected),
+            "left out": (aside, [(SPOILED[0], [answers[step] for step in SPOILED[1]])]),
+            "open": (list(served._recorder.sessions), []),
+            "iterations": (store.iteration, 3),
+            "metrics": (metrics, [1.0, 1.0, 1.0]),
+            "verify": (store.verify(), []),
+        }
+    return [f"{name}: {seen}, expected {right}" for name, (seen, right) in checks.items() if seen != right]
+
+
+def forked(work) -> int:
+    """Work in a child; returns its exit status."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            work()
+            status = DONE
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def run(folder: Path, kills: list[int]) -> list[str]:
+    """Kill one process after the other, then let the last end; returns the places at which they were killed."""
+    folder.mkdir()
+    places = []
+    for at in kills:
+        status = forked(lambda at=at: live(folder, at))
+        assert status in (KILLED, DONE), status
+        if status == KILLED:
+            places.append((folder / "place").read_text())
+    assert forked(lambda: live(folder, 0)) == DONE
+
+    def check() -> None:
+        sys.stdout.write(json.dumps({"places": places, "wrong": wrong(folder)}) + "\n")
+
+    assert forked(check) == DONE
+    shutil.rmtree(folder)
+    return places
+
+
+def main(root: Path) -> None:
+    at, in_commits = 0, ("begin", "sync", "append", "flush", "close_iteration")
+    while True:
+        at += 1
+        places = run(root / str(at), [at])
+        if not places:
+            return
+        if "copied" in places[0] or places[0].endswith(in_commits):
+            run(root / f"{at} again", [at, 1 + at % 12])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
