@@ -12,6 +12,7 @@ from typing import Any, Literal
 from agentrl_core.collect.asking import Asking, Model
 from agentrl_core.collect.cut import Cut
 from agentrl_core.collect.episode import Episode, World
+from agentrl_core.collect.failures import Failures, is_wrong_call
 from agentrl_core.collect.flight import Flight, Gate, Landed, land
 from agentrl_core.collect.journal import (
     Journal,
@@ -33,10 +34,10 @@ from agentrl_core.collect.said import Said
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
-from agentrl_core.engine.base import Engine, Request, Sampling, Segment
+from agentrl_core.engine.base import Engine, Request, Sampling, Segment, check_request, checked_segment
 from agentrl_core.engine.chat import Chat
 from agentrl_core.env.base import TOOL_RESULT, Task
-from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.library import Library, Nothing
@@ -45,9 +46,6 @@ from agentrl_core.rollout.waiting import side_by_side
 
 _RETRIES = 3
 _FIRST_PAUSE = 0.1
-_MOST_FAILED = 0.2
-"""The share of the groups that may fail before the collection does."""
-_FIRST_GROUPS = 8
 _HELD = 1 << 21
 """Number of a member that nobody has, behind what is left over."""
 _EVALUATION = (1 << 63) - 1
@@ -144,10 +142,9 @@ class Conductor:
         self._agents = {name: number for number, name in enumerate(engines)}
         self._asked: dict[str, tuple[Engine, Request]] = {}
         self._numbers = 1 << 30
-        self._groups = self._done = 0
         self._numbers_of: dict[int, str] = {}
         """The group of a selection to which each group of the forest belongs."""
-        self._failed: list[Exception] = []
+        self._failures = Failures(program.title(), notices, self.progress, known)
         self._worlds_of: dict[str, str] = {}
         self._rooms = rooms(limits.branches, worlds) if shared is None else shared
         self._places: dict[str, Places] = {}
@@ -254,7 +251,7 @@ class Conductor:
         group = Group(self, task, size, key, place, mode=self._mode, fact_levels=self._facts)
         group.variant = variant
         self._numbers_of[place] = group.name
-        self._groups += 1
+        self._failures.groups += 1
         return group
 
     def _end(self, groups: Sequence[Group]) -> None:
@@ -262,8 +259,7 @@ class Conductor:
         left = self._journal.left_over()
         for group in groups:
             keep_left_over(self.forest, group.number, left.get(group.name, ()), len(self._engines))
-        if len(self._failed) > _MOST_FAILED * self._groups:
-            raise self._failed[0]
+        self._failures.end()
         self._say_what_was_missed()
 
     def _stop_all(self) -> None:
@@ -281,20 +277,9 @@ class Conductor:
             self._places[group.name] = places
             try:
                 await group.play(program)
-                self._done += 1
-            except (InvalidInputError, UnsupportedError):
-                raise  # a wrong call is wrong in every group
-            except Exception as error:
-                for branch in group.branches:
-                    branch.drop(f"the program failed: {type(error).__name__}: {error}")
-                self._failed.append(error)
-                if not self._done and len(self._failed) >= min(_FIRST_GROUPS, self._groups):
-                    raise
-                self._notices.once(
-                    f"program {type(error).__name__}",
-                    f"{self.program.title()} failed on group {group.name} (task {group.task.task_id!r}), which is left "
-                    f"out: {type(error).__name__}: {error}",
-                )
+                self._failures.done += 1
+            except Exception as error:  # noqa: BLE001 -- whatever a program raises
+                self._failures.take(group, error)
 
     def release(self, name: str, count: int) -> None:
         """Give back so many of the places of a group; one that another made has none of its own."""
@@ -417,6 +402,7 @@ class Conductor:
                 self._gate.count(name, recorded)
             self.said[group_of(name)].add(recorded, len(request.tokens))
             return recorded
+        check_request(request, engine.vocabulary_size)
         told = await self._gate.enter(name, request)
         self.progress.at_engine += 1
         self._asked[name] = engine, told
@@ -432,14 +418,12 @@ class Conductor:
         return segment
 
     async def _generate(self, engine: Engine, request: Request) -> Segment:
-        """Ask an engine; what it raises is asked again, a few times."""
+        """Ask an engine; a request that fails, or whose response cannot be used, is retried a few times."""
         for attempt in range(_RETRIES):
             try:
-                return await engine.generate(request)
-            except (InvalidInputError, UnsupportedError, MissingDependencyError):
-                raise
-            except Exception:
-                if attempt + 1 == _RETRIES:
+                return checked_segment(await engine.generate(request), request, engine.vocabulary_size)
+            except Exception as error:
+                if attempt + 1 == _RETRIES or is_wrong_call(error):
                     raise
                 self.progress.repairs += 1
                 await asyncio.sleep(_FIRST_PAUSE * 4**attempt)
