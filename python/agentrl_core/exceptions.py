@@ -15,6 +15,13 @@ class InvalidInputError(AgentRLError, ValueError):
     """An argument has a value, a length or a type that the call cannot take."""
 
 
+class DataError(InvalidInputError):
+    """Data from outside, an engine's response, an environment's outcome or a task, that cannot be used.
+
+    In a run it costs its group: a wrong call of a program (another `InvalidInputError`) ends the run.
+    """
+
+
 class RecipeError(InvalidInputError):
     """A recipe or one of its components is incomplete or has an option out of range."""
 
@@ -45,3 +52,7 @@ class MissingDependencyError(AgentRLError, ImportError):
 
 class InternalError(AgentRLError, RuntimeError):
     """A bug in agentrl_core: a panic of the core, caught at the border."""
+
+
+class AgentRLWarning(RuntimeWarning):
+    """Category of every warning of agentrl_core: the call goes on, but probably not as it was meant to."""

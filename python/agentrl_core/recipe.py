@@ -53,11 +53,7 @@ _REMEMBERING = ("select", "rollout", *_CREDIT, "replay")  # who may remember, in
 
 def _default(package: str, name: str) -> Callable[[], Any]:
     """A component with its default options, imported when the first recipe is made."""
-
-    def make() -> Any:
-        return getattr(importlib.import_module(f"agentrl_core.{package}"), name)()
-
-    return make
+    return lambda: cast("Any", getattr(importlib.import_module(f"agentrl_core.{package}"), name)())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,6 +354,7 @@ class Recipe:
         Raises:
             RecipeError: a column is missing, and the message has the call that adds it; or the stage has no loss.
         """
+        from agentrl_core.update.unlike import warn_of_sampling
         from agentrl_core.update.updates import Updates
 
         require_batch(batch)
@@ -366,6 +363,7 @@ class Recipe:
         for training in self.training(stage):
             refuse_missing(f"recipe {self.name!r}", training.needs, batch, stage)
         batch = with_old_logprobs(batch, self.old_logprob)
+        warn_of_sampling(self, batch, self.training(stage))
         recipe, states = self._of(batch), unpacked(batch.state)
         between = None
         if stage == "update" and (

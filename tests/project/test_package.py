@@ -17,7 +17,11 @@ from agentrl_core import _core, exceptions
 
 MOST_MODULES = 8
 HEAVY = ("matplotlib", "polars", "pyarrow", "ray", "reasoning_gym", "rich", "torch", "transformers", "vllm")
-ERRORS = [value for value in vars(exceptions).values() if isinstance(value, type) and issubclass(value, Exception)]
+ERRORS = [
+    value
+    for value in vars(exceptions).values()
+    if isinstance(value, type) and issubclass(value, Exception) and not issubclass(value, Warning)
+]
 
 
 def fresh(program: str) -> str:

@@ -70,10 +70,12 @@ pub(crate) fn tokens(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>>
     wide.iter().enumerate().map(narrow).collect()
 }
 
-/// Floats for one node: a float32 or float64 array, or a list.
+/// Floats for one node: a float32 or float64 array, or a list in which None is NaN.
 pub(crate) fn floats(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<f32>> {
     let wide = || values(value).map(|wide: Vec<f64>| wide.into_iter().map(|value| value as f32).collect());
-    let found = values(value).or_else(wide).or_else(|| value.extract().ok());
+    let known = |value: Option<f32>| value.unwrap_or(f32::NAN);
+    let listed = || value.extract().ok().map(|listed: Vec<Option<f32>>| listed.into_iter().map(known).collect());
+    let found = values(value).or_else(wide).or_else(listed);
     found.ok_or_else(|| unusable(name, value, "a list of floats or a one-dimensional float32 or float64 array"))
 }
 

@@ -111,6 +111,18 @@ impl Batch {
         self.computed(Level::NodeToken)
     }
 
+    /// How the tokens of each stored node were sampled, and whether its path shows images, as arrays by name.
+    fn sampled<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let found = released(py, || self.0.sampled())?;
+        let columns = PyDict::new(py);
+        columns.set_item("offsets", PyArray1::from_vec(py, found.offsets))?;
+        columns.set_item("temperature", PyArray1::from_vec(py, found.temperature))?;
+        columns.set_item("top_p", PyArray1::from_vec(py, found.top_p))?;
+        columns.set_item("top_k", PyArray1::from_vec(py, found.top_k))?;
+        columns.set_item("shows_images", PyArray1::from_vec(py, found.shows_images))?;
+        Ok(columns)
+    }
+
     #[getter]
     fn num_draws(&self) -> usize {
         self.0.num_draws()

@@ -180,6 +180,21 @@ impl Forest {
         self.with(py, |forest| forest.append(trajectory, node))
     }
 
+    /// Refuses an action that no forest stores.
+    #[staticmethod]
+    #[pyo3(signature = (tokens, *, logprobs, entropies=None))]
+    fn check_action(
+        tokens: &Bound<'_, PyAny>,
+        logprobs: &Bound<'_, PyAny>,
+        entropies: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let action = NewNode {
+            entropies: entropies.map(|value| floats("entropies", value)).transpose()?,
+            ..NewNode::action(self::tokens("tokens", tokens)?, floats("logprobs", logprobs)?)
+        };
+        action.check().map_err(to_python)
+    }
+
     #[pyo3(signature = (trajectory, *, reward=None, rewards=None, terminated=false, truncated=false, flags=0.into(),
         facts=None))]
     #[expect(clippy::too_many_arguments, reason = "the columns of a step, all by name")]

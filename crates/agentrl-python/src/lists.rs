@@ -71,7 +71,8 @@ impl<'py, T: Item> Lists<'py, T> {
     }
 }
 
-/// The numbers of Python's lists one after the other, as `int32`, `float32` or `uint8`: Python itself takes longer for each.
+/// The numbers of Python's lists one after the other, as `int32`, `float32` (None: NaN) or `uint8`: Python itself takes
+/// longer for each.
 #[pyfunction]
 pub(crate) fn flat_lists<'py>(
     py: Python<'py>,
@@ -94,6 +95,10 @@ where
     let mut made: Vec<T> = Vec::with_capacity(rows.iter().map(PyListMethods::len).sum());
     for (index, row) in rows.iter().enumerate() {
         for value in row.iter() {
+            if let (true, Some(missing)) = (value.is_none(), T::MISSING) {
+                made.push(missing);
+                continue;
+            }
             let number: PyResult<T> = value.extract();
             let wrong = |error: PyErr| invalid(format!("{name}[{index}] is no list of {dtype}: {}", error.value(py)));
             made.push(number.map_err(wrong)?);
@@ -126,7 +131,7 @@ fn from_arrow<T: Item>(name: &str, array: &ArrayRef) -> Result<(ScalarBuffer<T>,
             return Ok(without_nulls(bytes, offsets, array.nulls()));
         }
     };
-    if values.null_count() > 0 {
+    if values.null_count() > 0 && T::MISSING.is_none() {
         return Err(Error::invalid(format!(
             "{name} has {} missing values inside its rows; only a whole row may be missing",
             values.null_count()
@@ -167,6 +172,9 @@ pub(crate) trait Item: Element + ArrowNativeType {
     /// What an argument should be, for messages.
     const WANTED: &str;
 
+    /// What a missing value inside a row is; `None`: it is refused.
+    const MISSING: Option<Self> = None;
+
     /// The values of an Arrow array that has this type, or one that converts without loss of meaning.
     fn from_values(name: &str, values: &ArrayRef) -> Option<Result<ScalarBuffer<Self>>>;
 
@@ -205,12 +213,18 @@ impl Item for i32 {
 impl Item for f32 {
     const WANTED: &str = "lists of float32 or float64";
 
+    const MISSING: Option<Self> = Some(Self::NAN);
+
     fn from_values(_name: &str, values: &ArrayRef) -> Option<Result<ScalarBuffer<Self>>> {
+        let known = |value: Option<Self>| value.unwrap_or(Self::NAN);
         match values.data_type() {
-            DataType::Float32 => Some(Ok(values.as_primitive::<Float32Type>().values().clone())),
+            DataType::Float32 if values.null_count() == 0 => {
+                Some(Ok(values.as_primitive::<Float32Type>().values().clone()))
+            }
+            DataType::Float32 => Some(Ok(values.as_primitive::<Float32Type>().iter().map(known).collect())),
             DataType::Float64 => {
-                let values = values.as_primitive::<Float64Type>().values();
-                Some(Ok(values.iter().map(|&value| value as f32).collect()))
+                let values = values.as_primitive::<Float64Type>();
+                Some(Ok(values.iter().map(|value| known(value.map(|value| value as Self))).collect()))
             }
             DataType::Null => Some(Ok(ScalarBuffer::from(Vec::new()))),
             _ => None,

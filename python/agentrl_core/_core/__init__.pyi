@@ -103,7 +103,7 @@ class Forest:
         tokens: _Tokens,
         *,
         kind: str,
-        logprobs: Sequence[float] | NDArray[np.floating[Any]] | None = None,
+        logprobs: Sequence[float | None] | NDArray[np.floating[Any]] | None = None,
         entropies: Sequence[float] | NDArray[np.floating[Any]] | None = None,
         trainable: Sequence[int] | NDArray[np.bool_] | NDArray[np.uint8] | None = None,
         state: bytes | None = None,
@@ -117,6 +117,13 @@ class Forest:
         origin: int | None = None,
         blobs: list[bytes] | None = None,
     ) -> int: ...
+    @staticmethod
+    def check_action(
+        tokens: _Tokens,
+        *,
+        logprobs: Sequence[float | None] | NDArray[np.floating[Any]],
+        entropies: Sequence[float | None] | NDArray[np.floating[Any]] | None = None,
+    ) -> None: ...
     def step(
         self,
         trajectory: int,
@@ -282,6 +289,7 @@ class Batch:
     def step_columns(self) -> Table | None: ...
     @property
     def node_columns(self) -> Table | None: ...
+    def sampled(self) -> dict[str, NDArray[Any]]: ...
     @property
     def num_draws(self) -> int: ...
     @property

@@ -104,8 +104,9 @@ class GroupRelative(Normalisation, BatchComponent):
         group_by: comma-joined key columns whose values tell groups apart, such as `group_id,agent`; or `batch`: one
             group of all rows.
         scale_by: the same for the spread alone; empty: that of `group_by`.
-        voter: what votes once: `row`, `step`, `trajectory`, `group` (the mean of its rows), or each trained `token` (a
-            row counts as often as it has any). `step` on draws: a draw counts as often as it has steps.
+        voter: what votes once: `row`, `step`, `trajectory`, `episode` (an agent and its sub-agents together), `group`
+            (the mean of its rows), or each trained `token` (a row counts as often as it has any). `step` on draws: a
+            draw counts as often as it has steps.
         output: `row`: each row's own value is compared; `voter`: the mean of its voter is, and all its rows get that.
         coefficient: multiplies the result.
         shift: is added to it: above 0 what is as good as the others is still reinforced.
@@ -144,9 +145,9 @@ class GroupRelative(Normalisation, BatchComponent):
             not self.scale_by or self.scale in ("std", "mad", "range"), "scale_by", "choose scale std, mad or range"
         )
         self.require(
-            self.output == "row" or self.voter in ("step", "trajectory", "group"),
+            self.output == "row" or self.voter in ("step", "trajectory", "episode", "group"),
             "output",
-            'choose voter "step", "trajectory" or "group", whose rows share a value',
+            'choose voter "step", "trajectory", "episode" or "group", whose rows share a value',
         )
 
     def own_makes(self) -> Iterable[Column]:

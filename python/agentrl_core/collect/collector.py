@@ -39,16 +39,19 @@ from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.recorded_episode import World
 from agentrl_core.collect.run_state import Head, Known, keep_tokenizer
 from agentrl_core.collect.runner import Runner, Setting
+from agentrl_core.collect.task_digest import task_digest
 from agentrl_core.collect.validation import (
     check_ahead,
+    check_apart,
     check_concurrency,
+    check_cut,
     check_limits,
     check_parts,
     check_whole,
     checked_tasks,
     mixed_tasks,
 )
-from agentrl_core.collect.warn_once import Notices, say_missed, say_nothing_scored, say_unasked
+from agentrl_core.collect.warn_once import Notices, say_missed, say_nothing_drawn, say_unasked
 from agentrl_core.component.column import draw
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.component.state import split
@@ -102,8 +105,8 @@ class Collector:
         progress: called ten times a second with a `Progress`, in the thread that collects.
         models: whom programs ask for numbers (`Group.ask`), by the name of the column: functions from token paths to a
             number for each, such as a quality head. They run in a thread.
-        allow_changes: go on with a run whose store was made with another recipe, seed or group size, or whose engine
-            has other weights than the store says.
+        allow_changes: go on with a run whose store was made with another recipe, seed, group size or data set, or whose
+            engine has other weights than the store says.
 
     Raises:
         RecipeError: the recipe cannot run.
@@ -176,9 +179,7 @@ class Collector:
         self._listeners: list[Callable[[int, Mapping[str, Any]], object]] = []
         self._journals: dict[int, Journal] = {}
         self._notices = Notices()
-        if not isinstance(cut, Cut):
-            raise InvalidInputError(f"Collector: cut={cut!r}; give a collect.Cut, such as Cut(begun=2.0)")
-        cut.check(recipe, self.worlds, context_tokens=context_tokens, turn_limit=turn_limit)
+        check_cut(cut, recipe, self.worlds, staleness, context_tokens=context_tokens, turn_limit=turn_limit)
         self.cut = cut
         self._models = dict(models or {})
         self._allow_changes = allow_changes
@@ -217,6 +218,9 @@ class Collector:
         """
         check_whole("collect", tasks=tasks, group_size=group_size)
         self._run["group_size"] = group_size
+        if self.store is not None and "tasks" not in self._run:
+            with self._asking:
+                self._run["tasks"] = task_digest(self._task_pool().worlds)
         self._check_run()
         head = self._now()
         is_committed = self.store is not None and self.store.has_batch(head.iteration)
@@ -224,17 +228,16 @@ class Collector:
             head.check_weights(self.engines)
         if self._ahead is not None:
             self._ahead.begin(head, tasks, group_size)
-        if self.store is not None and is_committed:
-            batch = as_committed(self.store.batch(head.iteration))
-            return scores(self.recipe, batch, head.components)(batch)
-        batch = self._collected(head, tasks, group_size)
         if self.store is None:
-            return as_committed(batch)
-        batch = self.store.rebase(batch)
-        self.store.append(batch, iteration=head.iteration)
-        self.store.flush()
-        self._journals.pop(head.iteration, None)  # nobody asks it any more, and it holds all that was sampled
-        self._head = Head.of(self.store, tasks=self._tasks).carried(self.recipe, self._run, self._notices)
+            return as_committed(self._collected(head, tasks, group_size))
+        if is_committed:
+            batch = self.store.batch(head.iteration)
+        else:
+            batch = self.store.rebase(self._collected(head, tasks, group_size))
+            self.store.append(batch, iteration=head.iteration)
+            self.store.flush()
+            self._journals.pop(head.iteration, None)  # nobody asks it any more, and it holds all that was sampled
+            self._head = Head.of(self.store, tasks=self._tasks).carried(self.recipe, self._run, self._notices)
         # Chance in phase reward follows from ids, which the store gives: a restart scores what is stored, and so do we.
         batch = as_committed(batch)
         return scores(self.recipe, batch, head.components)(batch)
@@ -375,11 +378,9 @@ class Collector:
         """
         check_whole("evaluate", tasks=tasks, samples=samples)
         with self._asking:
-            chosen = [
-                (name, task)
-                for name, world in self.worlds.items()
-                for task in checked_tasks(world.environment, tasks, split)
-            ]
+            of = {name: checked_tasks(world.environment, tasks, split) for name, world in self.worlds.items()}
+        check_apart(of)
+        chosen = [(name, task) for name, each in of.items() for task in each]
         recipe = self.recipe.replace(rollout=Independent() if rollout is None else rollout)
         if self.store is None:
             batch = self._evaluated(chosen, recipe, samples, iteration=0)
@@ -457,9 +458,8 @@ class Collector:
         else:
             made = self._ahead.take(head.iteration, self.progress)
             batch = delivered(made.batch, self.recipe, head.components)
-        if made.drawn and not made.scored:
-            titles = ", ".join(world.title for world in self.worlds.values())
-            say_nothing_scored(self._notices, self.recipe, titles, made, head.iteration)
+        titles = ", ".join(world.title for world in self.worlds.values())
+        say_nothing_drawn(self._notices, self.recipe, titles, made, head.iteration)
         say_unasked(self._notices, journal)
         with_changes, self._tasks = batch._core.advance_tasks(head.tasks, dict(made.domains))
         give_back(with_changes.level_len("node_token"))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from agentrl_core.collect.batch_policy import Cut
 from agentrl_core.collect.concurrency import Places, Room, rooms
+from agentrl_core.collect.failures import Failures, is_wrong_call
 from agentrl_core.collect.journal import Journal, digest, group_of, keep_left_over, question
 from agentrl_core.collect.journal_codec import plain_value, read_segment, read_value, write_segment, write_value
 from agentrl_core.collect.library import Solved
@@ -23,10 +24,10 @@ from agentrl_core.collect.warn_once import Notices
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
-from agentrl_core.engine.base import Engine, Request, Sampling, Segment
+from agentrl_core.engine.base import Engine, Request, Sampling, Segment, check_request, checked_segment
 from agentrl_core.engine.chat import Chat
 from agentrl_core.env.base import TOOL_RESULT, Task
-from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.library import Library, Nothing
@@ -35,9 +36,6 @@ from agentrl_core.rollout.tasks import side_by_side
 
 _RETRIES = 3
 _FIRST_PAUSE = 0.1
-_MOST_FAILED = 0.2
-"""The share of the groups that may fail before the collection does."""
-_FIRST_GROUPS = 8
 _HELD = 1 << 21
 """Number of a member that nobody has, behind what is left over."""
 _EVALUATION = (1 << 63) - 1
@@ -134,10 +132,9 @@ class Conductor:
         self._agents = {name: number for number, name in enumerate(engines)}
         self._asked: dict[str, tuple[Engine, Request]] = {}
         self._numbers = 1 << 30
-        self._groups = self._done = 0
         self._numbers_of: dict[int, str] = {}
         """The group of a selection to which each group of the forest belongs."""
-        self._failed: list[Exception] = []
+        self._failures = Failures(program.title(), notices, self.progress, known)
         self._worlds_of: dict[str, str] = {}
         self._rooms = rooms(limits.branches, worlds) if shared is None else shared
         self._places: dict[str, Places] = {}
@@ -244,7 +241,7 @@ class Conductor:
         group = Group(self, task, size, key, place, mode=self._mode, fact_levels=self._facts)
         group.variant = variant
         self._numbers_of[place] = group.name
-        self._groups += 1
+        self._failures.groups += 1
         return group
 
     def _end(self, groups: Sequence[Group]) -> None:
@@ -252,8 +249,7 @@ class Conductor:
         left = self._journal.left_over()
         for group in groups:
             keep_left_over(self.forest, group.number, left.get(group.name, ()), len(self._engines))
-        if len(self._failed) > _MOST_FAILED * self._groups:
-            raise self._failed[0]
+        self._failures.end()
         self._say_what_was_missed()
 
     def _stop_all(self) -> None:
@@ -271,20 +267,9 @@ class Conductor:
             self._places[group.name] = places
             try:
                 await group.play(program)
-                self._done += 1
-            except (InvalidInputError, UnsupportedError):
-                raise  # a wrong call is wrong in every group
-            except Exception as error:
-                for branch in group.branches:
-                    branch.drop(f"the program failed: {type(error).__name__}: {error}")
-                self._failed.append(error)
-                if not self._done and len(self._failed) >= min(_FIRST_GROUPS, self._groups):
-                    raise
-                self._notices.once(
-                    f"program {type(error).__name__}",
-                    f"{self.program.title()} failed on group {group.name} (task {group.task.task_id!r}), which is left "
-                    f"out: {type(error).__name__}: {error}",
-                )
+                self._failures.done += 1
+            except Exception as error:  # noqa: BLE001 -- whatever a program raises
+                self._failures.take(group, error)
 
     def release(self, name: str, count: int) -> None:
         """Give back so many of the places of a group; one that another made has none of its own."""
@@ -407,6 +392,7 @@ class Conductor:
                 self._gate.count(name, recorded)
             self.said[group_of(name)].add(recorded, len(request.tokens))
             return recorded
+        check_request(request, engine.vocabulary_size)
         told = await self._gate.enter(name, request)
         self.progress.at_engine += 1
         self._asked[name] = engine, told
@@ -422,14 +408,12 @@ class Conductor:
         return segment
 
     async def _generate(self, engine: Engine, request: Request) -> Segment:
-        """Ask an engine; what it raises is asked again, a few times."""
+        """Ask an engine; a request that fails, or whose response cannot be used, is retried a few times."""
         for attempt in range(_RETRIES):
             try:
-                return await engine.generate(request)
-            except (InvalidInputError, UnsupportedError, MissingDependencyError):
-                raise
-            except Exception:
-                if attempt + 1 == _RETRIES:
+                return checked_segment(await engine.generate(request), request, engine.vocabulary_size)
+            except Exception as error:
+                if attempt + 1 == _RETRIES or is_wrong_call(error):
                     raise
                 self.progress.repairs += 1
                 await asyncio.sleep(_FIRST_PAUSE * 4**attempt)

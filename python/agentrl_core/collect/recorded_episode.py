@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.journal_codec import Begin, read_answer, read_begin, write_answer, write_begin
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.warn_once import Notices
-from agentrl_core.env.base import Context, Environment, Fact, Task
-from agentrl_core.env.episode import EpisodeError, Joint
+from agentrl_core.env.base import FORMAT_ERROR, Context, Environment, Fact, Task, was_cut
+from agentrl_core.env.episode import Answer, EpisodeError, Joint
 from agentrl_core.env.runtime.process_worker import Process
 from agentrl_core.env.runtime.ray_worker import Actor
 from agentrl_core.env.runtime.remote_worker import Hosts
@@ -164,7 +165,7 @@ class Episode:
     async def step(self, name: str, action: Any) -> Any:
         """Give it the next action; see `RunningEpisode`."""
         said = action if isinstance(action, str) else json.dumps(action, sort_keys=True)
-        asked = digest(said, str(len(self.moves)), str(self._seed))
+        asked = digest(said, str(len(self.moves)), str(self._seed), *_reasons(action))
         recorded = self._journal.find(name, asked, read_answer)
         if recorded is not None:
             self._drop()
@@ -281,7 +282,7 @@ class Episode:
         else:
             observation = checks.content(observation, "Episode.observation", remedy)
         contexts = checks.contexts(first.contexts, "Episode.contexts") if first.contexts else ()
-        begin = (observation, checks.state(first.state_key), first.tools, contexts)
+        begin = (observation, checks.state(first.state_key), checks.tools(first.tools), contexts)
         if self._begin is None:
             self._begin = begin
         self._compare("reset", _named(*self._begin[:2]), _named(*begin[:2]))
@@ -305,9 +306,11 @@ class Episode:
         """What a step gave, as it should be."""
         self._checks.step = step
         agents: Any = self._known[0]
-        if isinstance(agents, Joint):
-            return self._checks.joint(reply.outcome, reply.state_key, action, agents.of)
-        return self._checks.answer(reply.outcome, reply.state_key)
+        if not isinstance(agents, Joint):
+            return _without_mistake(action, self._checks.answer(reply.outcome, reply.state_key))
+        joint = self._checks.joint(reply.outcome, reply.state_key, action, agents.of)
+        of = {agent: _without_mistake(action.get(agent, ""), answer) for agent, answer in joint.of.items()}
+        return replace(joint, of=of)
 
     def _compare(self, place: str, before: Mapping[str, object], now: Mapping[str, object]) -> None:
         for name, old in before.items():
@@ -317,6 +320,21 @@ class Episode:
                     f"{name} of {place} was {shown(old)} and is {shown(now[name])} in the replay: environment "
                     f"{self._world.title} does not replay task {self._task.task_id!r} equally"
                 )
+
+
+def _reasons(action: str | Mapping[str, str]) -> list[str]:
+    """Why actions ended that the policy did not end itself, for the digest of what was asked."""
+    actions = {"": action} if isinstance(action, str) else action
+    reasons = {agent: getattr(each, "finish_reason", "stop") for agent, each in sorted(actions.items())}
+    return [f"{agent} {reason}" for agent, reason in reasons.items() if reason != "stop"]
+
+
+def _without_mistake(action: str, answer: Answer) -> Answer:
+    """The answer to an action that a limit cut, without `FORMAT_ERROR`: its form is no mistake of the policy."""
+    outcome = answer.outcome
+    if not (was_cut(action) and outcome.flags & FORMAT_ERROR):
+        return answer
+    return replace(answer, outcome=replace(outcome, flags=outcome.flags & ~FORMAT_ERROR))
 
 
 def _named(observation: object, state_key: object) -> dict[str, object]:

@@ -28,7 +28,7 @@ class Head:
     components: dict[str, State]
     """What the components remember."""
     run: dict[str, Any]
-    """Recipe, seed and size of groups that the last closed iteration was made with."""
+    """Recipe, seed, size of groups and digest of the tasks that the last closed iteration was made with."""
     versions: dict[str, int]
     """The version of each engine's weights when it was closed."""
     checkpoint: str | None
@@ -81,7 +81,7 @@ class Head:
         """Refuse to go on silently with another run.
 
         Raises:
-            InvalidInputError: recipe, seed or size of groups is another; it names the first difference.
+            InvalidInputError: recipe, seed, size of groups or data set is another; it names the first difference.
         """
         known = self.run.keys() & run.keys()
         kept, now = ({name: each[name] for name in known} for each in (self.run, run))

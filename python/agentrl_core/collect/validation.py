@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from numbers import Integral
+from typing import Any
 
+from agentrl_core.collect.batch_policy import Cut
 from agentrl_core.collect.recorded_episode import World
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine
 from agentrl_core.env.base import Environment, Split, Task
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.env.task_check import task_problems
+from agentrl_core.exceptions import DataError, InvalidInputError
 from agentrl_core.recipe import Recipe
 from agentrl_core.select.pool import Mixed
+from agentrl_core.update.unlike import warn_of_staleness
 
 
 def check_parts(engine: object, environment: object, recipe: object, store: object) -> None:
@@ -49,6 +53,15 @@ def check_ahead(engines: Mapping[str, Engine], staleness: object) -> None:
             )
 
 
+def check_cut(cut: object, recipe: Recipe, worlds: Mapping[str, World], staleness: int, **limits: Any) -> None:
+    """Refuse what is no cut, and what a cut does not go with; warn of a recipe that cannot see stale tokens."""
+    if not isinstance(cut, Cut):
+        raise InvalidInputError(f"Collector: cut={cut!r}; give a collect.Cut, such as Cut(begun=2.0)")
+    cut.check(recipe, worlds, **limits)
+    if staleness or not cut.waits_for_all:
+        warn_of_staleness(recipe)
+
+
 def check_concurrency(concurrency: object, worlds: Sequence[str]) -> None:
     """Refuse what is no number of branches, or none for each environment."""
     if not isinstance(concurrency, Mapping):
@@ -81,12 +94,9 @@ def check_whole(place: str, **numbers: object) -> None:
 def checked_tasks(environment: Environment, count: int, split: Split) -> Sequence[Task]:
     """Tasks of a split, which have to be tasks; of what is made on demand, the first."""
     tasks = environment.tasks(count, split=split)
-    for index, task in enumerate(tasks if isinstance(tasks, list) else tasks[:1]):
-        if not all(isinstance(getattr(task, name, None), str) for name in ("task_id", "question", "domain")):
-            raise InvalidInputError(
-                f"environment {type(environment).__name__}: tasks()[{index}] is {task!r}; give env.Task(task_id, "
-                "question, domain, payload), the first three of them texts"
-            )
+    problem = next(task_problems(tasks if isinstance(tasks, list) else tasks[:1]), None)
+    if problem is not None:
+        raise DataError(f"environment {type(environment).__name__}: tasks()[{problem[0]}] {problem[1]}")
     return tasks
 
 
@@ -94,6 +104,12 @@ def mixed_tasks(worlds: Mapping[str, World], count: int, asking: AbstractContext
     """The training tasks of several worlds, each with its world; `asking` is held where a world is asked for one."""
     with asking:
         tasks = {name: checked_tasks(world.environment, count, "train") for name, world in worlds.items()}
+    check_apart(tasks)
+    return Mixed(tasks, asking)
+
+
+def check_apart(tasks: Mapping[str, Sequence[Task]]) -> None:
+    """Refuse environments that have a task of the same id."""
     seen: dict[str, str] = {}
     for name, each in tasks.items() if len(tasks) > 1 else ():
         # What is made on demand is not made to be compared.
@@ -103,4 +119,3 @@ def mixed_tasks(worlds: Mapping[str, World], count: int, asking: AbstractContext
                     f"environments {seen[task.task_id]!r} and {name!r} both have a task {task.task_id!r}; give "
                     "tasks ids that name their environment"
                 )
-    return Mixed(tasks, asking)

@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from agentrl_core.collect.iteration import BROKEN
 from agentrl_core.component.controller import MISSED
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import AgentRLWarning, InvalidInputError
 
 if TYPE_CHECKING:
     from agentrl_core.collect.iteration import Made
@@ -22,10 +23,10 @@ class Notices:
         self._given: set[str] = set()
 
     def once(self, kind: str, message: str) -> None:
-        """Warn (`RuntimeWarning`), unless something of this kind was said before."""
+        """Warn (`AgentRLWarning`), unless something of this kind was reported before."""
         if kind not in self._given:
             self._given.add(kind)
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            warnings.warn(message, AgentRLWarning, stacklevel=2)
 
 
 def say_missed(notices: Notices, recipe: Recipe, components: Mapping[str, Any]) -> None:
@@ -52,8 +53,22 @@ def say_unasked(notices: Notices, journal: Journal) -> None:
         )
 
 
-def say_nothing_scored(notices: Notices, recipe: Recipe, titles: str, made: Made, iteration: int) -> None:
-    """Say that there is nothing to train on: an error where the environment is why."""
+def say_nothing_drawn(notices: Notices, recipe: Recipe, titles: str, made: Made, iteration: int) -> None:
+    """Report an iteration that has nothing to train on, each time: an error if the environment is why.
+
+    Raises:
+        InvalidInputError: the environment paid NaN in each draw.
+    """
+    if not made.batch.num_draws:
+        failed = int(made.batch.state.get(BROKEN, {}).get("failed", 0))
+        why = f"{recipe.admit.title()} admitted none of the {made.drawn} draws that were rolled out"
+        if not made.drawn:
+            why = f"{failed} trajectories failed, and none was left" if failed else "the program finished no trajectory"
+        warnings.warn(
+            f"iteration {iteration} has no draws, so that no update comes of it: {why}", AgentRLWarning, stacklevel=2
+        )
+    if not made.drawn or made.scored:
+        return
     found = f"none of the {made.drawn} draws of iteration {iteration} has a score"
     if not made.rewarded:
         raise InvalidInputError(

@@ -17,8 +17,8 @@ from agentrl_core.operators import keys
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
-Voter = Literal["row", "step", "trajectory", "token", "group"]
-"""What votes once in a statistic: every row, step, trajectory, trained token, or every group."""
+Voter = Literal["row", "step", "trajectory", "episode", "token", "group"]
+"""What votes once in a statistic: every row, step, trajectory, episode, trained token, or every group."""
 
 
 def sums(values: NDArray[Any], index: NDArray[np.uint32], length: int) -> NDArray[np.float64]:
@@ -97,6 +97,10 @@ class Rows:
         flags: NDArray[np.bool_] = column != 0
         return flags & ~np.isnan(column) if column.dtype.kind == "f" else flags
 
+    def is_known(self, name: str) -> NDArray[np.bool_]:
+        """Whether a column has a value: `success` of a trajectory that nothing judged has none."""
+        return np.isfinite(self.values(name))
+
     def flagged(self, names: str) -> NDArray[np.bool_]:
         """Whether a draw has a row with one of a comma-joined list of flags, `bool[draws]`."""
         flags = np.logical_or.reduce([self.flags(name) for name in key_columns(names)])
@@ -153,8 +157,8 @@ class Rows:
 
     def voters(self, voter: Voter) -> NDArray[np.uint32] | None:
         """Ids of the rows that share a vote; None where every row has its own."""
-        if voter == "group":
-            return self.batch.keys("group_id", self.level)
+        if voter in ("group", "episode"):
+            return self.batch.keys(f"{voter}_id", self.level)
         if voter == "trajectory" and self.level != "draw":
             return keys.dense(self.draws)
         return keys.dense(self.within("step")) if voter == "step" and self.level == "token" else None

@@ -257,6 +257,7 @@ class Forest:
             kind: `prompt`, `action` (sampled by the policy), `observation`, or `injected` (context that was not
                 sampled).
             logprobs: behaviour log-prob of each token, in nats, of the distribution really sampled from; actions only.
+                That of a token with `trainable` 0 is never read: it may be anything, None and NaN too.
             entropies: entropy of that distribution at each token, in nats.
             trainable: 0/1 for each token of an action; None: all of them.
             state: what the environment's state is known by, hashed into the 128-bit key of the next step; None: the
@@ -272,8 +273,8 @@ class Forest:
             blobs: images and the like that belong to the tokens, by the hash that `add_blob` returned.
 
         Raises:
-            InvalidInputError: an array has another length than `tokens`, a log-prob is NaN or positive, an action is
-                empty, the trajectory has ended. Nothing is stored then.
+            InvalidInputError: an array has another length than `tokens`, the log-prob of a trained token is NaN or
+                positive, an action is empty, the trajectory has ended. Nothing is stored then.
             NotFoundError: no such trajectory.
         """
         return self._core.append(

@@ -127,7 +127,8 @@ def ingest(
         trajectories: handle of each turn's trajectory, `int64[turns]`; turns of one trajectory are in their order.
         prompts: token ids of each turn's whole context; see `Lists` for what a column of lists may be.
         outputs: token ids sampled behind it, at least one.
-        logprobs: behaviour log-prob of each sampled token, nats; an empty row where they are not known.
+        logprobs: behaviour log-prob of each sampled token, nats; an empty row if they are not known. That of a token
+            with `trainable` 0 is never read: it may be anything, None and NaN too.
         entropies: entropy of the distribution sampled from at each token, nats.
         trainable: 0/1 for each sampled token; an empty row means all of them.
         state: what the environment's state is known by, bytes or text, hashed to `steps.state_key`; an empty row
@@ -154,8 +155,8 @@ def ingest(
 
     Raises:
         InvalidInputError: a turn without context or output, one that was stored already, arrays of different
-            lengths, a log-prob that is NaN or positive, a trajectory that has ended. The message names turn,
-            trajectory, argument and value, and nothing of the call is stored.
+            lengths, the log-prob of a trained token that is NaN or positive, a trajectory that has ended. The message
+            names turn, trajectory, argument and value, and nothing of the call is stored.
         NotFoundError: no such trajectory.
 
     Example:
@@ -485,6 +486,8 @@ def _lists(values: Any, name: str, code: str) -> Any:
 def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
     """Flat values of the type that the core reads, in memory that it may look at."""
     if dtype is np.float32:
+        if values.dtype == np.object_:  # None is NaN, as in lists
+            values = np.array([np.nan if value is None else value for value in values.tolist()])
         found = columns.numbers(values, name).astype(np.float32, copy=False)
     elif values.dtype == np.bool_:
         found = values.astype(dtype)

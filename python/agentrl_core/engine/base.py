@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import _core
 from agentrl_core.engine.entropy_temperature import EntropyTemperature
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import DataError, InvalidInputError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -153,7 +154,7 @@ class Segment:
             computed for another request; None where the engine cannot say.
 
     Raises:
-        InvalidInputError: no log-probabilities, or not one of each for each token; no tokens where nothing was aborted.
+        DataError: no log-probabilities, or not one of each for each token; no tokens where nothing was aborted.
     """
 
     tokens: NDArray[np.int32]
@@ -167,21 +168,15 @@ class Segment:
 
     def __post_init__(self) -> None:
         if self.logprobs is None:
-            raise InvalidInputError(
-                "Segment: logprobs is None; give the log-probability of every token that was sampled"
-            )
+            raise DataError("Segment: logprobs is None; give the log-probability of every token that was sampled")
         count = len(self.tokens)
         for name, numbers in (("logprobs", self.logprobs), ("entropies", self.entropies)):
             if numbers is not None and len(numbers) != count:
-                raise InvalidInputError(
-                    f"Segment: there are {len(numbers)} {name} of {count} tokens; give one for each"
-                )
+                raise DataError(f"Segment: there are {len(numbers)} {name} of {count} tokens; give one for each")
         if self.finish_reason not in ("stop", "length", "abort"):
-            raise InvalidInputError(
-                f"Segment: finish_reason is {self.finish_reason!r}; give 'stop', 'length' or 'abort'"
-            )
+            raise DataError(f"Segment: finish_reason is {self.finish_reason!r}; give 'stop', 'length' or 'abort'")
         if not count and self.finish_reason != "abort":
-            raise InvalidInputError(
+            raise DataError(
                 f"Segment: it has no tokens, but its finish_reason is {self.finish_reason!r}; "
                 "only an aborted segment may be empty"
             )
@@ -336,7 +331,92 @@ def check_request(request: object, vocabulary_size: int) -> None:
     smallest, largest = int(request.tokens.min()), int(request.tokens.max())
     if smallest < 0 or largest >= vocabulary_size:
         wrong = smallest if smallest < 0 else largest
-        raise InvalidInputError(
+        raise DataError(
             f"generate: the request holds token {wrong}, outside the vocabulary of {vocabulary_size} tokens; "
             f"make its tokens with this engine's chat"
         )
+
+
+def checked_segment(segment: object, request: Request, vocabulary_size: int) -> Segment:
+    """Return an engine's response to a request as the forest stores it: `int32` tokens and `float32` numbers.
+
+    Args:
+        segment: what the engine returned.
+        request: what it was asked.
+        vocabulary_size: of the engine's model.
+
+    Raises:
+        DataError: it is no segment, or holds a value that no forest or journal stores; it names the value.
+    """
+    if not isinstance(segment, Segment):
+        raise DataError(f"generate: the engine returned {segment!r:.60}; return an engine.Segment")
+    tokens = _array("tokens", segment.tokens, "iu")
+    most = request.sampling.max_tokens
+    if len(tokens) > most:
+        raise DataError(f"Segment: it has {len(tokens)} tokens, and the request takes at most {most}; end it there")
+    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary_size:
+        wrong = int(tokens.min()) if tokens.min() < 0 else int(tokens.max())
+        raise DataError(
+            f"Segment: tokens has {wrong}, outside the vocabulary of {vocabulary_size} tokens; return the ids that the "
+            "model sampled"
+        )
+    logprobs = _array("logprobs", segment.logprobs, "f")
+    entropies = None if segment.entropies is None else _array("entropies", segment.entropies, "f")
+    whole = {"policy_version": segment.policy_version, "seed": segment.seed, "cached_tokens": segment.cached_tokens}
+    for name, value in whole.items():
+        largest = len(request.tokens) if name == "cached_tokens" else (1 << 63) - 1
+        if value is None and name == "cached_tokens":
+            continue
+        if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) <= largest:
+            raise DataError(f"Segment: {name} is {value!r}; give a whole number from 0 to {largest}")
+    if len(tokens):
+        try:
+            _core.Forest.check_action(tokens, logprobs=logprobs, entropies=entropies)
+        except InvalidInputError as error:
+            raise DataError(f"Segment: {error}") from None
+    return replace(
+        segment,
+        tokens=tokens,
+        logprobs=logprobs,
+        entropies=entropies,
+        policy_version=int(segment.policy_version),
+        seed=int(segment.seed),
+        top=None if segment.top is None else _checked_top(segment.top, len(tokens), vocabulary_size),
+    )
+
+
+def _checked_top(top: object, count: int, vocabulary_size: int) -> Top:
+    if not isinstance(top, Top):
+        raise DataError(f"Segment: top is {top!r:.60}; give an engine.Top, or None")
+    tokens = _array("top.tokens", top.tokens, "iu", dimensions=2)
+    logprobs = _array("top.logprobs", top.logprobs, "f", dimensions=2)
+    if tokens.shape != logprobs.shape or len(tokens) != count:
+        raise DataError(
+            f"Segment: top has tokens of shape {tokens.shape} and log-probs of shape {logprobs.shape} for {count} "
+            "tokens; give a row for each token, as long in both"
+        )
+    if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary_size:
+        raise DataError(f"Segment: top.tokens holds an id outside the vocabulary of {vocabulary_size} tokens")
+    if np.isnan(logprobs).any() or (logprobs == np.inf).any():
+        raise DataError("Segment: top.logprobs holds NaN or infinity; give -inf for what was not kept")
+    return Top(tokens, logprobs)
+
+
+def _array(name: str, values: object, kinds: str, dimensions: int = 1) -> NDArray[Any]:
+    """The values as `int32` or `float32`, if they are numbers of these kinds that fit."""
+    try:
+        found = np.asarray(values)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or found.ndim != dimensions or (found.dtype.kind not in kinds and found.size):
+        shown = " ".join(repr(values).split())
+        raise DataError(
+            f"Segment: {name} is {shown:.60} ({type(values).__name__}); give an array of "
+            f"{'whole numbers' if kinds == 'iu' else 'floats'} with {dimensions} dimension{'s' * (dimensions > 1)}"
+        )
+    if kinds == "iu":
+        if found.size and not -(1 << 31) <= int(found.min()) <= int(found.max()) < 1 << 31:
+            raise DataError(f"Segment: {name} holds a number that does not fit 32 bits; return token ids")
+        return found.astype(np.int32, copy=False)
+    with np.errstate(over="ignore"):  # what is too large is infinite then, and refused
+        return found.astype(np.float32, copy=False)

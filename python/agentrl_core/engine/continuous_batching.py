@@ -17,7 +17,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.engine.base import Request, Segment, aborted, check_request
-from agentrl_core.exceptions import EngineError, InvalidInputError
+from agentrl_core.engine.weights import check_version
+from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,6 +68,7 @@ class Stepping(ABC):
     - `_step()`: one more token for every request that runs;
     - `_end(numbers)`: the segments of requests that shall not go on, as aborted ones;
     - `_forget()`: drops all requests, after a step that failed;
+    - `_check_weights(model)`: refuses weights that do not fit, before anything is ended, in the thread of the caller;
     - `_replace(model)`: takes weights while nothing runs;
     - `_release()`: gives memory back, once, behind the last step;
     - `_check(request)`: refuses what it cannot take, in the thread of the one who asks;
@@ -128,10 +130,14 @@ class Stepping(ABC):
     def update_weights(self, model: nn.Module, version: int) -> None:
         """Sample from `model`'s weights from now on and stamp segments with `version`.
 
-        It happens between two steps; segments that are being generated end as aborted, under the old version.
+        It happens between two steps; segments that are being generated end as aborted, under the old version. Weights
+        are compared first: where they do not fit, nothing is changed or ended. Names may have the prefixes of wrappers
+        (`module.`, `_orig_mod.`, those of PEFT if its adapters are merged).
 
         Raises:
-            InvalidInputError: the model does not fit; the engine is closed.
+            InvalidInputError: names or shapes are not those of the engine, a weight is not finite, adapters are not
+                merged; the version is no whole number; the engine is closed.
+            EngineError: taking them failed.
         """
 
         def replace() -> None:
@@ -139,12 +145,19 @@ class Stepping(ABC):
             self.policy_version = version
 
         self._check_open("update_weights")
+        check_version(version)
+        self._check_weights(model)
         work = _Work(replace, threading.Event())
         with self._lock:
             self._check_open("update_weights")
             self._start()
             self._mail.put(work)
         work.done.wait()
+        if isinstance(work.error, Exception) and not isinstance(work.error, AgentRLError):
+            raise EngineError(
+                f"update_weights: {type(self).__name__} did not take the weights: {type(work.error).__name__}: "
+                f"{work.error}; its version is still {self.policy_version}: update it again, or make another engine"
+            ) from work.error
         if work.error is not None:
             raise work.error
 
@@ -163,6 +176,9 @@ class Stepping(ABC):
 
     @abstractmethod
     def _check(self, request: Request) -> None: ...
+
+    @abstractmethod
+    def _check_weights(self, model: nn.Module) -> None: ...
 
     @abstractmethod
     def _begin(self, newcomers: Mapping[int, Request]) -> Mapping[int, Segment]: ...

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl_core._util.ray_cluster import connected
 from agentrl_core.engine.base import Engine, Request, Segment, aborted, check_request
 from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.weights import check_version, plain_name, state_of
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class RayActor:
             EngineError: the actor died.
         """
         self._check_open("update_weights")
+        check_version(version)
         weights = self._ray.put(_packed(model)), version
         self._wait(self._actor.update_weights.remote(*weights))
         # A new actor gets these.
@@ -195,7 +197,7 @@ def _packed(model: nn.Module) -> Packed:
     """The weights of a model, to be sent."""
     import torch
 
-    parameters = {name for name, _ in model.named_parameters()}
+    parameters = {plain_name(name) for name, _ in model.named_parameters()}
     return [
         (
             name,
@@ -204,7 +206,7 @@ def _packed(model: nn.Module) -> Packed:
             tuple(tensor.shape),
             name in parameters,
         )
-        for name, tensor in model.state_dict().items()
+        for name, tensor in state_of(model).items()
     ]
 
 

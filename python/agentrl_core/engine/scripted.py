@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.engine.base import Request, Segment, aborted, check_request
 from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.weights import check_version
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class Scripted:
     def update_weights(self, model: nn.Module, version: int) -> None:  # noqa: ARG002 -- the protocol's argument
         """Stamp segments with `version` from now on; delayed ones end as aborted."""
         self._check_open("update_weights")
+        check_version(version)
         self._abort(lambda _: True)
         self.policy_version = version
 

@@ -15,6 +15,7 @@ from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.continuous_batching import Stepping
 from agentrl_core.engine.prefix_cache import KeptCache
 from agentrl_core.engine.running_batch import Rows
+from agentrl_core.engine.weights import check_weights, layout_of, plain_name, state_of, unwrapped
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -135,14 +136,18 @@ class Transformers(Stepping):
     def _forget(self) -> None:
         self._batches = []
 
+    def _check_weights(self, model: nn.Module) -> None:
+        if unwrapped(model) is not self.model:
+            layout = layout_of(self.model)
+            check_weights(state_of(model, layout), layout)
+
     def _replace(self, model: nn.Module) -> None:
         self._weights = ()
-        if model is self.model:
+        if unwrapped(model) is self.model:
             return
-        try:
-            self.model.load_state_dict(model.state_dict())
-        except RuntimeError as error:
-            raise InvalidInputError(f"update_weights: the model does not fit this engine's: {error}") from error
+        state = state_of(model, layout_of(self.model))
+        own = self.model.state_dict()
+        self.model.load_state_dict({name: state.get(plain_name(name), tensor) for name, tensor in own.items()})
         self.shares_parameters = False
 
     def _release(self) -> None:

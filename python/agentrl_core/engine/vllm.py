@@ -17,6 +17,7 @@ from agentrl_core.engine.continuous_batching import Stepping
 from agentrl_core.engine.vllm_output import PROCESSED
 from agentrl_core.engine.vllm_temperature import ARGUMENT, PROCESSOR
 from agentrl_core.engine.vllm_worker import replace_weights
+from agentrl_core.engine.weights import Layout, check_weights, layout_of_config, parameters_of
 from agentrl_core.exceptions import EngineError, InvalidInputError, MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ class Vllm(Stepping):
             "logprobs_mode": PROCESSED,
             "use_tqdm_on_load": False,
         }
+        self._path, self._trusts_code = str(path), bool(options.get("trust_remote_code"))
+        self._layout: Layout | None = None
+        """Names and shapes of the checkpoint, once they are asked for; empty: they are not known."""
         self._has_rule = options.get("speculative_config") is None
         if self._has_rule:
             options["logits_processors"] = [*(options.get("logits_processors") or ()), PROCESSOR]
@@ -160,9 +164,16 @@ class Vllm(Stepping):
         self._requests = {}
         self._llm.llm_engine.abort_request(names, internal=True)
 
+    def _check_weights(self, model: nn.Module) -> None:
+        if self._layout is None:
+            # vLLM fuses and renames what it loads, so the names are those of the checkpoint.
+            trusted = {"trust_remote_code": True} if self._trusts_code else {}
+            self._layout = layout_of_config(self._path, **trusted) or {}
+        check_weights(parameters_of(model), self._layout or None)
+
     def _replace(self, model: nn.Module) -> None:
         # Parameters, not the state dict: tied weights appear once, as in a checkpoint.
-        weights = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
+        weights = list(parameters_of(model).items())
         self._llm.collective_rpc(replace_weights, args=(weights,))
         # Keys and values under the old weights must not serve the new ones.
         if not self._llm.reset_prefix_cache():

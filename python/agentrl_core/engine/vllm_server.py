@@ -21,6 +21,7 @@ from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted, check_request
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.vllm_api import Server
+from agentrl_core.engine.weights import check_version, check_weights, is_adapted, state_of, unwrapped
 from agentrl_core.exceptions import (
     AgentRLError,
     EngineError,
@@ -198,16 +199,22 @@ class VllmServer:
             raise InvalidInputError(
                 "update_weights: this VllmServer has no folder; give it folder=, which trainer and servers share"
             )
-        given: Any = model
+        check_version(version)
+        given: Any = unwrapped(model)
         if not hasattr(given, "save_pretrained"):
             raise InvalidInputError(
                 f"update_weights: a {type(model).__name__} has no save_pretrained; give the model of Hugging Face"
             )
+        weights = state_of(given)
+        check_weights(weights, None)
+        options = {}
+        if is_adapted(given):  # which saves its adapters alone
+            given, options = given.get_base_model(), {"state_dict": weights}
         for unfinished in self._folder.glob(f".*{UNFINISHED}"):
             shutil.rmtree(unfinished, ignore_errors=True)
         path = self._folder / f"version-{version}"
         part = new_folder(path)
-        given.save_pretrained(part)
+        given.save_pretrained(part, **options)
         shutil.rmtree(path, ignore_errors=True)
         part.rename(path)
         before = self._folder / f"version-{self.policy_version}"

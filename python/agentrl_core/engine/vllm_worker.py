@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentrl_core.engine.weights import layout_of_folder
+
 if TYPE_CHECKING:
     import torch
 
@@ -17,9 +19,10 @@ class VllmWorker:
             --worker-extension-cls agentrl_core.engine.vllm_worker.VllmWorker
 
     vLLM mixes it into its own worker; `VllmServer.update_weights` calls it there. vLLM's own `reload_weights` does the
-    work. What this adds is that a folder that the server does not see is refused before anything is touched, and that a
-    head tied to the embedding is taken too: on a CPU vLLM computes with a packed copy of it, which `reload_weights`
-    forgets (seen in vLLM 0.32: log-probabilities off by 0.9).
+    work. What this adds is that a folder that the server does not see, or that holds other names or shapes than the
+    one it was started with, is refused before anything is touched, and that a head tied to the embedding is taken too:
+    on a CPU vLLM computes with a packed copy of it, which `reload_weights` forgets (seen in vLLM 0.32:
+    log-probabilities off by 0.9).
 
     Example:
         >>> from agentrl_core.engine.vllm_worker import VllmWorker
@@ -31,6 +34,11 @@ class VllmWorker:
         """Take the weights of a checkpoint in Hugging Face's format; what is wrong, since an error ends the server."""
         if not Path(folder, "config.json").is_file():
             return f"sees no checkpoint at {folder}"
+        served = Path(str(getattr(getattr(self, "model_config", None), "model", "")))
+        before, now = (layout_of_folder(path) if path.is_dir() else None for path in (served, Path(folder)))
+        if before is not None and now is not None and before != now:
+            name = min(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+            return f"serves {name!r} of shape {before.get(name)}, and the checkpoint at {folder} has {now.get(name)}"
         replace_weights(self, weights_path=folder)
         return None
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         FORMAT_ERROR,
         TOOL_ERROR,
         TOOL_RESULT,
+        Action,
         Content,
         Context,
         Environment,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _HOME = {
     **dict.fromkeys(
         (
+            "Action",
             "Content",
             "Context",
             "Environment",
@@ -88,6 +90,7 @@ __all__ = [
     "MCP",
     "TOOL_ERROR",
     "TOOL_RESULT",
+    "Action",
     "Agents",
     "Calculator",
     "Content",

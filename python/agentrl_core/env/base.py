@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypedDict
 
 from agentrl_core.data.codes import StepFlag
 from agentrl_core.env.image import Image
@@ -96,6 +96,45 @@ class Context:
     state_key: bytes | str = b""
 
 
+class Action(str):
+    """The text of an action, without its stop token, and why it ended: what an episode's `step` gets.
+
+    It is a text like any other. An action that `Sampling.max_tokens` or the context cut has `finish_reason` "length":
+    its end is missing by the collector's own limit, which is no mistake of the policy. So an environment that charges
+    for malformed actions looks at it first; `FORMAT_ERROR` of such an action is taken out of the outcome's flags.
+
+    Args:
+        text: the action.
+        finish_reason: `stop`: the policy ended it (or a program wrote it); `length`: a limit cut it; `abort`: its
+            generation was ended.
+
+    Example:
+        >>> from agentrl_core.env import Action
+        >>> action = Action("the answer is 12", finish_reason="length")
+        >>> action.startswith("the"), action.finish_reason
+        (True, 'length')
+    """
+
+    __slots__ = ("finish_reason",)
+
+    finish_reason: Literal["stop", "length", "abort"]
+
+    def __new__(cls, text: str = "", finish_reason: Literal["stop", "length", "abort"] = "stop") -> Self:
+        """Make it of a text."""
+        action = super().__new__(cls, text)
+        action.finish_reason = finish_reason
+        return action
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        """Of its pickle, as it goes to a process."""
+        return str(self), self.finish_reason
+
+
+def was_cut(action: str) -> bool:
+    """Whether a limit cut an action, so that its end is missing."""
+    return getattr(action, "finish_reason", "stop") == "length"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one action gave: the next observation, or the end of the episode.
@@ -151,7 +190,7 @@ class Episode(Protocol):
         ...
 
     def step(self, action: str) -> Outcome:
-        """Give the text of an action, without its stop token, to the environment."""
+        """Give the text of an action, without its stop token, to the environment; see `Action` for why it ended."""
         ...
 
     def state_key(self) -> bytes:

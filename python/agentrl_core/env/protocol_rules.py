@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from agentrl_core.env.base import Content, Environment, Fact, Outcome, Task
 from agentrl_core.env.image import is_said
+from agentrl_core.env.task_check import is_unicode, task_problems
 
 _RUNS = ("inline", "thread", "process", "ray")
 _ROLES = ("system", "user", "assistant", "tool")
@@ -59,12 +62,7 @@ def of_tasks(tasks: object, count: int) -> list[str]:
         return [f"tasks({count}) gives {_short(tasks)}; give a list of Task"]
     if len(tasks) != count:
         return [f"tasks({count}) gives {len(tasks)} tasks; give {count}"]
-    return [
-        f"{name} of a task is {getattr(task, name)!r}; give a text"
-        for task in tasks
-        for name in ("task_id", "question", "domain")
-        if not isinstance(getattr(task, name), str)
-    ]
+    return [f"tasks({count})[{place}] {problem}" for place, problem in task_problems(tasks)]
 
 
 def of_payloads(environment: Any, tasks: Sequence[Task]) -> list[str]:
@@ -91,12 +89,19 @@ def of_payloads(environment: Any, tasks: Sequence[Task]) -> list[str]:
 def of_observation(observation: object, place: str) -> list[str]:
     """A text, a message, or some messages."""
     if isinstance(observation, str):
-        return []
+        return _of_text(observation, f"{place}: the observation")
     messages = [observation] if isinstance(observation, Mapping) else observation
     if not isinstance(messages, Sequence) or not messages:
         return [f"{place}: the observation is {_short(observation)}; give a text or messages"]
     roles = ", ".join(_ROLES)
-    return [
+    texts = [
+        part
+        for message in messages
+        if isinstance(message, Mapping) and is_said(content := message.get("content"))
+        for part in ([content] if isinstance(content, str) else content)
+        if isinstance(part, str)
+    ]
+    return [line for text in texts for line in _of_text(text, f"{place}: a message of the observation")] + [
         f"{place}: a message of the observation is {_short(message)}; give a dict with one of the roles {roles}"
         for message in messages
         if not (
@@ -105,6 +110,11 @@ def of_observation(observation: object, place: str) -> list[str]:
             and (is_said(message.get("content")) or "tool_calls" in message)
         )
     ]
+
+
+def _of_text(text: str, what: str) -> list[str]:
+    """Half a character cannot be written down."""
+    return [] if is_unicode(text) else [f"{what} is {_short(text)}, which is not Unicode; a surrogate stands alone"]
 
 
 def of_tools(episode: Any) -> list[str]:
@@ -137,6 +147,10 @@ def of_outcome(outcome: Any, place: str, facts: Mapping[str, Fact]) -> list[str]
         value = getattr(outcome, name)
         if not isinstance(value, kind):
             lines.append(f"{place}: {name} is {_short(value)}; give {wanted}")
+    if isinstance(outcome.reward, int | float) and not _fits(outcome.reward):
+        lines.append(f"{place}: reward is {outcome.reward!r}; give a number that fits 32 bits, None, or NaN")
+    if isinstance(outcome.flags, int) and not 0 <= outcome.flags < 1 << 32:
+        lines.append(f"{place}: flags is {outcome.flags!r}; give an integer from 0 to 2^32 - 1")
     if isinstance(outcome.info, Mapping) and not _is_json(outcome.info):
         lines.append(f"{place}: info {_short(outcome.info)} is not JSON; give plain values")
     if isinstance(outcome.facts, Mapping):
@@ -152,6 +166,10 @@ def _of_facts(said: Mapping[str, object], place: str, facts: Mapping[str, Fact])
         elif facts[name].kind == "number":
             if isinstance(value, bool) or not isinstance(value, int | float):
                 lines.append(f"{place}: fact {name!r} is {value!r} and declared a number; give a number")
+            elif not _fits(value):
+                lines.append(f"{place}: fact {name!r} is {value!r}; give a number that fits 32 bits, or NaN")
+        elif isinstance(value, str) and not is_unicode(value):
+            lines += _of_text(value, f"{place}: fact {name!r}")
         elif not isinstance(value, str | bytes):
             lines.append(f"{place}: fact {name!r} is {value!r} and declared a key; give a text or bytes")
     return lines
@@ -194,10 +212,18 @@ def _equal(one: object, other: object) -> bool:
     return type(one) is type(other) and one == other
 
 
+def _fits(number: float) -> bool:
+    """Whether a number is NaN, or finite with 32 bits."""
+    try:
+        return not abs(float(number)) > float(np.finfo(np.float32).max)
+    except OverflowError:
+        return False
+
+
 def _is_json(value: object) -> bool:
     try:
         json.dumps(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return False
     return True
 

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from agentrl_core.env.base import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Split, Task, Tool
+from agentrl_core.env.base import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Split, Task, Tool, was_cut
 from agentrl_core.env.calculator import Calculator
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
@@ -64,8 +64,8 @@ class ReasoningGym:
     Partial credit of the scorers is kept in `info["score"]` and as the fact `points` only. The other facts of an
     episode: `answer`, the text that was answered; `answer_parsed`, 1 where there is one, and `answer_cluster`, a number
     that equal answers share; `tool_calls`, how many calls a tool answered; `reward.format`, the share of actions in one
-    of the two forms; `reward.correct` and `reward.answer`, the verdict. Of a step: `tool`, the name of the tool that it
-    called, and `executed`, 1 where that did not fail.
+    of the two forms, or cut by a limit; `reward.correct` and `reward.answer`, the verdict. Of a step: `tool`, the name
+    of the tool that it called, and `executed`, 1 where that did not fail.
 
     A call that fails is answered with `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form
     is answered with `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that
@@ -230,7 +230,7 @@ class ReasoningGymEpisode:
         self._turns += 1
         match = _ACTION.search(action)
         kind, text = match.groups() if match else ("", "")
-        self._formed += bool(kind)
+        self._formed += bool(kind) or was_cut(action)
         if kind == "answer":
             self._over = True
             score = self._score(text.strip())

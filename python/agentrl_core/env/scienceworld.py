@@ -26,7 +26,7 @@ class ScienceWorld:
     `<action>…</action>`; the reward is what the score rose, as a part of 1 (less than 0 where the task was failed for
     good), success a full score. A command that is not understood is flagged FORMAT_ERROR.
 
-    Facts: `score` (of 1), `command`, `admissible` (how many commands there are now: often hundreds). The state is the
+    Facts: `points` (of 1), `command`, `admissible` (how many commands there are now: often hundreds). The state is the
     task, the room and what is carried.
 
     Each running episode has a simulator of its own, a Java process that the next episode takes over when this one is

@@ -70,8 +70,8 @@ class TextWorld:
     game, alone or in `<action>…</action>`. Commands that change nothing and are not admissible are flagged
     FORMAT_ERROR.
 
-    Facts: `score` (the game's, divided by its highest), `command`, `admissible` (how many commands the game takes now).
-    The state is the goal, the room as it looks, what is carried and the admissible commands.
+    Facts: `points` (the game's, divided by its highest), `command`, `admissible` (how many commands the game takes
+    now). The state is the goal, the room as it looks, what is carried and the admissible commands.
 
     A game is made when its task is first played (some seconds) and kept in `folder`; the same arguments make the same
     games, byte for byte. Episodes run in processes: the game's interpreter is a C library that was not made for

@@ -18,6 +18,7 @@ from agentrl_core.env.base import (
     Task,
     Tool,
     ToolReply,
+    was_cut,
 )
 from agentrl_core.env.task_list import TaskList
 from agentrl_core.env.text_game import check_counts
@@ -43,7 +44,11 @@ class ToolEnvironment:
     FORMAT_ERROR; a tool that does not exist, wrong arguments, and a tool's own error are flagged TOOL_ERROR. The
     action number `max_turns` that does not answer truncates the episode with reward 0.
 
-    Facts: `score` and `answer` of the trajectory, `calls` (how many) and `tool` (their names) of each step that calls.
+    An action that a limit cut (`Action.finish_reason` is "length") is no mistake of form: a call that it leaves open is
+    answered without a flag, and an answer is scored as it stands and truncates the episode.
+
+    Facts: `points` (the score) and `answer` of the trajectory, `calls` (how many) and `tool` (their names) of each step
+    that calls.
 
     Args:
         tasks: the training tasks, or a mapping of splits to tasks. Training goes round the list; held-out tasks are
@@ -161,11 +166,14 @@ class ToolEpisode:
             raise InvalidInputError(f"step: the episode of task {self._task.task_id!r} is over; reset the task")
         self._turns_left -= 1
         if "<tool_call>" not in action:
-            return self._answered(_THOUGHT.sub("", action).strip())
+            return self._answered(_THOUGHT.sub("", action).strip(), cut=was_cut(action))
         calls = _CALL.findall(action)
         replies = [self._reply(call) for call in calls]
         if action.count("<tool_call>") > len(calls):
-            replies.append(("", ToolReply("a <tool_call> is not closed by </tool_call>", error=True), FORMAT_ERROR))
+            wrong, flag = "a <tool_call> is not closed by </tool_call>", FORMAT_ERROR
+            if was_cut(action):
+                wrong, flag = "the action was cut at the limit of its tokens; call the tool again, in fewer", 0
+            replies.append(("", ToolReply(wrong, error=True), flag))
         flags = 0
         for _, _, flag in replies:
             flags |= flag
@@ -194,12 +202,13 @@ class ToolEpisode:
             self._close_tools = False
             _close(self._tools.values())
 
-    def _answered(self, answer: str) -> Outcome:
+    def _answered(self, answer: str, *, cut: bool) -> Outcome:
         self._over = True
         score = float(self._score(self._task, answer))
         return Outcome(
             reward=score,
-            terminated=True,
+            terminated=not cut,
+            truncated=cut,
             success=score >= 1,
             info={"answer": answer},
             facts={"points": score, "answer": answer},

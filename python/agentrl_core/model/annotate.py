@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core._util.lazy_torch import require_torch, torch
+from agentrl_core.data.sampled import tokens_with_images
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.spans import Spans
 
@@ -56,7 +58,7 @@ def annotate(
 
     Raises:
         MissingDependencyError: torch is not installed.
-        UnsupportedError: the model cannot run packs.
+        UnsupportedError: the model cannot run packs, or images were in sight of what it is to run.
         InvalidInputError: the column's name ends with no answer of a model, the function returned something else than
             N values, or a sequence exceeds `max_tokens`.
 
@@ -142,10 +144,11 @@ def _answers(
         values[:] = batch.column(column, "node_token")
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
     plan = batch.plan(draws, max_tokens, layout=layout, fold=list(same.values()))
-    stored = batch.column("node_token", "token")
+    stored, images = batch.column("node_token", "token"), tokens_with_images(batch)
     for index in range(len(plan)):
         planned = plan.pack(index, same=same)
-        pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False)
+        shows = images is not None and bool(images[planned.token].any())
+        pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False, shows_images=shows)
         with torch.no_grad():
             answers = answer_pack(pack)
         if answers.shape != pack.target.shape:
@@ -169,11 +172,12 @@ def _with_answers_to_probe(
             f"model is {type(model).__name__}, but a probe is asked of a torch.nn.Module; a function cannot read trees"
         )
     answer_pack = _answerer(column, model)
-    questions = Questions(batch, probe)
+    questions, shows = Questions(batch, probe), tokens_with_images(batch) is not None
     asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
     for tree, question in questions.packs(max_tokens):
         with torch.no_grad():
-            answers = answer_pack(Pack.from_tree(tree, entropy_gradient=False))
+            pack = replace(Pack.from_tree(tree, entropy_gradient=False), shows_images=shows)
+            answers = answer_pack(pack)
         asked.append(question[tree.pair_tokens])
         values.append(np.repeat(answers.to("cpu", torch.float64).numpy(), np.diff(tree.pair_offsets)))
     after, before = questions.columns(np.concatenate(asked), np.concatenate(values))

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.model.ranks import refuse_wrapped
 
 # What a config may say that changes logits behind the output layer; each is neutral when absent, None or 1.
 _LOGIT_OPTIONS = (
@@ -48,7 +49,7 @@ def decoder_of(model: nn.Module) -> nn.Module:
 
     Raises:
         InvalidInputError: it is no module.
-        UnsupportedError: it has none.
+        UnsupportedError: it has none, or it is wrapped or sharded for several ranks.
     """
     _require_module(model)
     find = getattr(model, "get_decoder", None)
@@ -102,3 +103,4 @@ def _require_module(model: object) -> None:
         raise InvalidInputError(
             f"model is {model!r}; give a torch.nn.Module, such as what AutoModelForCausalLM.from_pretrained returns"
         )
+    refuse_wrapped(model)

@@ -116,6 +116,7 @@ class Pack:
             there; an update adds what its loss needs.
         entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
         answers: what a run gives beside log-probs and entropies, names of `PackOutput`.
+        shows_images: whether images were in sight when a token of it was sampled.
     """
 
     input_ids: Tensor
@@ -132,6 +133,7 @@ class Pack:
     pair_tokens: Tensor | None = None
     entropy_gradient: bool = True
     answers: tuple[str, ...] = ()
+    shows_images: bool = False
     _copies: dict[torch.device, Pack] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -142,6 +144,7 @@ class Pack:
         *,
         entropy_gradient: bool = True,
         answers: tuple[str, ...] = (),
+        shows_images: bool = False,
     ) -> Pack:
         """Make the tensors of a planned pack.
 
@@ -150,6 +153,7 @@ class Pack:
             streams: `[N]` arrays by name, aligned with `plan.token`.
             entropy_gradient: see the class.
             answers: see the class.
+            shows_images: see the class.
         """
         return cls(
             input_ids=_tensor(plan.input_ids),
@@ -166,6 +170,7 @@ class Pack:
             streams=Streams({name: _tensor(values) for name, values in streams.items()}),
             entropy_gradient=entropy_gradient,
             answers=answers,
+            shows_images=shows_images,
         )
 
     @classmethod
@@ -278,10 +283,16 @@ class Pack:
 
         Raises:
             UnsupportedError: the model has no decoder, or other attention in some layer (attention sinks, chunks,
-                linear attention).
+                linear attention); it is wrapped or sharded for several ranks; the pack shows images.
             InvalidInputError: the pack has tokens that the model does not know.
         """
         decoder = decoder_of(model)
+        if self.shows_images:
+            raise UnsupportedError(
+                "the pack has rollouts that show images, and a pack gives the model token ids alone, as if there were "
+                "none; leave these draws out (batch.select_draws), or run the model yourself, with its images, and "
+                "return a PackOutput"
+            )
         self._refuse_foreign(decoder)
         pack = self.to(_device(model))
         attention = pack._attention  # noqa: SLF001 - a pack of its own kind

@@ -69,7 +69,7 @@ class ModeCost(BatchComponent):
         rows = Rows(batch, "draw")
         groups, successes = rows.keys("group_id"), rows.flags("success").astype(np.float64)
         cheap = rows.values(self.mode) == self.cheapest
-        forced = rows.valid & rows.flags(self.forced)
+        forced = rows.valid & rows.is_known("success") & rows.flags(self.forced)
         rates, cheap_rates = (
             np.nan_to_num(group.statistics(successes, groups, valid=counted).mean, nan=0.0)[groups]
             for counted in (forced, forced & cheap)

@@ -138,7 +138,8 @@ class Contrast(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on draws."""
         rows = Rows(batch, "draw")
-        groups, solved, valid = rows.keys(self.group_by), rows.flags("success"), rows.valid
+        groups, solved = rows.keys(self.group_by), rows.flags("success")
+        valid = rows.valid & rows.is_known("success")
         length = int(groups.max(initial=0)) + 1
         won, lost = (sums(valid & kind, groups, length)[groups] for kind in (solved, ~solved))
         signed = np.where(solved, 1.0 / np.maximum(won, 1.0), -self.failures / np.maximum(lost, 1.0))

@@ -96,7 +96,7 @@ class SearchWhereNeeded(Learning):
         if closed.iteration >= self.first_stage:
             return state
         rows = Rows(closed.batch, "draw")
-        known = (rows.values("manner") == KNOWS) & rows.valid
+        known = (rows.values("manner") == KNOWS) & rows.valid & rows.is_known("success")
         tasks, right = rows.names("task_id"), rows.flags("success")
         rates = {task: list(rate) for task, rate in state["rates"].items()}
         for row in np.flatnonzero(known).tolist():

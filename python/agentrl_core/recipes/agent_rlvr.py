@@ -81,7 +81,7 @@ class NearestPairs(BatchComponent):
         """Return `batch` with the columns `advantage` and `pair` on draws."""
         rows = Rows(batch, "draw")
         won, lengths, groups = rows.flags("success"), rows.values("trained_tokens"), rows.keys("group_id")
-        counted = rows.valid & (batch.column("trained", "draw") != 0)
+        counted = rows.valid & rows.is_known("success") & (batch.column("trained", "draw") != 0)
         pairs = np.full(len(rows), -1, np.int64)
         found = 0
         for group in np.unique(groups[counted]):

@@ -138,9 +138,10 @@ class ExplorationEffort(StatefulComponent):
         """What the draws of a batch explored, against the threshold and the targets of the state."""
         rows = Rows(batch, "draw")
         counts, known, threshold = self._counts(batch, state["threshold"])
-        known &= rows.valid
+        judged = rows.valid & rows.is_known("success")
+        known &= judged
         won, groups = rows.flags("success"), rows.keys("group_id")
-        shares = group.statistics(won.astype(np.float64), groups, valid=rows.valid).mean[groups]
+        shares = group.statistics(won.astype(np.float64), groups, valid=judged).mean[groups]
         shares = np.nan_to_num(shares, nan=0.0)
         difficulty = np.where(shares >= self.easy, 0, np.where(shares >= self.medium, 1, _HARD))
         votes = np.bincount(difficulty[known], minlength=3)

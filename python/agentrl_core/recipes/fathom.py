@@ -86,7 +86,7 @@ class SearchEffort(BatchComponent):
         success = np.maximum(1.0 - redundant, self.at_least)
         failure = self.breadth * breadth + self.depth * depth
         scores = self.format * rows.values("reward.format") + np.where(rows.flags("success"), success, failure)
-        return rows.write(score=np.where(np.isfinite(rows.values("reward")), scores, np.nan))
+        return rows.write(score=np.where(rows.is_known("reward") & rows.is_known("success"), scores, np.nan))
 
 
 FATHOM = Recipe(

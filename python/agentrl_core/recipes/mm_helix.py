@@ -62,7 +62,7 @@ class SparseGate(BatchComponent):
             sums(np.asarray(marked, np.float64), groups, count)[groups]
             for marked in (expert, np.ones(len(rows)), rows.flags("success") & ~expert)
         )
-        gate = expert & (won < self.successes)
+        gate = expert & (won < self.successes)  # what nothing judged counts as no success
         scaled = rows.scale(np.where(expert, 1.0, draws / np.maximum(draws - experts, 1.0)))
         return Rows(scaled, "draw").write(imitation=np.where(gate, draws / np.maximum(experts, 1.0), 0.0))
 

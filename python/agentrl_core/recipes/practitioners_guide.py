@@ -60,7 +60,8 @@ class SharedTurns(BatchComponent):
         rows = Rows(batch, "step")
         rewards = np.nan_to_num(rows.values("reward"), nan=0.0)
         paid = sums((rewards != 0.0).astype(np.float64), rows.draws, batch.num_draws)[rows.draws]
-        return rows.write(step_score=rewards / np.where(rows.flags("success"), np.maximum(paid, 1.0), self.count))
+        scores = rewards / np.where(rows.flags("success"), np.maximum(paid, 1.0), self.count)
+        return rows.write(step_score=np.where(rows.is_known("success"), scores, np.nan))
 
 
 PRACTITIONERS_GUIDE = Recipe(

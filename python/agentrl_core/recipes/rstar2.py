@@ -77,7 +77,7 @@ class ResampleOnCorrect(BatchComponent):
             target=self.count,
             at_least=self.at_least,
             seed=self.seed,
-            valid=rows.valid,
+            valid=rows.valid & rows.is_known("success"),
         )
         return rows.write(score=np.where(survivors, rows.values("score"), np.nan))
 

@@ -57,7 +57,8 @@ class SuccessDistance(BatchComponent):
         """Return `batch` with the column `score` on draws."""
         rows = Rows(batch, "draw")
         embeddings = rows.matrix("embedding")
-        known = embeddings.any(axis=1) if self.zero_embedding == "invalid" else None
+        known = rows.is_known("success")
+        known &= embeddings.any(axis=1) if self.zero_embedding == "invalid" else True
         scores = success_distance(
             embeddings,
             rows.flags("success"),
@@ -68,7 +69,7 @@ class SuccessDistance(BatchComponent):
             slope=self.slope,
             valid=known,
         )
-        return rows.write(score=scores)
+        return rows.write(score=np.where(rows.is_known("success"), scores, np.nan))
 
 
 def success_distance(

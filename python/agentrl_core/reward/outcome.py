@@ -62,7 +62,7 @@ class Outcome(BatchComponent):
                 scores if self.success is None else self.success,
                 scores if self.failure is None else self.failure,
             )
-            scores = np.where(np.isfinite(scores), worth, scores)
+            scores = np.where(np.isfinite(scores) & rows.is_known("success"), worth, np.nan)
         return rows.write(**{SCORES[self.level].name: scores})
 
 

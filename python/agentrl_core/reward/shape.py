@@ -86,7 +86,8 @@ class Fuse(BatchComponent):
             gate = np.where(column >= self.threshold, scores, self.otherwise)
             fused = np.where(np.isfinite(scores) & np.isfinite(column), gate, np.nan)
         if self.only != "all":
-            fused = np.where(rows.flags("success") == (self.only == "success"), fused, scores)
+            of_kind = rows.is_known("success") & (rows.flags("success") == (self.only == "success"))
+            fused = np.where(of_kind, fused, scores)
         return rows.write(**{target: fused})
 
 
@@ -161,7 +162,8 @@ class LengthPenalty(BatchComponent):
             groups = rows.keys("group_id")
             penalties = penalties * group.statistics(scores, groups, valid=np.isfinite(scores)).mean[groups]
         if self.only != "all":
-            penalties = np.where(rows.flags("success") == (self.only == "success"), penalties, 0.0)
+            of_kind = rows.is_known("success") & (rows.flags("success") == (self.only == "success"))
+            penalties = np.where(of_kind, penalties, 0.0)
         return rows.write(**{target: scores + penalties})
 
 

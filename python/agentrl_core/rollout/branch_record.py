@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from agentrl_core.env.base import Outcome
+from agentrl_core.exceptions import DataError
 
 PRECISION = "rollout_precision"
 """The fact that the engine says of what it sampled, where a program declares it; see `WithPrecision`."""
+
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 @dataclass
@@ -50,6 +55,11 @@ class Record:
     def tell(self, outcome: Outcome) -> None:
         """Take what was paid and said, also while others moved."""
         self.reward += outcome.reward or 0.0
+        if abs(self.reward) > _LARGEST_FLOAT:
+            raise DataError(
+                f"Outcome.reward: the rewards of an episode add up to {self.reward}, which does not fit 32 bits; pay "
+                "smaller ones"
+            )
         self.success = self.success if outcome.success is None else outcome.success
         if outcome.facts:
             self.facts |= self._of("trajectory", outcome)

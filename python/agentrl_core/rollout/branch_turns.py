@@ -115,7 +115,7 @@ class Trajectory(View):
             self._answers += 1
             with self._awaited:
                 try:
-                    answer = await self._episode.step(name, self._path.text)
+                    answer = await self._episode.step(name, self._path.action)
                 except EpisodeError as error:
                     self.break_down(str(error))
         return self.take_answer(answer)
@@ -146,6 +146,8 @@ class Trajectory(View):
         """Its episode cannot go on (for who runs it)."""
         if self.over:  # it was stopped meanwhile
             return
+        if repr(self.group.task.task_id) not in reason:
+            reason = f"{reason} (task {self.group.task.task_id!r})"
         self._failure = reason
         self._runtime.turned(0, reason)
         self._end("failed", reason)

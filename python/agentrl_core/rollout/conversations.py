@@ -11,7 +11,7 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Content, Context, Outcome
 from agentrl_core.env.episode import Answer
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import DataError
 from agentrl_core.rollout.token_path import Path
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Lanes:
         """The tokens of the lane that acts next, before its action.
 
         Raises:
-            InvalidInputError: there is no such lane, or a new one has no whole context.
+            DataError: there is no such lane, or a new one has no whole context.
         """
         context = outcome.context or Context(self._now)
         if context.lane in self._ready:
@@ -91,7 +91,7 @@ class Lanes:
 
     def _length(self, context: Context, observation: Content) -> int:
         if context.lane > len(self.paths) or (context.lane == len(self.paths) and not context.whole):
-            raise InvalidInputError(
+            raise DataError(
                 f"environment {self._title}: Outcome.context names lane {context.lane}, and there are "
                 f"{len(self.paths)}; go on with one of them, or begin lane {len(self.paths)} with a whole context"
             )

@@ -138,7 +138,7 @@ class Match:
             InvalidInputError: two are of one agent, or another has an action open meanwhile.
         """
         moving = [branch for branch in branches if not branch.over]
-        texts = {branch.agent: branch.path.text for branch in moving}
+        texts = {branch.agent: branch.path.action for branch in moving}
         if len(texts) < len(moving):
             raise InvalidInputError(
                 f"match {self._name}: two branches of one agent cannot move together; fork the match for the other"

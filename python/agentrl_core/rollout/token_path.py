@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.forest import Forest, Kind
 from agentrl_core.engine.base import Segment
-from agentrl_core.env.base import TOOL_RESULT, Content, as_messages
+from agentrl_core.env.base import TOOL_RESULT, Action, Content, as_messages
 from agentrl_core.env.episode import Answer
 from agentrl_core.env.image import Image, images_in
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.exceptions import DataError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from agentrl_core.engine.chat import Chat
@@ -117,6 +117,12 @@ class Path:
         return self._read[1]
 
     @property
+    def action(self) -> Action:
+        """The open action as the environment gets it: its text, and why it ended."""
+        last = self.open[-1] if self.open else None
+        return Action(self.text, last.finish_reason if isinstance(last, Segment) else "stop")
+
+    @property
     def cut(self) -> bool:
         """Whether the open action lacks the token that ends a turn."""
         if not self.open:
@@ -130,9 +136,9 @@ class Path:
         """Begin with a prompt, which has to be shorter than `most` tokens; returns it."""
         tokens = self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content)
         if len(tokens) >= most:
-            raise InvalidInputError(
-                f"context_tokens={most} leaves no room behind the {len(tokens)} tokens of the prompt of branch "
-                f"{self.name}; raise it"
+            raise DataError(
+                f"context_tokens={most} leaves no room after the {len(tokens)} tokens of the prompt of branch "
+                f"{self.name}; raise it, shorten the prompt, or leave the task out"
             )
         self.append(tokens, "prompt", state=state, images=images_in(content))
         self.here = self._end()

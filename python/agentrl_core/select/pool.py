@@ -49,6 +49,11 @@ class Mixed(Sequence[tuple[str, Task]]):
         """How many tasks there are."""
         return self._length
 
+    @property
+    def worlds(self) -> Mapping[str, Sequence[Task]]:
+        """The tasks of each world, by its name."""
+        return self._worlds
+
     @overload
     def __getitem__(self, row: int) -> tuple[str, Task]: ...
     @overload

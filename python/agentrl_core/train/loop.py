@@ -379,9 +379,9 @@ def _schedule(iteration: int, iterations: int) -> float:
 def _shown(batch: Batch) -> dict[str, float]:
     """The numbers of the progress bar."""
     drawn = batch.num_draws > 0
-    entropy = batch.column("entropy", "node_token")
+    entropy, success = batch.column("entropy", "node_token"), batch.column("success", "draw")
     return {
-        "success": float(np.mean(batch.column("success", "draw"))) if drawn else math.nan,
+        "success": float(np.nanmean(success)) if np.isfinite(success).any() else math.nan,
         "reward": float(np.nanmean(batch.column("reward", "draw"))) if drawn else math.nan,
         "entropy": float(np.nanmean(entropy)) if np.isfinite(entropy).any() else math.nan,
         "tokens": float(np.isfinite(batch.column("behaviour_logprob", "node_token")).sum()),

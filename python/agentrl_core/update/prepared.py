@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.component.rows import Rows, first_of
+from agentrl_core.data.sampled import tokens_with_images
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.tokens import SOURCE
 from agentrl_core.update.old_logprobs import old_logprobs
@@ -49,6 +50,7 @@ class Prepared:
         ids: the streams that number segments, a whole number for each token.
         unknown: by column the tokens that it has no finite value for, and what it has.
         idle: `bool[tokens]`, those of draws without any advantage, where these change nothing; None: they might.
+        images: `bool[tokens]`, those that were sampled with images in sight; None: none was.
     """
 
     batch: Batch
@@ -65,6 +67,7 @@ class Prepared:
     ids: dict[str, NDArray[Any]]
     unknown: dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
     idle: NDArray[np.bool_] | None = None
+    images: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(cls, batch: Batch, training: Train, shared: Shared, *, metrics_of_all: bool = False) -> Prepared:
@@ -138,6 +141,7 @@ class Prepared:
             ids=_ids(batch, loss, segments),
             unknown={name: (tokens, columns[name][tokens]) for name, tokens in unknown.items() if len(tokens)},
             idle=None if metrics_of_all or not loss.by_advantage else _idle(batch, credit),
+            images=tokens_with_images(batch),
         )
 
     @property

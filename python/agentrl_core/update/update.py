@@ -233,6 +233,9 @@ class Update:
     ) -> tuple[Plan, NDArray[np.float64]]:
         """Which sequences lie in which pack, and the loss weights of all tokens."""
         require_torch("a pack")
+        from agentrl_core.model.ranks import warn_of_ranks
+
+        warn_of_ranks(shards)
         prepared = self.prepared
         weights = prepared.weights(self.draws)
         folds = layout == "tree" and prepared.foldable
@@ -280,6 +283,7 @@ class Update:
                 {**planned.streams, **ids},
                 entropy_gradient=prepared.loss.needs_entropy_gradient,
                 answers=prepared.loss.answers,
+                shows_images=prepared.images is not None and bool(prepared.images[planned.token].any()),
             )
 
     def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:

@@ -12,6 +12,7 @@ pub(crate) mod layout;
 mod pack;
 mod plan;
 mod rows;
+mod sampled;
 mod tree;
 mod weights;
 
@@ -27,6 +28,7 @@ pub use join::{JoinedDraws, NEW, OWN};
 pub use pack::{LaidOut, PackArrays, PackSizes, PlannedPack};
 pub use plan::{PackLayout, Plan, PlanOptions};
 pub use rows::NewDraws;
+pub use sampled::Sampled;
 pub use tree::Tree;
 pub use weights::TokenWeights;
 

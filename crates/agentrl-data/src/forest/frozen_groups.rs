@@ -6,7 +6,7 @@ use super::share::Rest;
 use super::{Group, GroupHandle, Handle, Place, Trajectory, split};
 use crate::batch::{Blobs, NextIds};
 use crate::facts::Facts;
-use crate::schema::{Kind, Origin, Role, Source};
+use crate::schema::{FinishReason, Kind, Origin, Role, Source, Status};
 
 /// Groups that were taken out of a forest to be frozen. Making their batch needs no access to the forest, so other threads can
 /// go on with the groups that are still live.
@@ -83,6 +83,26 @@ impl Ordered<'_> {
     /// Return the summary of all paths of a trajectory.
     pub(super) fn on_paths(&self, trajectory: &Trajectory) -> OnPath {
         trajectory.tips().fold(OnPath::EMPTY, |found, (node, _)| found.and(self.paths[node]))
+    }
+
+    /// Whether a limit cut a trajectory: it ended as truncated, or as finished although its last action was cut by a limit
+    /// and the environment did not end the episode.
+    pub(super) fn is_truncated(&self, index: usize) -> bool {
+        let entry = &self.group.trajectories[index];
+        if entry.status != Status::Finished {
+            return entry.status == Status::Truncated;
+        }
+        let last = entry.steps.len().checked_sub(1).and_then(|last| self.group.step(index, last));
+        last.is_some_and(|step| {
+            let node = &self.group.nodes[step.node];
+            let cut = node.content.finish_reason == FinishReason::Length && step.end == node.start + node.len();
+            !step.outcome.terminated && (step.outcome.truncated || cut)
+        })
+    }
+
+    /// How a trajectory ended.
+    pub(super) fn status(&self, index: usize) -> Status {
+        if self.is_truncated(index) { Status::Truncated } else { self.group.trajectories[index].status }
     }
 
     /// The row that holds the token before a place, and how many of its tokens come before it.

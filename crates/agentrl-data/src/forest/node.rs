@@ -107,7 +107,23 @@ impl NewNode {
         Self { logprobs: Some(logprobs), ..Self::new(Kind::Action, tokens) }
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    /// Whether another node is the same in everything; log-probs that are not numbers are equal.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let comparable = |node: &Self| {
+            let logprobs = node.logprobs.as_ref().map(|values| {
+                values.iter().map(|&value| if value.is_nan() { f32::INFINITY } else { value }).collect()
+            });
+            Self { logprobs, ..node.clone() }
+        };
+        self == other || (self.tokens == other.tokens && comparable(self) == comparable(other))
+    }
+
+    /// Refuses what no forest stores.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if there is no token or a negative one, if arrays have other lengths, if a value cannot be.
+    pub fn check(&self) -> Result<()> {
         let count = self.tokens.len();
         if count == 0 {
             let what = if self.kind == Kind::Action { "an action" } else { "a node" };
@@ -137,9 +153,10 @@ impl NewNode {
                 self.kind
             )));
         }
+        // Nothing reads the log-prob of a token that is not trained.
         let trains = |index: usize| self.trainable.as_ref().is_none_or(|mask| mask[index] != 0);
-        for (index, &value) in self.logprobs.iter().flatten().enumerate() {
-            if value.is_nan() || value > LOGPROB_TOLERANCE || (value.is_infinite() && trains(index)) {
+        for (index, &value) in self.logprobs.iter().flatten().enumerate().filter(|&(index, _)| trains(index)) {
+            if !value.is_finite() || value > LOGPROB_TOLERANCE {
                 return Err(Error::invalid(format!(
                     "logprobs[{index}] is {value}; a behaviour log-prob is finite and at most 0 (mask the token with trainable=0 if it is unusable)"
                 )));

@@ -204,6 +204,11 @@ fn steps(groups: &[Ordered<'_>], declared: &Declared, check: Check<'_>) -> Resul
         let untrained = matches!(trajectory.note, Some(Note::Untrained(_))) || (*step as usize) < trajectory.untrained;
         row.outcome.flags | if untrained { FLAG_UNTRAINED } else { 0 }
     };
+    // Of a trajectory that a limit cut, the last step has the flag, however that was reported.
+    let truncated = |(entry, index, step, row): &(&Ordered<'_>, usize, i32, &Step)| {
+        let last = *step as usize + 1 == entry.group.trajectories[*index].steps.len();
+        u8::from(row.outcome.truncated || (last && entry.is_truncated(*index)))
+    };
     let facts = facts::column(declared, &outcomes.iter().map(|outcome| &outcome.facts))?;
     table_with(
         Table::Steps,
@@ -222,7 +227,7 @@ fn steps(groups: &[Ordered<'_>], declared: &Declared, check: Check<'_>) -> Resul
             column!(check, Float32Array, outcomes, |outcome| known(outcome.reward)),
             lists::<Float32Type, _>(DataType::Float32, outcomes.iter().map(|outcome| outcome.rewards.as_deref())),
             column!(check, UInt8Array, outcomes, |outcome| u8::from(outcome.terminated)),
-            column!(check, UInt8Array, outcomes, |outcome| u8::from(outcome.truncated)),
+            column!(check, UInt8Array, rows, truncated),
             column!(check, UInt32Array, rows, flags),
             column!(check, UInt8Array, outcomes, |outcome| outcome.drift.map(|drift| drift as u8)),
             column!(check, Int32Array, outcomes, |outcome| outcome.drift_at.map(|at| at as i32)),
@@ -259,7 +264,7 @@ fn trajectories(groups: &[Ordered<'_>], ids: &Ids<'_>, frozen: &FrozenGroups, ch
             column!(check, Float32Array, rows, |(_, _, row)| known(row.finish.reward)),
             lists::<Float32Type, _>(DataType::Float32, rows.iter().map(|(_, _, row)| row.finish.rewards.as_deref())),
             column!(check, UInt8Array, rows, |(_, _, row)| row.finish.success.map(u8::from)),
-            column!(check, UInt8Array, rows, |(_, _, row)| row.status as u8),
+            column!(check, UInt8Array, rows, |(entry, index, _)| entry.status(*index) as u8),
             column!(check, UInt8Array, rows, |(_, _, row)| row.origin as u8),
             column!(check, Int64Array, rows, |(_, _, row)| row.parent.and_then(|parent| ids.of(parent))),
             column!(check, Int64Array, branches, |branch| branch.map(|(entry, (row, _))| entry.node_ids[row])),

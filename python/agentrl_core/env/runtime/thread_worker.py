@@ -45,6 +45,7 @@ class _Job:
             self.future.set_result(value)
         else:
             self.future.set_exception(error)
+            self.future.exception()  # seen: the one who waited may be gone, since another branch of its group failed
 
 
 class Threads:

@@ -10,12 +10,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from agentrl_core._util.json_text import to_json
 from agentrl_core.env.base import Content, Context, Fact, Outcome
 from agentrl_core.env.episode import Answer, Joint, seen_by
 from agentrl_core.env.image import is_said
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.env.task_check import is_unicode
+from agentrl_core.exceptions import DataError, InvalidInputError
 
 _LARGEST_FLAGS = 2**32 - 1
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+_LARGEST_TOKEN = 2**31 - 1
 
 
 class Checks:
@@ -45,7 +49,7 @@ class Checks:
         """A text or messages."""
         messages = [value] if isinstance(value, Mapping) else value
         if isinstance(value, str):
-            return value
+            return self._text(value, name)
         if not isinstance(messages, Sequence) or not messages:
             self.refuse(f"{name} is {shown(value)}", remedy)
         for message in messages:
@@ -54,6 +58,11 @@ class Checks:
                 self.refuse(f"{name} has {shown(message)}, which is no message", remedy)
             if not is_said(said) and (said is not None or not message.get("tool_calls")):
                 self.refuse(f"{name} has the message {shown(message)} without a text in content", remedy)
+            for part in [said] if isinstance(said, str) else said or ():
+                if isinstance(part, str):
+                    self._text(part, name)
+            self._json({key: each for key, each in message.items() if key != "content"}, f"{name}, a message,")
+            self._tokens(message.get("tokens"), name)
         # As the journal gives them back.
         return [
             {name: list(part) if isinstance(part, tuple) else part for name, part in message.items()}  # type: ignore[misc]
@@ -64,7 +73,19 @@ class Checks:
         """What state_key() gave."""
         if not isinstance(key, (bytes, str)):
             self.refuse(f"state_key() gave {shown(key)}", "return bytes: equal bytes are the same state")
-        return key
+        return self._text(key, "state_key()") if isinstance(key, str) else key
+
+    def tools(self, tools: Any) -> list[dict[str, Any]] | None:
+        """The schemas that the prompt shows."""
+        if tools is None:
+            return None
+        if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
+            self.refuse(f"tools is {shown(tools)}", "give a list of JSON schemas, or None")
+        for tool in tools:
+            if not isinstance(tool, Mapping):
+                self.refuse(f"tools has {shown(tool)}", "give a list of JSON schemas, or None")
+            self._json(tool, "tools")
+        return [dict(tool) for tool in tools]
 
     def joint(self, joint: Any, state: object, actions: Mapping[str, str], agents: Mapping[str, Content]) -> Joint:
         """What step() of an episode of several agents gave, and the state behind it."""
@@ -104,6 +125,8 @@ class Checks:
             self.refuse(f"Outcome.flags is {shown(flags)}", "give env.StepFlag bits, a whole number from 0 to 2^32 - 1")
         if outcome.info is not None and not isinstance(outcome.info, Mapping):
             self.refuse(f"Outcome.info is {shown(outcome.info)}", "give a table of facts, or None")
+        if outcome.info is not None:
+            self._json(outcome.info, "Outcome.info")
         reward, flags = self._reward(outcome.reward), int(flags)
         success = None if outcome.success is None else self._verdict(outcome.success, "success")
         facts, context = self._told(outcome.facts), self._context(outcome.context, alone=not waits)
@@ -154,7 +177,7 @@ class Checks:
             self.refuse(
                 f"Outcome.context is {shown(context)}", "give an env.Context with the number of a lane, or None"
             )
-        tools = None if context.tools is None else [dict(tool) for tool in context.tools]
+        tools = self.tools(context.tools)
         most: Any = context.max_tokens
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             self.refuse(f"Context.max_tokens is {shown(most)}", "give a whole number of at least 1, or None")
@@ -162,21 +185,46 @@ class Checks:
 
     def refuse(self, found: str, remedy: str) -> NoReturn:
         """Raise the error."""
-        raise InvalidInputError(f"environment {self._title}, {self.place} of task {self._task!r}: {found}; {remedy}")
+        raise DataError(f"environment {self._title}, {self.place} of task {self._task!r}: {found}; {remedy}")
 
     def _reward(self, value: Any) -> float | None:
         if value is None:
             return None
         try:
             number = math.inf if isinstance(value, (str, bytes)) else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.inf
-        if math.isinf(number):
+        if abs(number) > _LARGEST_FLOAT:
             self.refuse(
                 f"Outcome.reward is {shown(value)}",
-                "give a finite number, None where nothing was paid, or NaN where the reward is not known",
+                "give a finite number, None if nothing was paid, or NaN if the reward is not known; 32 bits hold it",
             )
         return number
+
+    def _text(self, text: str, name: str) -> str:
+        if not is_unicode(text):
+            self.refuse(
+                f"{name} is {shown(text)}, which is not Unicode (a surrogate stands alone)",
+                'give text.encode("utf-8", "replace").decode()',
+            )
+        return text
+
+    def _json(self, value: Any, name: str) -> None:
+        try:
+            to_json(value, name)
+        except InvalidInputError as error:
+            self.refuse(str(error).partition(";")[0], "give numbers, texts, lists and tables of them")
+
+    def _tokens(self, tokens: Any, name: str) -> None:
+        """The tokens that a message of role `prompt` may have."""
+        if tokens is None:
+            return
+        whole = isinstance(tokens, (list, tuple)) and all(
+            isinstance(token, Integral) and not isinstance(token, bool) and 0 <= int(token) <= _LARGEST_TOKEN
+            for token in tokens
+        )
+        if not whole or not tokens:
+            self.refuse(f"{name} has the tokens {shown(tokens)}", "give a list of token ids, at least one")
 
     def _verdict(self, value: object, name: str) -> bool:
         if isinstance(value, bool):
@@ -201,12 +249,15 @@ class Checks:
             if self._facts[name].kind == "key":
                 if not isinstance(value, (str, bytes)):
                     self.refuse(f"the fact {name!r} is {shown(value)}", "give a text or bytes, as it is declared a key")
-                told[name] = value
+                told[name] = self._text(value, f"the fact {name!r}") if isinstance(value, str) else value
                 continue
             try:
-                told[name] = float("x" if isinstance(value, (str, bytes)) else value)
-            except (TypeError, ValueError):
-                self.refuse(f"the fact {name!r} is {shown(value)}", "give a number, as it is declared")
+                number = float("x" if isinstance(value, (str, bytes)) else value)
+            except (TypeError, ValueError, OverflowError):
+                number = math.inf
+            if abs(number) > _LARGEST_FLOAT:
+                self.refuse(f"the fact {name!r} is {shown(value)}", "give a finite number that fits 32 bits, or NaN")
+            told[name] = number
         return told
 
 

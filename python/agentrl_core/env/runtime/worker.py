@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentrl_core.env.base import Environment, Outcome, Task
 from agentrl_core.env.episode import Joint
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import DataError, InvalidInputError
 
 
 class WorkerDiedError(Exception):
@@ -49,16 +49,28 @@ class Reply:
     snapshot: Any
 
 
+@contextlib.contextmanager
+def of_environment() -> Iterator[None]:
+    """Raise an environment's own `InvalidInputError` as a `DataError`, since it is no wrong call of a program."""
+    try:
+        yield
+    except DataError:
+        raise
+    except InvalidInputError as error:
+        raise DataError(str(error)) from error
+
+
 def begin(environment: Environment, task: Task, seed: int) -> tuple[Any, Begin]:
     """A fresh episode and what it begins with."""
-    return _begun(environment, environment.reset(task, seed))
+    with of_environment():
+        return _begun(environment, environment.reset(task, seed))
 
 
 def _begun(environment: Environment, episode: Any) -> tuple[Any, Begin]:
     joint = hasattr(episode, "observations")
     for name in ("observations", "turn_of", "step", "state_key") if joint else ("observation", "step", "state_key"):
         if not hasattr(episode, name):
-            raise InvalidInputError(
+            raise DataError(
                 f"environment {type(environment).__name__}: reset gave {episode!r:.60} (a {type(episode).__name__}), "
                 f"which has no {name!r}; return an Episode: an object with observation, step(action) and state_key()"
             )
@@ -69,13 +81,15 @@ def _begun(environment: Environment, episode: Any) -> tuple[Any, Begin]:
 
 def restore(environment: Any, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None) -> Any:
     """An episode behind some actions, by the environment's own way; and its state."""
-    episode = environment.restore(task, seed, actions, snapshot)
-    return episode, episode.state_key()
+    with of_environment():
+        episode = environment.restore(task, seed, actions, snapshot)
+        return episode, episode.state_key()
 
 
 def act(episode: Any, action: Any) -> Reply:
     """One step."""
-    return _replied(episode, episode.step(action))
+    with of_environment():
+        return _replied(episode, episode.step(action))
 
 
 def _replied(episode: Any, outcome: Any) -> Reply:
@@ -132,26 +146,29 @@ class Inline:
 
     async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
         """See `Workers`."""
-        made: Any = self._environment.reset(task, seed)
-        if inspect.isawaitable(made):
-            made = await _in_time(made, seconds)
-        return _begun(self._environment, made)
+        with of_environment():
+            made: Any = self._environment.reset(task, seed)
+            if inspect.isawaitable(made):
+                made = await _in_time(made, seconds)
+            return _begun(self._environment, made)
 
     async def restore(
         self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
     ) -> tuple[Any, Any]:
         """See `Workers`."""
-        made: Any = self._environment.restore(task, seed, actions, snapshot)  # type: ignore[attr-defined]
-        if inspect.isawaitable(made):
-            made = await _in_time(made, seconds)
-        return made, made.state_key()
+        with of_environment():
+            made: Any = self._environment.restore(task, seed, actions, snapshot)  # type: ignore[attr-defined]
+            if inspect.isawaitable(made):
+                made = await _in_time(made, seconds)
+            return made, made.state_key()
 
     async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
         """See `Workers`."""
-        outcome = handle.step(action)
-        if not isinstance(outcome, Outcome) and inspect.isawaitable(outcome):
-            outcome = await _in_time(outcome, seconds)
-        return _replied(handle, outcome)
+        with of_environment():
+            outcome = handle.step(action)
+            if not isinstance(outcome, Outcome) and inspect.isawaitable(outcome):
+                outcome = await _in_time(outcome, seconds)
+            return _replied(handle, outcome)
 
     def end(self, handle: Any) -> None:
         """See `Workers`."""

@@ -334,7 +334,7 @@ impl Group {
         let alike = |step: &Step| {
             step.start as usize == prompt.len()
                 && step.first_node == step.node
-                && self.nodes[step.node].content == *action
+                && self.nodes[step.node].content.is_same(action)
                 && self.whole(self.nodes[step.node].parent, &Prompt { known: prompt.len(), rest: Cow::Borrowed(&[]) })
                     == self.whole(entry.tip, prompt)
         };

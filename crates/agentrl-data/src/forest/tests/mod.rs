@@ -152,6 +152,11 @@ fn wrong_calls_say_what_is_wrong() {
         let found = message(forest.append(trunk, node).map(drop));
         assert!(found.contains(expected), "{found:?} does not say {expected:?}");
     }
+    for unusable in [f32::NAN, f32::NEG_INFINITY, f32::INFINITY, 3.0] {
+        let masked = NewNode { trainable: Some(vec![0, 1]), ..NewNode::action(vec![1, 2], vec![unusable, -1.0]) };
+        assert!(masked.check().is_ok(), "the log-prob {unusable} of a token that is not trained is not read");
+        assert!(masked.is_same(&masked.clone()));
+    }
     let before = forest.tokens(trunk).unwrap();
     assert_eq!(before, [1, 2, 3, 4, 5, 6, 7], "a refused node leaves nothing behind");
     assert!(message(forest.fork(trunk, Some(action), Some(5)).map(drop)).contains("end is 5"));

@@ -459,3 +459,41 @@ fn the_tree_and_the_frontier_are_seen_while_they_grow() -> Result<()> {
     assert_eq!(batch.tree()?.topology().leaf_counts(), [2, 2, 1, 1]);
     Ok(())
 }
+
+#[test]
+fn a_limit_that_cut_a_trajectory_is_one_fact() {
+    let step = |terminated, truncated| Some(StepOutcome { terminated, truncated, ..StepOutcome::default() });
+    let cases = [
+        (FinishReason::Stop, None, Status::Finished, false),
+        (FinishReason::Stop, None, Status::Truncated, true),
+        (FinishReason::Stop, step(false, true), Status::Finished, true),
+        (FinishReason::Length, None, Status::Finished, true),
+        (FinishReason::Length, step(false, false), Status::Finished, true),
+        (FinishReason::Length, step(true, false), Status::Finished, false),
+        (FinishReason::Length, step(true, false), Status::Truncated, true),
+        (FinishReason::Length, None, Status::Failed, false),
+    ];
+    for (finish_reason, outcome, status, cut) in cases {
+        let mut forest = Forest::new(0, 0);
+        forest.add_group(0, "task").unwrap();
+        let trajectory = forest.start(0, 0).unwrap();
+        forest.append(trajectory, NewNode::prompt(vec![1])).unwrap();
+        for (token, reason) in [(2, FinishReason::Length), (4, finish_reason)] {
+            let action = NewNode { finish_reason: reason, ..NewNode::action(vec![token], vec![-0.5]) };
+            forest.append(trajectory, action).unwrap();
+            if token == 2 {
+                forest.step(trajectory, &StepOutcome::default()).unwrap();
+                forest.append(trajectory, NewNode::observation(vec![3])).unwrap();
+            }
+        }
+        if let Some(outcome) = &outcome {
+            forest.step(trajectory, outcome).unwrap();
+        }
+        forest.finish(trajectory, Finish { status, ..Finish::default() }).unwrap();
+        let batch = forest.freeze().unwrap();
+        let found = batch.trajectories()["status"].as_primitive::<UInt8Type>().value(0);
+        assert_eq!(found, if cut { Status::Truncated } else { status } as u8, "{finish_reason:?} {outcome:?} {status:?}");
+        let steps = batch.steps()["truncated"].as_primitive::<UInt8Type>().values().to_vec();
+        assert_eq!(steps, [0, u8::from(cut)], "{finish_reason:?} {outcome:?} {status:?}");
+    }
+}

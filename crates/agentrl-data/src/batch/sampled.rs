@@ -1,0 +1,61 @@
+//! How the stored tokens were sampled, and whether their contexts show images: what a trainer compares with what it does.
+
+use std::collections::BTreeMap;
+
+use arrow_array::Array;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Int32Type};
+
+use super::{Batch, i64s, lists};
+use crate::Result;
+
+/// Facts of the stored nodes, one value for each.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sampled {
+    /// Where the tokens of each node begin at level `node_token`, and their number last.
+    pub offsets: Vec<i64>,
+    /// Softmax temperature; NaN where it is not recorded, as the others.
+    pub temperature: Vec<f32>,
+    /// Nucleus mass.
+    pub top_p: Vec<f32>,
+    /// Number of tokens kept; 0: all.
+    pub top_k: Vec<f32>,
+    /// 1 where the node, or one before it on its path, has blobs.
+    pub shows_images: Vec<u8>,
+}
+
+impl Batch {
+    /// How the tokens of each node were sampled, and what its path shows.
+    pub fn sampled(&self) -> Result<Sampled> {
+        let nodes = self.nodes();
+        let sampling = super::array(nodes, "sampling")?.as_struct();
+        let floats = |column: usize| sampling.column(column).as_primitive::<Float32Type>();
+        let top_k = sampling.column(2).as_primitive::<Int32Type>();
+        let mut found = Sampled { offsets: self.layout.node_offsets.clone(), ..Sampled::default() };
+        for row in 0..nodes.num_rows() {
+            let known = |value: f32| if sampling.is_null(row) { f32::NAN } else { value };
+            found.temperature.push(known(floats(0).value(row)));
+            found.top_p.push(known(floats(1).value(row)));
+            found.top_k.push(known(top_k.value(row) as f32));
+        }
+        found.shows_images = self.shows_images()?;
+        Ok(found)
+    }
+
+    fn shows_images(&self) -> Result<Vec<u8>> {
+        let nodes = self.nodes();
+        let (ids, parents, blobs) = (i64s(nodes, "node_id")?, i64s(nodes, "parent_id")?, lists(nodes, "blobs")?);
+        let mut shows = vec![0; nodes.num_rows()];
+        if blobs.null_count() == blobs.len() {
+            return Ok(shows);
+        }
+        // Ids of parents are smaller.
+        let rows: BTreeMap<i64, usize> = ids.values().iter().enumerate().map(|(row, &id)| (id, row)).collect();
+        for &row in rows.values() {
+            let own = !blobs.is_null(row) && blobs.value_length(row) > 0;
+            let above = if parents.is_null(row) { None } else { rows.get(&parents.value(row)) };
+            shows[row] = u8::from(own || above.is_some_and(|&above| shows[above] == 1));
+        }
+        Ok(shows)
+    }
+}

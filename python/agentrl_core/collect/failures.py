@@ -1,0 +1,101 @@
+"""Groups that fail: each is left out with its task's name, and too many of them end the collection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentrl_core.exceptions import AgentRLError, DataError, InvalidInputError, MissingDependencyError, UnsupportedError
+
+if TYPE_CHECKING:
+    from agentrl_core.collect.progress import Progress
+    from agentrl_core.collect.warn_once import Notices
+    from agentrl_core.rollout.group import Group
+
+_MOST_FAILED = 0.2
+"""The share of the groups whose programs may fail before the collection does."""
+_FIRST_GROUPS = 8
+
+
+class Failures:
+    """The groups of an iteration that failed.
+
+    - A wrong call of a program (`InvalidInputError`) is wrong in every group: it ends the collection at once.
+    - Data that cannot be used (`DataError`), or that an engine or a model does not take (`UnsupportedError`), costs its
+      group. It ends the collection only if no group is left, in the first iteration of a run.
+    - Any other error costs its group, up to a fifth of the groups.
+
+    Args:
+        program: its title, for messages.
+        notices: keeps what was warned of already.
+        progress: counts the trajectories.
+        known: how many iterations were closed before.
+
+    Attributes:
+        groups: how many began.
+        done: how many came to their ends.
+    """
+
+    def __init__(self, program: str, notices: Notices, progress: Progress, known: int) -> None:
+        self.groups = self.done = 0
+        self._program = program
+        self._notices = notices
+        self._progress = progress
+        self._known = known
+        self._failed: list[tuple[Group, Exception]] = []
+        self._unusable: list[tuple[Group, Exception]] = []
+
+    def take(self, group: Group, error: Exception) -> None:
+        """Leave a group out.
+
+        Raises:
+            Exception: the error itself, where it ends the collection.
+        """
+        if is_wrong_call(error) and not isinstance(error, UnsupportedError):
+            raise name_task(error, group.task.task_id)
+        for branch in group.branches:
+            branch.drop(f"the program failed: {type(error).__name__}: {error}")
+        if isinstance(error, (DataError, UnsupportedError)):
+            self._progress.failed += len(group.branches)
+            self._unusable.append((group, error))
+            return
+        self._failed.append((group, error))
+        if not self.done and len(self._failed) >= min(_FIRST_GROUPS, self.groups):
+            raise name_task(error, group.task.task_id)
+        self._warn(f"program {type(error).__name__}", group, error)
+
+    def end(self) -> None:
+        """All groups are over: warn of those that were left out.
+
+        Raises:
+            Exception: the first error, where too many were.
+        """
+        too_many = self._failed if len(self._failed) > _MOST_FAILED * self.groups else []
+        if not (too_many or self.done or self._known):
+            too_many = self._unusable
+        for group, error in too_many:
+            raise name_task(error, group.task.task_id)
+        for group, error in self._unusable:
+            self._warn(f"task {group.task.task_id}", group, error)
+        self._unusable.clear()
+
+    def _warn(self, kind: str, group: Group, error: Exception) -> None:
+        self._notices.once(
+            kind,
+            f"{self._program} failed on group {group.name} (task {group.task.task_id!r}), which is left out: "
+            f"{type(error).__name__}: {error}",
+        )
+
+
+def is_wrong_call(error: Exception) -> bool:
+    """Whether to ask again would fail again."""
+    wrong = (InvalidInputError, UnsupportedError, MissingDependencyError)
+    return isinstance(error, wrong) and not isinstance(error, DataError)
+
+
+def name_task(error: Exception, task_id: str) -> Exception:
+    """Return the error with a message that names a task."""
+    if not isinstance(error, AgentRLError):
+        error.add_note(f"task {task_id!r}")
+    elif repr(task_id) not in str(error):
+        error.args = (f"{error} (task {task_id!r})",)
+    return error

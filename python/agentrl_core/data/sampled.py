@@ -1,0 +1,30 @@
+"""How tokens were sampled, as their nodes record it, for who compares it with what a trainer does."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.data.batch import Batch
+
+
+def tokens_with_images(batch: Batch) -> NDArray[np.bool_] | None:
+    """Return `bool[tokens]`, whether the context of each action token shows images; None: no context does."""
+    sampled = batch._core.sampled()
+    shows = sampled["shows_images"] != 0
+    if not shows.any():
+        return None
+    found: NDArray[np.bool_] = shows[_nodes(sampled["offsets"], batch)]
+    return found
+
+
+def sampling_of(batch: Batch, tokens: NDArray[np.bool_]) -> dict[str, NDArray[np.float32]]:
+    """Return `temperature`, `top_p` and `top_k` (NaN: not recorded) of each node that holds some of the tokens."""
+    sampled = batch._core.sampled()
+    rows = np.unique(_nodes(sampled["offsets"], batch)[tokens])
+    return {name: sampled[name][rows] for name in ("temperature", "top_p", "top_k")}
+
+
+def _nodes(offsets: NDArray[np.int64], batch: Batch) -> NDArray[np.int64]:
+    """The row of the node of each action token."""
+    return np.searchsorted(offsets, np.asarray(batch.column("node_token", "token")), side="right") - 1

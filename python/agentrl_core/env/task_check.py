@@ -1,0 +1,58 @@
+"""What is wrong with tasks: one check for every place that takes them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_TEXTS = ("task_id", "question", "domain")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written down: no surrogate stands alone."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def task_problem(task: Any) -> str | None:
+    """Return what is wrong with a task and what to do, or None."""
+    if not all(isinstance(getattr(task, name, None), str) for name in _TEXTS):
+        return f"is {task!r:.200}; give env.Task(task_id, question, domain, payload), the first three of them texts"
+    for name in _TEXTS:
+        if not is_unicode(getattr(task, name)):
+            return (
+                f"has {name} {getattr(task, name)!r:.80}, which is not Unicode (a surrogate stands alone); give "
+                'text.encode("utf-8", "replace").decode()'
+            )
+    solution = getattr(task, "solution", ())
+    texts = not isinstance(solution, str) and isinstance(solution, Sequence)
+    if not texts or not all(isinstance(each, str) and is_unicode(each) for each in solution):
+        return f"has solution {solution!r:.80} (task {task.task_id!r}); give a list of texts, one for each action"
+    return None
+
+
+def task_problems(tasks: Sequence[Any]) -> Iterator[tuple[int, str]]:
+    """The place of each task that cannot be used, and why: its parts, or another task of the same id."""
+    seen: dict[str, Any] = {}
+    for place, task in enumerate(tasks):
+        problem = task_problem(task)
+        if problem is not None:
+            yield place, problem
+            continue
+        first = seen.setdefault(task.task_id, task)
+        if first is not task and not _same(first, task):
+            yield place, f"has the id of another task, {task.task_id!r}; give every task an id of its own"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two tasks of one id are one task."""
+    if any(getattr(one, name) != getattr(other, name) for name in ("question", "domain")):
+        return False
+    try:
+        return bool(operator.eq(getattr(one, "payload", None), getattr(other, "payload", None)))
+    except Exception:  # noqa: BLE001 -- payloads are the environment's own, arrays among them
+        return True
