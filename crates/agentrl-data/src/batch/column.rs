@@ -105,7 +105,11 @@ impl Numbers {
                 let values = array.as_primitive::<$type>();
                 let known = |value: Option<_>| value.map_or(f64::NAN, |value| value as f64);
                 let unknown = values.null_count() > 0;
-                if unknown { Self::F64(values.iter().map(known).collect()) } else { Self::$kind(values.values().to_vec()) }
+                if unknown {
+                    Self::F64(values.iter().map(known).collect())
+                } else {
+                    Self::$kind(values.values().to_vec())
+                }
             }};
         }
         Ok(match array.data_type() {
