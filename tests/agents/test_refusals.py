@@ -8,12 +8,14 @@ import json
 import logging
 from dataclasses import replace
 
+import httpx
 import numpy as np
 import polars as pl
 import pytest
-from tool_agents import CALCULATOR, client, endpoint
+from tool_agents import CALCULATOR, client, endpoint, tokenizer
 
 from agentrl_core import Store
+from agentrl_core.agents.loopback import Loopback
 from agentrl_core.agents.upstream import Answer
 from agentrl_core.exceptions import InvalidInputError
 
@@ -445,6 +447,33 @@ def test_a_malformed_body_is_refused_in_the_clients_dialect_before_anything_begi
         assert sum(len(store.batch(number).steps) for number in range(store.iteration)) == heard + 1
     with Store.open(tmp_path) as store:
         assert served_with(store)._recorder.sessions == {}
+
+
+@pytest.mark.parametrize("dialect", list(BODIES))
+def test_inside_a_loop_a_malformed_body_is_refused_too(dialect) -> None:
+    loopback, statuses = Loopback(tokenizer()), set()
+
+    def answered(call):
+        call.loop.call_soon_threadsafe(call.answer.set_result, "yes")
+
+    _, url, key, _ = loopback.open(answered)
+
+    async def work():
+        async with httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=120) as agent:
+            for path, value in ((path, value) for path in places(BODIES[dialect]) for value in ODD):
+                reply = await post(agent, f"/{dialect}", changed(BODIES[dialect], path, value))
+                assert reply.status_code in (200, 400, 404), (path, value, reply.text[:300])
+                if reply.status_code != 200:
+                    assert reply.json()["error"]["message"]
+                elif reply.headers["content-type"].startswith("text/event-stream"):
+                    assert LAST[dialect].replace("incomplete", "completed") in reply.text, (path, value)
+                statuses.add(reply.status_code)
+
+    try:
+        asyncio.run(work())
+    finally:
+        loopback.close()
+    assert {200, 400} <= statuses
 
 
 def test_weights_have_a_version_that_a_row_holds() -> None:
