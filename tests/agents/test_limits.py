@@ -23,6 +23,15 @@ def test_others_are_let_in_with_a_key_alone(host) -> None:
         serve.run("http://127.0.0.1:1", None, None, host, 0, None)
 
 
+@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff\xfe", "ключ".encode()])
+def test_a_key_file_that_holds_no_key_is_refused(tmp_path, content) -> None:
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match="key"):
+        serve.run("http://127.0.0.1:1", None, None, "0.0.0.0", 0, str(path))
+
+
 def test_sessions_have_a_limit_until_some_are_committed() -> None:
     served = endpoint(lambda _: "yes", max_sessions=2)
 
@@ -52,7 +61,8 @@ def test_hostile_text_stays_text(tmp_path) -> None:
                 assert (await agent.post("/s/a/v1/chat/completions", json=body)).status_code == 200
                 lone = rb'{"messages": [{"role": "user", "content": "\ud800"}]}'
                 found = await agent.post("/s/a/v1/chat/completions", content=lone)
-                assert found.status_code in (200, 400)
+                assert found.status_code == 400
+                assert "messages[0].content" in found.json()["error"]["message"]
                 task = {"session_id": "t", "task_id": hostile.replace("\ud800", "")}
                 assert (await agent.post("/sessions", json=task)).status_code == 200
 

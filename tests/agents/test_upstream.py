@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 
 import httpx
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from agentrl_core.agents import VllmUpstream
@@ -89,3 +90,59 @@ def test_ids_that_are_not_all_that_was_sampled_are_refused() -> None:
 )
 def test_log_probs_stay_with_their_tokens(logprobs, expected) -> None:
     np.testing.assert_array_equal(asked(upstream(logprobs=logprobs)).choices[0].logprobs, expected)
+
+
+def replied(path, content):
+    """A server that answers one path with some bytes."""
+
+    async def answer(request: Request) -> Response:
+        body = content if request.url.path == path else b'{"data": [{"id": "m"}]}'
+        return Response(body, media_type="application/json")
+
+    routes = [Route("/{rest:path}", answer, methods=["GET", "POST"])]
+    transport = httpx.ASGITransport(app=Starlette(routes=routes))
+    return VllmUpstream("http://server", client=httpx.AsyncClient(transport=transport))
+
+
+CHAT = {
+    "choices": [
+        {
+            "message": {"content": "x"},
+            "token_ids": [5],
+            "finish_reason": "stop",
+            "logprobs": {"content": [{"logprob": -0.5}]},
+        }
+    ],
+    "prompt_token_ids": [1],
+    "usage": {"completion_tokens": 1},
+}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no JSON",
+        b"[]",
+        b"null",
+        b"{}",
+        b"\xff",
+        json.dumps(CHAT | {"choices": None}).encode(),
+        json.dumps(CHAT | {"choices": [None]}).encode(),
+        json.dumps(CHAT | {"prompt_token_ids": None}).encode(),
+        json.dumps(CHAT | {"prompt_token_ids": ["x"]}).encode(),
+        json.dumps(CHAT | {"usage": None}).encode(),
+        json.dumps(CHAT | {"choices": [CHAT["choices"][0] | {"token_ids": None}]}).encode(),
+        json.dumps(CHAT | {"choices": [CHAT["choices"][0] | {"message": []}]}).encode(),
+        json.dumps(CHAT | {"choices": [CHAT["choices"][0] | {"message": {"content": "\ud800"}}]}).encode(),
+        json.dumps(
+            CHAT | {"choices": [CHAT["choices"][0] | {"logprobs": {"content": [{"logprob": math.nan}]}}]}
+        ).encode(),
+    ],
+)
+def test_a_reply_in_another_form_is_the_servers_fault(content) -> None:
+    with pytest.raises(EngineError, match="server"):
+        asked(replied("/v1/chat/completions", content))
+    assert asked(replied("/v1/chat/completions", json.dumps(CHAT).encode())).choices[0].tokens == [5]
+    with pytest.raises(EngineError, match="server"):
+        checked(replied("/v1/completions", content))

@@ -134,10 +134,6 @@ class Rule(ABC):
     def needs(self) -> str:
         """What to give, for messages."""
 
-    def takes(self, value: object) -> bool:
-        """Whether the rule is about values of this type."""
-        return isinstance(value, self.kinds) and (not isinstance(value, (bool, np.bool_)) or bool in self.kinds)
-
 
 @dataclass(frozen=True)
 class Number(Rule):
@@ -154,11 +150,11 @@ class Number(Rule):
     most: float
     above: bool = False
     whole: bool = False
-    kinds = (Real,)
+    kinds = (int, float)
 
     def check(self, value: object) -> None:
         """See `Rule.check`."""
-        is_known = self.takes(value) and isinstance(value, Integral if self.whole else Real)
+        is_known = isinstance(value, Integral if self.whole else Real) and not isinstance(value, bool)
         if not is_known or not self.least <= value <= self.most or (self.above and value == self.least):  # type: ignore[operator]
             raise Wrong(value, self.needs)
 
@@ -185,9 +181,10 @@ class Text(Rule):
 
     def check(self, value: object) -> None:
         """See `Rule.check`."""
-        if not isinstance(value, str) or len(value) < self.least or (self.among and value not in self.among):
+        is_known = isinstance(value, str) and len(value) >= self.least
+        if not is_known or (self.most is not None and len(value) > self.most):  # type: ignore[arg-type]
             raise Wrong(value, self.needs)
-        if self.most is not None and len(value) > self.most:
+        if self.among and value not in self.among:
             raise Wrong(value, self.needs)
 
     @property
@@ -207,7 +204,7 @@ class Flag(Rule):
 
     def check(self, value: object) -> None:
         """See `Rule.check`."""
-        if not self.takes(value):
+        if not isinstance(value, self.kinds):
             raise Wrong(value, self.needs)
 
     @property
@@ -270,8 +267,9 @@ class Object(Rule):
         name = ""
         try:
             for name, entry in value.items():
-                if entry is not None and name in rules:
-                    rules[name].check(entry)
+                rule = rules.get(name)
+                if rule is not None and entry is not None:
+                    rule.check(entry)
         except Wrong as wrong:
             wrong.path.append(name)
             raise
@@ -284,17 +282,17 @@ class Object(Rule):
 
 @dataclass(frozen=True)
 class Either(Rule):
-    """One of several rules: that of the value's type."""
+    """One of several rules: that of the value's type. Made by `either`."""
 
     rules: tuple[Rule, ...]
+    of: Mapping[type, Rule]
 
     def check(self, value: object) -> None:
         """See `Rule.check`."""
-        for rule in self.rules:
-            if rule.takes(value):
-                rule.check(value)
-                return
-        raise Wrong(value, self.needs)
+        rule = self.of.get(type(value))
+        if rule is None:
+            raise Wrong(value, self.needs)
+        rule.check(value)
 
     @property
     def needs(self) -> str:
@@ -304,7 +302,7 @@ class Either(Rule):
 
 def either(*rules: Rule) -> Either:
     """Return the rule of a field that holds values of several types."""
-    return Either(rules)
+    return Either(rules, {kind: rule for rule in rules for kind in rule.kinds})
 
 
 _MISSING = object()

@@ -39,7 +39,10 @@ def run(upstream: str, model: str | None, store: str | None, host: str, port: in
     from agentrl_core.data.store import Store
     from agentrl_core.exceptions import InvalidInputError
 
-    key = None if key_file is None else Path(key_file).read_text(encoding="utf-8").strip()
+    try:
+        key = None if key_file is None else Path(key_file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"key_file is {key_file!r}, and cannot be read ({error}); give a text file") from None
     if key is None and host not in ("127.0.0.1", "localhost", "::1"):
         raise InvalidInputError(f"host is {host!r}, where others can reach it: give a --key-file, or leave --host out")
     with nullcontext() if store is None else Store.open(store) as run_:
