@@ -50,21 +50,80 @@ def test_the_browser_reads_what_polars_wrote(browser, page_file, rows) -> None:
         browser.open(page_file)
     for seed in range(3):
         given = frame(seed, rows)
-        data = gzip.decompress(packed({"x": given}))
-        name, size = struct.unpack_from("<II", data)
-        stream = base64.b64encode(data[8 + name : 8 + name + size]).decode()
-        found = json.loads(
-            browser.do(
-                f"(() => {{ const bytes = Uint8Array.from(atob('{stream}'), (letter) => letter.charCodeAt(0));"
-                " const rows = arrow_js.records(arrow_js.readStream(bytes.buffer));"
-                " const plain = (key, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value);"
-                " return JSON.stringify(rows, plain); })()"
-            )
-        )
+        found = read(browser, stream_of(given))
         expected = given.with_columns(pl.selectors.boolean().cast(pl.UInt8)).rows(named=True)
         assert len(found) == rows
         for mine, theirs in zip(found, expected, strict=True):
             assert same(mine, theirs), (mine, theirs)
+
+
+def messages(stream: bytes) -> list[bytes]:
+    """The messages of an Arrow stream: the schema, then the record batches."""
+    found, at = [], 0
+    while (size := struct.unpack_from("<i", stream, at + 4)[0]) != 0:
+        table = at + 8 + struct.unpack_from("<I", stream, at + 8)[0]
+        fields = table - struct.unpack_from("<i", stream, table)[0]
+        known = struct.unpack_from("<H", stream, fields)[0] > 4 + 2 * 3
+        place = struct.unpack_from("<H", stream, fields + 4 + 2 * 3)[0] if known else 0
+        end = at + 8 + size + (struct.unpack_from("<q", stream, table + place)[0] if place else 0)
+        found.append(stream[at:end])
+        at = end
+    return found
+
+
+def stream_of(given: pl.DataFrame) -> bytes:
+    """The Arrow stream of a frame in a page."""
+    data = gzip.decompress(packed({"x": given}))
+    name, size = struct.unpack_from("<II", data)
+    return data[8 + name : 8 + name + size]
+
+
+@pytest.mark.parametrize("sizes", [(3, 5), (1, 0, 9, 8), (0, 0), (17,) * 4])
+def test_the_browser_reads_streams_of_several_batches(browser, page_file, sizes) -> None:
+    if not browser.do("location.href").endswith(page_file.name):
+        browser.open(page_file)
+    parts = [frame(seed, rows) for seed, rows in enumerate(sizes)]
+    streams = [messages(stream_of(part)) for part in parts]
+    end = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+    stream = streams[0][0] + b"".join(batch for _, *batches in streams for batch in batches) + end
+    assert len(messages(stream)) > 2 or not sum(sizes)
+    found = read(browser, stream)
+    expected = pl.concat(parts).with_columns(pl.selectors.boolean().cast(pl.UInt8)).rows(named=True)
+    assert len(found) == sum(sizes)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert same(mine, theirs), (mine, theirs)
+
+
+def test_a_table_has_as_many_rows_as_it_has(browser, page_file) -> None:
+    """More than Polars writes into one record batch."""
+    if not browser.do("location.href").endswith(page_file.name):
+        browser.open(page_file)
+    count = 2**19 + 2
+    given = pl.DataFrame({"x": pl.int_range(count, eager=True) % 100}, schema={"x": pl.Int8})
+    stream = stream_of(given)
+    assert len(messages(stream)) > 2, "it is one batch: nothing is tried"
+    shown = browser.do(
+        f"(() => {{ {BYTES.format(base64.b64encode(stream).decode())}"
+        " const table = arrow_js.readStream(bytes.buffer);"
+        " const values = table.columns.x.values;"
+        " return [table.rows, values.length, values.reduce((sum, one) => sum + one, 0), values.at(-1)]; })()"
+    )
+    assert shown == [count, count, given["x"].cast(pl.Int64).sum(), given["x"][-1]]
+
+
+BYTES = "const bytes = Uint8Array.from(atob('{}'), (letter) => letter.charCodeAt(0));"
+
+
+def read(browser, stream: bytes) -> list[dict[str, object]]:
+    """The rows of an Arrow stream as the page reads them."""
+    text = browser.do(
+        f"(() => {{ {BYTES.format(base64.b64encode(stream).decode())}"
+        " const rows = arrow_js.records(arrow_js.readStream(bytes.buffer));"
+        " const plain = (key, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value);"
+        " return JSON.stringify(rows, plain); })()"
+    )
+    found: list[dict[str, object]] = json.loads(text)
+    return found
 
 
 def same(mine: dict[str, object], theirs: dict[str, object]) -> bool:

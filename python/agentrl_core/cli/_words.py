@@ -45,7 +45,7 @@ class Words:
                 return cls()
             raise
         try:
-            tokenizer = Tokenizer.from_file(str(file))
+            tokenizer = Tokenizer.from_buffer(file.read_bytes())
         except Exception as error:  # noqa: BLE001  # the package raises nothing narrower
             raise InvalidInputError(f"--tokenizer: {file} holds no tokenizer: {error}") from None
         return cls(lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)))

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core._util.files import new_file
-from agentrl_core.cli._view import ALL, iteration_range, opened
+from agentrl_core.cli._view import ALL, in_a_line, iteration_range, opened
 from agentrl_core.exceptions import InvalidInputError, StoreError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
                     cs.by_dtype(pl.List(pl.Binary)).list.eval(blobs),
                 )
                 frame.with_columns(*hexadecimal).sink_ndjson(half, check_extension=False)
-    print(f"{to}: {target.stat().st_size:,} bytes", file=sys.stderr)
+    print(f"{in_a_line(to)}: {target.stat().st_size:,} bytes", file=sys.stderr)
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from agentrl_core.cli._view import iteration_range, opened
+from agentrl_core.cli._view import in_a_line, iteration_range, opened
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -50,5 +50,5 @@ def run(path: str, to: str | None, iterations: str | None, tokenizer: str | None
     with opened(path) as store:
         page = Page.of(store, iterations=chosen, tokenizer=tokenizer, tokens=tokens)
     page.save(target)
-    print(f"{target}: {target.stat().st_size / 1e6:.1f} MB; open it in a browser", file=sys.stderr)
+    print(f"{in_a_line(str(target))}: {target.stat().st_size / 1e6:.1f} MB; open it in a browser", file=sys.stderr)
     return 0

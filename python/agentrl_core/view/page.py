@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -31,6 +32,10 @@ from agentrl_core.view.modules import joined
 from agentrl_core.view.statistics import statistics
 
 _ALL = (0, 2**62)
+_HIDDEN = re.compile(  # assets/dom.js has the same list
+    r"[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) 
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{html.escape(title)}</title>",
+            f"<title>{html.escape(visible(title))}</title>",
             f"<style>{style}</style></head>",
             '<body><div id="page"></div>',
             f'<script type="text/plain" id="about">{said}</script>',
@@ -170,6 +175,22 @@ def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) 
             "</body></html>",
         ]
     )
+
+
+def visible(text: str) -> str:
+    r"""Return a text with its hidden letters shown: controls, letters that turn the direction, halves of a character.
+
+    Example:
+        >>> from agentrl_core.view.page import visible
+        >>> visible("run\u202egnp.exe")
+        'run⟨U+202E⟩gnp.exe'
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        code = ord(found[0])
+        return chr(0x2400 + code) if code < ord(" ") else f"⟨U+{code:04X}⟩"
+
+    return _HIDDEN.sub(shown, text)
 
 
 def _hash(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -47,11 +48,11 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
     schema = pl.Schema(empty.collect_schema())
     if name in KEYS:
         # Each iteration has the computed columns of its recipe.
-        schemas = _again(lambda: [pl.read_ipc_schema(file) for file, *_ in store.files(name)])
+        schemas = _again(lambda: [_schema(file) for file, *_ in store.files(name)])
         schema = _diagonal([pl.LazyFrame(schema=schema), *map(_empty, schemas)]).collect_schema()
     elif name in ("steps", "trajectories"):
         # All files of a store have the same facts.
-        for own in _again(lambda: [pl.read_ipc_schema(file) for file, *_ in store.files(name)[-1:]]):
+        for own in _again(lambda: [_schema(file) for file, *_ in store.files(name)[-1:]]):
             schema.update({column: kind for column, kind in own.items() if column == "facts"})
 
     def rows(
@@ -136,6 +137,11 @@ class _Table(NamedTuple):
             if len(numbers)
             else None
         )
+
+
+def _schema(path: Path) -> dict[str, pl.DataType]:
+    with path.open("rb") as file:  # Polars opens no path that is not UTF-8
+        return pl.read_ipc_schema(file)
 
 
 def _has_lists(schema: pl.Schema) -> bool:

@@ -133,7 +133,7 @@ def _read(path: Any) -> Any:
     except ModuleNotFoundError:
         raise MissingDependencyError("the package tokenizers is needed: pip install 'agentrl-core[cli]'") from None
     try:
-        return Tokenizer.from_file(str(file))
+        return Tokenizer.from_buffer(file.read_bytes())  # from_file takes no path that is not UTF-8
     except Exception as error:  # noqa: BLE001  # the package raises nothing narrower
         raise InvalidInputError(f"tokenizer: {file} holds no tokenizer: {error}") from None
 

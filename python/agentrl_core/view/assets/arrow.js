@@ -1,4 +1,4 @@
-// Reads an Arrow IPC stream of one record batch: numbers, texts, bytes, truth values and lists of them, uncompressed.
+// Reads an Arrow IPC stream: numbers, texts, bytes, truth values and lists of them, uncompressed.
 // That is what the exporter writes. The format: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
 
 const [NULL, INT, FLOAT, BINARY, UTF8, BOOL, LIST, LARGE_BINARY, LARGE_UTF8, LARGE_LIST] = [1, 2, 3, 4, 5, 6, 12, 19, 20, 21];
@@ -9,7 +9,7 @@ const BATCH = 3;
 export function readStream(buffer) {
   const view = new DataView(buffer);
   let fields = [];
-  let found = null;
+  const batches = [];
   for (let at = 0; at + 8 <= buffer.byteLength; ) {
     if (view.getInt32(at, true) !== -1) throw new Error("no Arrow stream");
     const size = view.getInt32(at + 4, true);
@@ -18,13 +18,47 @@ export function readStream(buffer) {
     const body = at + 8 + size;
     const header = message.table(2);
     if (message.byte(1) === SCHEMA) fields = header.tables(1).map(fieldOf);
-    else if (message.byte(1) === BATCH) {
-      if (found !== null) throw new Error("more than one record batch");
-      found = readBatch(buffer, body, header, fields);
-    }
+    else if (message.byte(1) === BATCH) batches.push(readBatch(buffer, body, header, fields));
     at = body + message.long(3);
   }
-  return found ?? { rows: 0, columns: Object.fromEntries(fields.map((field) => [field.name, emptyOf(field)])) };
+  if (batches.length === 1) return batches[0];
+  const parts = (field) => (batches.length ? batches.map((batch) => batch.columns[field.name]) : [emptyOf(field)]);
+  const rows = batches.reduce((sum, batch) => sum + batch.rows, 0);
+  return { rows, columns: Object.fromEntries(fields.map((field) => [field.name, joined(parts(field))])) };
+}
+
+// The columns of several record batches as one; a writer begins another batch after some number of rows.
+function joined(parts) {
+  const length = parts.reduce((sum, part) => sum + part.length, 0);
+  const bits = new Uint8Array(length);
+  let begin = 0;
+  for (const part of parts) {
+    for (let row = 0; row < part.length; row++) bits[begin + row] = part.valid(row) ? 1 : 0;
+    begin += part.length;
+  }
+  const column = { length, kind: parts[0].kind, valid: (row) => bits[row] === 1 };
+  if (column.kind === "number" || column.kind === "null") return { ...column, values: chained(parts.map((part) => part.values.subarray(0, part.length))) };
+  const insides = parts.map((part) => (column.kind === "list" ? part.child.length : part.bytes.length));
+  const starts = insides.map((_, place) => insides.slice(0, place).reduce((sum, inside) => sum + inside, 0));
+  const offsets = new Float64Array(length + 1);
+  begin = 0;
+  for (const [place, part] of parts.entries()) {
+    for (let row = 0; row <= part.length; row++) offsets[begin + row] = starts[place] + part.offsets[row];
+    begin += part.length;
+  }
+  return column.kind === "list" ? { ...column, offsets, child: joined(parts.map((part) => part.child)) } : { ...column, offsets, bytes: chained(parts.map((part) => part.bytes)) };
+}
+
+// Numbers behind each other; where a number is missing in some batch, all are numbers that can say so.
+function chained(arrays) {
+  const Kind = arrays.every((array) => array.constructor === arrays[0].constructor) ? arrays[0].constructor : Float64Array;
+  const whole = new Kind(arrays.reduce((sum, array) => sum + array.length, 0));
+  let at = 0;
+  for (const array of arrays) {
+    whole.set(array, at);
+    at += array.length;
+  }
+  return whole;
 }
 
 function fieldOf(table) {

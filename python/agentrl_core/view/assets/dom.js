@@ -3,7 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 // An element. `given` holds attributes, listeners (onclick, ...), `class`, `style` (a table) and `data` (a table);
-// children are elements or text, which stays text whatever it says.
+// children are elements or text, which stays text and visible whatever it says: names of a run come from anyone.
 export function h(name, given = {}, ...children) {
   return fill(document.createElement(name), given, children);
 }
@@ -18,14 +18,20 @@ function fill(element, given, children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "style") Object.assign(element.style, value);
     else if (name === "data") Object.assign(element.dataset, value);
-    else element.setAttribute(name, value === true ? "" : value);
+    else element.setAttribute(name, value === true ? "" : READ.has(name) && typeof value === "string" ? visible(value) : value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...shown(children).filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
 
 export function show(place, ...children) {
-  place.replaceChildren(...children.flat(Infinity).filter(Boolean));
+  place.replaceChildren(...shown(children).filter(Boolean));
+}
+
+const READ = new Set(["title", "aria-label", "placeholder", "alt", "value", "label"]);
+
+function shown(children) {
+  return children.flat(Infinity).map((child) => (typeof child === "string" ? visible(child) : child));
 }
 
 const UNKNOWN = "–";
@@ -49,7 +55,8 @@ export function share(value) {
 }
 
 // Letters that turn the direction of what follows, or that nobody sees: they are shown by their names instead.
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/gu;
+// view/page.py has the same list for the title.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
 
 export function visible(text) {
   return text.replace(HIDDEN, (letter) => {

@@ -1,7 +1,7 @@
 // The page: where one is stands in its address, what one sees follows from that.
 
 import { Run } from "./data.js";
-import { h, number, show } from "./dom.js";
+import { h, number, show, visible } from "./dom.js";
 import { Group } from "./group.js";
 import { groupPage } from "./group_page.js";
 import { iterationPage } from "./iteration.js";
@@ -108,7 +108,7 @@ async function start() {
     if (state.group !== null) trail.push(h("a", { href: `#g${state.group}` }, `group ${state.group}`));
     if (current.chosen) trail.push(h("a", { href: `#g${state.group}/t${current.chosen.trajectory_id}` }, `rollout ${current.chosen.trajectory_id}`));
     show(crumbs, trail);
-    document.title = [...trail].reverse().map((each) => each.textContent).concat(run.about.title).join(" · ");
+    document.title = [...trail].reverse().map((each) => each.textContent).concat(visible(run.about.title)).join(" · ");
     const chosen = current.spans?.[state.token];
     if (chosen && state.tab === "text") chosen.scrollIntoView({ block: "center" });
     else if (before === undefined || before !== current.group?.id) scrollTo(0, 0);
