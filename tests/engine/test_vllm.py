@@ -108,6 +108,35 @@ def test_updated_weights_are_the_ones_sampled_from(generate, make_model, policy,
         assert generate.policy_version == version
 
 
+def test_weights_that_do_not_fit_leave_the_engine_as_it_is(generate, make_model, policy, own_words):
+    import torch
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self, held, name):
+            super().__init__()
+            setattr(self, name, held)
+
+    sampling, version = Sampling(max_tokens=6), generate.policy_version
+    broken = make_model("qwen3", tie_word_embeddings=True, seed=1)
+    with torch.no_grad():
+        broken.model.norm.weight[0] = torch.nan
+    wrong = {
+        "does not fit": make_model("llama"),
+        "has shape": make_model("qwen3", tie_word_embeddings=True, intermediate_size=128),
+        "holds NaN": broken,
+    }
+    for message, model in wrong.items():
+        with pytest.raises(InvalidInputError, match=message):
+            generate.update_weights(model, version=99)
+        check(generate, policy, own_words, sampling, version=version)
+    other = make_model("qwen3", tie_word_embeddings=True, seed=1)
+    for number, name in enumerate(("_orig_mod", "module"), version + 1):
+        generate.update_weights(Wrapper(other, name), version=number)
+        check(generate, other, own_words, sampling, version=number)
+    generate.update_weights(policy, version=version + 3)
+    check(generate, policy, own_words, sampling, version=version + 3)
+
+
 def test_the_likeliest_tokens_are_reported_whoever_is_beside(generate, policy):
     import torch
 

@@ -55,11 +55,12 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 
 def warn_of_ranks(shards: int | None) -> None:
-    """Warn if several ranks run an update that was packed for one."""
-    if shards is None and num_ranks() > 1:
+    """Warn that nothing adds up the gradients of several ranks, which no wrapper does for packs either."""
+    if num_ranks() > 1:
+        packed = "one: each trains on all of its own draws" if shards is None else f"{shards}"
         warnings.warn(
-            f"torch.distributed has {num_ranks()} ranks, and this update is packed for one: each rank trains on all of "
-            f"its own draws, and nothing adds up their gradients; {_ADD_UP}; or call update.together(..., group=...)",
+            f"torch.distributed has {num_ranks()} ranks, and this update is packed for {packed}; nothing here adds up "
+            f"their gradients, nor does DistributedDataParallel; {_ADD_UP} (filter this AgentRLWarning where you do)",
             AgentRLWarning,
             stacklevel=4,
         )

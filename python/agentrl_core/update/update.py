@@ -102,10 +102,11 @@ class Update:
             max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token, or, where
                 the loss's `unit` is a trajectory, pair, group or the update, those of all its sequences together.
             layout: `sequence`: each sequence stands for itself; `tree`: what sequences share is there once.
-            shards: number of ranks that run packs at the same time. Each rank gets as many packs as the others, those
-                of one round about equally expensive, and each rank works out the same. Where a round has fewer units
-                than ranks, a rank gets a pack without pairs (of one token, so that the model runs), whose loss is 0.
-                None: one rank.
+            shards: number of ranks that run packs at the same time; add up their gradients before the step, undivided
+                (no wrapper such as DistributedDataParallel does it for packs). Each rank gets as many packs as the
+                others, those of one round about equally expensive, and each rank works out the same. Where a round has
+                fewer units than ranks, a rank gets a pack without pairs (of one token, so that the model runs), whose
+                loss is 0. None: one rank.
             balance: what a row costs. `tokens`: all the same. `work`: 1 + (position + 1) / 24 576, for attention to
                 what is before it; that is its share of the operations of a model of width 4096, 4 h c / 24 h^2.
             buffers: memory that the packs are written into; a pack is valid until the next one is asked for. None: new
@@ -208,7 +209,7 @@ class Update:
             True
         """
         rank, shards = (0, None) if group is None else (group.rank(), group.size())
-        plan, weights = self._plan(max_tokens, layout, shards, balance, units=None)
+        plan, weights = self._plan(max_tokens, layout, shards, balance, units=None, group=group)
         indices = range(rank, len(plan), shards or 1)
         return self._together(model, lambda: self._packs(plan, indices, weights, buffers), len(plan), group)
 
@@ -229,13 +230,21 @@ class Update:
             yield from cache.parts(packs())
 
     def _plan(
-        self, max_tokens: int, layout: Layout, shards: int | None, balance: Balance, *, units: NDArray[np.int64] | None
+        self,
+        max_tokens: int,
+        layout: Layout,
+        shards: int | None,
+        balance: Balance,
+        *,
+        units: NDArray[np.int64] | None,
+        group: distributed.ProcessGroup | None = None,
     ) -> tuple[Plan, NDArray[np.float64]]:
         """Which sequences lie in which pack, and the loss weights of all tokens."""
         require_torch("a pack")
         from agentrl_core.model.ranks import warn_of_ranks
 
-        warn_of_ranks(shards)
+        if group is None:
+            warn_of_ranks(shards)
         prepared = self.prepared
         weights = prepared.weights(self.draws)
         folds = layout == "tree" and prepared.foldable

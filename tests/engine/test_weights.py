@@ -1,0 +1,148 @@
+"""Weights that do not fit change nothing, and those in wrappers do fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from agentrl_core import engine
+from agentrl_core.engine import Request, Sampling, complete
+from agentrl_core.engine.weights import check_weights, layout_of_folder, plain_name, state_of
+from agentrl_core.exceptions import EngineError, InvalidInputError
+
+
+class Wrapper(nn.Module):
+    """As data parallelism and torch.compile name what they hold."""
+
+    def __init__(self, held: nn.Module, name: str) -> None:
+        super().__init__()
+        setattr(self, name, held)
+
+
+def tokens_of(generate: engine.Transformers) -> list[int]:
+    request = Request(np.arange(5, dtype=np.int32), 1, Sampling(temperature=0.0, max_tokens=6))
+    return complete(generate, [request])[0].tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("model.norm.weight", "model.norm.weight"),
+        ("module.module._orig_mod.model.norm.weight", "model.norm.weight"),
+        ("model.layers.0._orig_mod.mlp.up.weight", "model.layers.0.mlp.up.weight"),
+        ("_fsdp_wrapped_module.model.layers.1._checkpoint_wrapped_module.x", "model.layers.1.x"),
+        ("base_model.model.model.layers.0.q.base_layer.weight", "model.layers.0.q.base_layer.weight"),
+    ],
+)
+def test_names_lose_the_prefixes_of_wrappers(name: str, plain: str) -> None:
+    assert plain_name(name) == plain
+
+
+@pytest.mark.parametrize("names", [["module"], ["_orig_mod"], ["_orig_mod", "module"]])
+def test_a_wrapped_policy_is_taken(names: list[str], make_model, tokenizer) -> None:
+    policy = make_model("qwen3", seed=1)
+    generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
+    wanted = tokens_of(engine.Transformers(policy, tokenizer))
+    assert tokens_of(generate) != wanted
+    model = policy
+    for name in names:
+        model = Wrapper(model, name)
+    generate.update_weights(model, version=1)
+    assert (tokens_of(generate), generate.policy_version) == (wanted, 1)
+
+
+def test_a_wrapper_of_the_shared_model_is_the_shared_model(make_model, tokenizer) -> None:
+    policy = make_model("qwen3")
+    generate = engine.Transformers(policy, tokenizer)
+    generate.update_weights(torch.compile(policy), version=3)
+    assert generate.shares_parameters
+    assert generate.policy_version == 3
+
+
+def test_a_value_head_is_not_what_an_engine_samples_from(make_model, tokenizer) -> None:
+    policy = make_model("qwen3", seed=1)
+    policy.value_head = nn.Linear(64, 1)
+    generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
+    generate.update_weights(policy, version=1)
+    assert tokens_of(generate) == tokens_of(engine.Transformers(policy, tokenizer))
+
+
+def with_nan(model: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        model.model.norm.weight[0] = torch.nan
+    return model
+
+
+def test_weights_that_do_not_fit_change_nothing(make_model, tokenizer) -> None:
+    generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
+    before = {name: tensor.clone() for name, tensor in generate.model.state_dict().items()}
+    said = tokens_of(generate)
+    wrong = {
+        "does not fit .* lacks 'model.layers": make_model("llama", seed=1),
+        "has shape .*, and the engine's has": make_model("qwen3", seed=1, intermediate_size=128),
+        "'model.norm.weight' holds NaN or infinity": with_nan(make_model("qwen3", seed=1)),
+        "does not fit .* has 'lm_head.extra'": make_model("qwen3", seed=1),
+    }
+    wrong["does not fit .* has 'lm_head.extra'"].lm_head.register_parameter("extra", nn.Parameter(torch.ones(1)))
+    for message, model in wrong.items():
+        with pytest.raises(InvalidInputError, match=rf"update_weights: .*{message}.*nothing was changed"):
+            generate.update_weights(model, version=5)
+        assert generate.policy_version == 0
+        assert tokens_of(generate) == said
+        assert all(torch.equal(tensor, before[name]) for name, tensor in generate.model.state_dict().items())
+    for version in (-1, 1.5, None, True):
+        with pytest.raises(InvalidInputError, match=r"update_weights: version is .*; give a whole number"):
+            generate.update_weights(make_model("qwen3"), version=version)
+
+
+def test_what_goes_wrong_while_weights_are_taken_is_an_error_of_the_engine(make_model, tokenizer) -> None:
+    generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
+    generate.model.load_state_dict = lambda _: 1 / 0
+    with pytest.raises(EngineError, match=r"did not take the weights: ZeroDivisionError.*version is still 0"):
+        generate.update_weights(make_model("qwen3", seed=1), version=1)
+    assert len(tokens_of(generate)) == 6
+
+
+def test_adapters_are_taken_once_they_are_merged(make_model, tokenizer) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted = peft.get_peft_model(make_model("qwen3"), config)
+    generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
+    with pytest.raises(
+        InvalidInputError, match=r"adapters \(.*lora_A.*\) that are not merged.*model.merge_adapter\(\)"
+    ):
+        generate.update_weights(adapted, version=1)
+    adapted.merge_adapter()
+    generate.update_weights(adapted, version=1)
+    adapted.unmerge_adapter()
+    merged = engine.Transformers(adapted.merge_and_unload(), tokenizer)
+    assert tokens_of(generate) == tokens_of(merged)
+
+
+def test_an_engine_with_adapters_takes_adapters(make_model, tokenizer) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted = peft.get_peft_model(make_model("qwen3"), config)
+    generate = engine.Transformers(adapted, tokenizer, copy=True)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.mul_(3.0)
+    generate.update_weights(Wrapper(adapted, "module"), version=1)
+    assert tokens_of(generate) == tokens_of(engine.Transformers(adapted, tokenizer))
+
+
+def test_a_checkpoint_has_the_layout_of_its_files(make_model, tmp_path) -> None:
+    model = make_model("qwen3")
+    model.save_pretrained(tmp_path)
+    layout = layout_of_folder(tmp_path)
+    assert layout is not None
+    check_weights(state_of(model), layout)
+    assert layout_of_folder(tmp_path / "nowhere") is None
+
+
+def test_a_scripted_engine_checks_the_version(tokenizer) -> None:
+    with pytest.raises(InvalidInputError, match="version is 'new'"):
+        engine.Scripted(tokenizer, lambda _: "ok").update_weights(None, version="new")
