@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.engine.chat_messages import IMAGE, Message, plain_message, texts_of
+from agentrl_core.engine.chat_messages import IMAGE, Message, is_text, plain_message, texts_of
 from agentrl_core.engine.chat_renderer import ANSWER, QUESTION, VALUE
 from agentrl_core.engine.chat_template import RESULT, THOUGHT, ChatTemplate
 from agentrl_core.env.base import Content
@@ -87,6 +87,8 @@ class Chat:
         """The token that ends an assistant's turn."""
         self.ends_with_next = self._template.ends_with_next
         """Whether the template writes no end of a turn: it ends with the first token of the next message."""
+        self.describes_tools = not self._template.shows_tools
+        """Whether tools are described in words, since the template shows none."""
         self._more_stops = _ids(stop_token_ids)
         ends = [self._template.token(end) for end in self._template.ends]
         stops = dict.fromkeys(
@@ -125,22 +127,25 @@ class Chat:
         return self._others[known]
 
     def conversation(
-        self, content: Content, tools: Tools | None = None, *, open_turn: bool = True
+        self, messages: Sequence[Mapping[str, Any]], tools: Tools | None = None, *, open_turn: bool = True
     ) -> NDArray[np.int32]:
         """The tokens of a whole conversation as the template renders it at once, int32 [n].
 
         Args:
-            content: its messages.
+            messages: as OpenAI's, texts alone.
             tools: JSON schemas of the tools.
             open_turn: with the opening of the assistant's next turn.
 
         Raises:
-            InvalidInputError: no message, or one of another shape.
-            UnsupportedError: the template refuses a message, or leaves out a content or a call.
+            InvalidInputError: a message of another shape.
+            UnsupportedError: the template refuses a message, or leaves out a content or a call; or an image.
         """
-        messages = json.loads(_frozen(content, "user"))
-        rendered = self._render(messages, tools, open_turn=open_turn)
-        self._template.check(messages, rendered, chat="the conversation")
+        plain = [plain_message(message, f"message {place}") for place, message in enumerate(messages)]
+        for place, message in enumerate(plain):
+            if not is_text(message["content"]):
+                raise UnsupportedError(f"message {place} has an image; say in words what it shows")
+        rendered = self._render(plain, tools, open_turn=open_turn)
+        self._template.check(plain, rendered, chat="the conversation")
         return self._encode(rendered)
 
     def prompt(self, content: Content, tools: Tools | None = None) -> NDArray[np.int32]:
@@ -225,8 +230,8 @@ class Chat:
         if kind in self._checked:
             return
         what = f"a prompt of {_roles(messages)}" + (" with tools" if tools else "")
-        begin = self._said(marked, what, tools, open_turn=False)
-        if tools and begin == self._said(marked, what, open_turn=False):
+        begin = self._said(marked, what, tools).removesuffix(self._template.opening)
+        if tools and begin == self._said(marked, what).removesuffix(self._template.opening):
             self._refuse("shows no tools; describe them in a message")
         following: Message = {"role": self._observation_role, "content": RESULT}
         whole = self._said([*marked, ANSWER, following], f"an observation behind {what}", tools)
@@ -266,10 +271,10 @@ class Chat:
         rendered = self._render([QUESTION, answer, *following])
         return self._template.after_answer(rendered, VALUE if answer.get("tool_calls") else answer["content"])
 
-    def _said(self, marked: list[Message], what: str, tools: Tools | None = None, *, open_turn: bool = True) -> str:
+    def _said(self, marked: list[Message], what: str, tools: Tools | None = None) -> str:
         """The conversation rendered, each message in its place."""
         try:
-            rendered = self._render(marked, tools, open_turn=open_turn)
+            rendered = self._render(marked, tools)
         except UnsupportedError as error:
             if error.__cause__ is None:
                 raise
@@ -284,15 +289,15 @@ class Chat:
                     )
         for number, message in enumerate(marked):
             if isinstance(message["content"], list) and IMAGE in message["content"]:
-                self._check_parts(marked, number, tools, open_turn=open_turn)
+                self._check_parts(marked, number, tools)
         return rendered
 
-    def _check_parts(self, marked: list[Message], number: int, tools: Tools | None, *, open_turn: bool) -> None:
+    def _check_parts(self, marked: list[Message], number: int, tools: Tools | None) -> None:
         """Refuse a template that prints the parts of a message, or shows nothing for an image."""
 
         def said(*images: Message) -> str:
             one = {**marked[number], "content": [{"type": "text", "text": "agentrl part"}, *images]}
-            return self._render([*marked[:number], one, *marked[number + 1 :]], tools, open_turn=open_turn)
+            return self._render([*marked[:number], one, *marked[number + 1 :]], tools)
 
         role = marked[number]["role"]
         try:

@@ -36,8 +36,9 @@ _TOOL: Message = {
 }
 # Of `apply_chat_template` itself, so that they are not options of a template.
 _OWN_OPTIONS = frozenset(
-    """conversation messages tools chat_template add_generation_prompt continue_final_message tokenize padding truncation
-    max_length return_tensors return_dict return_assistant_tokens_mask tokenizer_kwargs processor_kwargs""".split()
+    {"conversation", "messages", "tools", "chat_template", "add_generation_prompt", "continue_final_message"}
+    | {"tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
+    | {"return_assistant_tokens_mask", "processor_kwargs"}
 )
 _UNDEFINED_TOOLS = "{%- set tools = agentrl_undefined -%}"
 
@@ -85,8 +86,8 @@ class ChatRenderer:
         """Return the chat as text; `open_turn`: with the opening of the assistant's next turn.
 
         Texts in parts are joined by newlines if the template does not read parts, and a message of role `developer` is
-        a system's if the template does not know that role, both as in vLLM. If the template shows no tools and renders
-        no calls, both are written in words (`tool_description`).
+        a system's if the template does not know that role, both as in vLLM. Tools that it does not show are described
+        in the system message, and calls that it does not render are written in that form (`tool_description`).
 
         Raises:
             UnsupportedError: the template refuses the messages, or shows neither tools nor a system message that could
@@ -94,9 +95,11 @@ class ChatRenderer:
         """
         given, schemas = list(messages), list(tools)
         if schemas and not self.shows_tools:
-            if self.renders_calls or not self._shows_system():
+            if not self._shows_system():
                 raise UnsupportedError(self.error("shows no tools; describe them in a message"))
-            given, schemas = described(with_written_calls(given), schemas), []
+            if not self.renders_calls:
+                given = with_written_calls(given)
+            given, schemas = described(given, schemas, calls=not self.renders_calls), []
         try:
             return self._rendered(given, schemas, open_turn=open_turn)
         except _template_errors() as error:
@@ -144,7 +147,7 @@ class ChatRenderer:
     def _with_content(self, message: Message) -> Message:
         content = message["content"]
         if isinstance(content, str):
-            wrap = content and self._reads_parts and not self._takes_text
+            wrap = self._reads_parts and not self._takes_text
             return {**message, "content": [{"type": "text", "text": content}]} if wrap else message
         if is_text(content) and (message["role"] == "tool" or not self._reads_parts):
             return self._with_content({**message, "content": joined(content)})

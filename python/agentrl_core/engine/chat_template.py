@@ -64,6 +64,7 @@ class ChatTemplate:
         ends_with_next: whether the template writes no end: a turn ends where the next message begins.
         end_in_history: the token that ends an answer once the chat goes on.
         opening: how the template opens an answer.
+        shows_tools: whether it shows the schemas of tools.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class ChatTemplate:
         self._tokenizer: Any = tokenizer
         self._renderer = ChatRenderer(tokenizer, template, chat_template_kwargs)
         self.render = self._renderer.render
+        self.shows_tools = self._renderer.shows_tools
         self._special, self._splits = _patterns(self._tokenizer)
         self._encode_chunk = lru_cache(maxsize=4096)(self._encoded)
         last = self.render([QUESTION, ANSWER])
@@ -195,10 +197,10 @@ class ChatTemplate:
             context, start = self._opened_otherwise(before, message, tools, texts, where)
         turn = whole[start:]
         begin, end, close = self._bounds(message, turn, where)
-        gap = ""
+        gap = self.opening if self.opening and turn[:begin].startswith(self.opening) else ""
         if self._empty_thought is not None and not _thinks(message):
-            match = self._empty_thought.match(turn[:begin])
-            gap = match[0] if match else ""
+            match = self._empty_thought.match(turn[:begin], len(gap))
+            gap = turn[: match.end()] if match else gap
         return context + gap, turn[len(gap) : max(end, close)]
 
     def _bounds(self, message: Message, turn: str, where: str) -> tuple[int, int, int]:
@@ -222,7 +224,7 @@ class ChatTemplate:
         same = _alike(opened, whole)
         if same >= history:
             begin, _, _ = self._bounds(message, whole[history:], where)
-            start = min(same, history + begin)
+            start = min(self._header(opened, same), history + begin)
             gap = whole[start : history + begin]
             empty = self._empty_thought is not None and self._empty_thought.fullmatch(gap) is not None
             if not gap or empty or message.get("tool_calls"):
@@ -299,8 +301,8 @@ class ChatTemplate:
 
     def _next_end(self, following: Sequence[Message], *, calls: bool) -> str:
         """The token that ends an answer, for a template that writes no end: the next message's, or the likely one's."""
-        role = following[0]["role"] if following else "tool" if calls else "user"
-        return self._next_ends.get(role) or self._end_before(ANSWER, role) or self.end
+        role = following[0]["role"] if following else ""
+        return self._next_ends.get(role) or self._next_ends.get("tool" if calls else "user") or self.end
 
     def _known_thoughts(self, last: str, opened: str) -> set[str]:
         """How it writes an answer without a thought; the special tokens between a thought and the answer.
@@ -310,12 +312,21 @@ class ChatTemplate:
         thinking = self._renderer.tried([QUESTION, {**ANSWER, **dict.fromkeys(REASONING, THOUGHT)}])
         thought, answer = thinking.find(THOUGHT), thinking.find(ANSWER["content"])
         thinks = 0 <= thought < answer
-        base = min(_alike(opened, last), _alike(opened, thinking) if thinks else len(opened))
+        same = min(_alike(opened, last), _alike(opened, thinking) if thinks else len(opened))
+        base = self._header(opened, same)
         between = thinking[thought + len(THOUGHT) : answer] if thinks else ""
         frame, gap = thinking[base:thought] + between if thinks else "", last[base : last.find(ANSWER["content"])]
         if gap.strip() and ("".join(gap.split()) == "".join(frame.split()) or _EMPTY_TAGS.fullmatch(gap)):
             self._empty_thought = re.compile(r"\s*" + r"\s*".join(map(re.escape, gap.split())) + r"\s*")
         return set(self._special.findall(between))
+
+    def _header(self, opened: str, same: int) -> int:
+        """Where the header of an answer ends that opens otherwise than the model's turn from some character on."""
+        if same == len(opened):
+            return same
+        ends = [match.end() for match in self._special.finditer(opened[:same])]
+        spaces = [place + 1 for place in range(same) if opened[place].isspace()]
+        return max([0, *ends[-1:], *spaces[-1:]])
 
     def _ends_of_calls(self) -> list[str]:
         """The token that ends a call, if an answer ends with another one."""

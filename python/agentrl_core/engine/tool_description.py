@@ -14,17 +14,23 @@ _DESCRIPTION = """# Tools
 You can call these functions:
 <tools>
 {schemas}
-</tools>
+</tools>"""
+_FORM = """
 
 To call a function, write its name and arguments as JSON between <tool_call> tags, once for each call:
 <tool_call>
-{{"name": "function name", "arguments": {{"argument name": "value"}}}}
+{"name": "function name", "arguments": {"argument name": "value"}}
 </tool_call>"""
 _WRITTEN = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
-def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, calls: bool = True) -> list[Message]:
     """Return a chat whose system message describes tools; a chat without one gets one.
+
+    Args:
+        messages: the chat.
+        tools: JSON schemas of the tools.
+        calls: whether the form of a call is described, too.
 
     Example:
         >>> from agentrl_core.engine.tool_description import described
@@ -33,7 +39,7 @@ def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -
         ('system', True, '2 + 2?')
     """
     schemas = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
-    text = _DESCRIPTION.format(schemas=schemas)
+    text = _DESCRIPTION.format(schemas=schemas) + (_FORM if calls else "")
     if not messages or messages[0]["role"] not in ("system", "developer"):
         return [{"role": "system", "content": text}, *messages]
     return [_longer(messages[0], text, "\n\n"), *messages[1:]]

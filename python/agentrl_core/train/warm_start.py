@@ -198,7 +198,7 @@ class _TraceWriter:
             call = f"<call>{expression}</call>"
             observation = episode.step(call).observation
             reply = observation if isinstance(observation, str) else ""
-            pieces += [(self._chat.action(call), True), (self._chat.observation(reply), False)]
+            pieces += [(self._chat.action(call), True), (self._chat.observation(reply, self._chat.end_of_turn), False)]
             result = reply.removeprefix("<result>").removesuffix("</result>")
             if re.fullmatch(r"-?[0-9]+", result):
                 answer = result

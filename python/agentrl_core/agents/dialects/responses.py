@@ -145,7 +145,7 @@ def _add(chat: list[Json], item: Any) -> None:
     kind = item.get("type", "message") if isinstance(item, dict) else None
     if kind == "message":
         role, content = item.get("role"), item.get("content")
-        text = text_of(content)
+        text = text_of(content) if not isinstance(content, list) or len(content) < 2 else None
         told = [_part(part) for part in content] if text is None else text
         chat.append({"role": "system" if role == "developer" else role, "content": told})
     elif kind == "function_call":
