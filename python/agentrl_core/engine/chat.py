@@ -72,7 +72,7 @@ class Chat:
         tokenizer: PreTrainedTokenizerBase | ProcessorMixin,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         *,
-        stop_token_ids: int | Sequence[int] | None = None,
+        stop_token_ids: Sequence[int] = (),
     ) -> None:
         given: Any = tokenizer
         self._processor: Any = given if hasattr(given, "image_processor") else None
@@ -89,7 +89,7 @@ class Chat:
         """Whether the template writes no end of a turn: it ends with the first token of the next message."""
         self.describes_tools = not self._template.shows_tools
         """Whether tools are described in words, since the template shows none."""
-        self._more_stops = _ids(stop_token_ids)
+        self._more_stops = tuple(stop_token_ids)
         ends = [self._template.token(end) for end in self._template.ends]
         stops = dict.fromkeys(
             (self.end_of_turn, *ends, self.tokenizer.eos_token_id, *self._more_stops, *_configured(self.tokenizer))
@@ -334,10 +334,14 @@ def _rebuilt(tokenizer: Any, options: Mapping[str, Any], stops: Sequence[int]) -
     return Chat(tokenizer, options, stop_token_ids=stops)
 
 
-def _ids(tokens: int | Sequence[int] | None) -> tuple[int, ...]:
-    if tokens is None:
-        return ()
-    return (int(tokens),) if isinstance(tokens, int) else tuple(int(token) for token in tokens)
+def ends_of(tokenizer: Any, eos_token_id: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the tokens that end a text by a generation config; those of another vocabulary are left out.
+
+    A config that was not written for a tokenizer has the default of its class, which is any token of it.
+    """
+    given = [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ()
+    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    return tuple(int(token) for token in given if token in special)
 
 
 def _configured(tokenizer: Any) -> tuple[int, ...]:
@@ -346,7 +350,7 @@ def _configured(tokenizer: Any) -> tuple[int, ...]:
     if not tokenizer.name_or_path or not path.is_file():
         return ()
     try:
-        return _ids(json.loads(path.read_text(encoding="utf-8")).get("eos_token_id"))
+        return ends_of(tokenizer, json.loads(path.read_text(encoding="utf-8")).get("eos_token_id"))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InvalidInputError(f"Chat: {path} cannot be read ({error}); mend it or remove it") from error
 

@@ -50,6 +50,9 @@ _CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+WARM_START = "agentrl_warm_start"
+"""Entry of the configuration of models that are built here."""
+
 # What the environment may answer beside numbers.
 _REPLIES = (
     "syntax error",
@@ -160,6 +163,7 @@ def build(
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
+    setattr(config, WARM_START, True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = make_model(config)
