@@ -1,6 +1,7 @@
 """The environment on the real reasoning-gym."""
 
 import pickle
+import re
 
 import pytest
 
@@ -225,3 +226,75 @@ def test_facts_of_an_episode(gym):
         0.0,
         0.0,
     )
+
+
+@pytest.mark.parametrize("family", ["jugs", "futoshiki"])
+def test_right_answers_with_angle_brackets_can_be_given(family):
+    world = env.ReasoningGym([family], held_out=0)
+    answers = [answer_of(task) for task in world.tasks(6)]
+    assert any(set(answer) & set("<>") for answer in answers)
+    for task, answer in zip(world.tasks(6), answers, strict=True):
+        for text in ("", "is <answer> a tag? "):
+            outcome = world.reset(task, 0).step(f"{text}<answer>{answer}</answer>\n")
+            assert (outcome.success, outcome.info["answer"]) == (True, answer.strip())
+
+
+@pytest.mark.parametrize(
+    ("action", "answer"),
+    [
+        ("<answer>1</answer><answer>a < b > c</answer>", "a < b > c"),
+        ("<answer><b>4</b></answer>", "<b>4</b>"),
+        ("<call>1+1</call><answer>2</answer>", "2"),
+        ("<answer>1</answer></answer>", None),
+        ("1</answer>", None),
+        ("</answer>", None),
+    ],
+)
+def test_an_answer_is_what_its_last_tags_hold(gym, action, answer):
+    outcome = start(gym)[1].step(action)
+    assert (outcome.info or {}).get("answer") == answer
+    assert bool(outcome.flags & FORMAT_ERROR) == (answer is None)
+
+
+def test_calls_may_hold_angle_brackets(gym):
+    outcome = start(gym)[1].step("<call>1 < 2</call>")
+    assert outcome.flags & TOOL_ERROR
+    assert not outcome.flags & FORMAT_ERROR
+
+
+def test_instructions_describe_forms_that_are_scored():
+    world = env.ReasoningGym(["chain_sum"], held_out=0, instructions=True)
+    task = world.tasks(1)[0]
+    episode = world.reset(task, 0)
+    system, user = episode.observation
+    assert user == {"role": "user", "content": task.question}
+    assert system["role"] == "system"
+    # The examples are what the environment takes.
+    call = re.search(r"<call>73\+15</call>", system["content"])
+    answer = re.search(r"<answer>88</answer>\Z", system["content"])
+    assert episode.step(call[0]).observation == "<result>88</result>"
+    assert "<result>88</result>" in system["content"]
+    assert episode.step(answer[0]).terminated
+
+
+def test_instructions_name_the_tools_there_are():
+    class Named(env.Calculator):
+        name = "sums"
+
+    several = env.ReasoningGym(["lcm"], [env.Calculator(), Named()], held_out=0, instructions=True).instructions
+    assert "calculator, sums" in several
+    assert "<call>calculator 73+15</call>" in several
+    none = env.ReasoningGym(["lcm"], [], held_out=0, instructions=True).instructions
+    assert "<call>" not in none
+    assert "<answer>88</answer>" in none
+    assert env.ReasoningGym(["lcm"], held_out=0, instructions="Be brief.").instructions == "Be brief."
+    assert env.ReasoningGym(["lcm"], held_out=0).instructions == ""
+
+
+def test_families_that_score_anything_are_taken_only_if_asked_for():
+    with pytest.raises(InvalidInputError, match="family 'game_of_life_halting' cannot be learnt from"):
+        env.ReasoningGym(["lcm", "game_of_life_halting"], held_out=0)
+    with pytest.raises(InvalidInputError, match="give any_answer=True"):
+        env.ReasoningGym({"game_of_life_halting": {}}, held_out=0)
+    world = env.ReasoningGym(["game_of_life_halting"], held_out=0, any_answer=True)
+    assert world.reset(world.tasks(1)[0], 0).step("<answer>no idea</answer>").success

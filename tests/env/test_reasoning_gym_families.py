@@ -3,6 +3,7 @@
 import pytest
 
 from agentrl_core import env
+from agentrl_core.env.reasoning_gym import ACCEPT_ANY_ANSWER
 from agentrl_core.exceptions import InvalidInputError
 
 reasoning_gym = pytest.importorskip("reasoning_gym")
@@ -18,14 +19,13 @@ WITHOUT_ANSWER = {
     "rubiks_cube": "any solution is right; the entry has one in its metadata",
     "rush_hour": "any solution is right; the entry has none",
 }
-SCORES_ANYTHING = {"game_of_life_halting": "its scorer compares bool(answer) with bool(truth), and every text is true"}
 # Seconds for one question: the search of the package, not ours.
 SLOW = {"knight_swap"}
 
 
 def test_the_families_were_found():
     assert len(FAMILIES) > 100
-    assert {*WITHOUT_SETTINGS, *WITHOUT_ANSWER, *SCORES_ANYTHING, *SLOW} <= set(FAMILIES)
+    assert {*WITHOUT_SETTINGS, *WITHOUT_ANSWER, *ACCEPT_ANY_ANSWER, *SLOW} <= set(FAMILIES)
 
 
 @pytest.mark.slow
@@ -36,7 +36,10 @@ def test_a_family(family):
         with pytest.raises(InvalidInputError, match=family):
             env.ReasoningGym([family], held_out=0)
         return
-    world = env.ReasoningGym([family], held_out=0)
+    if family in ACCEPT_ANY_ANSWER:
+        with pytest.raises(InvalidInputError, match=f"family '{family}' cannot be learnt from .* give any_answer=True"):
+            env.ReasoningGym([family], held_out=0)
+    world = env.ReasoningGym([family], held_out=0, any_answer=family in ACCEPT_ANY_ANSWER)
     tasks = world.tasks(1 if family in SLOW else 3)
     assert all(task.question and task.domain == family for task in tasks)
     assert world.task(tasks[0].task_id) == tasks[0]
@@ -51,10 +54,11 @@ def test_a_family(family):
         wrong = episode.step("<answer>definitely not</answer>")
         assert wrong.terminated
         assert wrong.facts["answer"] == "definitely not"
-        if family not in SCORES_ANYTHING:
-            assert (wrong.reward, wrong.success) == (0.0, False)
+        assert wrong.success == (family in ACCEPT_ANY_ANSWER), "a version that scores it takes it off the list"
+        if family not in ACCEPT_ANY_ANSWER:
+            assert wrong.reward == 0.0
             assert 0 <= wrong.facts["points"] < 1
-        if answer is None or set(answer) & set("<>"):  # an answer has no such signs
+        if answer is None:
             continue
         outcome = world.reset(task, 0).step(f"<answer>{answer}</answer>")
         assert (outcome.reward, outcome.success, outcome.facts["points"]) == (1.0, True, 1.0)

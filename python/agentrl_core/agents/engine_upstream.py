@@ -11,10 +11,10 @@ import numpy as np
 
 from agentrl_core import _core
 from agentrl_core.agents.history_digest import Json
-from agentrl_core.agents.messages import for_template, message_of
+from agentrl_core.agents.messages import message_of
 from agentrl_core.agents.upstream import Answer, Choice, RefusedError
 from agentrl_core.engine.base import Engine, Request, Sampling
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
 _OPENING = 64
 """Tokens of a prompt in which the template's opening of the answer lies."""
@@ -24,7 +24,11 @@ class EngineUpstream:
     """Answers with an `Engine`, its tokenizer's chat template, and the tokenizer's parser of answers where it has one.
 
     The parser is the tokenizer's `response_template` (Hugging Face): calls of tools and reasoning are found by it.
-    Without one, all that is said is the message's content.
+    Without one, all that is said is the message's content, but for calls of tools that the chat template does not show:
+    these tools are described in the system message, and their calls found in the form that is described there.
+
+    Messages of which the template leaves out a content or a call are refused with status 400. `chat_template_kwargs` of
+    a request are options of the template.
 
     Args:
         engine: who generates.
@@ -53,12 +57,10 @@ class EngineUpstream:
     ) -> list[int]:
         """See `Upstream.tokenize`."""
         try:
-            return self._rendered(messages, tools, options, open_turn=open_turn)
-        except Exception as error:
-            # Whatever a template does not take is the client's to mend.
-            raise RefusedError(
-                400, {"error": {"message": f"the chat template refuses the messages: {error}"}}
-            ) from error
+            chat = self._engine.chat.with_options(options)
+            return chat.conversation(messages, tools, open_turn=open_turn).tolist()
+        except AgentRLError as error:  # what a template does not take, or leaves out, is the client's to mend
+            raise RefusedError(400, {"error": {"message": str(error)}}) from error
 
     async def chat(self, request: Json, tokens: Sequence[int] | None) -> Answer:
         """See `Upstream.chat`."""
@@ -110,22 +112,11 @@ class EngineUpstream:
         choices, opening = [], self._tokenizer.decode(tokens[-_OPENING:])
         for segment in segments:
             text = self._engine.chat.decode(segment.tokens)
-            message = message_of(self._tokenizer, text, opening) if is_chat else {"content": text}
+            described = bool(request.get("tools")) and self._engine.chat.describes_tools
+            spoken = message_of(self._tokenizer, text, opening, described=described) if is_chat else None
+            message = {"content": text} if spoken is None else spoken
             reason = "tool_calls" if message.get("tool_calls") else segment.finish_reason
             choices.append(Choice(message, segment.tokens.tolist(), segment.logprobs.tolist(), reason))
         sampled = sum(len(segment.tokens) for segment in segments)
         usage = {"prompt_tokens": len(tokens), "completion_tokens": sampled, "total_tokens": len(tokens) + sampled}
         return Answer(tokens, choices, usage)
-
-    def _rendered(
-        self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
-    ) -> list[int]:
-        tokens = self._tokenizer.apply_chat_template(
-            [for_template(message) for message in messages],
-            tools=None if not tools else list(tools),
-            add_generation_prompt=open_turn,
-            tokenize=True,
-            return_dict=False,
-            **(options or {}),
-        )
-        return [int(token) for token in tokens]

@@ -12,13 +12,16 @@ Json = dict[str, Any]
 
 
 def text_of(content: object) -> str | None:
-    """The text of a message's content, given as a text or in parts; None where it is more than text."""
+    """The text of a message's content, given as a text or in parts; None where it is more than text.
+
+    Parts are joined by newlines, as in vLLM.
+    """
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, Sequence):
         texts = [part if isinstance(part, str) else _text_of_part(part) for part in content]
         if all(text is not None for text in texts):
-            return "".join(str(text) for text in texts)
+            return "\n".join(str(text) for text in texts)
     return None
 
 

@@ -19,6 +19,7 @@ from agentrl_core.agents.history_digest import Histories, Json, digests, text_of
 from agentrl_core.agents.messages import for_template, message_of
 from agentrl_core.agents.routes import Doors, key_of, serving
 from agentrl_core.agents.upstream import Answer, Choice
+from agentrl_core.engine.chat_renderer import QUESTION, ChatRenderer, checked_options
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 
 try:
@@ -45,6 +46,7 @@ class Call:
         messages: as templates expect them.
         tools: schemas of the tools.
         state: digest of the whole history.
+        options: of the chat template; None: none.
         max_tokens: most tokens of what is said; None: as the loop samples.
         answer: set to the text that the model said.
         loop: that of the endpoint.
@@ -56,6 +58,7 @@ class Call:
     tools: Sequence[Mapping[str, Any]] | None
     state: str
     max_tokens: int | None
+    options: Mapping[str, Any] | None = None
     answer: Future[str] = field(default_factory=Future)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
@@ -66,12 +69,22 @@ class Talk:
     Args:
         offer: takes each call; it is called in the endpoint's thread.
         tokenizer: parses what the model says; None: all of it is the message's content.
+        template: renders its chats; None if there is no tokenizer.
+        options: of the chat template.
     """
 
-    def __init__(self, offer: Callable[[Call], None], tokenizer: Any) -> None:
+    def __init__(
+        self,
+        offer: Callable[[Call], None],
+        tokenizer: Any,
+        template: ChatRenderer | None,
+        options: Mapping[str, Any],
+    ) -> None:
         self.histories: dict[str, list[Json]] = {}
         self._offer = offer
         self._tokenizer = tokenizer
+        self._template = template
+        self._options = dict(options)
         self._given: dict[str, Answer] = {}
         """The last answer to each request, by its digest."""
         self._repeats = Repeats(lambda key, _: self._given.get(key))
@@ -123,7 +136,7 @@ class Talk:
 
     async def _ask(self, request: Json, key: str) -> Answer:
         messages, tools = request["messages"], request.get("tools") or None
-        options = request.get("chat_template_kwargs")
+        options = {**self._options, **checked_options(request.get("chat_template_kwargs"))} or None
         for message in messages:
             if text_of(message.get("content")) is None:
                 raise InvalidInputError("inside a loop agents talk in texts; a message holds something else")
@@ -138,13 +151,14 @@ class Talk:
         others = [self._lanes.another(chain[0]) for _ in range(1, count)]
         told = [_said(message) for message in messages]
         following = told if place.behind is None else told[place.behind + 1 :]
-        calls = [Call(place.lane, place.behind is None, following, tools, chain[-1], most)]
+        calls = [Call(place.lane, place.behind is None, following, tools, chain[-1], most, options)]
         calls += [replace(calls[0], lane=lane, whole=True, messages=told, answer=Future()) for lane in others]
         texts = await self._told(calls)
-        opening = "" if self._tokenizer is None else _opening(self._tokenizer)
+        opening = "" if self._template is None else self._template.tried([QUESTION], open_turn=True)
+        described = bool(tools) and self._template is not None and not self._template.shows_tools
         choices = []
         for call, text in zip(calls, texts, strict=True):
-            message = message_of(self._tokenizer, text, opening)
+            message = message_of(self._tokenizer, text, opening, described=described)
             _cut(message, stops)
             self._lanes.end(call.lane, digests([*messages, message | {"role": "assistant"}], None, chain)[-1])
             choices.append(Choice(message, [], [], "tool_calls" if message.get("tool_calls") else "stop"))
@@ -203,6 +217,7 @@ class Loopback(Doors):
 
     Args:
         tokenizer: see `Talk`.
+        options: of the chat template.
         max_bytes: of a request's body.
 
     Attributes:
@@ -211,9 +226,12 @@ class Loopback(Doors):
 
     call: ClassVar = Call
 
-    def __init__(self, tokenizer: Any, max_bytes: int = 32 << 20) -> None:
+    def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None, max_bytes: int = 32 << 20) -> None:
         super().__init__(max_bytes)
         self._tokenizer = tokenizer
+        self._options = checked_options(options)
+        has_template = getattr(tokenizer, "chat_template", None) is not None
+        self._template = ChatRenderer(tokenizer, None, self._options) if has_template else None
         self._talks: dict[str, tuple[str, Talk]] = {}
         self._lock = threading.Lock()
         self._serving = ExitStack()
@@ -248,7 +266,7 @@ class Loopback(Doors):
             if not self._url or self._process != os.getpid():  # a forked child has none of its parent's threads
                 app = Starlette(routes=self.routes())
                 self._url, self._process = self._serving.enter_context(serving(app)), os.getpid()
-        name, key, talk = secrets.token_hex(8), secrets.token_urlsafe(24), Talk(offer, self._tokenizer)
+        name, key, talk = secrets.token_hex(8), secrets.token_urlsafe(24), self._talk(offer)
         self._talks[name] = key, talk
         return name, f"{self._url}/s/{name}/v1", key, talk
 
@@ -256,6 +274,9 @@ class Loopback(Doors):
         if name not in self._talks:
             raise NotFoundError("there is no such session, or it is over")
         return self._talks[name]
+
+    def _talk(self, offer: Callable[[Call], None]) -> Talk:
+        return Talk(offer, self._tokenizer, self._template, self._options)
 
     def shut(self, name: str) -> None:
         """End a session."""
@@ -293,9 +314,3 @@ def _cut(message: Json, stops: Sequence[str]) -> None:
     ends = [content.index(stop) for stop in stops if stop in content]
     if ends:
         message["content"] = content[: min(ends)]
-
-
-def _opening(tokenizer: Any) -> str:
-    """How the template opens an answer."""
-    question = [{"role": "user", "content": "agentrl question"}]
-    return str(tokenizer.apply_chat_template(question, add_generation_prompt=True, tokenize=False))

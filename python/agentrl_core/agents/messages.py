@@ -1,26 +1,31 @@
-"""What a model said, as a message of `/v1/chat/completions`; and messages as templates expect them."""
+"""What a model said, as a message of `/v1/chat/completions`; and messages as a loop takes them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from agentrl_core import _core
 from agentrl_core.agents.history_digest import Json, text_of
+from agentrl_core.engine.tool_description import written_calls
 
 
-def message_of(tokenizer: Any, text: str, opening: str) -> Json:
+def message_of(tokenizer: Any, text: str, opening: str, *, described: bool = False) -> Json:
     """The message that a text is, by the tokenizer's `response_template` (Hugging Face), where it has one.
 
     Args:
         tokenizer: or None: all that is said is the content.
         text: what was said, without its stop token.
         opening: the end of the prompt: a template can open the answer, such as with `<think>`.
+        described: whether the prompt describes tools in words, since the chat template shows none: calls are found in
+            the form that is described.
     """
     if getattr(tokenizer, "response_template", None) is None:
-        return {"content": text}
+        rest, found = written_calls(text) if described else (text, [])
+        if not found:
+            return {"content": text}
+        return {"content": rest or None, "tool_calls": [_call(call, place, text) for place, call in enumerate(found)]}
     try:
         message = dict(tokenizer.parse_response(text, prefix=opening))
     except ValueError:
@@ -35,16 +40,10 @@ def message_of(tokenizer: Any, text: str, opening: str) -> Json:
 
 
 def for_template(message: Mapping[str, Any]) -> Json:
-    """A message as templates expect it: texts are not in parts, and arguments of calls are objects."""
-    text = text_of(message.get("content"))
-    told = dict(message) if text is None else {**message, "content": text}
-    calls = []
-    for call in message.get("tool_calls") or []:
-        function = dict(call.get("function") or {})
-        with suppress(TypeError, ValueError):  # what a model wrote need not be JSON
-            function["arguments"] = json.loads(function.get("arguments") or "{}")
-        calls.append(call | {"function": function})
-    return told | {"tool_calls": calls} if calls else told
+    """A message as the loop takes it: its content is a text, or texts; vLLM's templates get both alike."""
+    content = message.get("content")
+    texts = [] if content is None or isinstance(content, str) else [text_of([part]) for part in content]
+    return {**message, "content": texts[0] if len(texts) == 1 else texts} if texts else dict(message)
 
 
 def _call(call: Json, place: int, text: str) -> Json:

@@ -6,11 +6,15 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.engine.chat_messages import IMAGE, Message, is_text, plain_message, texts_of
+from agentrl_core.engine.chat_renderer import ANSWER, QUESTION, VALUE
+from agentrl_core.engine.chat_template import RESULT, THOUGHT, ChatTemplate
 from agentrl_core.env.base import Content
 from agentrl_core.env.image import Image, images_in, is_said
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
@@ -19,16 +23,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 Tools = Sequence[Mapping[str, Any]]
-Rendered = Mapping[str, Any]
-"""A message as templates take it: its parts, if it has any, are tables with a type."""
 
-# Contents that no template holds, so that they can be found in what it renders.
-_QUESTION: Rendered = {"role": "user", "content": "agentrl question"}
-_ANSWER: Rendered = {"role": "assistant", "content": "agentrl answer"}
-_REASONING = "agentrl reasoning"
-_REASONED: Rendered = {"role": "assistant", "content": f"<think>\n{_REASONING}\n</think>\n\n{_ANSWER['content']}"}
-_RESULT = "agentrl result"
-_IMAGE = {"type": "image"}
+_REASONED: Message = {"role": "assistant", "content": f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER['content']}"}
 
 
 class Chat:
@@ -47,12 +43,20 @@ class Chat:
     Images (`env.Image`) among the parts of a message are what the template says of `{"type": "image"}`: a placeholder,
     which a processor makes as many tokens of as its model takes for each. Those tokens are part of the path.
 
+    Tools that a template does not show are described in the system message, in the form of Hermes:
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. A template that ends a turn only where the next message
+    begins (GLM 4.5) is used as well: the model generates the first token of that message, and `observation` goes on
+    from it.
+
     Args:
         tokenizer: a Hugging Face tokenizer with a `chat_template`; or the processor of a model that takes images.
+        chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`.
+        stop_token_ids: further tokens that end a turn, such as `model.generation_config.eos_token_id`; those of a
+            `generation_config.json` beside the tokenizer are known.
 
     Raises:
-        InvalidInputError: the tokenizer has no chat template.
-        UnsupportedError: the template does not end an assistant's turn with a token of its own.
+        InvalidInputError: the tokenizer has no chat template, or an option is not the template's.
+        UnsupportedError: the template does not render an answer, or no special token ends it.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start
@@ -63,24 +67,35 @@ class Chat:
         '<answer>4</answer>'
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase | ProcessorMixin) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase | ProcessorMixin,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        stop_token_ids: Sequence[int] = (),
+    ) -> None:
         given: Any = tokenizer
         self._processor: Any = given if hasattr(given, "image_processor") else None
         self.tokenizer: Any = given if self._processor is None else self._processor.tokenizer
         self._name = repr(self.tokenizer.name_or_path)
-        self._template = getattr(tokenizer, "chat_template", None) or self.tokenizer.chat_template
-        if not self._template:
-            raise InvalidInputError(
-                f"Chat: the tokenizer {self._name} has no chat_template; "
-                f"set tokenizer.chat_template or take the tokenizer of an instruction-tuned model"
-            )
+        template = getattr(tokenizer, "chat_template", None)
+        self._template = ChatTemplate(self.tokenizer, template, chat_template_kwargs)
+        self._options = dict(chat_template_kwargs or {})
+        self._others: dict[str, Chat] = {}
         self._observation_role = "tool" if self._renders("tool") else "user"
-        self.end_of_turn = self._find_end_of_turn()
+        self.end_of_turn = self._template.token(self._template.end)
         """The token that ends an assistant's turn."""
-        self._end = str(self.tokenizer.convert_ids_to_tokens(self.end_of_turn))
-        stops = dict.fromkeys((self.end_of_turn, self.tokenizer.eos_token_id))
+        self.ends_with_next = self._template.ends_with_next
+        """Whether the template writes no end of a turn: it ends with the first token of the next message."""
+        self.describes_tools = not self._template.shows_tools
+        """Whether tools are described in words, since the template shows none."""
+        self._more_stops = tuple(stop_token_ids)
+        ends = [self._template.token(end) for end in self._template.ends]
+        stops = dict.fromkeys(
+            (self.end_of_turn, *ends, self.tokenizer.eos_token_id, *self._more_stops, *_configured(self.tokenizer))
+        )
         self.stop_token_ids: tuple[int, ...] = tuple(token for token in stops if token is not None)
-        """What a segment must stop at: the end of the turn, and the end of the text where that is another token."""
+        """What a segment must stop at: the ends of an answer and of a call, and the end of the text."""
         self.strips_reasoning_before: tuple[str, ...] = tuple(
             role for role in ("tool", "user") if self._renders(role) and self._strips_reasoning(role)
         )
@@ -94,7 +109,44 @@ class Chat:
         """The kinds of prompts and observations that are known to be rendered well."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._processor or self.tokenizer,)  # what it remembers is its own
+        return _rebuilt, (self._processor or self.tokenizer, self._options, self._more_stops)
+
+    def with_options(self, chat_template_kwargs: Mapping[str, Any] | None) -> Chat:
+        """Return the chat with further options of its template; without any it is this one.
+
+        Raises:
+            InvalidInputError: an option is not the template's.
+        """
+        if not chat_template_kwargs:
+            return self
+        options = {**self._options, **chat_template_kwargs}
+        known = _json(options, "chat_template_kwargs")
+        if known not in self._others:
+            whole = self._processor or self.tokenizer
+            self._others[known] = Chat(whole, options, stop_token_ids=self._more_stops)
+        return self._others[known]
+
+    def conversation(
+        self, messages: Sequence[Mapping[str, Any]], tools: Tools | None = None, *, open_turn: bool = True
+    ) -> NDArray[np.int32]:
+        """The tokens of a whole conversation as the template renders it at once, int32 [n].
+
+        Args:
+            messages: as OpenAI's, texts alone.
+            tools: JSON schemas of the tools.
+            open_turn: with the opening of the assistant's next turn.
+
+        Raises:
+            InvalidInputError: a message of another shape.
+            UnsupportedError: the template refuses a message, or leaves out a content or a call; or an image.
+        """
+        plain = [plain_message(message, f"message {place}") for place, message in enumerate(messages)]
+        for place, message in enumerate(plain):
+            if not is_text(message["content"]):
+                raise UnsupportedError(f"message {place} has an image; say in words what it shows")
+        rendered = self._render(plain, tools, open_turn=open_turn)
+        self._template.check(plain, rendered, chat="the conversation")
+        return self._encode(rendered)
 
     def prompt(self, content: Content, tools: Tools | None = None) -> NDArray[np.int32]:
         """The tokens up to the first action, int32 [n]: the messages and the opening of the assistant's turn.
@@ -112,16 +164,22 @@ class Chat:
         said = self._cached_prompt(_frozen(content, "user"), _json(list(tools), "tools") if tools else "")
         return self._tokens(said, content)
 
-    def observation(self, content: Content) -> NDArray[np.int32]:
+    def observation(self, content: Content, after: int | None = None) -> NDArray[np.int32]:
         """The tokens between two actions: all from behind the stop token of the first to before the second. int32 [n].
 
         A text takes the role "tool" where the template renders that role, else "user".
+
+        Args:
+            content: a text, a message, or several.
+            after: the last token of the first action. It counts for templates that write no end of a turn: the token
+                that ended it is not written again.
 
         Raises:
             InvalidInputError: no message, one without a role or a text, or what is not JSON.
             UnsupportedError: the template refuses or ignores a role or images behind an assistant's turn.
         """
-        return self._tokens(self._cached_observation(_frozen(content, self._observation_role)), content)
+        ended = str(self.tokenizer.convert_ids_to_tokens(after)) if self.ends_with_next and after is not None else ""
+        return self._tokens(self._cached_observation(_frozen(content, self._observation_role), ended), content)
 
     def action(self, text: str) -> NDArray[np.int32]:
         """The tokens of an action that a script or an expert writes, its stop token included. int32 [n]."""
@@ -155,72 +213,98 @@ class Chat:
             return text, self._encode(text) if tokens is None else np.asarray(tokens, np.int32)
         self._check_prompt(conversation, schemas)
         rendered = self._render(conversation, schemas)
+        self._template.check(conversation, rendered, chat="the prompt")
         return rendered, self._encode(rendered)
 
-    def _observation(self, messages: str) -> tuple[str, NDArray[np.int32]]:
+    def _observation(self, messages: str, ended: str) -> tuple[str, NDArray[np.int32]]:
         following = json.loads(messages)
-        self._check_observation(following)
-        rendered = self._behind_answer(self._render([_QUESTION, _ANSWER, *following]))
-        return rendered, self._encode(rendered)
+        rendered = self._behind(following, self._check_observation(following))
+        self._template.check(following, rendered, chat="the observation")
+        rendered = rendered.removeprefix(ended)
+        return rendered, self._encode(rendered, "" if self.ends_with_next else self._template.end_in_history)
 
-    def _check_prompt(self, messages: list[Rendered], tools: Tools | None) -> None:
+    def _check_prompt(self, messages: list[Message], tools: Tools | None) -> None:
         """Refuse what the template leaves out, or puts somewhere else once the conversation goes on."""
         marked = _marked(messages)
         kind = _kind("prompt", messages) + bool(tools) * " with tools"
         if kind in self._checked:
             return
         what = f"a prompt of {_roles(messages)}" + (" with tools" if tools else "")
-        begin = self._said(marked, what, tools, open_turn=False)
-        if tools and begin == self._said(marked, what, open_turn=False):
+        begin = self._said(marked, what, tools).removesuffix(self._template.opening)
+        if tools and begin == self._said(marked, what).removesuffix(self._template.opening):
             self._refuse("shows no tools; describe them in a message")
-        following = {"role": self._observation_role, "content": _RESULT}
-        whole = self._said([*marked, _ANSWER, following], f"an observation behind {what}", tools)
-        alone = self._behind_answer(self._render([_QUESTION, _ANSWER, following]))
-        if not (whole.startswith(begin) and self._behind_answer(whole) == alone):
+        following: Message = {"role": self._observation_role, "content": RESULT}
+        whole = self._said([*marked, ANSWER, following], f"an observation behind {what}", tools)
+        alone = self._behind([following], ANSWER)
+        answer = ANSWER["content"]
+        if not (whole.startswith(begin) and self._template.after_answer(whole, answer) == alone):
             self._refuse(f"renders {what} otherwise once the conversation goes on; put all into one text of a user")
         self._checked.add(kind)
 
-    def _check_observation(self, messages: list[Rendered]) -> None:
-        marked = _marked(messages)
-        kind = _kind("observation", messages)
+    def _check_observation(self, messages: list[Message]) -> Message:
+        """Refuse what the template leaves out; returns the answer that it renders these messages after.
+
+        Some templates take the results of tools only after calls.
+        """
+        marked, kind = _marked(messages), _kind("observation", messages)
+        called = self._template.answer_before(messages)
+        if f"{kind} after calls" in self._checked:
+            return called
         if kind not in self._checked:
             what = f"an observation of {_roles(messages)}"
-            self._behind_answer(self._said([_QUESTION, _ANSWER, *marked], what))
+            try:
+                self._said([QUESTION, ANSWER, *marked], what)
+            except UnsupportedError:
+                if not called["tool_calls"]:
+                    raise
+                try:
+                    self._said([QUESTION, called, *marked], what)
+                except UnsupportedError:
+                    self._said([QUESTION, ANSWER, *marked], what)
+                self._checked.add(f"{kind} after calls")
+                return called
             self._checked.add(kind)
+        return ANSWER
 
-    def _said(self, marked: list[Rendered], what: str, tools: Tools | None = None, *, open_turn: bool = True) -> str:
+    def _behind(self, following: Sequence[Message], answer: Message) -> str:
+        """What is rendered of messages behind the end of an answer."""
+        rendered = self._render([QUESTION, answer, *following])
+        return self._template.after_answer(rendered, VALUE if answer.get("tool_calls") else answer["content"])
+
+    def _said(self, marked: list[Message], what: str, tools: Tools | None = None) -> str:
         """The conversation rendered, each message in its place."""
         try:
-            rendered = self._render(marked, tools, open_turn=open_turn)
-        except _template_errors() as error:
-            self._refuse(f"refuses {what}: {error}; give it as a text", error)
+            rendered = self._render(marked, tools)
+        except UnsupportedError as error:
+            if error.__cause__ is None:
+                raise
+            self._refuse(f"refuses {what}: {error.__cause__}; give it as a text", error)
         place = 0
         for message in marked:
-            for text in _texts(message):
+            for text in texts_of(message["content"]):
                 place = rendered.find(text, place)
                 if place < 0:
                     self._refuse(
                         f"leaves out or moves a message of role {message['role']!r} in {what}; give it as a text"
                     )
         for number, message in enumerate(marked):
-            if isinstance(message.get("content"), list):
-                self._check_parts(marked, number, tools, open_turn=open_turn)
+            if isinstance(message["content"], list) and IMAGE in message["content"]:
+                self._check_parts(marked, number, tools)
         return rendered
 
-    def _check_parts(self, marked: list[Rendered], number: int, tools: Tools | None, *, open_turn: bool) -> None:
+    def _check_parts(self, marked: list[Message], number: int, tools: Tools | None) -> None:
         """Refuse a template that prints the parts of a message, or shows nothing for an image."""
 
-        def said(content: Any) -> str:
-            one = {**marked[number], "content": content}
-            return self._render([*marked[:number], one, *marked[number + 1 :]], tools, open_turn=open_turn)
+        def said(*images: Message) -> str:
+            one = {**marked[number], "content": [{"type": "text", "text": "agentrl part"}, *images]}
+            return self._render([*marked[:number], one, *marked[number + 1 :]], tools)
 
-        role, text = marked[number]["role"], "agentrl part"
+        role = marked[number]["role"]
         try:
-            alone, parts = said(text), said([_part(text)])
-            shown = said([_part(text), _IMAGE])
-        except _template_errors() as error:
+            parts, shown = said(), said(IMAGE)
+        except UnsupportedError as error:
             self._refuse(f"refuses parts in a message of role {role!r}: {error}; give it as a text", error)
-        if alone != parts:
+        if "'type'" in shown or "agentrl part" not in shown:
             self._refuse(f"does not know parts in a message of role {role!r}; give it as a text")
         if shown == parts:
             self._refuse(f"shows no images in a message of role {role!r}; say in words what they show")
@@ -228,47 +312,47 @@ class Chat:
     def _refuse(self, does: str, error: Exception | None = None) -> NoReturn:
         raise UnsupportedError(f"Chat: the template of tokenizer {self._name} {does}") from error
 
-    def _render(self, messages: Sequence[Rendered], tools: Tools | None = None, *, open_turn: bool = True) -> str:
-        options = {"tools": list(tools)} if tools else {}
-        return str(
-            self.tokenizer.apply_chat_template(
-                list(messages),
-                chat_template=self._template,
-                tokenize=False,
-                add_generation_prompt=open_turn,
-                **options,
-            )
-        )
+    def _render(self, messages: Sequence[Message], tools: Tools | None = None, *, open_turn: bool = True) -> str:
+        return self._template.render(messages, tools or (), open_turn=open_turn)
 
-    def _behind_answer(self, rendered: str) -> str:
-        """What follows the end of the marked answer."""
-        behind = rendered.index(_ANSWER["content"]) + len(_ANSWER["content"])
-        return rendered[rendered.index(self._end, behind) + len(self._end) :]
-
-    def _encode(self, rendered: str) -> NDArray[np.int32]:
-        return np.asarray(self.tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=np.int32)
+    def _encode(self, rendered: str, behind: str = "") -> NDArray[np.int32]:
+        return self._template.encode(rendered, behind)
 
     def _renders(self, role: str) -> bool:
         """Whether a message of this role may follow an assistant's turn."""
         try:
-            return _RESULT in self._render([_QUESTION, _ANSWER, {"role": role, "content": _RESULT}])
-        except _template_errors():  # many templates refuse roles that they do not know
+            return RESULT in self._render([QUESTION, ANSWER, {"role": role, "content": RESULT}])
+        except UnsupportedError:  # many templates refuse roles that they do not know
             return False
 
     def _strips_reasoning(self, role: str) -> bool:
-        return _REASONING not in self._render([_QUESTION, _REASONED, {"role": role, "content": _RESULT}])
+        return THOUGHT not in self._render([QUESTION, _REASONED, {"role": role, "content": RESULT}])
 
-    def _find_end_of_turn(self) -> int:
-        rendered = self._render([_QUESTION, _ANSWER], open_turn=False)
-        special = set(self.tokenizer.all_special_ids) | set(self.tokenizer.added_tokens_decoder)
-        behind_answer = rendered[rendered.index(_ANSWER["content"]) + len(_ANSWER["content"]) :]
-        for token in self._encode(behind_answer).tolist():
-            if token in special:
-                return int(token)
-        raise UnsupportedError(
-            f"Chat: the template of tokenizer {self._name} ends an assistant's turn without a special token "
-            f"({behind_answer!r}); take a template that writes one"
-        )
+
+def _rebuilt(tokenizer: Any, options: Mapping[str, Any], stops: Sequence[int]) -> Chat:
+    """A chat as it was pickled, without what it remembered."""
+    return Chat(tokenizer, options, stop_token_ids=stops)
+
+
+def ends_of(tokenizer: Any, eos_token_id: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Return the tokens that end a text by a generation config; those of another vocabulary are left out.
+
+    A config that was not written for a tokenizer has the default of its class, which is any token of it.
+    """
+    given = [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ()
+    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    return tuple(int(token) for token in given if token in special)
+
+
+def _configured(tokenizer: Any) -> tuple[int, ...]:
+    """The tokens that end a text by the `generation_config.json` beside a tokenizer, if there is one."""
+    path = Path(str(tokenizer.name_or_path)) / "generation_config.json"
+    if not tokenizer.name_or_path or not path.is_file():
+        return ()
+    try:
+        return ends_of(tokenizer, json.loads(path.read_text(encoding="utf-8")).get("eos_token_id"))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise InvalidInputError(f"Chat: {path} cannot be read ({error}); mend it or remove it") from error
 
 
 def _json(value: object, name: str) -> str:
@@ -300,53 +384,33 @@ def _frozen(content: Content, role: str) -> str:
                 f"Chat: the content of message {index} is {said!r}; give a text, texts and env.Image in a list, or "
                 "tool_calls without one"
             )
-        if said is None or isinstance(said, str):
-            plain.append(message)
-        else:
-            plain.append({**message, "content": [_part(part) for part in said]})
+        plain.append(plain_message(message, f"Chat: message {index}"))
     return _json(plain, "messages")
 
 
-def _part(part: str | Image) -> dict[str, str]:
-    return _IMAGE if isinstance(part, Image) else {"type": "text", "text": part}
-
-
-def _texts(message: Rendered) -> list[str]:
-    """The texts of a message, in their order."""
-    said = message.get("content") or []
-    return [said] if isinstance(said, str) else [part["text"] for part in said if part != _IMAGE]
-
-
-def _marked(messages: Sequence[Rendered]) -> list[Rendered]:
+def _marked(messages: Sequence[Message]) -> list[Message]:
     """The messages with contents that can be found again."""
-    marked: list[Rendered] = []
+    marked: list[Message] = []
     for index, message in enumerate(messages):
         said: Any = f"agentrl message {index} of many"
-        if isinstance(message.get("content"), list):
+        if isinstance(message["content"], list):
             said = [
-                part if part == _IMAGE else _part(f"agentrl part {place} of message {index} of many")
+                part if part == IMAGE else {"type": "text", "text": f"agentrl part {place} of message {index} of many"}
                 for place, part in enumerate(message["content"])
             ]
-        marked.append({**message, "content": said} if message.get("content") else message)
+        marked.append({**message, "content": said} if message["content"] else message)
     return marked
 
 
-def _kind(place: str, messages: Sequence[Rendered]) -> str:
+def _kind(place: str, messages: Sequence[Message]) -> str:
     """What messages are alike to a template: those with the same roles, entries and types of parts."""
     return json.dumps([place, *([message["role"], *sorted(message), *_types(message)] for message in messages)])
 
 
-def _types(message: Rendered) -> list[str]:
+def _types(message: Message) -> list[str]:
     said = message.get("content")
     return [part["type"] for part in said] if isinstance(said, list) else []
 
 
-def _roles(messages: Sequence[Rendered]) -> str:
+def _roles(messages: Sequence[Message]) -> str:
     return ", ".join(repr(message["role"]) for message in messages)
-
-
-def _template_errors() -> tuple[type[Exception], ...]:
-    from jinja2 import TemplateError
-
-    # Templates join, cut and look into what may not be there.
-    return TemplateError, TypeError, ValueError, KeyError

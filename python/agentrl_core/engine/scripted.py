@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,7 @@ class Scripted:
             gets the `Request` under that name; any other gets the request's tokens, int32 [n].
         delay: seconds until a reply is given, by `asyncio.sleep`; or a function from the `Request` to them, with which
             a test makes any order of completion. 0: at once.
+        chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
 
     Raises:
         InvalidInputError: the tokenizer has no chat template; replies is one text.
@@ -81,10 +82,11 @@ class Scripted:
         replies: Sequence[str | Reply] | Callable[..., str | Reply],
         *,
         delay: float | Callable[[Request], float] = 0.0,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(replies, str):
             raise InvalidInputError(f"Scripted: replies is the text {replies!r}; give a list of texts or a function")
-        self.chat = Chat(tokenizer)
+        self.chat = Chat(tokenizer, chat_template_kwargs)
         self.policy_version = 0
         self.vocabulary_size = len(self.chat.tokenizer)
         self._function = _of_request(replies) if callable(replies) else None

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoTokenizer
 
 from agentrl_core.engine.base import Request, Segment
-from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.chat import Chat, ends_of
 from agentrl_core.engine.continuous_batching import Stepping
 from agentrl_core.engine.prefix_cache import KeptCache
 from agentrl_core.engine.running_batch import Rows
@@ -47,6 +47,7 @@ class Transformers(Stepping):
             this engine generates.
         batch_invariant: compute each row alone, so that a segment is the same to the bit whatever is generated beside
             it. Slow: for tests, and for runs that must be repeated exactly.
+        chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
 
     Raises:
         InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template; kept_tokens is
@@ -75,6 +76,7 @@ class Transformers(Stepping):
         copy: bool = False,
         batch_invariant: bool = False,
         kept_tokens: int = 32_768,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if kept_tokens < 0:
@@ -82,7 +84,9 @@ class Transformers(Stepping):
         own: Any = deepcopy(model) if copy else model
         self.model: Any = own if device is None else own.to(device)
         self.tokenizer: Any = tokenizer if tokenizer is not None else _tokenizer_of(model)
-        self.chat = Chat(self.tokenizer)
+        configured = getattr(self.model, "generation_config", None)
+        stops = ends_of(self.tokenizer, getattr(configured, "eos_token_id", None))
+        self.chat = Chat(self.tokenizer, chat_template_kwargs, stop_token_ids=stops)
         self.vocabulary_size = int(self.model.get_output_embeddings().weight.shape[0])
         self.batch_invariant = batch_invariant
         self.shares_parameters = not copy

@@ -48,6 +48,7 @@ class Vllm(Stepping):
     Args:
         model: a directory of a saved model; or a model, which is saved to a temporary directory that this engine owns.
         tokenizer: its tokenizer with a chat template. None: the one in the directory, or at `model.name_or_path`.
+        chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
         options: options of `vllm.LLM`, over the defaults float32 and eager execution on a CPU, and prefix caching;
             `max_logprobs` (20) bounds `Sampling.top`.
 
@@ -64,6 +65,8 @@ class Vllm(Stepping):
         self,
         model: str | os.PathLike[str] | PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -81,7 +84,7 @@ class Vllm(Stepping):
                 tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
             except (OSError, ValueError) as error:
                 raise InvalidInputError(f"Vllm: no tokenizer is found at {str(path)!r}; pass tokenizer=") from error
-        self.chat = Chat(tokenizer)
+        self.chat = Chat(tokenizer, chat_template_kwargs)
         _set_environment(cpu=not torch.cuda.is_available())
         try:
             import vllm

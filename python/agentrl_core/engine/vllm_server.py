@@ -11,7 +11,7 @@ import uuid
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -87,6 +87,7 @@ class VllmServer:
         entropies: whether segments have them; without, a server has less to write (`entropy_estimator` is "none" then).
         seconds: a server that takes longer for a segment counts as one that does not answer.
         precision: how many bits a weight has there, which servers do not tell (`rollout.WithPrecision` records it).
+        chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
 
     Raises:
         MissingDependencyError: httpx is not installed.
@@ -113,6 +114,7 @@ class VllmServer:
         entropies: bool = True,
         seconds: float = 600.0,
         precision: int | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         try:
             import httpx  # noqa: F401 -- is it there?
@@ -124,7 +126,7 @@ class VllmServer:
         if seconds <= 0:
             raise InvalidInputError(f"VllmServer: seconds is {seconds}; give a positive number")
         self.precision = precision
-        self.chat = Chat(tokenizer)
+        self.chat = Chat(tokenizer, chat_template_kwargs)
         self.vocabulary_size = len(tokenizer)
         self.entropy_estimator = vllm_output.ENTROPY_ESTIMATOR if entropies else "none"
         self._folder = None if folder is None else Path(folder).absolute()

@@ -52,7 +52,10 @@ class Agents:
         run: a coroutine function; all of them share a thread. A plain function, which may block, gets a thread each.
         tasks: the training tasks, a mapping of splits to tasks, or another environment, whose tasks are taken.
         tokenizer: of the policy: calls of tools and reasoning are found by its `response_template` (Hugging Face).
-            None: all that is said is the message's content.
+            Tools that its chat template does not show are described in the system message, and their calls are found
+            in the form that is described there. None: all that is said is the message's content.
+        chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`; those of a request
+            come over them.
         replayable: False where a program does not ask the same again.
 
     Raises:
@@ -86,6 +89,7 @@ class Agents:
         tasks: Sequence[Task] | Mapping[Split, Sequence[Task]] | Environment,
         *,
         tokenizer: Any = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         replayable: bool = True,
     ) -> None:
         if not callable(run):
@@ -95,9 +99,9 @@ class Agents:
         self._source: Any = TaskList("Agents", cast("Any", tasks)) if lists else tasks
         if hasattr(self._source, "task"):
             self.task = self._source.task
-        self._shows_tools = tokenizer is None or _shows_tools(tokenizer)
         # By name: the endpoint stands above the environments.
-        self._loopback = importlib.import_module("agentrl_core.agents.in_process").Loopback(tokenizer)
+        in_process = importlib.import_module("agentrl_core.agents.in_process")
+        self._loopback = in_process.Loopback(tokenizer, chat_template_kwargs)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.replayable = replayable
@@ -109,7 +113,7 @@ class Agents:
     async def reset(self, task: Task, seed: int) -> AgentEpisode:
         """Begin a program, up to what it asks first."""
         del seed  # of the engine's sampling alone
-        episode = AgentEpisode(task, self._loopback, shows_tools=self._shows_tools)
+        episode = AgentEpisode(task, self._loopback)
         await episode.begin(lambda: self._start(task, episode), self._runs_on())
         return episode
 
@@ -121,7 +125,7 @@ class Agents:
         """
         del seed
         order = [] if snapshot is None else [str(state) for state in json.loads(snapshot)]
-        episode = AgentEpisode(task, self._loopback, shows_tools=self._shows_tools, order=order)
+        episode = AgentEpisode(task, self._loopback, order=order)
         await episode.begin(lambda: self._start(task, episode), self._runs_on())
         for number, action in enumerate(actions):
             outcome = await episode.step(action)
@@ -183,14 +187,13 @@ class Agents:
 class AgentEpisode:
     """One run of one program: what it asks is what the model sees, and what the model says is its answer."""
 
-    def __init__(self, task: Task, loopback: Any, *, shows_tools: bool, order: Sequence[str] = ()) -> None:
+    def __init__(self, task: Task, loopback: Any, *, order: Sequence[str] = ()) -> None:
         self.contexts: Sequence[Context] = ()
         """That of the first request, and those of others that were asked with it."""
         self.base_url = ""
         self.api_key = ""
         self._task = task
         self._loopback = loopback
-        self._shows_tools = shows_tools
         self._name = ""
         self._stop: Callable[[], None] = lambda: None
         self._told: deque[Any] = deque()
@@ -244,8 +247,8 @@ class AgentEpisode:
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Schemas of the tools that it offers, where the template shows any."""
-        return list(self._asked.tools or ()) if self._shows_tools else []
+        """Schemas of the tools that it offers."""
+        return list(self._asked.tools or ())
 
     def state_key(self) -> bytes:
         """The conversation that the next answer stands behind."""
@@ -366,8 +369,8 @@ class AgentEpisode:
 
     def _context(self, call: Any, *, beside: bool = False) -> Context:
         """Where a call stands."""
-        tools = list(call.tools or ()) if self._shows_tools else []
-        context = Context(self._lanes[call.lane], call.whole, tools if call.whole else None, call.max_tokens)
+        tools, options = (list(call.tools or ()), call.options) if call.whole else (None, None)
+        context = Context(self._lanes[call.lane], call.whole, tools, call.max_tokens, chat_template_kwargs=options)
         if not beside:
             return context
         return replace(context, observation=list(call.messages), state_key=call.state.encode())
@@ -411,14 +414,3 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
     if left:
         loop.run_until_complete(asyncio.wait(left))
     loop.close()
-
-
-def _shows_tools(tokenizer: Any) -> bool:
-    """Whether the template says anything of tools."""
-    messages = [{"role": "user", "content": "agentrl question"}]
-    tool = {
-        "type": "function",
-        "function": {"name": "agentrl", "description": "a tool", "parameters": {"type": "object", "properties": {}}},
-    }
-    said = [tokenizer.apply_chat_template(messages, tokenize=False, tools=tools) for tools in (None, [tool])]
-    return bool(said[0] != said[1])

@@ -86,6 +86,8 @@ class Context:
         max_tokens: most tokens of the action that comes next in the lane, where it may have fewer than others.
         observation: of a lane that waits beside another one (`Outcome.besides`): what stands there.
         state_key: of such a lane: the state that it is in.
+        chat_template_kwargs: options of the chat template for a whole context and what follows it, such as
+            `{"enable_thinking": False}`.
     """
 
     lane: int = 0
@@ -94,6 +96,7 @@ class Context:
     max_tokens: int | None = None
     observation: Content | None = None
     state_key: bytes | str = b""
+    chat_template_kwargs: Mapping[str, Any] | None = None
 
 
 class Action(str):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import re
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,18 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from agentrl_core.env.base import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Split, Task, Tool, was_cut
+from agentrl_core.env.base import (
+    FORMAT_ERROR,
+    TOOL_ERROR,
+    TOOL_RESULT,
+    Fact,
+    Message,
+    Outcome,
+    Split,
+    Task,
+    Tool,
+    was_cut,
+)
 from agentrl_core.env.calculator import Calculator
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
@@ -27,6 +37,11 @@ DEFAULT_FAMILIES: Mapping[str, Mapping[str, object]] = {
 `gcd` (guessing 1 often wins) and `fraction_simplification` (always some credit) make poor tasks.
 """
 
+ACCEPT_ANY_ANSWER: Mapping[str, str] = {
+    "game_of_life_halting": "reasoning-gym 0.1.25 compares bool(answer) with bool(truth), and every text is true",
+}
+"""Families whose scorer takes any text for a right answer, so that nothing can be learnt from them; and why."""
+
 # An item of reasoning-gym is drawn from seed + index, so item i of seed s is item i - 1 of seed s + 1. Each split of
 # each environment seed therefore gets a range of seeds of its own, and an index never leaves it.
 _SEEDS_PER_SPLIT = 1 << 20
@@ -36,7 +51,6 @@ _SIZES = {"acre": 1 << 10, "word_ladder": 20_000}
 _DRAWS_WITHOUT_NEWS = 2000
 
 _OF_EPISODES = ("answer_cluster", "answer_parsed", "tool_calls", "reward.format", "reward.correct", "reward.answer")
-_ACTION = re.compile(r"<(call|answer)>([^<>]*)</\1>\s*\Z")
 
 
 class _Dataset(Protocol):
@@ -56,7 +70,8 @@ class _Payload:
 class ReasoningGym:
     """An environment on reasoning-gym's generators and scorers, with tools.
 
-    The first observation is the question. An action ends in one of two forms, with any text before it:
+    The first observation is the question, after a system message if there are `instructions`. An action ends in one of
+    two forms, with any text before it:
 
         <call>73+15</call>      the tool replies: the next observation is `<result>88</result>`
         <answer>88</answer>     the episode ends: reward 1.0 if reasoning-gym's score is exactly 1.0, else 0.0
@@ -70,14 +85,18 @@ class ReasoningGym:
     A call that fails is answered with `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form
     is answered with `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that
     does not answer truncates the episode with reward 0.0. With several tools a call begins with the tool's name:
-    `<call>calculator 1+2</call>`.
+    `<call>calculator 1+2</call>`. The text of a form begins after its last opening tag, and may hold < and >.
+
+    A model that was not trained on these forms has to be told of them: `instructions=True` describes them, with an
+    example of each, in a system message.
 
     Tasks: the families in turn (`task i` is of family `i mod len(families)`). Held-out questions are distinct; training
     questions repeat as they are drawn, each under one task_id. The held-out questions are drawn from seeds far from
     those of training, and a training task never has the text of a held-out question.
 
-    All families of the package work; `composite` needs its settings. Episodes run inline where all tools say that they
-    are pure and fast (`runs = "inline"`, as the calculator does), else in threads.
+    All families of the package work; `composite` needs its settings. Those whose scorer takes any text for right
+    (`env.reasoning_gym.ACCEPT_ANY_ANSWER`) are refused unless `any_answer` asks for them. Episodes run inline where all
+    tools say that they are pure and fast (`runs = "inline"`, as the calculator does), else in threads.
 
     Args:
         families: names of reasoning-gym families, or names with settings. A bare name takes `DEFAULT_FAMILIES` or else
@@ -86,10 +105,13 @@ class ReasoningGym:
         seed: which tasks; two seeds share no range of reasoning-gym's seeds.
         max_turns: actions in an episode.
         held_out: how many held-out tasks there are (over all families).
+        instructions: text of a system message; True: a description of the two forms with examples; False: none.
+        any_answer: take families whose scorer takes any answer.
 
     Raises:
         MissingDependencyError: reasoning-gym is not installed.
-        InvalidInputError: an unknown family, a setting that the family refuses, or an argument out of range.
+        InvalidInputError: an unknown family, one whose scorer takes any answer, a setting that the family refuses, or
+            an argument out of range.
 
     Example:
         >>> world = ReasoningGym(["chain_sum"], seed=0)
@@ -111,6 +133,8 @@ class ReasoningGym:
         seed: int = 0,
         max_turns: int = 3,
         held_out: int = 512,
+        instructions: bool | str = False,
+        any_answer: bool = False,
     ) -> None:
         if isinstance(families, str) or not families:
             raise InvalidInputError(f"ReasoningGym: families is {families!r}; give at least one name in a list")
@@ -122,6 +146,12 @@ class ReasoningGym:
             raise InvalidInputError(f"ReasoningGym: max_turns is {max_turns}; give at least 1")
         if held_out < 0:
             raise InvalidInputError(f"ReasoningGym: held_out is {held_out}; give at least 0")
+        lax = [name for name in families if name in ACCEPT_ANY_ANSWER]
+        if lax and not any_answer:
+            raise InvalidInputError(
+                f"ReasoningGym: family {lax[0]!r} cannot be learnt from ({ACCEPT_ANY_ANSWER[lax[0]]}); take another, "
+                "or give any_answer=True"
+            )
         self.tools: dict[str, Tool] = {}
         for tool in (Calculator(),) if tools is None else tools:
             if tool.name in self.tools:
@@ -135,6 +165,7 @@ class ReasoningGym:
             self.facts |= {"tool": Fact("step", "key"), "executed": Fact("step")}
         self.seed = seed
         self.max_turns = max_turns
+        self.instructions = _instructions(list(self.tools)) if instructions is True else instructions or ""
         settings = families if isinstance(families, Mapping) else {n: DEFAULT_FAMILIES.get(n, {}) for n in families}
         self._families = tuple(settings)
         self._held_out_count = held_out
@@ -209,7 +240,10 @@ class ReasoningGymEpisode:
     """One run of one task; see `ReasoningGym`."""
 
     def __init__(self, environment: ReasoningGym, task: Task, dataset: _Dataset) -> None:
-        self.observation = task.question
+        self.observation: str | list[Message] = task.question
+        if environment.instructions:
+            system: Message = {"role": "system", "content": environment.instructions}
+            self.observation = [system, {"role": "user", "content": task.question}]
         self._environment = environment
         self._task = task
         self._dataset = dataset
@@ -228,8 +262,7 @@ class ReasoningGymEpisode:
         if self._over:
             raise InvalidInputError(f"step: the episode of task {self._task.task_id!r} is over; reset the task")
         self._turns += 1
-        match = _ACTION.search(action)
-        kind, text = match.groups() if match else ("", "")
+        kind, text = _form(action)
         self._formed += bool(kind) or was_cut(action)
         if kind == "answer":
             self._over = True
@@ -288,6 +321,33 @@ class ReasoningGymEpisode:
     def state_key(self) -> bytes:
         """The question and the last observation, as UTF-8."""
         return f"{self._task.question}\n{self._seen}".encode()
+
+
+def _form(action: str) -> tuple[str, str]:
+    """The form that an action ends in, call or answer, and the text in it; empty: neither."""
+    for kind in ("answer", "call"):
+        body = action.rstrip().removesuffix(f"</{kind}>")
+        _, opening, text = body.rpartition(f"<{kind}>")
+        if opening and body != action.rstrip() and f"</{kind}>" not in text:
+            return kind, text
+    return "", ""
+
+
+def _instructions(tools: Sequence[str]) -> str:
+    """What a model has to know of the two forms."""
+    use, example = "", ""
+    if tools:
+        whose = "the tool" if len(tools) == 1 else f"a tool ({', '.join(tools)})"
+        what = "its input" if len(tools) == 1 else "its name and input"
+        use = f"To use {whose}, end your message with <call>{what}</call>. The next message is its result.\n"
+    if "calculator" in tools:
+        call = "73+15" if len(tools) == 1 else "calculator 73+15"
+        example = f"<call>{call}</call>, which is answered by <result>88</result>; then "
+    return (
+        f"Solve the task.\n{use}When you know the answer, end your message with <answer>the answer</answer>, and write "
+        "nothing after it. Only the text between the tags counts.\n"
+        f"For example, to the question 'What is 73 + 15?': {example}<answer>88</answer>"
+    )
 
 
 class _Stream:

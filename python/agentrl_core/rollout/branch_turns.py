@@ -265,9 +265,11 @@ class Trajectory(View):
         content, own = self._episode.observation, self._prompt
         content = content if own is None else own(content) if callable(own) else own
         self._content = content
+        contexts = self._episode.contexts
+        if contexts:
+            self._path.use_options(contexts[0].chat_template_kwargs)
         tokens = self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
         self._runtime.grew(self._path.grown(), shared=self.group.asked_before(tokens))
-        contexts = self._episode.contexts
         if contexts:
             self._lanes = Lanes(self._path, self._runtime.chat(self.agent), self._episode.title)
             self._lanes.begin(self._runtime.forest, contexts, self._new_lane, self._runtime.context_tokens)

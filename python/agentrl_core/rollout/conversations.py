@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agentrl_core.data.forest import Forest
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Content, Context, Outcome
@@ -96,7 +99,7 @@ class Lanes:
                 f"{len(self.paths)}; go on with one of them, or begin lane {len(self.paths)} with a whole context"
             )
         if context.whole:
-            return len(self._chat.prompt(observation, tools=context.tools))
+            return len(self._whole(context, observation))
         return self.paths[context.lane].length_with(observation)
 
     def enter(
@@ -145,6 +148,12 @@ class Lanes:
             self._enter(forest, answer, context, acted, begin, most)
             self._ready.append(context.lane)
 
+    def _whole(self, context: Context, observation: Content) -> NDArray[np.int32]:
+        """The tokens of a whole context."""
+        options = context.chat_template_kwargs
+        chat = self._chat.with_options(options) if options else self._chat
+        return chat.prompt(observation, tools=context.tools)
+
     def _limit(self, context: Context) -> None:
         path = self.paths[context.lane]
         self._most.pop(path, None)
@@ -164,6 +173,7 @@ class Lanes:
         observation = answer.outcome.observation or ""
         if context.lane == len(self.paths):
             path = begin(answer.state_key or b"")
+            path.use_options(context.chat_template_kwargs)
             path.prompt(observation, context.tools, answer.state_key or b"", most)
             self.paths.append(path)
             self._limit(context)
@@ -173,7 +183,8 @@ class Lanes:
         step, acted = self._unclosed.pop(context.lane)
         forest.step(path.handle, **step)
         if context.whole:
-            tokens = self._chat.prompt(observation, tools=context.tools)
+            path.use_options(context.chat_template_kwargs)
+            tokens = self._whole(context, observation)
             path.restart(answer, acted, len(tokens))
             forest.rewrite(path.handle, tokens, state=answer.state_key)
         else:

@@ -66,7 +66,9 @@ class Path:
         self.acted: list[int | None] = [0]
         self.first: int | None = None
         self._forest = forest
-        self._chat = chat
+        self._chat = self._plain_chat = chat
+        self._ends_with_next = getattr(chat, "ends_with_next", False)
+        """Whether a turn ends with the first token of the next message, for want of an end of its own."""
         self._nodes: list[tuple[int | None, int]] = []
         """Each node with the number of tokens behind which it ends."""
         self._said: list[Content] = []
@@ -132,6 +134,11 @@ class Path:
             return last.finish_reason != "stop"
         return int(last[-1]) not in self._chat.stop_token_ids
 
+    def use_options(self, chat_template_kwargs: Mapping[str, Any] | None) -> None:
+        """Render the contexts from here on with options of the chat template; None: without."""
+        plain = self._plain_chat
+        self._chat = plain.with_options(chat_template_kwargs) if chat_template_kwargs else plain
+
     def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> NDArray[np.int32]:
         """Begin with a prompt, which has to be shorter than `most` tokens; returns it."""
         tokens = self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content)
@@ -165,6 +172,17 @@ class Path:
         self.first = node if self.first is None else self.first
         self._nodes.append((node, self.length + len(tokens)))
 
+    def _is_closed_here(self) -> bool:
+        """Whether the open action lacks the token that ends it, and the next message does not begin with one."""
+        return self.cut and not self._ends_with_next
+
+    def _observed(self, content: Content, before: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
+        """The tokens of what is said after an action, which is the last of the path, or of the tokens before it."""
+        if not self._ends_with_next:
+            return self._chat.observation(content)
+        own = self._forest.tokens(self.handle) if before is None else before
+        return self._chat.observation(content, int(own[-1]) if len(own) else None)
+
     def grown(self) -> int:
         """How many tokens it got since this was last asked."""
         before, self._counted = self._counted, self.length
@@ -172,12 +190,12 @@ class Path:
 
     def length_with(self, observation: Content) -> int:
         """Its tokens if the open action were answered so."""
-        self._rendered = observation, self._chat.observation(observation)
-        return self.length + self.cut + len(self._rendered[1])
+        self._rendered = observation, self._observed(observation)
+        return self.length + self._is_closed_here() + len(self._rendered[1])
 
     def go_on(self, answer: Answer | None, acted: int) -> None:
         """The open action is closed; the next context begins with the answer, if there is one."""
-        if self.cut:
+        if self._is_closed_here():
             self.append([self._chat.end_of_turn], "injected")
         self.open = []
         if answer is not None:
@@ -231,7 +249,7 @@ class Path:
         answer, self._said, self._answer = self._answer, [], None
         state = None if answer is None else answer.state_key
         known, tokens = self._rendered
-        tokens = tokens if known is content and len(tokens) else self._chat.observation(content)
+        tokens = tokens if known is content and len(tokens) else self._observed(content)
         self.append(tokens, "observation", state=state, images=images_in(content))
         self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
         if answer is not None:
@@ -289,7 +307,7 @@ class Path:
                     "grow: what was shown stays where it is"
                 )
             if pieces:
-                pieces.append(self._chat.observation(content))
+                pieces.append(self._observed(content, pieces[-1]))
             else:
                 pieces.append(self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content))
             if item is not None:
@@ -321,6 +339,7 @@ class Path:
         """What another trajectory has that leaves this one at a place; `begin`: of the action that it may cut."""
         path = Path(name, self._forest, self._chat, handle)
         path.first = self.first
+        path._plain_chat = self._plain_chat
         path._images = [shown for shown in self._images if shown[0] < place.tokens]
         path._nodes = [(node, end) for node, end in self._nodes if end < place.tokens]
         path._nodes.append((place.node, place.tokens))

@@ -31,7 +31,7 @@ from agentrl_core.data.store import Store
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipe import Recipe
 from agentrl_core.train.models import Models, check_runs, other_stages
-from agentrl_core.train.warm_start import warm_start
+from agentrl_core.train.warm_start import WARM_START, warm_start
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -53,6 +53,9 @@ class TrainOptions:
     model: str = _option("", "directory of a local Hugging Face model; empty: a small one is built and warmed up")
     device: str = _option("cpu", "where the policy is trained: cpu or cuda")
     families: tuple[str, ...] = _option(("chain_sum", "products", "lcm"), "families of reasoning-gym tasks")
+    instructions: str = _option(
+        "auto", "whether a system message describes how to call and answer: on, off, or auto (for pretrained models)"
+    )
     iterations: int = _option(40, "iterations of reinforcement learning")
     rollouts: int = _option(256, "trajectories per iteration")
     staleness: int = _option(0, "how many iterations are rolled out ahead, while the policy is trained")
@@ -72,6 +75,8 @@ class TrainOptions:
             _check_type(option.name, getattr(self, option.name), option.default)
         if self.engine not in ("transformers", "vllm"):
             raise InvalidInputError(f"engine={self.engine!r}; use transformers or vllm")
+        if self.instructions not in ("auto", "on", "off"):
+            raise InvalidInputError(f"instructions={self.instructions!r}; use auto, on or off")
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise InvalidInputError(f"device={self.device!r}, but torch sees no GPU here; use cpu")
         if self.model and not (Path(self.model) / "config.json").is_file():
@@ -134,7 +139,9 @@ def train(options: TrainOptions, recipe: Recipe, progress: Progress) -> dict[str
             recipe or other options.
         KeyboardInterrupt: the run was interrupted; `resume` goes on.
     """
-    world = env.ReasoningGym(list(options.families), seed=options.seed, held_out=options.held_out)
+    world = env.ReasoningGym(
+        list(options.families), seed=options.seed, held_out=options.held_out, instructions=_is_instructed(options)
+    )
     check_runs(recipe, world, options.group_size)
     run = Path(options.run)
     with Store.open(run) as store:
@@ -169,12 +176,23 @@ def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
     options = table.pop("train", {})
     if options:
         options.setdefault("staleness", 0)  # earlier versions had no other
+        options.setdefault("instructions", "off")  # and gave none
     if not options.keys() >= _KEPT:
         raise InvalidInputError(
             f"{about} is not whole: {why}; the run was killed while it began, or somebody changed the file. Remove the "
             "file to begin anew where nothing was trained yet; or write it as it was"
         )
     return Recipe.from_dict(table), options
+
+
+def _is_instructed(options: TrainOptions) -> bool:
+    """Whether the model is told how to call and answer; one that comes from a warm start has learnt it."""
+    if options.instructions != "auto":
+        return options.instructions == "on"
+    if not options.model:
+        return False
+    config = json.loads((Path(options.model) / "config.json").read_text(encoding="utf-8"))
+    return not config.get(WARM_START)
 
 
 def _begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> None:

@@ -50,6 +50,9 @@ _CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+WARM_START = "agentrl_warm_start"
+"""Entry of the configuration of models that are built here."""
+
 # What the environment may answer beside numbers.
 _REPLIES = (
     "syntax error",
@@ -160,6 +163,7 @@ def build(
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
+    setattr(config, WARM_START, True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = make_model(config)
@@ -198,7 +202,7 @@ class _TraceWriter:
             call = f"<call>{expression}</call>"
             observation = episode.step(call).observation
             reply = observation if isinstance(observation, str) else ""
-            pieces += [(self._chat.action(call), True), (self._chat.observation(reply), False)]
+            pieces += [(self._chat.action(call), True), (self._chat.observation(reply, self._chat.end_of_turn), False)]
             result = reply.removeprefix("<result>").removesuffix("</result>")
             if re.fullmatch(r"-?[0-9]+", result):
                 answer = result

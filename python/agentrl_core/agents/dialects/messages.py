@@ -62,9 +62,12 @@ def asked(body: Json) -> Json:
     if body.get("stop_sequences"):
         request["stop"] = body["stop_sequences"]
     chat: list[Json] = []
-    system = text_of(body.get("system"))
-    if system is None:
-        raise InvalidInputError("system holds more than text; give its text")
+    given = body.get("system")
+    # Texts of a system prompt are joined with nothing between, as in vLLM; those of a message are left to the template.
+    texts = [text_of([part]) for part in given] if isinstance(given, list) else [text_of(given)]
+    if None in texts:
+        raise InvalidInputError("system: a part is not text; give texts only")
+    system = "".join(text for text in texts if text)
     if system:
         chat.append({"role": "system", "content": system})
     for message in body["messages"]:
@@ -170,8 +173,10 @@ def _from_client(message: Json) -> list[Json]:
                 f"a content block has type {kind!r}; text, image, tool_use and tool_result are known"
             )
     if parts or calls or not found:
-        text = text_of(parts)
-        told: Json = {"role": role, "content": parts if text is None else text}
+        told: Json = {
+            "role": role,
+            "content": text_of(parts) if len(parts) < 2 and text_of(parts) is not None else parts,
+        }
         if calls:
             told["tool_calls"] = calls
         found.append(told)

@@ -183,7 +183,7 @@ def _add(chat: list[Json], item: Json) -> None:
         content: Any = item.get("content")
         if role is None:
             raise InvalidInputError("a message of input has no role; give user, assistant, system or developer")
-        text = text_of(content)
+        text = text_of(content) if not isinstance(content, list) or len(content) < 2 else None
         told = [_part(part) for part in content] if text is None else text
         chat.append({"role": "system" if role == "developer" else role, "content": told})
     elif kind == "function_call":

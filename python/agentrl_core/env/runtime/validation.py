@@ -181,7 +181,11 @@ class Checks:
         most: Any = context.max_tokens
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             self.refuse(f"Context.max_tokens is {shown(most)}", "give a whole number of at least 1, or None")
-        return Context(lane, self._verdict(context.whole, "context.whole"), tools, most)
+        options: Any = context.chat_template_kwargs
+        if options is not None and not isinstance(options, Mapping):
+            self.refuse(f"Context.chat_template_kwargs is {shown(options)}", "give options by name, or None")
+        whole = self._verdict(context.whole, "context.whole")
+        return Context(lane, whole, tools, most, chat_template_kwargs=None if options is None else dict(options))
 
     def refuse(self, found: str, remedy: str) -> NoReturn:
         """Raise the error."""

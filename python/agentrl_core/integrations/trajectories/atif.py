@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.data.batch import Batch
+from agentrl_core.engine.chat_messages import joined
+from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories.episodes import (
     Episode,
@@ -26,7 +29,12 @@ _VERSION = "ATIF-v1.7"
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}
 
 
-def from_atif(trajectories: Iterable[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase | None = None) -> Batch:
+def from_atif(
+    trajectories: Iterable[Mapping[str, Any]],
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> Batch:
     """Trajectories in ATIF as a batch of imported trajectories, one draw each.
 
     Where the agent's steps say `prompt_token_ids` and `completion_token_ids`, these tokens are taken, with their
@@ -37,10 +45,11 @@ def from_atif(trajectories: Iterable[Mapping[str, Any]], tokenizer: PreTrainedTo
     Args:
         trajectories: the JSON objects.
         tokenizer: of those without token ids; or None.
+        chat_template_kwargs: options of its chat template, such as `{"enable_thinking": False}`.
 
     Raises:
         InvalidInputError: no ATIF, some steps with token ids and others without, or neither ids nor a tokenizer.
-        UnsupportedError: contents that are no text, or sub-agents.
+        UnsupportedError: contents that are no text, or that the chat template refuses or leaves out; or sub-agents.
 
     Example:
         >>> from agentrl_core.integrations.trajectories import from_atif
@@ -54,10 +63,11 @@ def from_atif(trajectories: Iterable[Mapping[str, Any]], tokenizer: PreTrainedTo
         ... }])
         Batch(1 draws in 1 groups, 1 trajectories, 2 nodes)
     """
-    return batch_of(_episode(place, trajectory, tokenizer) for place, trajectory in enumerate(trajectories))
+    template = None if tokenizer is None else ChatTemplate(tokenizer, chat_template_kwargs=chat_template_kwargs)
+    return batch_of(_episode(place, trajectory, template) for place, trajectory in enumerate(trajectories))
 
 
-def _episode(place: int, trajectory: Mapping[str, Any], tokenizer: Any) -> Episode:
+def _episode(place: int, trajectory: Mapping[str, Any], template: ChatTemplate | None) -> Episode:
     version = trajectory.get("schema_version")
     if not str(version).startswith("ATIF-v1."):
         raise InvalidInputError(f"trajectory {place} has schema_version {version!r}; ATIF-v1 is read")
@@ -95,14 +105,14 @@ def _episode(place: int, trajectory: Mapping[str, Any], tokenizer: Any) -> Episo
     if exact and all(exact):
         turns = [Turn(each["prompt_token_ids"], each["completion_token_ids"], each.get("logprobs")) for each in told]
     else:
-        turns = turns_of(messages, tokenizer, tools)
+        turns = turns_of(messages, template, tools, chat=f"trajectory {place}")
         if len(turns) != len(rewards):
             raise UnsupportedError(f"trajectory {place} has copied context, which has no token ids of its own")
     task = str(said.get("task", trajectory.get("session_id") or place))
     return Episode(
         task=task,
         group=str(said.get("group", task)),
-        turns=[Turn(t.context, t.action, t.logprobs, reward) for t, reward in zip(turns, rewards, strict=True)],
+        turns=[replace(turn, reward=reward) for turn, reward in zip(turns, rewards, strict=True)],
         messages=messages,
         tools=tools,
         reward=said.get("reward"),
@@ -200,5 +210,5 @@ def _text(place: int, content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list) and all(part.get("type") == "text" for part in content):
-        return "".join(part["text"] for part in content)
+        return joined(content)
     raise UnsupportedError(f"trajectory {place} has contents that are no text, which messages here cannot hold")

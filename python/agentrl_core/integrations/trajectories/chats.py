@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.data.batch import Batch
+from agentrl_core.engine.chat_messages import plain_tools
+from agentrl_core.engine.chat_renderer import checked_options
+from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.episodes import Episode, batch_of, episodes_of, turns_of
 
@@ -16,20 +20,34 @@ if TYPE_CHECKING:
 _OWN = ("messages", "tools", "task", "group", "reward", "success", "step_rewards")
 
 
-def from_chats(chats: Iterable[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase) -> Batch:
+def from_chats(
+    chats: Iterable[Mapping[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> Batch:
     """Chats as a batch of imported trajectories, one draw each; every message of an assistant is an action.
 
-    Token ids come from the tokenizer's chat template, tools and calls included, and there are no log-probs: such rows
-    train at ratio 1. A template that changes what it said of earlier turns makes another context, as it would in use.
+    Token ids come from the tokenizer's chat template, and there are no log-probs: such rows train at ratio 1. An action
+    is what the model would have to generate: reasoning, content, calls and the token that ends the turn. All of it, and
+    all of the messages before it, has to be found in what the template renders; a chat of which something is left out
+    is refused. A template that changes earlier turns makes another context, as it would in use: most strip reasoning,
+    which is no loss.
+
+    Texts in parts are joined as vLLM joins them. Reasoning may be named `reasoning_content`, `reasoning` or `thinking`.
+    An answer with `weight` 0 (or `loss_weight`, `train`, `training`, `trainable`, or `is_demo` true) is context: its
+    tokens are kept, and not trained.
 
     Args:
         chats: `messages`, and where it has them `tools`, `task`, `group` (default: the task), `reward`, `success` and
             `step_rewards`, one number for each message of the assistant; other keys are kept in column `info`.
         tokenizer: with a chat template.
+        chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`. A chat may have its own, in
+            a key of this name.
 
     Raises:
-        InvalidInputError: a chat without messages, or without one of the assistant.
-        UnsupportedError: contents that are no text.
+        InvalidInputError: a chat without messages, or without one of the assistant; or a message of another shape.
+        UnsupportedError: contents that are no text, or that the template refuses or leaves out.
 
     Example:
         >>> from agentrl_core import env, warm_start
@@ -46,11 +64,16 @@ def from_chats(chats: Iterable[Mapping[str, Any]], tokenizer: PreTrainedTokenize
         (Batch(1 draws in 1 groups, 1 trajectories, 2 nodes), True)
     """
     episodes = []
+    templates: dict[str, ChatTemplate] = {}
     for place, chat in enumerate(chats):
-        messages = chat.get("messages")
+        messages = chat.get("messages") if isinstance(chat, Mapping) else None
         if not isinstance(messages, list) or not all(isinstance(each, Mapping) and "role" in each for each in messages):
             raise InvalidInputError(f"chat {place} has no list 'messages' of objects with a role")
-        turns = turns_of(messages, tokenizer, chat.get("tools") or ())
+        options = {**checked_options(chat_template_kwargs), **checked_options(chat.get("chat_template_kwargs"))}
+        known = json.dumps(options, sort_keys=True, default=repr)
+        if known not in templates:
+            templates[known] = ChatTemplate(tokenizer, chat_template_kwargs=options)
+        turns = turns_of(messages, templates[known], chat.get("tools") or (), chat=f"chat {place}")
         paid = chat.get("step_rewards")
         if paid is not None:
             if len(paid) != len(turns):
@@ -63,7 +86,7 @@ def from_chats(chats: Iterable[Mapping[str, Any]], tokenizer: PreTrainedTokenize
                 group=str(chat.get("group", task)),
                 turns=turns,
                 messages=messages,
-                tools=chat.get("tools") or (),
+                tools=plain_tools(chat.get("tools") or (), f"chat {place}"),
                 reward=chat.get("reward"),
                 success=chat.get("success"),
                 extra={name: value for name, value in chat.items() if name not in _OWN},

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
+from agentrl_core.engine.chat_messages import is_text, is_trained, plain_message, plain_tools
+from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -19,19 +22,24 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 """A message of a chat as OpenAI's: `role`, `content`, and `tool_calls` or `tool_call_id` where it has any."""
 
+Ids = Sequence[int] | NDArray[np.integer[Any]]
+"""Token ids."""
+
 
 @dataclass(frozen=True)
 class Turn:
     """What the policy read and said once."""
 
-    context: Sequence[int]
+    context: Ids
     """Token ids of all that it read."""
-    action: Sequence[int]
+    action: Ids
     """Token ids of what it said."""
     logprobs: Sequence[float] | None = None
     """Their log-probs as sampled; None: nobody knows."""
     reward: float | None = None
     """What the turn was paid; None: nothing was said."""
+    trained: bool = True
+    """Whether its tokens are trained; else they are context alone."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ def batch_of(episodes: Iterable[Episode], *, iteration: int = 0) -> Batch:
     given = list(episodes)
     names = sorted({name for episode in given for name in episode.rewards})
     forest = Forest(iteration=iteration, reward_components=names or None)
+    masked = any(not turn.trained for episode in given for turn in episode.turns)
     numbers: dict[str, int] = {}
     members: dict[str, int] = {}
     for place, episode in enumerate(given):
@@ -77,6 +86,7 @@ def batch_of(episodes: Iterable[Episode], *, iteration: int = 0) -> Batch:
             [np.asarray(turn.action, np.int32) for turn in turns],
             logprobs=[np.asarray([] if turn.logprobs is None else turn.logprobs, np.float32) for turn in turns],
             reward=np.asarray([unpaid if turn.reward is None else turn.reward for turn in turns], np.float32),
+            trainable=[np.full(len(turn.action), turn.trained) for turn in turns] if masked else None,
         )
         kept = {"messages": list(episode.messages), "tools": list(episode.tools), **episode.extra}
         forest.finish(
@@ -140,46 +150,29 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
 
 
 def turns_of(
-    messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase | None, tools: Sequence[Message] = ()
+    messages: Sequence[Message], template: ChatTemplate | None, tools: object = (), *, chat: str = "chat"
 ) -> list[Turn]:
-    """The turns of a chat of which only the text is known, by the chat template of a tokenizer; without log-probs.
+    """Return the turns of a chat whose text alone is known, as a chat template renders them; without log-probs.
+
+    Args:
+        messages: the chat.
+        template: of the tokenizer.
+        tools: JSON schemas of the tools, as a list or as JSON text.
+        chat: how errors name the chat.
 
     Raises:
-        InvalidInputError: no tokenizer.
-        UnsupportedError: contents that are no text, or a template that renders an answer before its own opening.
+        InvalidInputError: no template, or a message of another shape.
+        UnsupportedError: the template cannot render the chat, or leaves something out; see `ChatTemplate.answers`.
     """
-    if tokenizer is None:
+    if template is None:
         raise InvalidInputError("there are no token ids; give tokenizer=, whose chat template says them (no log-probs)")
-    from agentrl_core.engine import Chat
-
-    end = Chat(tokenizer).end_of_turn
-    rendered = [_readable(message) for message in messages]
-
-    def ids(upto: int, *, opened: bool) -> list[int]:
-        found = tokenizer.apply_chat_template(
-            rendered[:upto],
-            tools=cast("Any", list(tools)) or None,
-            add_generation_prompt=opened,
-            tokenize=True,
-            return_dict=False,
-        )
-        return list(found)
-
-    turns = []
-    for place, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        context, whole = ids(place, opened=True), ids(place + 1, opened=False)
-        action = whole[len(context) :]
-        if whole[: len(context)] != context or not action:
-            raise UnsupportedError(
-                f"message {place}: the chat template does not render an answer behind its own opening; give a "
-                "tokenizer whose template does"
-            )
-        if end in action:  # what a template puts behind it is of the next turn
-            action = action[: len(action) - action[::-1].index(end)]
-        turns.append(Turn(context, action))
-    return turns
+    trained = [is_trained(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
+    plain = [plain_message(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
+    for place, message in enumerate(plain):
+        if not is_text(message["content"]):
+            raise UnsupportedError(f"{chat}, message {place}: it has an image, and trajectories here hold texts alone")
+    found = template.answers(plain, plain_tools(tools, chat), chat=chat)
+    return [Turn(each.context, each.action, trained=trained[each.message]) for each in found]
 
 
 def decoded(turns: Sequence[Turn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:
@@ -205,21 +198,6 @@ def linear(batch: Batch, format_name: str) -> None:
             f"draw {draw} has {contexts[draw]} contexts (its history was rewritten), and {format_name} holds one chain "
             "of messages; leave it out (batch.select_draws), or keep it as a store"
         )
-
-
-def _readable(message: Message) -> dict[str, Any]:
-    """A message as templates take it: the arguments of calls as tables, no content as an empty one."""
-    content = message.get("content")
-    if content is not None and not isinstance(content, str):
-        raise UnsupportedError(f"a message of role {message['role']!r} has contents that are no text")
-    calls = [
-        {
-            **call,
-            "function": {**call["function"], "arguments": arguments(call["function"].get("arguments"))},
-        }
-        for call in message.get("tool_calls") or ()
-    ]
-    return {**message, "content": content or "", **({"tool_calls": calls} if calls else {})}
 
 
 def arguments(given: Any) -> Any:

@@ -1,0 +1,232 @@
+"""Messages of a chat as people keep them, brought into the one form that chat templates take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from agentrl_core.env.image import Image
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+
+Message = dict[str, Any]
+
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""The names that templates and servers have for the reasoning of an answer."""
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_THOUGHTS = {"thinking": "thinking", "reasoning": "reasoning"}
+_WEIGHTS = ("weight", "loss_weight", "train", "training", "trainable")
+_DEMONSTRATION = "is_demo"
+IMAGE = {"type": "image"}
+
+
+def plain_message(message: object, where: str) -> Message:
+    """Return a message in the form that chat templates take.
+
+    - Keys without a value are left out.
+    - `content` is a text, or a list of parts of type `text` and `image`; reasoning among the parts, and a refusal,
+      take their places.
+    - The reasoning of an answer has all the names that templates read (`REASONING`).
+    - Calls are `{"type": "function", "function": {"name", "arguments"}}` with arguments as an object; so are those
+      that are given as `function_call`, flat, or with the name as `function`. Role `function` is `tool`.
+
+    Args:
+        message: the message.
+        where: of the message, for errors, such as `chat 3, message 0`.
+
+    Raises:
+        InvalidInputError: it has no role, or contents, reasoning or calls of another shape.
+        UnsupportedError: a part that is neither text nor image, or a call that is not of a function.
+
+    Example:
+        >>> from agentrl_core.engine.chat_messages import plain_message
+        >>> plain_message({"role": "assistant", "function_call": {"name": "add", "arguments": '{"a": 1}'}}, "message 0")
+        {'role': 'assistant', 'content': '', 'tool_calls': [{'type': 'function', 'function': {'name': 'add', \
+'arguments': {'a': 1}}}]}
+    """
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise InvalidInputError(f"{where} is {message!r:.80}; give an object with 'role' and 'content'")
+    plain = {name: value for name, value in message.items() if value is not None}
+    if plain["role"] == "function":
+        plain["role"] = "tool"
+    plain["content"], thoughts = _content(plain.get("content"), where)
+    if plain["role"] == "assistant":
+        _answer(plain, thoughts, where)
+    elif thoughts:
+        raise UnsupportedError(f"{where} of role {plain['role']!r} has reasoning; only an assistant's message can")
+    return plain
+
+
+def plain_tools(tools: object, where: str) -> list[Message]:
+    """Return the schemas of tools as a list; data sets keep them as JSON text, too.
+
+    Raises:
+        InvalidInputError: they are something else.
+
+    Example:
+        >>> from agentrl_core.engine.chat_messages import plain_tools
+        >>> plain_tools('[{"type": "function", "function": {"name": "add"}}]', "chat 0")
+        [{'type': 'function', 'function': {'name': 'add'}}]
+    """
+    found = _from_json(tools) if isinstance(tools, str) and tools.strip() else tools
+    if not found:
+        return []
+    schemas = [_from_json(tool) for tool in found] if isinstance(found, (list, tuple)) else []
+    if not schemas or not all(isinstance(schema, Mapping) for schema in schemas):
+        raise InvalidInputError(f"{where}: tools is {tools!r:.80}; give a list of the tools' JSON schemas")
+    return [dict(schema) for schema in schemas]
+
+
+def is_trained(message: Mapping[str, Any], where: str) -> bool:
+    """Return whether an answer is to be trained, by `weight` and its other names (0 and 1, false and true).
+
+    SWE-agent marks demonstrations by `is_demo`, which are not trained.
+
+    Raises:
+        InvalidInputError: another value.
+        UnsupportedError: a weight between 0 and 1, or above, or a weight on a message that is not an answer.
+
+    Example:
+        >>> from agentrl_core.engine.chat_messages import is_trained
+        >>> is_trained({"role": "assistant", "content": "Hot.", "weight": 0}, "chat 0, message 1")
+        False
+    """
+    trained = True
+    given = {name: message[name] for name in (*_WEIGHTS, _DEMONSTRATION) if message.get(name) is not None}
+    for name, value in given.items():
+        if not isinstance(value, (bool, int, float)):
+            raise InvalidInputError(f"{where}: {name} is {value!r:.40}; give 0 or 1")
+        if value not in (0, 1):
+            raise UnsupportedError(f"{where}: {name} is {value}; an answer is trained or not: give 0 or 1")
+        if name == _DEMONSTRATION:
+            trained &= not value
+        elif value and message["role"] != "assistant":
+            raise UnsupportedError(
+                f"{where}: {name} is {value} on a message of role {message['role']!r}; only answers of the assistant "
+                "are trained: leave it out"
+            )
+        else:
+            trained &= bool(value)
+    return trained
+
+
+def joined(content: str | Sequence[Mapping[str, Any]]) -> str:
+    """Return the texts of a content as one, as vLLM joins them for templates that do not read parts: by newlines."""
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def is_text(content: object) -> bool:
+    """Return whether a plain content has no image."""
+    return isinstance(content, str) or (isinstance(content, list) and IMAGE not in content)
+
+
+def texts_of(content: str | Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the texts of a plain content, in their order."""
+    return [content] if isinstance(content, str) else [part["text"] for part in content if part != IMAGE]
+
+
+def leaves(value: object) -> Iterator[object]:
+    """Yield the keys and values of the arguments of a call, those of nested values included."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key)
+            yield from leaves(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from leaves(inner)
+    else:
+        yield value
+
+
+def _content(content: object, where: str) -> tuple[str | list[Message], list[str]]:
+    """The content with its parts in one form, and the reasoning that was among them."""
+    if content is None or isinstance(content, str):
+        return content or "", []
+    if not isinstance(content, (list, tuple)):
+        raise InvalidInputError(f"{where}: content is {content!r:.80}; give a text, or a list of parts")
+    parts: list[Message] = []
+    thoughts: list[str] = []
+    for part in content:
+        if isinstance(part, Image) or part == IMAGE:
+            parts.append(IMAGE)
+            continue
+        kind = "text" if isinstance(part, str) else part.get("type") if isinstance(part, Mapping) else None
+        name = _TEXTS.get(str(kind)) or _THOUGHTS.get(str(kind))
+        if name is None:
+            raise UnsupportedError(f"{where}: a part of type {kind!r} is no text; give texts alone")
+        text = part if isinstance(part, str) else part.get(name, part.get("text"))
+        if text is None:  # an empty part of a file with one schema for all parts
+            continue
+        if not isinstance(text, str):
+            raise InvalidInputError(f"{where}: a part of type {kind!r} holds {text!r:.40}; give a text")
+        if kind in _THOUGHTS:
+            thoughts.append(text)
+        else:
+            parts.append({"type": "text", "text": text})
+    if len(parts) == 1 and parts[0] != IMAGE:
+        return parts[0]["text"], thoughts
+    return parts or "", thoughts
+
+
+def _answer(plain: Message, thoughts: Sequence[str], where: str) -> None:
+    """Bring the reasoning, the refusal and the calls of an answer into one form."""
+    texts = [plain.pop(name) for name in REASONING if name in plain]
+    for text in texts:
+        if not isinstance(text, str):
+            raise InvalidInputError(f"{where}: its reasoning is {text!r:.80}; give a text")
+    found = list(dict.fromkeys(text for text in (*texts, "\n".join(thoughts)) if text))
+    if len(found) > 1:
+        raise InvalidInputError(f"{where} has two reasonings, {found[0]!r:.40} and {found[1]!r:.40}; give one")
+    if found:
+        plain |= dict.fromkeys(REASONING, found[0])
+    refusal = plain.pop("refusal", None)
+    if refusal and plain["content"]:
+        raise UnsupportedError(f"{where} has a content and a refusal; give one of them")
+    if refusal:
+        plain["content"] = refusal
+    given = plain.pop("tool_calls", None) or []
+    if plain.get("function_call"):
+        given = [*given, plain["function_call"]]
+    plain.pop("function_call", None)
+    if not isinstance(given, (list, tuple)):
+        raise InvalidInputError(f"{where}: tool_calls is {given!r:.80}; give a list")
+    if given:
+        plain["tool_calls"] = [_call(call, f"{where}, call {place}") for place, call in enumerate(given)]
+
+
+def _call(call: object, where: str) -> Message:
+    """A call as templates take it."""
+    if not isinstance(call, Mapping):
+        _refuse_call(call, where)
+    kind = call.get("type") or "function"
+    if kind != "function":
+        raise UnsupportedError(f"{where} is of type {kind!r}; only calls of functions can be rendered")
+    function = call.get("function")
+    inner: Any = function if isinstance(function, Mapping) else call
+    name = function if isinstance(function, str) else inner.get("name")
+    if not isinstance(name, str) or not name:
+        _refuse_call(call, where)
+    own = {key: value for key, value in call.items() if value and not (inner is call and key in ("name", "arguments"))}
+    named = {"name": name, "arguments": _arguments(call.get("arguments") if inner is call else inner.get("arguments"))}
+    return {**own, "type": "function", "function": named if inner is call else {**inner, **named}}
+
+
+def _refuse_call(call: object, where: str) -> NoReturn:
+    raise InvalidInputError(f'{where} is {call!r:.80}; give {{"function": {{"name": ..., "arguments": {{...}}}}}}')
+
+
+def _arguments(given: Any) -> Any:
+    """The arguments of a call as an object; text that is no JSON object stays text."""
+    if given is None or given == "":
+        return {}
+    found = _from_json(given)
+    return found if isinstance(found, Mapping) else given
+
+
+def _from_json(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except json.JSONDecodeError:
+        return given

@@ -1,0 +1,375 @@
+"""A chat template: verifies that it renders all of a chat, and cuts out what the model generates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.engine.chat_messages import REASONING, Message, texts_of
+from agentrl_core.engine.chat_renderer import ANSWER, NAME, QUESTION, VALUE, ChatRenderer, Tools, call_of
+from agentrl_core.engine.chat_texts import Claims, missing_of_answer, missing_of_history
+from agentrl_core.exceptions import UnsupportedError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Tokens = NDArray[np.int32]
+
+RESULT = "agentrl result"
+THOUGHT = "agentrl reasoning"
+_NEXT: Message = {"role": "user", "content": "agentrl next question"}
+_EMPTY_TAGS = re.compile(r"\s*<(\w+)>\s*</\1>\s*")
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One answer of a chat.
+
+    Attributes:
+        message: its number in the chat.
+        context: token ids of all that the model reads before it.
+        action: token ids that the model generates, up to the end of the turn.
+    """
+
+    message: int
+    context: Tokens
+    action: Tokens
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer, and what short chats have shown of how it opens and ends turns.
+
+    Messages have to be plain (`chat_messages.plain_message`).
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        template: its chat template, or several by name; None: `tokenizer.chat_template`.
+        chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`.
+
+    Raises:
+        InvalidInputError: no chat template, or an option that is not the template's.
+        UnsupportedError: the template does not render an answer, or no special token ends it.
+
+    Attributes:
+        end: the token that ends an answer.
+        ends: the tokens that the model may end a turn with: an answer, one in the middle of a chat, and a call. For
+            templates that write no end, those that a message of a user and of a tool begin with.
+        ends_with_next: whether the template writes no end: a turn ends where the next message begins.
+        end_in_history: the token that ends an answer once the chat goes on.
+        opening: how the template opens an answer.
+        shows_tools: whether it shows the schemas of tools.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        template: str | Mapping[str, str] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._tokenizer: Any = tokenizer
+        self._renderer = ChatRenderer(tokenizer, template, chat_template_kwargs)
+        self.render = self._renderer.render
+        self.shows_tools = self._renderer.shows_tools
+        self._special, self._splits = _patterns(self._tokenizer)
+        self._encode_chunk = lru_cache(maxsize=4096)(self._encoded)
+        last = self.render([QUESTION, ANSWER])
+        if ANSWER["content"] not in last:
+            raise UnsupportedError(f"Chat: {self._renderer.error('does not render an answer; take another')}")
+        opened = self.render([QUESTION], open_turn=True)
+        self.opening = opened[_alike(opened, self.render([QUESTION])) :]
+        self._next_ends: dict[str, str] = {}
+        self.end, self.end_in_history = self._known_ends(last)
+        self.ends_with_next = bool(self._next_ends)
+        self._empty_thought: re.Pattern[str] | None = None
+        inside = self._known_thoughts(last, opened)
+        ends = [self.end, *self._ends_of_calls(), self.end_in_history, *self._next_ends.values()]
+        self.ends = tuple(dict.fromkeys(end for end in ends if end not in inside))
+        # Where no token ends it, a turn is all that is rendered of it.
+        self._closes = re.compile(r"\Z" if self.ends_with_next else "|".join(map(re.escape, self.ends)))
+
+    def answers(self, messages: Sequence[Message], tools: Tools = (), *, chat: str = "chat") -> list[Answered]:
+        """Return what the model reads and generates at each answer of a chat.
+
+        An answer is rendered as the last message of its chat, as the model is to write it: reasoning, content, calls,
+        and the token that ends the turn. It is cut out as text, and tokenised apart from its context if a token would
+        span both. A thought that the template writes for an answer without one belongs to the context. A context that
+        goes on from the one before and its answer begins with their tokens.
+
+        Args:
+            messages: the chat.
+            tools: JSON schemas of its tools.
+            chat: how errors name the chat, such as `chat 3`.
+
+        Raises:
+            UnsupportedError: the template refuses the messages; leaves out a content, a reasoning, the name or an
+                argument of a call; or renders an answer somewhere else than after its opening.
+        """
+        found: list[Answered] = []
+        text, tokens, seen = "", np.empty(0, np.int32), 0
+        for place, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before, where = messages[:place], f"{chat}, message {place}"
+            opened = self._of_chat(before, tools, chat, open_turn=True)
+            whole = self._of_chat(messages[: place + 1], tools, chat, open_turn=False)
+            goes_on = bool(text) and opened.startswith(text)
+            first, start = (seen, len(text)) if goes_on else (0, 0)
+            self.check(before[first:], opened[start:].removesuffix(self.opening), first=first, chat=chat)
+            context, action = self._cut(before, message, tools, (opened, whole), where)
+            if self.ends_with_next:
+                action += self._next_end(messages[place + 1 : place + 2], calls=bool(message.get("tool_calls")))
+            if goes_on and context.startswith(text):
+                read = np.concatenate([tokens, self.encode(context[len(text) :], behind=text)])
+            else:
+                read = self.encode(context)
+            said = self.encode(action, behind=context)
+            found.append(Answered(place, read, said))
+            text, tokens, seen = context + action, np.concatenate([read, said]), place + 1
+        return found
+
+    def check(self, messages: Sequence[Message], rendered: str, *, first: int = 0, chat: str = "chat") -> None:
+        """Verify that a context holds all of some messages; see `chat_texts.missing_of_history`.
+
+        Args:
+            messages: the messages.
+            rendered: the text that they were rendered to.
+            first: number of the first of them, for errors.
+            chat: how errors name the chat.
+
+        Raises:
+            UnsupportedError: something is missing.
+        """
+        claims = Claims(rendered)
+        for number, message in enumerate(messages, first):
+            self._refuse_missing(missing_of_history(message, claims), message, f"{chat}, message {number}")
+
+    def encode(self, text: str, behind: str = "") -> Tokens:
+        """Return the token ids of a text that follows another one, whose tokens stay as they are. int32 [n]."""
+        splits = [match.start() for match in self._splits.finditer(behind)] if behind else []
+        head = behind[splits[-1] if splits else 0 :]
+        alone = self._chunks(head)
+        together = self._chunks(head + text)
+        own = together[len(alone) :] if together[: len(alone)] == alone else self._chunks(text)
+        return np.asarray(own, dtype=np.int32)
+
+    def token(self, text: str) -> int:
+        """Return the id of a token."""
+        return int(self._tokenizer.convert_tokens_to_ids(text))
+
+    def after_answer(self, rendered: str, marker: str) -> str:
+        """Return what follows the end of an answer whose last text is `marker`.
+
+        For templates that write no end this is all that follows the answer.
+        """
+        behind = rendered[rendered.rindex(marker) + len(marker) :]
+        if self.ends_with_next:
+            return behind
+        found = [behind.find(end) + len(end) for end in {*self.ends, self.end_in_history} if end in behind]
+        return behind[min(found, default=0) :]
+
+    def answer_before(self, following: Sequence[Message]) -> Message:
+        """Return an answer with the calls that messages of tools reply to; its last text is `VALUE`."""
+        calls = []
+        for message in following:
+            if message["role"] != "tool":
+                break
+            own = {"id": message["tool_call_id"]} if "tool_call_id" in message else {}
+            calls.append({**call_of(message.get("name", NAME)), **own})
+        return {"role": "assistant", "content": "", "tool_calls": calls}
+
+    def _cut(
+        self, before: Sequence[Message], message: Message, tools: Tools, texts: tuple[str, str], where: str
+    ) -> tuple[str, str]:
+        """The context of an answer and the text that is generated.
+
+        `texts` are the chat before it, opened, and the chat that ends with it.
+        """
+        opened, whole = texts
+        context, start = opened, len(opened)
+        if not whole.startswith(opened):
+            context, start = self._opened_otherwise(before, message, tools, texts, where)
+        turn = whole[start:]
+        begin, end, close = self._bounds(message, turn, where)
+        gap = self.opening if self.opening and turn[:begin].startswith(self.opening) else ""
+        if self._empty_thought is not None and not _thinks(message):
+            match = self._empty_thought.match(turn[:begin], len(gap))
+            gap = turn[: match.end()] if match else gap
+        return context + gap, turn[len(gap) : max(end, close)]
+
+    def _bounds(self, message: Message, turn: str, where: str) -> tuple[int, int, int]:
+        """Where the texts of an answer begin and end in its turn, and where the turn ends; they are verified."""
+        claims = Claims(turn)
+        self._refuse_missing(missing_of_answer(message, claims), message, where)
+        close = self._closes.search(turn, claims.end)
+        begin = claims.begin if claims.end else close.start() if close else len(turn)
+        return begin, claims.end, close.end() if close else len(turn)
+
+    def _opened_otherwise(
+        self, before: Sequence[Message], message: Message, tools: Tools, texts: tuple[str, str], where: str
+    ) -> tuple[str, int]:
+        """The context of an answer that does not follow its opening as it is, and where its turn begins.
+
+        Either the answer has another opening, without the thought that is opened for the model; or it changes what is
+        rendered of earlier messages, as a template does that drops earlier reasoning once there is an answer.
+        """
+        opened, whole = texts
+        history = _alike(self._of_chat(before, tools, where, open_turn=False), opened) if before else 0
+        same = _alike(opened, whole)
+        if same >= history:
+            begin, _, _ = self._bounds(message, whole[history:], where)
+            start = min(self._header(opened, same), history + begin)
+            gap = whole[start : history + begin]
+            empty = self._empty_thought is not None and self._empty_thought.fullmatch(gap) is not None
+            if not gap or empty or message.get("tool_calls"):
+                return whole[:start], start
+        elif history < len(opened):
+            opening, probe = opened[history:], self._of_chat([*before, ANSWER], tools, where, open_turn=False)
+            place = whole[: _alike(probe, whole)].rfind(opening)
+            if place >= 0:
+                return opened, place + len(opening)
+        raise UnsupportedError(
+            f"{where}: {self._renderer.error('does not render an answer after its own opening; take one that does')}"
+        )
+
+    def _of_chat(self, messages: Sequence[Message], tools: Tools, chat: str, *, open_turn: bool) -> str:
+        """A chat rendered; an error of the template names the message that it refuses."""
+        try:
+            return self.render(messages, tools, open_turn=open_turn)
+        except UnsupportedError as error:
+            number = len(messages)
+            while number > 1 and self._refuses(messages[: number - 1], tools):
+                number -= 1
+            raise UnsupportedError(f"{chat}, message {max(number - 1, 0)}: {error}") from error
+
+    def _refuses(self, messages: Sequence[Message], tools: Tools) -> bool:
+        try:
+            self.render(messages, tools)
+        except UnsupportedError:
+            return True
+        return False
+
+    def _refuse_missing(self, missing: str | None, message: Message, where: str) -> None:
+        if missing is not None:
+            raise UnsupportedError(
+                f"{where} of role {message['role']!r}: {self._renderer.error(f'leaves out {missing}')}; "
+                "take one that renders it"
+            )
+
+    def _encoded(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _chunks(self, text: str) -> list[int]:
+        """The tokens of a text, from those of its parts between special tokens, which repeat."""
+        starts = [0, *(match.start() for match in self._splits.finditer(text)), len(text)]
+        pieces = [text[a:b] for a, b in pairwise(starts) if a < b]
+        return [token for piece in pieces for token in self._encode_chunk(piece)]
+
+    def _known_ends(self, last: str) -> tuple[str, str]:
+        """The tokens that end an answer and one in history; `_next_ends` if they are those of the next message."""
+        tail = last.partition(ANSWER["content"])[2]
+        middle = self._renderer.tried([QUESTION, ANSWER, _NEXT]).partition(ANSWER["content"])[2]
+        own = self._run(tail) or self._special.findall(tail)[:1]
+        if not own:
+            called: Message = {"role": "assistant", "content": "", "tool_calls": [call_of(NAME)]}
+            for role in ("user", "tool"):
+                end = self._end_before(ANSWER, role) or self._end_before(called, role)
+                if end:
+                    self._next_ends[role] = end
+            if not self._next_ends:
+                error = f"ends an assistant's turn without a special token ({tail!r:.40}); take one that writes one"
+                raise UnsupportedError(f"Chat: {self._renderer.error(error)}")
+            end = next(iter(self._next_ends.values()))
+            return end, end
+        in_history = self._run(middle.partition(_NEXT["content"])[0]) or own
+        pairs = enumerate(zip(own, in_history, strict=False))
+        same = next((place for place, (one, other) in pairs if one != other), min(len(own), len(in_history)))
+        return (own[same - 1], own[same - 1]) if same else (own[0], in_history[0])
+
+    def _end_before(self, answer: Message, role: str) -> str:
+        """The special token that a message of some role begins with after an answer; empty: none."""
+        closed = self._renderer.tried([QUESTION, answer])
+        gone_on = self._renderer.tried([QUESTION, answer, {"role": role, "content": RESULT, "name": NAME}])
+        behind = gone_on[_alike(closed, gone_on) :].partition(RESULT)[0]
+        return next(iter(self._run(behind)), "")
+
+    def _next_end(self, following: Sequence[Message], *, calls: bool) -> str:
+        """The token that ends an answer, for a template that writes no end: the next message's, or the likely one's."""
+        role = following[0]["role"] if following else ""
+        return self._next_ends.get(role) or self._next_ends.get("tool" if calls else "user") or self.end
+
+    def _known_thoughts(self, last: str, opened: str) -> set[str]:
+        """How it writes an answer without a thought; the special tokens between a thought and the answer.
+
+        A thought is empty if it is written as one that was thought, without its text, or as tags with nothing between.
+        """
+        thinking = self._renderer.tried([QUESTION, {**ANSWER, **dict.fromkeys(REASONING, THOUGHT)}])
+        thought, answer = thinking.find(THOUGHT), thinking.find(ANSWER["content"])
+        thinks = 0 <= thought < answer
+        same = min(_alike(opened, last), _alike(opened, thinking) if thinks else len(opened))
+        base = self._header(opened, same)
+        between = thinking[thought + len(THOUGHT) : answer] if thinks else ""
+        frame, gap = thinking[base:thought] + between if thinks else "", last[base : last.find(ANSWER["content"])]
+        if gap.strip() and ("".join(gap.split()) == "".join(frame.split()) or _EMPTY_TAGS.fullmatch(gap)):
+            self._empty_thought = re.compile(r"\s*" + r"\s*".join(map(re.escape, gap.split())) + r"\s*")
+        return set(self._special.findall(between))
+
+    def _header(self, opened: str, same: int) -> int:
+        """Where the header of an answer ends that opens otherwise than the model's turn from some character on."""
+        if same == len(opened):
+            return same
+        ends = [match.end() for match in self._special.finditer(opened[:same])]
+        spaces = [place + 1 for place in range(same) if opened[place].isspace()]
+        return max([0, *ends[-1:], *spaces[-1:]])
+
+    def _ends_of_calls(self) -> list[str]:
+        """The token that ends a call, if an answer ends with another one."""
+        if not self._renderer.renders_calls or self.ends_with_next:
+            return []
+        rendered = self.render([QUESTION, self.answer_before([{"role": "tool"}])])
+        found = self._special.findall(rendered[max(rendered.rfind(NAME), rendered.rfind(VALUE)) :])
+        return [] if not found or {self.end, self.end_in_history} & set(found) else [found[-1]]
+
+    def _run(self, text: str) -> list[str]:
+        """The special tokens that a text begins with."""
+        found: list[str] = []
+        place = len(text) - len(text.lstrip())
+        while match := self._special.match(text, place):
+            found.append(match[0])
+            place = match.end()
+        return found
+
+
+def _alike(first: str, second: str) -> int:
+    """How many characters two texts begin with alike."""
+    least, most = 0, min(len(first), len(second))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if first[least:middle] == second[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+def _thinks(message: Message) -> bool:
+    return REASONING[0] in message or any("</think>" in text for text in texts_of(message["content"]))
+
+
+def _patterns(tokenizer: Any) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What finds special tokens in a text, and those of them at which it can be cut before it is tokenised."""
+    added = list(tokenizer.added_tokens_decoder.values())
+    special = {str(token) for token in added} | set(tokenizer.all_special_tokens)
+    apart = {str(token) for token in added if not (token.lstrip or token.normalized or token.single_word)}
+
+    def pattern(tokens: set[str]) -> re.Pattern[str]:
+        longest = sorted(tokens, key=lambda token: (-len(token), token))
+        return re.compile("|".join(map(re.escape, longest)) or r"(?!)")
+
+    return pattern(special), pattern(apart)

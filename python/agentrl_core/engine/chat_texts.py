@@ -1,0 +1,123 @@
+"""Whether a rendered chat holds the texts of its messages, and which of its characters each one takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentrl_core.engine.chat_messages import REASONING, leaves, texts_of
+
+_THOUGHT_ENDS = "</think>"
+
+
+class Claims:
+    """The characters of a text that messages have claimed; no two pieces share any.
+
+    Args:
+        text: the rendered text.
+
+    Attributes:
+        begin: where the first claim begins; 0 if there is none.
+        end: where the last claim ends; 0 if there is none.
+        last: where the claim ends that was made last.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.begin = self.end = self.last = 0
+        self._text = text
+        self._spans: list[tuple[int, int]] = []
+
+    def take(self, piece: object, floor: int = 0) -> bool:
+        """Claim a piece behind a place, as it is, without spaces around it, or escaped as JSON; False: it is missing.
+
+        Nothing has to be found of a blank text.
+        """
+        for form in _forms(piece):
+            at = self._free(form, floor)
+            if at >= 0:
+                self.last = at + len(form)
+                self.begin = min(self.begin, at) if self._spans else at
+                self.end = max(self.end, self.last)
+                self._spans.append((at, self.last))
+                return True
+        return isinstance(piece, str) and not piece.strip()
+
+    def take_on(self, piece: str) -> bool:
+        """Claim a piece behind the last claim, or else anywhere: messages are most often rendered in their order."""
+        return self.take(piece, self.last) or self.take(piece)
+
+    def _free(self, form: str, floor: int) -> int:
+        at = self._text.find(form, floor)
+        while at >= 0 and at < self.end:
+            taken = next((end for begin, end in self._spans if begin < at + len(form) and at < end), None)
+            if taken is None:
+                break
+            at = self._text.find(form, taken)
+        return at
+
+
+def missing_of_history(message: Mapping[str, Any], claims: Claims) -> str | None:
+    """Return what a context leaves out of a message that it should hold; None: nothing.
+
+    Reasoning of answers may be missing: many templates strip it from history, which is how models are served. So may
+    the content of an answer with calls, which some templates take for its reasoning.
+    """
+    spoken = message["role"] == "assistant"
+    for text in texts_of(message["content"]):
+        kept = split_thought(text)[1] if spoken else text
+        if not claims.take_on(kept) and not (spoken and message.get("tool_calls")):
+            return f"the content {text!r:.60}"
+    return _missing_calls(message, claims)
+
+
+def missing_of_answer(message: Mapping[str, Any], claims: Claims) -> str | None:
+    """Return what a rendered answer leaves out: content, reasoning, names and arguments of calls; None: nothing."""
+    texts = [("the reasoning", message.get(REASONING[0], ""))]
+    for text in texts_of(message["content"]):
+        thought, kept = split_thought(text)
+        texts += [("the reasoning", thought), ("the content", kept)]
+    for kind, text in _longest_first(texts):
+        if not claims.take(text):
+            return f"{kind} {text!r:.60}"
+    return _missing_calls(message, claims)
+
+
+def split_thought(text: str) -> tuple[str, str]:
+    """Return the thought that a content begins with between think tags, and the rest."""
+    thought, _, rest = text.rpartition(_THOUGHT_ENDS)
+    return thought.rpartition("<think>")[2], rest
+
+
+def _missing_calls(message: Mapping[str, Any], claims: Claims) -> str | None:
+    floor = 0
+    for place, call in enumerate(message.get("tool_calls") or ()):
+        function = call["function"]
+        pieces: list[tuple[str, object]] = [("the name", function["name"])]
+        pieces += [("the argument", leaf) for leaf in leaves(function["arguments"])]
+        ends = [floor]
+        for kind, piece in _longest_first(pieces):
+            if not claims.take(piece, floor):
+                return f"{kind} {piece!r:.60} of call {place}"
+            ends.append(claims.last)
+        floor = max(ends)
+    return None
+
+
+def _longest_first(pieces: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Pieces in an order in which a short one does not claim a part of a longer one."""
+    return sorted(pieces, key=lambda pair: -len(str(pair[1])))
+
+
+def _forms(piece: object) -> Iterator[str]:
+    """How templates write a piece."""
+    if not isinstance(piece, str):
+        yield json.dumps(piece, default=str)
+        yield str(piece)
+        return
+    bare = piece.strip()
+    if bare:
+        yield piece
+        yield bare
+        yield json.dumps(bare, ensure_ascii=False)[1:-1]
+        yield json.dumps(bare)[1:-1]
