@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
+from agentrl_core import renames
 from agentrl_core.component.column import Column
 from agentrl_core.component.options import ColumnName, Filled, Range, Rule, declared
 from agentrl_core.component.schedule import Changing, Schedule
@@ -263,6 +264,7 @@ class Component:
         hints = _hints(cls)
         options = {option.name: option for option in fields(cls)}
         package = package or _package(cls)
+        table = renames.table().component(package, table)
         values: dict[str, Any] = {}
         for name, value in table.items():
             if name == "component":
@@ -310,6 +312,7 @@ def find_component(package: str, table: Mapping[str, Any]) -> Component:
         RecipeError: there is no such package, module or class, or its options do not fit.
     """
     short = package.removeprefix("agentrl_core.")
+    table = renames.table().component(package, table)
     name = table.get("component")
     if not isinstance(name, str):
         raise RecipeError(f'{short}: the table needs a line component = "ClassName"; it has component={name!r}')

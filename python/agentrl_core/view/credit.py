@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from agentrl_core import renames
 from agentrl_core.component import Component
 from agentrl_core.data.store import Store
 from agentrl_core.exceptions import AgentRLError
@@ -40,6 +41,7 @@ def recipes_of(store: Store) -> tuple[list[dict[str, Any]], dict[str, int]]:
 def told(table: dict[str, Any]) -> dict[str, Any]:
     """A recipe as the page tells it: its name, its source, and the components of the phases that make advantages."""
     try:
+        table = renames.table().recipe(table)
         recipe: Recipe | None = Recipe.from_dict(table)
     except (AgentRLError, TypeError):  # a component of the user's own that is not installed here
         recipe = None
