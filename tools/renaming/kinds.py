@@ -97,7 +97,11 @@ class Scope(dict[str, Bound]):
 def is_class(path: str) -> bool:
     """Whether a path is that of a class, by its name."""
     name = path.rpartition(".")[2]
-    return (path.startswith(f"{PACKAGE}.") and name[:1].isupper() and not name.isupper()) or name in ("KL", "MCP", "PID")
+    return (path.startswith(f"{PACKAGE}.") and name[:1].isupper() and not name.isupper()) or name in (
+        "KL",
+        "MCP",
+        "PID",
+    )
 
 
 def identifiers(tree: ast.AST) -> Iterator[str]:
