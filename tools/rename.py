@@ -2,9 +2,9 @@
 
     python tools/rename.py PATH... [--check]
 
-A folder is searched for `.py`, `.ipynb`, `.md` and `.toml` files. Only names change; everything else stays as it is, byte
-for byte. A name that was removed is reported with its line, and the exit status is 1. `python/agentrl_core/renames.toml`
-has the names.
+A folder is searched for `.py`, `.ipynb`, `.md` and `.toml` files. Only names change; everything else stays as it is,
+byte for byte. A name that was removed is reported with its line, and the exit status is 1. The names are in
+`python/agentrl_core/renames.toml`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -163,10 +164,8 @@ class Renames:
             made["metrics"] = self._measured(made["metrics"])
         run = made.get("run")
         if isinstance(run, Mapping) and isinstance(run.get("recipe"), Mapping):
-            try:
+            with suppress(RecipeError):  # a component that was removed is refused where the recipe is made
                 made["run"] = {**run, "recipe": self.recipe(run["recipe"])}
-            except RecipeError:  # it says so where the recipe is made
-                pass
         return made
 
     def _class(self, package: str, name: str) -> tuple[str, str]:

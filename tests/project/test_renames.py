@@ -12,10 +12,10 @@ from typing import Any
 
 import before_renames
 import pytest
-import rename
-from renaming.table import Table
 
+import rename
 from agentrl_core.renames import Renames, is_removed
+from renaming.table import Table
 
 NAMES = Renames(
     {
@@ -101,8 +101,10 @@ FORMS: dict[str, tuple[str, str]] = {
     ),
     "names that part": (
         "def f():\n    from agentrl_core.collect.said import Said, split\n    return Said, split\n",
-        "def f():\n    from agentrl_core.collect.counts import Counts\n"
-        "    from agentrl_core.collect.parts import split\n    return Counts, split\n",
+        (
+            "def f():\n    from agentrl_core.collect.counts import Counts\n"
+            "    from agentrl_core.collect.parts import split\n    return Counts, split\n"
+        ),
     ),
     "an alias of the package": (
         "import agentrl_core as arl\narl.rollout.Window; arl.group.Partial\n",
@@ -121,31 +123,45 @@ FORMS: dict[str, tuple[str, str]] = {
         "from agentrl_core import reward\nfrom agentrl_core.recipes.redit import Noise\nx = Noise(0.1)\n",
     ),
     "a method of a variable": (
-        "import agentrl_core as arl\nc = arl.Collector(1, cut=None)\nc.update(c(tasks=1), {}, checkpoint='x')\n",
-        "import agentrl_core as arl\nc = arl.Collector(1, policy=None)\nc.close_iteration(c(tasks=1), {}, weights='x')\n",
+        "import agentrl_core as arl\nc = arl.Collector(1, cut=None)\nc.update(c(), {}, checkpoint='x')\n",
+        "import agentrl_core as arl\nc = arl.Collector(1, policy=None)\nc.close_iteration(c(), {}, weights='x')\n",
     ),
     "a method of an argument": (
         "import agentrl_core as arl\ndef f(c: arl.Collector | None, d: 'arl.Collector'):\n    c.update(d.update)\n",
-        "import agentrl_core as arl\ndef f(c: arl.Collector | None, d: 'arl.Collector'):\n"
-        "    c.close_iteration(d.close_iteration)\n",
+        (
+            "import agentrl_core as arl\ndef f(c: arl.Collector | None, d: 'arl.Collector'):\n"
+            "    c.close_iteration(d.close_iteration)\n"
+        ),
     ),
     "a method of a list's values": (
-        "from agentrl_core.rollout import Branch\ndef f(all: list[Branch]):\n"
-        "    all[0].under(1)\n    return [each.under(each) for each in all]\n",
-        "from agentrl_core.rollout import Branch\ndef f(all: list[Branch]):\n"
-        "    all[0].with_prompt(1)\n    return [each.with_prompt(each) for each in all]\n",
+        (
+            "from agentrl_core.rollout import Branch\ndef f(all: list[Branch]):\n"
+            "    all[0].under(1)\n    return [each.under(each) for each in all]\n"
+        ),
+        (
+            "from agentrl_core.rollout import Branch\ndef f(all: list[Branch]):\n"
+            "    all[0].with_prompt(1)\n    return [each.with_prompt(each) for each in all]\n"
+        ),
     ),
     "a method of an attribute": (
-        "from agentrl_core import Collector\nclass T:\n    def __init__(self, c: Collector):\n        self.c = c\n"
-        "    def go(self):\n        self.c.update(1)\n",
-        "from agentrl_core import Collector\nclass T:\n    def __init__(self, c: Collector):\n        self.c = c\n"
-        "    def go(self):\n        self.c.close_iteration(1)\n",
+        (
+            "from agentrl_core import Collector\nclass T:\n    def __init__(self, c: Collector):\n        self.c = c\n"
+            "    def go(self):\n        self.c.update(1)\n"
+        ),
+        (
+            "from agentrl_core import Collector\nclass T:\n    def __init__(self, c: Collector):\n        self.c = c\n"
+            "    def go(self):\n        self.c.close_iteration(1)\n"
+        ),
     ),
     "a method of what a call gives": (
-        "from agentrl_core import recipes\nupdates = recipes.GRPO.updates(b)\n"
-        "for n, update in enumerate(updates):\n    update.together(n)\n",
-        "from agentrl_core import recipes\nupdates = recipes.GRPO.updates(b)\n"
-        "for n, update in enumerate(updates):\n    update.cached(n)\n",
+        (
+            "from agentrl_core import recipes\nupdates = recipes.GRPO.updates(b)\n"
+            "for n, update in enumerate(updates):\n    update.together(n)\n"
+        ),
+        (
+            "from agentrl_core import recipes\nupdates = recipes.GRPO.updates(b)\n"
+            "for n, update in enumerate(updates):\n    update.cached(n)\n"
+        ),
     ),
     "a method of what with gives": (
         "import agentrl_core as arl\nwith arl.Collector(1) as c:\n    c.close()\n",
@@ -153,33 +169,49 @@ FORMS: dict[str, tuple[str, str]] = {
     ),
     "a method that only the package has": ("x.carry_on(1)\n", "x.resume(1)\n"),
     "options": (
-        "from agentrl_core import recipes\nimport dataclasses\nr = recipes.GRPO.replace(actions=None, shared='owner')\n"
-        "dataclasses.replace(r, actions=r.actions)\n",
-        "from agentrl_core import recipes\nimport dataclasses\nr = recipes.GRPO.replace(hooks=None, shared='first')\n"
-        "dataclasses.replace(r, hooks=r.hooks)\n",
+        (
+            "import dataclasses\nfrom agentrl_core import recipes\n"
+            "r = recipes.PPO.replace(actions=None, shared='owner')\n"
+            "dataclasses.replace(r, actions=r.actions)\n"
+        ),
+        (
+            "import dataclasses\nfrom agentrl_core import recipes\n"
+            "r = recipes.PPO.replace(hooks=None, shared='first')\n"
+            "dataclasses.replace(r, hooks=r.hooks)\n"
+        ),
     ),
     "an argument of a function": (
         "from agentrl_core import advantage\nadvantage.group_relative(a, b, scale='none')\n",
         "from agentrl_core import advantage\nadvantage.group_relative(a, b, divide='none')\n",
     ),
     "an argument of a subclass's method": (
-        "from agentrl_core import rollout\nclass P(rollout.Rollout):\n    async def branch(self, branch):\n"
-        "        branch.under(1)\n",
-        "from agentrl_core import rollout\nclass P(rollout.Rollout):\n    async def branch(self, branch):\n"
-        "        branch.with_prompt(1)\n",
+        (
+            "from agentrl_core import rollout\nclass P(rollout.Rollout):\n    async def branch(self, branch):\n"
+            "        branch.under(1)\n"
+        ),
+        (
+            "from agentrl_core import rollout\nclass P(rollout.Rollout):\n    async def branch(self, branch):\n"
+            "        branch.with_prompt(1)\n"
+        ),
     ),
     "methods that a subclass overrides": (
-        "from agentrl_core.schedule import Action, Freeze\nclass A(Action):\n    once: int = 1\n"
-        "    def falls(self, n):\n        return super().falls(n)\nclass B(A):\n    def falls(self, n): ...\n"
-        "A(once=2).falls(1)\nFreeze('policy', once=1)\n",
-        "from agentrl_core.schedule import Hook, Freeze\nclass A(Hook):\n    at: int = 1\n"
-        "    def is_due(self, n):\n        return super().is_due(n)\nclass B(A):\n    def is_due(self, n): ...\n"
-        "A(at=2).is_due(1)\nFreeze('policy', at=1)\n",
+        (
+            "from agentrl_core.schedule import Action, Freeze\nclass A(Action):\n    once: int = 1\n"
+            "    def falls(self, n):\n        return super().falls(n)\nclass B(A):\n    def falls(self, n): ...\n"
+            "A(once=2).falls(1)\nFreeze('policy', once=1)\n"
+        ),
+        (
+            "from agentrl_core.schedule import Hook, Freeze\nclass A(Hook):\n    at: int = 1\n"
+            "    def is_due(self, n):\n        return super().is_due(n)\nclass B(A):\n    def is_due(self, n): ...\n"
+            "A(at=2).is_due(1)\nFreeze('policy', at=1)\n"
+        ),
     ),
     "metrics": (
         "m['said.age'], metrics['said']['age'], metrics['said'], m.get('said.dropped', 0), x == 'said.age'\n",
-        "m['tokens.staleness'], metrics['tokens']['staleness'], metrics['tokens'], m.get('tokens.dropped', 0), "
-        "x == 'tokens.staleness'\n",
+        (
+            "m['tokens.staleness'], metrics['tokens']['staleness'], metrics['tokens'], m.get('tokens.dropped', 0), "
+            "x == 'tokens.staleness'\n"
+        ),
     ),
     "metrics in Polars and in options": (
         "f.filter(pl.col('name').is_in(['said.age', 'loss']))\nAbove(metric='said.age')\n",

@@ -111,9 +111,10 @@ def schedule_of(start: float, end: float) -> arl.Schedule:
     return arl.Schedule(start, end, iterations=4)
 
 
-def searching(store: arl.Store, world: SmallWorld | None = None) -> tuple[arl.Collector, SmallWorld]:
+def searching(store: arl.Store) -> tuple[arl.Collector, Killed]:
     """The collector of `search`."""
-    world = Killed(answer) if world is None else world
+    world = Killed(answer)
+    world.update_weights(None, version=store.iteration)
     return arl.Collector(world, world, search(), store=store, seed=5, task_pool=24), world
 
 

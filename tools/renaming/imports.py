@@ -25,6 +25,7 @@ class Imports:
         self._added: dict[str, str] = {}
 
     def bring(self, node: ast.Import, scope: Scope) -> None:
+        """Rewrite `import a.b`, and note what it binds."""
         for alias in node.names:
             inside = alias.name.partition(".")[0] == PACKAGE
             if inside:
@@ -34,6 +35,7 @@ class Imports:
             scope[alias.asname or path] = Bound(At(path, inside), by=node)
 
     def bring_from(self, node: ast.ImportFrom, scope: Scope) -> None:
+        """Rewrite `from a import b`, and note what it binds; names that part get an import each."""
         module = node.module or ""
         if node.level or module.partition(".")[0] != PACKAGE:
             for alias in node.names:
