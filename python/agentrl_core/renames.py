@@ -75,10 +75,10 @@ class Renames:
 
     def module(self, old: str) -> str:
         """The path of a module, or of a name in one."""
-        modules, found = self.sections["modules"], old
+        modules, names, found = self.sections["modules"], self.sections["names"], old
         while found:
-            if found in modules:
-                new = modules[found]
+            new = modules.get(found) or names.get(found, "")
+            if new and not new.startswith(f"{found}."):  # else a function that has the name of its module
                 return new if is_removed(new) else new + old[len(found) :]
             found = found.rpartition(".")[0]
         return old
@@ -130,7 +130,7 @@ class Renames:
         """The place of a component or of an option in it, such as `loss[0].Policy.clip`; other texts as they are."""
         found = _PLACE.fullmatch(old)
         if found is None:
-            return self._option_or(old)
+            return old
         phase, number, name, option, rest = found.groups()
         owner, new = self._class(_package(phase), name)
         here = self.option("agentrl_core.Recipe", phase)
@@ -138,11 +138,6 @@ class Renames:
         if is_removed(here) or is_removed(new) or (is_removed(inside) and option):
             return old
         return f"{here}{number}{new.rpartition(':')[2]}{'.' if option else ''}{inside}{rest}"
-
-    def _option_or(self, old: str) -> str:
-        """The name of an option of a recipe, under which a phase keeps what is not one component's; else the text."""
-        new = self.sections["options"].get(f"agentrl_core.Recipe.{old}", old)
-        return old if is_removed(new) else new
 
     def places(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """A table with the places among its keys, and among those of tables in it, by their names of today."""

@@ -26,6 +26,12 @@ NAMES = Renames(
         "names": {
             "agentrl_core.collect.said.Said": "agentrl_core.collect.counts.Counts",
             "agentrl_core.collect.said.split": "agentrl_core.collect.parts.split",
+            "agentrl_core.env.TOOL_ERROR": "agentrl_core.env.StepFlag.TOOL_ERROR",
+            "agentrl_core.env.TOOL_RESULT": "agentrl_core.env.StepFlag.TOOL_RESULT",
+            "agentrl_core.filters": "agentrl_core.operators.filters",
+            "agentrl_core.filters.group_band": "agentrl_core.operators.filters.group_band",
+            "agentrl_core.advantage.gigpo": "agentrl_core.advantage.gigpo.gigpo",
+            "agentrl_core.component.Schedule": "agentrl_core.Schedule",
             "agentrl_core.group.Partial": "agentrl_core.group.Shard",
             "agentrl_core.replay.bring": "removed: call collector.import_trajectories(...)",
             "agentrl_core.replay.Texts": "",
@@ -121,6 +127,71 @@ FORMS: dict[str, tuple[str, str]] = {
     "a name that has left its package": (
         "from agentrl_core import reward\nx = reward.Dither(0.1)\n",
         "from agentrl_core import reward\nfrom agentrl_core.recipes.redit import Noise\nx = Noise(0.1)\n",
+    ),
+    "a name that has left its package, in functions": (
+        """\
+def one():
+    from agentrl_core import reward
+    return reward.Dither
+def two():
+    from agentrl_core import reward  # here
+    return reward.Dither, reward.Dither
+""",
+        """\
+def one():
+    from agentrl_core import reward
+    from agentrl_core.recipes.redit import Noise
+    return Noise
+def two():
+    from agentrl_core import reward  # here
+    from agentrl_core.recipes.redit import Noise
+    return Noise, Noise
+""",
+    ),
+    "a constant that is a class's now": (
+        """\
+from agentrl_core import env
+from agentrl_core.env import TOOL_ERROR, Task, TOOL_RESULT as R
+env.TOOL_RESULT | TOOL_ERROR | R
+""",
+        """\
+from agentrl_core import env
+from agentrl_core.env import StepFlag, Task
+env.StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR | StepFlag.TOOL_RESULT
+""",
+    ),
+    "a module that has left the package's own names": (
+        """\
+import agentrl_core as arl
+from agentrl_core import filters, Recipe
+filters.group_band(), arl.filters.group_band()
+""",
+        """\
+import agentrl_core as arl
+from agentrl_core.operators.filters import group_band
+from agentrl_core.operators import filters
+from agentrl_core import Recipe
+filters.group_band(), group_band()
+""",
+    ),
+    "a function that has the name of its module": (
+        """\
+import agentrl_core.advantage.gigpo
+from agentrl_core import advantage
+from agentrl_core.advantage import gigpo as g
+advantage.gigpo(1)
+""",
+        """\
+import agentrl_core.advantage.gigpo
+from agentrl_core import advantage
+from agentrl_core.advantage.gigpo import gigpo
+from agentrl_core.advantage.gigpo import gigpo as g
+gigpo(1)
+""",
+    ),
+    "a name that has come up": (
+        "import agentrl_core as arl\nfrom agentrl_core.component import Schedule\narl.component.Schedule(1)\n",
+        "import agentrl_core as arl\nfrom agentrl_core import Schedule\narl.Schedule(1)\n",
     ),
     "a method of a variable": (
         "import agentrl_core as arl\nc = arl.Collector(1, cut=None)\nc.update(c(), {}, checkpoint='x')\n",
