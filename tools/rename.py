@@ -106,7 +106,7 @@ def rewrite_page(source: bytes, table: Table) -> Rewritten:
     blocks = list(_BLOCK.finditer(text))
     new: dict[int, str] = {}
     problems: list[Problem] = []
-    python = [block for block in blocks if block[2] != "toml" and _is_python(_dedented(block))]
+    python = _python_of([block for block in blocks if block[2] != "toml"])
     if python:
         parts, found = rewrite_parts([_dedented(block).encode() for block in python], table)
         new |= {block.start(3): part.decode() for block, part in zip(python, parts, strict=True)}
@@ -122,6 +122,17 @@ def rewrite_page(source: bytes, table: Table) -> Rewritten:
             inner = textwrap.indent(new[block.start(3)], block[1])
             text = text[: block.start(3)] + inner + text[block.end(3) :]
     return Rewritten(text.encode(), problems)
+
+
+def _python_of(blocks: list[re.Match[str]]) -> list[re.Match[str]]:
+    """The blocks that are Python, alone or together with those after them, as a loop that is told in parts."""
+    found: list[re.Match[str]] = []
+    while blocks:
+        counts = range(len(blocks), 0, -1)
+        count = next((n for n in counts if _is_python("".join(map(_dedented, blocks[:n])))), 0)
+        found += blocks[:count]
+        blocks = blocks[max(count, 1) :]
+    return found
 
 
 def _dedented(block: re.Match[str]) -> str:

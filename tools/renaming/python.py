@@ -255,7 +255,8 @@ class Rewriter:
         if isinstance(known, At) and known.inside and is_class(known.path):
             known = Of(known.path)
         if isinstance(known, Of):
-            self.source.attribute(node, self.table.member(known.owner, name))
+            new = self.table.member(known.owner, name)
+            self.source.attribute(node, self.table.anywhere(name) if new is None else new)
             return Member(known.owner, name)
         if isinstance(known, At):
             return At(f"{known.path}.{name}", known.inside)
@@ -411,6 +412,8 @@ class Rewriter:
             name = outer.path.rpartition(".")[2] if isinstance(outer, At) else getattr(node.value, "id", "")
             if name in ("Optional", "Annotated", "ClassVar", "Final"):
                 return found[0]
+            if name == "tuple" and len(found) == len(inner) > 1 and not _is_dots(inner[-1]):
+                return Several(tuple(found))
             return Many(found[0]) if name not in ("dict", "Mapping", "Callable", "type", "Literal") else None
         known = self._expression(node)
         if isinstance(known, At) and known.inside and is_class(known.path):
@@ -433,3 +436,7 @@ class Rewriter:
                 each.col_offset += shift  # type: ignore[attr-defined]
                 each.end_col_offset += shift  # type: ignore[attr-defined]
         return self._annotation(inner)
+
+
+def _is_dots(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is ...
