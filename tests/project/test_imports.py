@@ -11,7 +11,8 @@ import agentrl_core
 
 ROOT = "agentrl_core"
 LAYERS = (  # a module imports what stands above its line, and what lies in its own folder
-    {"_core", "exceptions", "lazy", "renames"},
+    {"_core", "exceptions", "lazy"},
+    {"renames"},
     {"operators"},
     {"data"},
     {"component", "model", "env"},
