@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
+from agentrl_core import renames
 from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.column import Column
 from agentrl_core.component.component import PHASES, Component, find_component
@@ -420,9 +421,8 @@ class Recipe:
         if not isinstance(table, Mapping):
             raise RecipeError(f"table={table!r} is no recipe; give the table that to_dict makes")
         known = [option.name for option in dataclasses.fields(cls)]
-        name = table.get("name")
-        values: dict[str, Any] = {}
-        for key, value in table.items():
+        name, values = table.get("name"), dict[str, Any]()
+        for key, value in renames.table().recipe(table).items():
             if key not in known:
                 raise RecipeError(f"recipe {name!r}: {key!r} is unknown; a recipe has: {', '.join(known)}")
             if key in PHASES:

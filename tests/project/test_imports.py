@@ -12,6 +12,7 @@ import agentrl_core
 ROOT = "agentrl_core"
 LAYERS = (  # a module imports what stands above its line, and what lies in its own folder
     {"_core", "exceptions"},
+    {"renames"},
     {"_util"},
     {"operators"},
     {"data"},

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use agentrl_data::Error;
 use arrow_array::cast::AsArray as _;
-use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, StructArray};
 use arrow_schema::{ArrowError, DataType, Field, SchemaRef};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyList};
@@ -82,6 +82,21 @@ impl Table {
         }
         let values = released(py, || numbers(name, &parts))?;
         Ok(to_numpy(py, values))
+    }
+
+    /// The same rows with other texts in a column of texts: one for each row.
+    fn with_texts(&self, name: &str, texts: Vec<String>) -> PyResult<Self> {
+        let place = self.schema.index_of(name).map_err(arrow_error)?;
+        let mut rest = texts.as_slice();
+        let replaced = |rows: &RecordBatch| {
+            let (own, later) = rest.split_at_checked(rows.num_rows()).unwrap_or((rest, &[]));
+            rest = later;
+            let mut columns = rows.columns().to_vec();
+            columns[place] = Arc::new(StringArray::from_iter_values(own));
+            RecordBatch::try_new(self.schema.clone(), columns)
+        };
+        let parts = self.parts.iter().map(replaced).collect::<Result<_, _>>().map_err(arrow_error)?;
+        Ok(Self { schema: self.schema.clone(), parts })
     }
 
     /// Number of rows.

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
+from agentrl_core import renames
 from agentrl_core.component.column import Column
 from agentrl_core.component.options import ColumnName, Filled, Range, Rule, declared
 from agentrl_core.component.repr import written
@@ -267,6 +268,7 @@ class Component:
         hints = _hints(cls)
         options = {option.name: option for option in fields(cls)}
         package = package or _package(cls)
+        table = renames.table().component(package, table)
         values: dict[str, Any] = {}
         for name, value in table.items():
             if name == "component":
@@ -365,6 +367,7 @@ def find_component(package: str, table: Mapping[str, Any]) -> Component:
 def find_class(package: str, table: Mapping[str, Any]) -> type[Component]:
     """Return the class that `table` names, which `find_component` makes a component of; see there."""
     short = package.removeprefix("agentrl_core.")
+    table = renames.table().component(package, table)
     name = table.get("component")
     if not isinstance(name, str):
         raise RecipeError(f'{short}: the table needs a line component = "ClassName"; it has component={name!r}')

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agentrl_core import _core
+from agentrl_core import _core, renames
 from agentrl_core._core import Table
 from agentrl_core._util.json_text import to_json
 from agentrl_core.data.batch import Batch
@@ -121,7 +121,7 @@ class Store:
     @property
     def state(self) -> dict[str, Any]:
         """What the last `close_iteration` left to go on from."""
-        return json.loads(self._core.state) or {}
+        return renames.table().state(json.loads(self._core.state) or {})
 
     @property
     def nodes(self) -> Table:
@@ -159,7 +159,7 @@ class Store:
     @property
     def metrics(self) -> Table:
         """What was measured: `iteration` i64, `name` utf8, `value` f64, a row for each number of a closed iteration."""
-        return self._core.metrics()
+        return renames.table().measured(self._core.metrics())
 
     @property
     def writes(self) -> Table:
@@ -233,7 +233,7 @@ class Store:
             CorruptError: a file is damaged.
         """
         return {
-            path: values.view(dtype).reshape((rows,) if width is None else (rows, width))
+            renames.table().place(path): values.view(dtype).reshape((rows,) if width is None else (rows, width))
             for path, dtype, rows, width, values in self._core.arrays()
         }
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import polars as pl
 
+from agentrl_core import renames
 from agentrl_core.component.component import PHASES, find_class, only_own_components
 from agentrl_core.data.store import Store
 from agentrl_core.exceptions import AgentRLError
@@ -42,6 +44,8 @@ def told(table: dict[str, Any]) -> dict[str, Any]:
     A store may come from anyone, so nothing that it names is imported: other components than those of agentrl_core
     are shown by their names.
     """
+    with suppress(AgentRLError):  # a component that was removed keeps its old name
+        table = renames.table().recipe(table)
     phases = {}
     for phase in _SHOWN:
         links = table.get(phase) or []

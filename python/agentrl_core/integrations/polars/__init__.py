@@ -33,6 +33,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError("agentrl_core.polars needs Polars: pip install 'agentrl-core[polars]'") from error
 
+from agentrl_core import renames
 from agentrl_core.advantage import group_relative
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
@@ -80,12 +81,10 @@ def scan(source: Source) -> Tables:
         return Tables(**{field.name: named(_of_batch(source, field.name)) for field in fields(Tables)})
     store = source.snapshot() if isinstance(source, Store) else Store.open(source, read_only=True)
     empty = Batch.concat([])
-    return Tables(
-        **{
-            field.name: named(_stored.frame(store, field.name, _of_batch(empty, field.name)))
-            for field in fields(Tables)
-        }
-    )
+    stored = {
+        field.name: named(_stored.frame(store, field.name, _of_batch(empty, field.name))) for field in fields(Tables)
+    }
+    return Tables(**{**stored, "metrics": _measured(stored["metrics"])})
 
 
 def example() -> Batch:
@@ -113,6 +112,16 @@ def _of_batch(batch: Batch, name: str) -> pl.LazyFrame:
         return pl.LazyFrame(schema=_stored.METRICS)
     table = getattr(batch, name)
     return pl.LazyFrame(schema=_stored.KEYS[name]) if table is None else pl.DataFrame(table).lazy()
+
+
+def _measured(metrics: pl.LazyFrame) -> pl.LazyFrame:
+    """The metrics of a run with the names of today."""
+
+    def renamed(names: pl.Series) -> pl.Series:
+        known = names.unique().drop_nulls().to_list()
+        return names.replace(known, [renames.table().metric(name) for name in known])
+
+    return metrics.with_columns(pl.col("name").map_batches(renamed, return_dtype=pl.String(), is_elementwise=True))
 
 
 class _Namespace(Generic[Frame]):

@@ -1,0 +1,274 @@
+"""Old names in stored runs and recipes: the names of today for those that earlier builds wrote.
+
+`renames.toml` has the table. Recipes pass through `recipe` and `component`, what a store was closed with through
+`state`, the places of components through `place`, metrics through `metric`. A name that is not in the table stays.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from agentrl_core._core import Table
+from agentrl_core.exceptions import RecipeError
+
+TABLE = Path(__file__).with_suffix(".toml")
+SECTIONS = ("modules", "names", "methods", "arguments", "options", "metrics", "columns")
+
+_PACKAGES = {"admit": "select", "actions": "schedule"}
+"""The packages of the phases that have not their own name."""
+_SHARED = "agentrl_core.component"
+_PLACE = re.compile(r"(\w+)(\[\d+\]\.)(\w+)((?:\.\w+)?)(.*)", re.DOTALL)
+
+
+class Renames:
+    """A table of old and new names.
+
+    Args:
+        sections: the tables of the TOML document, by name.
+
+    Example:
+        >>> from agentrl_core.renames import Renames
+        >>> names = Renames({
+        ...     "names": {"agentrl_core.rollout.Window": "agentrl_core.rollout.ObservationWindow"},
+        ...     "options": {"agentrl_core.rollout.Window.last": "turns"},
+        ...     "metrics": {"said.": "tokens."},
+        ... })
+        >>> names.component("agentrl_core.rollout", {"component": "Window", "last": 3})
+        {'component': 'ObservationWindow', 'turns': 3}
+        >>> names.metric("said.dropped")
+        'tokens.dropped'
+    """
+
+    def __init__(self, sections: Mapping[str, Mapping[str, str]]) -> None:
+        self.sections = {name: dict(sections.get(name, {})) for name in SECTIONS}
+        self._paths = {name: by_end(self.sections[name], 1 if name == "names" else 2) for name in ("names", "options")}
+
+    @classmethod
+    def read(cls, path: Path = TABLE) -> Renames:
+        """The table of a file."""
+        return cls(tomllib.loads(path.read_text(encoding="utf-8")))
+
+    def metric(self, name: str) -> str:
+        """The name of a metric. One that was removed keeps its name."""
+        return _by_prefix(self.sections["metrics"], name)
+
+    def column(self, name: str) -> str:
+        """The name of a column, or a comma-joined list of names."""
+        return ",".join(_by_prefix(self.sections["columns"], each) for each in name.split(","))
+
+    def path(self, old: str) -> str:
+        """The path of a class or function; its own if it is not in the table."""
+        key = longest(self._paths["names"], old, 1)
+        module, _, _ = old.rpartition(".")
+        if key is None:
+            return self.module(old)
+        new = self.sections["names"][key]
+        if not is_removed(new) and key != old and key.rpartition(".")[0] == new.rpartition(".")[0]:
+            return f"{self.module(module)}.{new.rpartition('.')[2]}"
+        return new
+
+    def module(self, old: str) -> str:
+        """The path of a module, or of a name in one."""
+        modules, names, found = self.sections["modules"], self.sections["names"], old
+        while found:
+            new = modules.get(found) or names.get(found, "")
+            if new and not new.startswith(f"{found}."):  # else a function that has the name of its module
+                return new if is_removed(new) else new + old[len(found) :]
+            found = found.rpartition(".")[0]
+        return old
+
+    def option(self, owner: str, name: str) -> str:
+        """The name of an option of a class, by the old path of the class."""
+        key = longest(self._paths["options"], f"{owner}.{name}", 2)
+        return name if key is None else self.sections["options"][key]
+
+    def component(self, package: str, table: Mapping[str, Any]) -> dict[str, Any]:
+        """The table of a component, and of those inside it.
+
+        Args:
+            package: import name of the phase's package, which has the classes that are named without a module.
+            table: as an earlier build wrote it.
+
+        Raises:
+            RecipeError: a component or an option was removed.
+        """
+        name = table.get("component")
+        owner, new = "agentrl_core.Schedule", name
+        if isinstance(name, str):
+            owner, new = self._class(package, name)
+            _refuse(f"component {name!r}", new)
+        made: dict[str, Any] = {}
+        for option, value in table.items():
+            if option == "component":
+                made[option] = new
+                continue
+            here = self.option(owner, option)
+            _refuse(f"option {option!r} of component {name!r}", here)
+            made[here] = self._value(package, f"{owner}.{option}", value)
+        return made
+
+    def recipe(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """The table of a recipe.
+
+        Raises:
+            RecipeError: a component or an option was removed.
+        """
+        made: dict[str, Any] = {}
+        for key, value in table.items():
+            here = self.option("agentrl_core.Recipe", key)
+            _refuse(f"option {key!r} of a recipe", here)
+            made[here] = self._value(_package(key), f"agentrl_core.Recipe.{key}", value)
+        return made
+
+    def place(self, old: str) -> str:
+        """The place of a component or of an option in it, such as `loss[0].Policy.clip`; other texts as they are."""
+        found = _PLACE.fullmatch(old)
+        if found is None:
+            return old
+        phase, number, name, option, rest = found.groups()
+        owner, new = self._class(_package(phase), name)
+        here = self.option("agentrl_core.Recipe", phase)
+        inside = self.option(owner, option[1:]) if option else ""
+        if is_removed(here) or is_removed(new) or (is_removed(inside) and option):
+            return old
+        return f"{here}{number}{new.rpartition(':')[2]}{'.' if option else ''}{inside}{rest}"
+
+    def places(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """A table with the places among its keys, and among those of tables in it, by their names of today."""
+        return {
+            self.place(name): self.places(value) if isinstance(value, Mapping) and "[" not in name else value
+            for name, value in table.items()
+        }
+
+    def measured(self, rows: Table) -> Table:
+        """The rows of a table of metrics with the names of today."""
+        return rows.with_texts("name", [self.metric(name) for name in rows.column("name")])
+
+    def state(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """What an iteration was closed with: its metrics, the places of its components, the recipe of its run."""
+        made = dict(table)
+        if isinstance(made.get("components"), Mapping):
+            made["components"] = self.places(made["components"])
+        if isinstance(made.get("metrics"), Mapping):
+            made["metrics"] = self._measured(made["metrics"])
+        run = made.get("run")
+        if isinstance(run, Mapping) and isinstance(run.get("recipe"), Mapping):
+            with suppress(RecipeError):  # a component that was removed is refused where the recipe is made
+                made["run"] = {**run, "recipe": self.recipe(run["recipe"])}
+        return made
+
+    def _class(self, package: str, name: str) -> tuple[str, str]:
+        """The old path of a component's class, and its name as a table has it today."""
+        home, colon, short = name.rpartition(":")
+        if colon:
+            old = f"{home}.{short}"
+            new = self.path(old) if home.partition(".")[0] == "agentrl_core" else old
+            return old, new if is_removed(new) else f"{new.rpartition('.')[0]}:{new.rpartition('.')[2]}"
+        old = next((path for each in (package, _SHARED) if self._knows(path := f"{each}.{name}")), f"{package}.{name}")
+        new = self.sections["names"].get(old, old)
+        if is_removed(new) or new == old:
+            return old, new if is_removed(new) else name
+        module, _, last = new.rpartition(".")
+        return old, last if module in (package, _SHARED) else f"{module}:{last}"
+
+    def _knows(self, path: str) -> bool:
+        return path in self.sections["names"] or any(key.startswith(f"{path}.") for key in self.sections["options"])
+
+    def _value(self, package: str, option: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return self.component(package, value)
+        if isinstance(value, (list, tuple)):
+            return [self._value(package, option, each) for each in value]
+        if not isinstance(value, str):
+            return value
+        if (word := self.sections["options"].get(f"{option}={value}")) is not None:
+            return word
+        metric = self.metric(value)
+        is_metric = option.endswith(".metric") or "." in value  # a word without a dot may be anything
+        if is_metric and metric != value:
+            return metric
+        return self.column(value) if "." in value else value
+
+    def _measured(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """A table of metrics, with tables in it whose names are joined by dots."""
+        made: dict[str, Any] = {}
+        for keys, value in _leaves(metrics):
+            name = ".".join(keys)
+            new = self.metric(name)
+            *outer, last = keys if new == name else new.split(".") if len(keys) > 1 else [new]
+            inside = made
+            for key in outer:
+                inside = inside.setdefault(key, {})
+            inside[last] = value
+        return made
+
+
+def is_removed(new: str) -> bool:
+    """Whether the value of a table stands for a name that is gone."""
+    return not new or new == "removed" or new.startswith("removed:")
+
+
+def hint(new: str) -> str:
+    """What to do about a name that is gone, or an empty text."""
+    return new.removeprefix("removed").removeprefix(":").strip()
+
+
+@cache
+def table() -> Renames:
+    """The table of this package."""
+    return Renames.read()
+
+
+def longest(keys: Mapping[tuple[str, ...], tuple[str, ...]], path: str, end: int) -> str | None:
+    """The key that covers a path: its last `end` parts are the path's, the others stand in it in their order."""
+    parts = path.split(".")
+    found = keys.get(tuple(parts[-end:]), ())
+    return next((key for key in found if _covers(key.split(".")[:-end], parts[:-end])), None)
+
+
+def by_end(table: Mapping[str, str], end: int) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """The keys of a table by their last parts, the longest first."""
+    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for key in sorted(table, key=len, reverse=True):
+        last = tuple(key.split(".")[-end:])
+        found[last] = (*found.get(last, ()), key)
+    return found
+
+
+def _covers(key: list[str], path: list[str]) -> bool:
+    rest = iter(path)
+    return all(part in rest for part in key)
+
+
+def _by_prefix(table: Mapping[str, str], name: str) -> str:
+    """The new name by the longest key: the whole name, or its beginning that ends in a dot."""
+    if not table:
+        return name
+    keys = [name, *(name[: place + 1] for place in reversed(range(len(name))) if name[place] == ".")]
+    key = next((key for key in keys if key in table), None)
+    if key is None or is_removed(table[key]):
+        return name
+    return table[key] + name[len(key) :]
+
+
+def _leaves(metrics: Mapping[str, Any], outer: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in metrics.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*outer, name))
+        else:
+            yield (*outer, name), value
+
+
+def _package(phase: str) -> str:
+    return f"agentrl_core.{_PACKAGES.get(phase, phase)}"
+
+
+def _refuse(what: str, new: object) -> None:
+    if isinstance(new, str) and is_removed(new):
+        raise RecipeError(f"{what} was removed; {hint(new) or 'leave it out'}")

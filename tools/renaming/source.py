@@ -1,0 +1,104 @@
+"""The text of a program, and what is to be changed in it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl_core.renames import hint, is_removed
+
+LITERAL = re.compile(rb"[A-Za-z]{0,2}('''|\"\"\"|'|\")")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A place in the source, in bytes, and what stands there afterwards."""
+
+    begin: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A line that is to be changed by hand."""
+
+    line: int
+    text: str
+
+
+class Source:
+    """The bytes of a program with the edits of names in it.
+
+    Args:
+        content: the program, as UTF-8.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.edits: dict[tuple[int, int], Edit] = {}
+        self.problems: list[Problem] = []
+        self.lines = [0, *(found.end() for found in re.finditer(b"\n", content))]
+
+    def edit(self, begin: int, end: int, text: str) -> None:
+        """Put a text in place of some bytes."""
+        if self.content[begin:end] != text.encode():
+            self.edits[begin, end] = Edit(begin, end, text)
+
+    def at(self, line: int, column: int) -> int:
+        """Return the byte at a line and column of the syntax tree."""
+        return self.lines[line - 1] + column
+
+    def span(self, node: Any) -> tuple[int, int]:
+        """Return the first byte of a node, and the one after its last."""
+        return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
+
+    def replace(self, begin: int, old: str, new: str) -> None:
+        """Put a new name in place of an old one."""
+        end = begin + len(old.encode())
+        if old == new:
+            return
+        if self.content[begin:end] != old.encode():
+            self.problem(begin, f"{old}: is {new} now; change it by hand")
+        else:
+            self.edit(begin, end, new)
+
+    def problem(self, begin: int, text: str) -> None:
+        """Note a line that is to be changed by hand."""
+        problem = Problem(self.content.count(b"\n", 0, begin) + 1, text)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def rename(self, begin: int, old: str, new: str | None) -> None:
+        """Edit a name by what a table has for it."""
+        if new is not None and is_removed(new):
+            self.problem(begin, f"{old}: removed{'; ' if hint(new) else ''}{hint(new)}")
+        elif new is not None:
+            self.replace(begin, old, new)
+
+    def attribute(self, node: ast.Attribute, new: str | None) -> None:
+        """Edit the last name of a dotted one."""
+        self.rename(self.span(node)[1] - len(node.attr.encode()), node.attr, new)
+
+    def text(self, node: ast.expr | None, new: Callable[[str], str | None]) -> None:
+        """Edit a string that stands in one piece."""
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            return
+        text = new(node.value)
+        if text is None or text == node.value:
+            return
+        begin, end = self.span(node)
+        opening = LITERAL.match(self.content, begin, end)
+        if opening and self.content[opening.end() : end - len(opening[1])] == node.value.encode():
+            self.replace(opening.end(), node.value, text)
+
+    def inner(self, node: ast.Constant) -> int | None:
+        """The first byte of a text between its quotes; None unless it stands there as it is."""
+        begin, end = self.span(node)
+        opening = LITERAL.match(self.content, begin, end)
+        if opening is None or self.content[opening.end() : end - len(opening[1])] != node.value.encode():
+            return None
+        return opening.end()
