@@ -29,7 +29,7 @@ import polars as pl
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.engine import Request, Sampling, Segment
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 
 END = 99
 CHAT = SimpleNamespace(
@@ -81,7 +81,7 @@ class Episode:
     def __init__(self, world: World, task: Task, seed: int) -> None:
         self.world, self.task, self.seed, self.taken = world, task, seed, 0
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         """Wait, and answer."""
         del action
         self.taken += 1
@@ -89,8 +89,8 @@ class Episode:
             share = (self.seed >> self.taken) % 1024 / 1023
             time.sleep(self.world.least + share * (self.world.most - self.world.least))
         if self.taken < self.world.turns:
-            return Outcome("go on", reward=0.5)
-        return Outcome(reward=float(self.seed % 2), terminated=True, success=bool(self.seed % 2))
+            return StepResult("go on", reward=0.5)
+        return StepResult(reward=float(self.seed % 2), terminated=True, success=bool(self.seed % 2))
 
     def state_key(self) -> bytes:
         """The number of the turn."""

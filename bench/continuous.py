@@ -95,7 +95,7 @@ def trained(start: Any, tokenizer: Any, world: Any, staleness: int, options: Any
             optimizer.step()
             optimizer.zero_grad()
         generate.update_weights(model, version=iteration + 1)
-        collect.update(batch, updates.metrics)
+        collect.end_iteration(batch, updates.metrics)
     seconds = time.perf_counter() - begin
     busy = generate.busy - idle
     collect.close()

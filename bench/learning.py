@@ -157,7 +157,7 @@ def learned(
             optimizer.step()
             optimizer.zero_grad()
         generate.update_weights(model, version=iteration + 1)
-        collect.update(batch, updates.metrics)
+        collect.end_iteration(batch, updates.metrics)
     after = measured(collect, options.games)
     collect.close()
     generate.close()

@@ -45,7 +45,7 @@ from common import LEAST_SECONDS, circumstances, keep
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.engine import Request, Sampling, Segment
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 
 TURNS, ACTION, MEMBERS, PACK = 4, 256, 8, 16_384
 PARTS = ("collect", "credit", "pack", "store")
@@ -132,15 +132,15 @@ class Episode:
     def __init__(self, clock: Clock, task: Task, seed: int) -> None:
         self.clock, self.task, self.seed, self.taken = clock, task, seed, 0
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         """The next observation."""
         del action
         since = time.perf_counter()
         self.taken += 1
         if self.taken < TURNS:
-            outcome = Outcome("go on")
+            outcome = StepResult("go on")
         else:
-            outcome = Outcome(reward=float(self.seed % 2), terminated=True, success=bool(self.seed % 2))
+            outcome = StepResult(reward=float(self.seed % 2), terminated=True, success=bool(self.seed % 2))
         self.clock.seconds["environment"] += time.perf_counter() - since
         return outcome
 
@@ -161,7 +161,7 @@ def iteration(collect: arl.Collector, recipe: arl.Recipe, tasks: int, clock: Clo
             for pack in update.pack(max_tokens=PACK):
                 assert len(pack.input_ids)
     with clock.of("store"):
-        collect.update(batch, {"loss": 0.5})
+        collect.end_iteration(batch, {"loss": 0.5})
     clock.seconds["collect"] -= clock.seconds["engine"] + clock.seconds["environment"]
     return batch
 

@@ -132,7 +132,7 @@ def solved(
     with closing(collect):
         for _ in range(1000):
             batch = collect(tasks=1, group_size=1)
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
             spent = metered.tokens - begun
             if spent > budget:
                 break

@@ -17,8 +17,8 @@ from common import Bench, best
 
 from agentrl_core import _core, select
 from agentrl_core.env import Task
-from agentrl_core.select import Pool, Visits, Wanted
-from agentrl_core.select.pool import Mixed
+from agentrl_core.select import Pool, SelectionRequest, TaskOutcomes
+from agentrl_core.select.pool import MixedTasks
 
 GROUPS = 256
 
@@ -121,11 +121,11 @@ def kernels(bench: Bench, size: int) -> None:
     )
 
 
-def known(tasks: select.Tasks, size: int) -> dict[str, Any]:
+def known(tasks: select.ComposedSelector, size: int) -> dict[str, Any]:
     """A state in which a tenth of the pool was visited."""
     rng = np.random.default_rng(1)
     rows = rng.choice(size, size // 10, replace=False)
-    visits = Visits(
+    visits = TaskOutcomes(
         np.sort(rows),
         np.arange(0, 8 * len(rows) + 1, 8),
         solved := (rng.random(8 * len(rows)) < 0.5).astype(np.float64),
@@ -142,15 +142,15 @@ def known(tasks: select.Tasks, size: int) -> dict[str, Any]:
 
 def selectors(size: int) -> list[dict[str, Any]]:
     """Whole selections, and what an iteration learns."""
-    pool = Pool(Mixed({"world": Numbered(size)}))
-    wanted = Wanted(GROUPS, 8, 0, np.zeros(0, np.int64), 1)
-    mopps = select.Tasks(score=select.Toward(0.5), sample=select.Top(posterior=True, among=16))
+    pool = Pool(MixedTasks({"world": Numbered(size)}))
+    wanted = SelectionRequest(GROUPS, 8, 0, np.zeros(0, np.int64), 1)
+    mopps = select.ComposedSelector(score=select.NearTarget(0.5), sample=select.TopSampler(posterior=True, among=16))
     rules = {
-        "evenly, no task is looked at": select.Tasks(),
+        "evenly, no task is looked at": select.ComposedSelector(),
         "MoPPS, 16 candidates each": mopps,
-        "nearest to 1/2, all are looked at": select.Tasks(score=select.Toward(0.5)),
-        "softmax, all are looked at": select.Tasks(
-            score=select.Toward(0.5), sample=select.Proportional(temperature=0.1)
+        "nearest to 1/2, all are looked at": select.ComposedSelector(score=select.NearTarget(0.5)),
+        "softmax, all are looked at": select.ComposedSelector(
+            score=select.NearTarget(0.5), sample=select.ProportionalSampler(temperature=0.1)
         ),
     }
     lines = []
@@ -160,7 +160,7 @@ def selectors(size: int) -> list[dict[str, Any]]:
         lines.append({"work": work, "tasks": size, "ours_ms": spent})
     state = known(mopps, size)
     outcomes = np.ones(8 * GROUPS)
-    visits = Visits(
+    visits = TaskOutcomes(
         state["rows"][:GROUPS],
         np.arange(0, 8 * GROUPS + 1, 8),
         outcomes,
@@ -188,7 +188,7 @@ def main() -> None:
     bench.against(
         "numbers of 4 096 rollouts for 512 tasks",
         "Python heap",
-        lambda: select.Greedy(low=2, high=4096).counts({}, {"estimate": rates}, 4096),
+        lambda: select.GreedyAllocator(low=2, high=4096).counts({}, {"estimate": rates}, 4096),
         lambda: heap_greedy(rates, 4096),
         runs=5,
         goal=5,

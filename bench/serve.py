@@ -30,7 +30,7 @@ from agentrl_core import Store
 from agentrl_core.agents import Endpoint
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.routes import serving
-from agentrl_core.agents.upstream import Answer, Choice
+from agentrl_core.agents.upstream import ChatResponse, ResponseChoice
 
 OUTPUT = 32
 END = 1
@@ -57,7 +57,7 @@ class Instant:
             tokens.append(END)
         return [*tokens, 2 + sum(b"assistant") % 997] if open_turn else tokens
 
-    async def chat(self, request: Json, tokens: Sequence[int] | None) -> Answer:
+    async def chat(self, request: Json, tokens: Sequence[int] | None) -> ChatResponse:
         """The same length always, and never the same words."""
         if self.delay:
             await asyncio.sleep(self.delay)
@@ -67,9 +67,9 @@ class Instant:
         output = [2 + (self._number * 31 + place) % 997 for place in range(OUTPUT - 1)] + [END]
         message = {"content": f"answer {self._number} of many words that a model says when it is asked"}
         usage = {"prompt_tokens": len(tokens), "completion_tokens": OUTPUT, "total_tokens": len(tokens) + OUTPUT}
-        return Answer(list(tokens), [Choice(message, output, [-0.5] * OUTPUT, "stop")], usage)
+        return ChatResponse(list(tokens), [ResponseChoice(message, output, [-0.5] * OUTPUT, "stop")], usage)
 
-    async def complete(self, request: Json) -> Answer:
+    async def complete(self, request: Json) -> ChatResponse:
         """Not asked here."""
         raise NotImplementedError
 

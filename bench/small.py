@@ -54,7 +54,7 @@ OPTIONS: dict[str, Any] = {
 SPECIAL: dict[str, dict[str, Any]] = {
     "returns.optimal_token_baseline": {"group_ids": lambda rows: np.arange(rows // GROUP) // 2},
     "weight.max_variance_subset": {"count": lambda rows: rows // 2},
-    "weight.top": {"count": lambda rows: rows // 2},
+    "weight.top_rows": {"count": lambda rows: rows // 2},
 }
 
 

@@ -30,7 +30,7 @@ from common import Bench
 import agentrl_core as arl
 from agentrl_core import engine, env, recipes
 from agentrl_core.data.codes import CODES
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 from agentrl_core.rollout import Branch, Rollout
 from agentrl_core.train import warm_start
 
@@ -106,13 +106,13 @@ class Episode:
     def __init__(self, world: World, task: Task, seed: int) -> None:
         self.world, self.task, self.seed, self.taken = world, task, seed, 0
 
-    async def step(self, action: str) -> Outcome:
+    async def step(self, action: str) -> StepResult:
         """Wait, and answer, or do not."""
         del action
         with AT_WORK:
             return await self._stepped()
 
-    async def _stepped(self) -> Outcome:
+    async def _stepped(self) -> StepResult:
         chance = self.world.chance.random()
         if chance < HANGS:
             self.world.hung += 1
@@ -123,8 +123,8 @@ class Episode:
         await asyncio.sleep((self.seed >> self.taken) % 16 / 1000)
         self.taken += 1
         if self.taken <= self.seed % 8:
-            return Outcome("go on")
-        return Outcome(reward=float(self.seed % 2), terminated=True, success=bool(self.seed % 2))
+            return StepResult("go on")
+        return StepResult(reward=float(self.seed % 2), terminated=True, success=bool(self.seed % 2))
 
     def state_key(self) -> bytes:
         """The number of the turn."""
@@ -183,7 +183,7 @@ def main() -> None:
             assert len(batch.trajectories) == groups * GROUP, f"iteration {iteration}: {len(batch.trajectories)}"
             updates += 1
             says.update_weights(None, version=updates)  # type: ignore[arg-type]
-            collect.update(recipes.GRPO.credit(batch), {})
+            collect.end_iteration(recipes.GRPO.credit(batch), {})
             if iteration % 20 == 19:
                 store.drop_before(iteration - 10)
             memory.append(resident())

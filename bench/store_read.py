@@ -27,7 +27,7 @@ from store_scan import manifests
 from store_scan import measured as scanned
 
 import agentrl_core as arl
-from agentrl_core.replay.memory_rows import Kept
+from agentrl_core.replay.memory_rows import MemoryRows
 
 GROUPS, MEMBERS, TURNS, PROMPT = 16, 16, 8, 300
 
@@ -142,7 +142,7 @@ def main() -> None:
 def snapshots(store: arl.Store, rows: int) -> float:
     """Milliseconds of a commit with the state of a memory of which an iteration changed little, the best of three."""
     numbers = np.arange(rows)
-    kept = Kept.empty().to_state()
+    kept = MemoryRows.empty().to_state()
     state = {name: numbers.astype(values.dtype) for name, values in kept.items() if name != "columns"}
     times = []
     for turn in range(4):

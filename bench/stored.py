@@ -27,7 +27,7 @@ def step(update: Update, model: torch.nn.Module, layout: str) -> list[torch.Tens
 
 def update_of(recipe: Recipe, batch: Batch, *, metrics_of_all: bool) -> Update:
     """One step of all draws."""
-    training = recipe.replace(epochs=1, minibatches=1).training()
+    training = recipe.replace(epochs=1, minibatches=1).losses()
     (update,) = Updates(batch, training, shared=recipe.shared, metrics_of_all=metrics_of_all)
     return update
 

@@ -138,7 +138,7 @@ def padded_rows(batch: Batch, recipe: Recipe, most: int) -> Iterator[dict[str, T
     paths = [np.append(plan.input_ids, plan.target[-1]) for plan in plans]
     steps, bounds = batch.offsets("step"), batch.offsets("token")
     position = batch.column("position", "token")
-    weight = batch.token_weights(np.arange(batch.num_draws), denominator=recipe.training()[0].loss.denominator)
+    weight = batch.token_weights(np.arange(batch.num_draws), denominator=recipe.losses()[0].loss.denominator)
     columns = {
         "advantage": np.asarray(batch.column("advantage", "token"), np.float32),
         "old_logprob": batch.column("behaviour_logprob", "token"),

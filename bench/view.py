@@ -50,14 +50,14 @@ OPENINGS = [
     "Let me look for",
     "I should check",
     "The question asks about",
-    "First I need",
+    "FirstValue I need",
     "It would help to know",
     "I am not sure about",
 ]
 FACTS = [
     "A survey of {year} counted {count} of them, more than anybody had expected.",
     "The archive in Lisbon keeps {count} letters about {subject}, most of them unread.",
-    "Later measurements put {subject} at {count} years, with an error of a tenth.",
+    "DeferredTask measurements put {subject} at {count} years, with an error of a tenth.",
     "In {year} a commission wrote that {subject} had been described wrongly for decades.",
     "The oldest source is from {year}; a copy of it names {count} witnesses.",
     "Two teams disagree: one says {count}, the other says {year} was the turning point.",
@@ -301,7 +301,7 @@ for line in open(sys.argv[1]):
     row = json.loads(line)
     messages = [kinds[kind](content=text) for kind, text in row["messages"]]
     output = ModelOutput.from_content("policy", row["messages"][-1][1])
-    scores = {"reward": Score(value=row["reward"])}
+    scores = {"reward": TaskScore(value=row["reward"])}
     asked = row["messages"][0][1]
     samples.append(
         EvalSample(id=row["id"], epoch=1, input=asked, target="42", messages=messages, output=output, scores=scores)

@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 from agentrl_core import recipes
-from agentrl_core.cli._page import Page
+from agentrl_core.cli._page import RecipePage
 from agentrl_core.component.component import PHASES
 
 ROOT = Path(__file__).parents[1]
@@ -25,9 +25,9 @@ files by `make catalogue`: change those.
 """
 
 
-def pages() -> list[Page]:
+def pages() -> list[RecipePage]:
     """The pages of all recipes."""
-    return [Page.of(name) for name in recipes.names()]
+    return [RecipePage.of(name) for name in recipes.names()]
 
 
 def cases() -> dict[str, list[dict[str, str]]]:
@@ -44,7 +44,7 @@ def reasons() -> dict[str, str]:
     return tomllib.loads((TESTS / "not_running.toml").read_text(encoding="utf-8"))
 
 
-def facts(page: Page) -> str:
+def facts(page: RecipePage) -> str:
     """The facts that it needs; those that are numbered as one."""
     names = dict.fromkeys(name if not tail.isdigit() else f"{name}.*" for name, tail in map(_parted, page.facts))
     return ", ".join(names)
@@ -61,7 +61,7 @@ def row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def table(found: list[Page]) -> str:
+def table(found: list[RecipePage]) -> str:
     """The comparison of all systems."""
     names = ["recipe", *PHASES, "facts", "models"]
     lines = [HEAD, f"\n{len(found)} systems.\n\n", row(names), row(["---"] * len(names))]
@@ -72,7 +72,7 @@ def table(found: list[Page]) -> str:
     return "".join(lines)
 
 
-def page_text(page: Page, tested: list[dict[str, str]]) -> str:
+def page_text(page: RecipePage, tested: list[dict[str, str]]) -> str:
     """The page of a system."""
     name = page.recipe.name
     own = TESTS / f"test_{name}.py"
@@ -94,7 +94,7 @@ def page_text(page: Page, tested: list[dict[str, str]]) -> str:
     )
 
 
-def index(found: list[Page]) -> str:
+def index(found: list[RecipePage]) -> str:
     """The systems by the phase in which they decide something."""
     lines = ["# Systems by phase\n"]
     for phase in PHASES:

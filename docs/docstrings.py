@@ -1,4 +1,4 @@
-"""Docstrings as the site reads them: their section `Example` is the one that Griffe calls `Examples`."""
+"""Docstrings as the site reads them: their section `Example` is the one that Griffe calls `ExampleHint`."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def learned(seed: int, *, iterations: int, rollouts: int, steps: int, held_out: 
             optimizer.step()
             optimizer.zero_grad()
         generate.update_weights(model, version=iteration + 1)
-        collect.update(batch, updates.metrics)
+        collect.end_iteration(batch, updates.metrics)
         print(f"seed {seed} iteration {iteration} success {success[-1]:.3f}", flush=True)
     after = measured()
     collect.close()

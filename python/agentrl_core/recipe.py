@@ -17,17 +17,25 @@ from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.column import Column
 from agentrl_core.component.component import PHASES, Component, find_component
 from agentrl_core.component.controller import Choice, Controller
-from agentrl_core.component.masking import written
+from agentrl_core.component.masking import write_masked
 from agentrl_core.component.requirements import (
-    answers_of,
     check_columns,
     check_recomputed,
-    checked,
-    refuse_missing,
-    refuse_unknown,
+    model_columns_of,
     require_batch,
+    require_columns,
+    require_finite_credit,
+    require_made_columns,
 )
-from agentrl_core.component.state import SELECTION, Closed, Remembers, State, StatefulComponent, packed, unpacked
+from agentrl_core.component.state import (
+    SELECTION,
+    IterationRecord,
+    State,
+    Stateful,
+    StatefulComponent,
+    pack_state,
+    unpack_state,
+)
 from agentrl_core.component.toml import toml_lines
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import Declared
@@ -38,9 +46,9 @@ if TYPE_CHECKING:
     from agentrl_core.loss import Loss, Train
     from agentrl_core.replay import Replay
     from agentrl_core.rollout import Rollout
-    from agentrl_core.schedule import Action
+    from agentrl_core.schedule import Hook
     from agentrl_core.select import Admission, Selector
-    from agentrl_core.update.hooks import Outcome
+    from agentrl_core.update.hooks import HookResult
     from agentrl_core.update.updates import Updates
 
 Shared = Literal["each", "split", "owner"]
@@ -48,7 +56,7 @@ Chain = BatchComponent | tuple[BatchComponent, ...]
 
 _COLLECTION = ("select", "rollout", "reward", "admit")
 _CREDIT = ("reward", "advantage", "weight")
-_CHAINS = (*_CREDIT, "loss", "replay", "actions")  # phases that may hold several components
+_CHAINS = (*_CREDIT, "loss", "replay", "hooks")  # phases that may hold several components
 _REMEMBERING = ("select", "rollout", *_CREDIT, "replay")  # who may remember, in the order in which they learn
 
 
@@ -77,7 +85,7 @@ class Recipe:
             tokens out of the loss; or None.
         loss: what the updates minimise. A recipe that trains needs one.
         replay: which stored trajectories are drawn again; one or a chain, or None.
-        actions: what happens to models, rates and the loop between optimizer steps and after them; one or a chain, or
+        hooks: what happens to models, rates and the loop between optimizer steps and after them; one or a chain, or
             None.
         epochs: passes over a batch, at least 1.
         minibatches: optimizer steps of a pass, at least 1.
@@ -104,13 +112,13 @@ class Recipe:
     source: str = ""
     select: Selector = field(default_factory=_default("select", "Uniform"))
     rollout: Rollout = field(default_factory=_default("rollout", "Independent"))
-    reward: Chain = field(default_factory=_default("reward", "Outcome"))
+    reward: Chain = field(default_factory=_default("reward", "OutcomeScore"))
     admit: Admission = field(default_factory=_default("select", "AcceptAll"))
     advantage: Chain | None = None
     weight: Chain | None = None
     loss: Loss | Train | tuple[Loss | Train, ...] | None = None
     replay: Replay | tuple[Replay, ...] | None = None
-    actions: Action | tuple[Action, ...] | None = None
+    hooks: Hook | tuple[Hook, ...] | None = None
     epochs: int = 1
     minibatches: int = 1
     shared: Shared = "each"
@@ -160,7 +168,7 @@ class Recipe:
         value = getattr(self, phase)
         return () if value is None else value if isinstance(value, tuple) else (value,)
 
-    def training(self, stage: str = "update") -> tuple[Train, ...]:
+    def losses(self, stage: str = "update") -> tuple[Train, ...]:
         """The losses of a stage in order, each with its model and how many epochs and minibatches it has.
 
         Raises:
@@ -210,7 +218,7 @@ class Recipe:
             RecipeError: a phase has no component, or a component needs a column that nobody makes.
         """
         only_collects = batch is None and not any(self.chain(phase) for phase in ("advantage", "weight", "loss"))
-        phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss", "actions")
+        phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss", "hooks")
         check_columns(self.name, self._links(phases), batch, facts)
         if batch is not None and self.old_logprob == "recomputed":
             check_recomputed(self.name, (each.loss for each in self._trainings()), batch)
@@ -220,21 +228,21 @@ class Recipe:
 
         Phase reward runs during collection, where admission needs it; on a batch that has no score yet it runs here.
         Links of it that wait for a column which only a model makes (`annotate`), and those behind them, always run
-        here. The recipe and its options are recorded in the batch (`Batch.with_source`).
+        here. The recipe and its options are recorded in the batch (`Batch.with_recipe`).
 
         Raises:
             RecipeError: the recipe has no advantage, or a component needs a column that nobody makes.
         """
         require_batch(batch)
         check_columns(self.name, self._links(_CREDIT), batch)
-        if not all(batch.has(column.name, column.level) for column in self.collected):
+        if not all(batch.has(column.name, column.level) for column in self.collected_columns):
             batch = self.score(batch)
         now = self._of(batch)
         _, waiting = now._reward()  # noqa: SLF001 - itself, as it is in the iteration
         for phase, links in (("reward", waiting), *((phase, _places(now, phase)) for phase in _CREDIT[1:])):
             batch = now._run(phase, links, batch)  # noqa: SLF001
-        refuse_unknown(self.name, self._links(_CREDIT), batch)
-        return batch.with_source(self.name, json.dumps(self.to_dict()))
+        require_finite_credit(self.name, self._links(_CREDIT), batch)
+        return batch.with_recipe(self.name, json.dumps(self.to_dict()))
 
     def score(self, batch: Batch) -> Batch:
         """The batch with what phase reward makes, `score` above all, as far as no link waits for a model's column."""
@@ -243,30 +251,30 @@ class Recipe:
 
     def _of(self, batch: Batch) -> Self:
         """The recipe as it is in the iteration of a batch, with what the batch says that its components remember."""
-        return self.at(_iteration(batch), unpacked(batch.state))
+        return self.at(_iteration(batch), unpack_state(batch.state))
 
     @property
-    def collected(self) -> tuple[Column, ...]:
+    def collected_columns(self) -> tuple[Column, ...]:
         """What phase reward makes during collection: all, but for links that wait for a model's column."""
         return tuple(column for _, link in self._reward()[0] for column in link.makes)
 
     @property
-    def answers(self) -> tuple[Column, ...]:
+    def model_columns(self) -> tuple[Column, ...]:
         """The columns that only a model can say: for each, `annotate(batch, column.name, models[column.model])`.
 
         Example:
             >>> from agentrl_core import loss, recipes
-            >>> recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1))).answers
+            >>> recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1))).model_columns
             (token('reference_logprob'),)
         """
-        return answers_of([link for phase in PHASES for link in self.chain(phase)], self.old_logprob)
+        return model_columns_of([link for phase in PHASES for link in self.chain(phase)], self.old_logprob)
 
     @property
     def models(self) -> tuple[str, ...]:
         """The models of `answers`, such as `reference`."""
-        return tuple(dict.fromkeys(str(column.model) for column in self.answers))
+        return tuple(dict.fromkeys(str(column.model) for column in self.model_columns))
 
-    def next_states(self, states: Mapping[str, State], closed: Closed) -> dict[str, State]:
+    def next_states(self, states: Mapping[str, State], closed: IterationRecord) -> dict[str, State]:
         """What the components that remember remember after an iteration: the states that its successor begins with.
 
         Args:
@@ -278,13 +286,13 @@ class Recipe:
         for place, controller in self.controllers.items():
             following[place] = controller.next(states.get(place) or controller.initial_state(), closed)
         for phase in _REMEMBERING:
-            for key, link in recipe.placed(phase):
-                if isinstance(link, Remembers):
+            for key, link in recipe.components(phase):
+                if isinstance(link, Stateful):
                     where = getattr(link, "where", None)
-                    seen = closed if where is None else closed.voting(where.holds(closed.batch))
+                    seen = closed if where is None else closed.with_draws_only(where.holds(closed.batch))
                     state = link.next(states.get(key, link.initial_state()), seen)
                     following |= {key: state} if state else {}
-        if self.actions is not None:
+        if self.hooks is not None:
             before = states.get("actions", {}).get("steps", 0)
             following["actions"] = {"steps": before + round(closed.metrics.get("updates", 0.0))}
         return following
@@ -292,7 +300,7 @@ class Recipe:
     def with_states(self, batch: Batch, states: Mapping[str, State]) -> Batch:
         """The batch with what its components remember as it begins; select and replay (which may be large) keep it."""
         kept = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
-        return batch.with_state(packed(kept) | {k: v for k, v in batch.state.items() if k == SELECTION})
+        return batch.with_state(pack_state(kept) | {k: v for k, v in batch.state.items() if k == SELECTION})
 
     def at(self, iteration: int, states: Mapping[str, State] | None = None) -> Self:
         """The recipe as it is in an iteration: a number, name or component wherever it has something that changes.
@@ -315,7 +323,7 @@ class Recipe:
     @property
     def controllers(self) -> dict[str, Controller]:
         """Its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
-        inside = (found for phase in PHASES for place, link in self.placed(phase) for found in link.changing(place))
+        inside = (found for phase in PHASES for place, link in self.components(phase) for found in link.changing(place))
         return {place: found for place, found in inside if isinstance(found, Controller)}
 
     def _links(self, phases: tuple[str, ...]) -> dict[str, tuple[Component, ...]]:
@@ -335,10 +343,12 @@ class Recipe:
             run: Callable[[Batch], Batch] = cast("BatchComponent", link)
             if isinstance(link, StatefulComponent):
                 state = states.get(place_of(phase, place, link))
-                run = functools.partial(link.add_columns, link.initial_state() if state is None else unpacked(state))
+                run = functools.partial(
+                    link.add_columns, link.initial_state() if state is None else unpack_state(state)
+                )
             where = cast("BatchComponent", link).where
-            made = run(batch) if where is None else written(batch, where.holds(batch), run, link.makes)
-            batch = checked(self.name, phase, link, made)
+            made = run(batch) if where is None else write_masked(batch, where.holds(batch), run, link.makes)
+            batch = require_made_columns(self.name, phase, link, made)
         return batch
 
     def updates(
@@ -361,22 +371,20 @@ class Recipe:
         require_batch(batch)
         if stage == "update":
             self.check(batch)
-        for training in self.training(stage):
-            refuse_missing(f"recipe {self.name!r}", training.needs, batch, stage)
+        for training in self.losses(stage):
+            require_columns(f"recipe {self.name!r}", training.needs, batch, stage)
         batch = with_old_logprobs(batch, self.old_logprob)
-        warn_of_sampling(self, batch, self.training(stage))
-        recipe, states = self._of(batch), unpacked(batch.state)
+        warn_of_sampling(self, batch, self.losses(stage))
+        recipe, states = self._of(batch), unpack_state(batch.state)
         between = None
-        if stage == "update" and (
-            self.actions is not None or any(c.every == "step" for c in self.controllers.values())
-        ):
-            from agentrl_core.update.hooks import Between
+        if stage == "update" and (self.hooks is not None or any(c.every == "step" for c in self.controllers.values())):
+            from agentrl_core.update.hooks import HookRunner
 
-            between = Between(self, batch, _iteration(batch), states, models or {})
-        again = {repeat.stage: recipe.training(repeat.stage) for _, repeat in (between.repeats() if between else ())}
+            between = HookRunner(self, batch, _iteration(batch), states, models or {})
+        again = {repeat.stage: recipe.losses(repeat.stage) for _, repeat in (between.repeats() if between else ())}
         return Updates(
             batch,
-            recipe.training(stage),
+            recipe.losses(stage),
             shared=recipe.shared,
             seed=seed,
             between=between,
@@ -384,7 +392,7 @@ class Recipe:
             metrics_of_all=bool(self.controllers),
         )
 
-    def after(self, updates: Updates, **models: Any) -> Outcome:
+    def run_hooks(self, updates: Updates, **models: Any) -> HookResult:
         """Do what the recipe's actions do after the updates of an iteration: to models, in place, under `no_grad`.
 
         Args:
@@ -394,11 +402,11 @@ class Recipe:
         Raises:
             InvalidInputError: a model that an action names was not given.
         """
-        from agentrl_core.update.hooks import Outcome
+        from agentrl_core.update.hooks import HookResult
 
-        return Outcome() if updates.between is None else updates.between.finish(updates.metrics, models)
+        return HookResult() if updates.between is None else updates.between.finish(updates.metrics, models)
 
-    def placed(self, phase: str) -> list[tuple[str, Any]]:
+    def components(self, phase: str) -> list[tuple[str, Any]]:
         """The components of a phase with their places."""
         return [(place_of(phase, number, link), link) for number, link in _places(self, phase)]
 
@@ -452,7 +460,7 @@ class Recipe:
         """Read a recipe.
 
         Args:
-            source: the text of a TOML document, or the path of one: a `Path`, or a string that ends in `.toml`.
+            source: the text of a TOML document, or the path of one: a `TokenPath`, or a string that ends in `.toml`.
 
         Raises:
             RecipeError: the document is no TOML, or no recipe.

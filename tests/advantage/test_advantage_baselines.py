@@ -12,7 +12,7 @@ from rollouts import plain, ragged, small
 
 from agentrl_core import Batch
 from agentrl_core.advantage import BaselineRelative, GreedyRelative, TrackedBaseline
-from agentrl_core.component import Closed, StatefulComponent
+from agentrl_core.component import IterationRecord, StatefulComponent
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.weight import FlagFilter
 
@@ -31,7 +31,7 @@ def visits(component: StatefulComponent, *scores: list[float], **columns: list[f
     out = []
     for row in scores:
         closed = component.add_columns(state, small([(0, [1])] * len(row), draw_score=row, **columns))
-        state = json.loads(json.dumps(component.next(state, Closed.of(closed))))
+        state = json.loads(json.dumps(component.next(state, IterationRecord.of(closed))))
         out.append(column(closed))
     return out
 
@@ -150,7 +150,7 @@ def test_what_moved_since_a_task_was_visited_decides_how_much_of_it_is_kept() ->
     ):
         batch = small([(0, [1]), (0, [1]), (1, [1]), (2, [1])], draw_score=scores, draw_policy_kl=moved)
         made = component.add_columns(state, batch)
-        state = json.loads(json.dumps(component.next(state, Closed.of(made))))
+        state = json.loads(json.dumps(component.next(state, IterationRecord.of(made))))
         found.append(column(made))
     close(found[1], [-0.5, -0.5, -1.0, -1.0])
     close(found[2], [-0.5 / (0.5 + 2.5)] * 2 + [-0.3 / 1.3, -0.9 / 1.9])

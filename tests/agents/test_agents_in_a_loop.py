@@ -404,7 +404,7 @@ def test_the_protocol_of_environments_is_kept() -> None:
         return float(messages[-2]["content"] == task.payload)
 
     world = env.Agents(run, {"train": TASKS[:2], "held_out": TASKS[2:]})
-    assert env.check(world, tasks=2, actions=["14", "21"]) == env.Report(tasks=2, steps=4, ended=2, hints=())
+    assert env.check(world, tasks=2, actions=["14", "21"]) == env.CheckReport(tasks=2, steps=4, ended=2, hints=())
     world.close()
 
 

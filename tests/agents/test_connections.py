@@ -16,7 +16,7 @@ from tool_agents import endpoint
 
 from agentrl_core.agents import connections
 from agentrl_core.agents import routes as doors
-from agentrl_core.agents.in_process import Loopback
+from agentrl_core.agents.in_process import InProcessEndpoint
 
 HANG = 120.0
 """Seconds after which a test gives up."""
@@ -234,7 +234,7 @@ def test_with_a_key_no_page_has_to_be_looked_for() -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_inside_a_loop_connections_have_the_same_limits() -> None:
-    loopback = Loopback(None)
+    loopback = InProcessEndpoint(None)
     try:
         _, url, _, _ = loopback.open(lambda _: None)
         with dial(url) as talk:

@@ -12,7 +12,7 @@ from tool_agents import client, endpoint
 
 from agentrl_core import Store
 from agentrl_core.advantage import Discounted
-from agentrl_core.agents.conversations import Lanes
+from agentrl_core.agents.conversations import SessionConversations
 
 
 def user(text):
@@ -173,15 +173,15 @@ def test_lanes_survive_a_kill(tmp_path) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=40))
 def test_conversations_that_share_nothing_are_lanes_in_the_order_in_which_they_began(turns) -> None:
-    lanes, chains, expected = Lanes(), {}, {}
+    lanes, chains, expected = SessionConversations(), {}, {}
     for number, (agent, rewrites) in enumerate(turns):
         expected.setdefault(agent, len(expected))
         known = chains.get(agent)
         goes_on = known is not None and not rewrites
         chain = [*known, f"{agent} asks {number}"] if goes_on else [f"agent {agent}", f"{agent} asks {number}"]
         place = lanes.begin(chain)
-        assert place.lane == expected[agent]
+        assert place.conversation == expected[agent]
         assert place.is_new == (known is None)
         assert place.behind == (len(known) - 1 if goes_on else None)
         chains[agent] = [*chain, f"answer {number}"]
-        lanes.end(place.lane, chains[agent][-1])
+        lanes.end(place.conversation, chains[agent][-1])

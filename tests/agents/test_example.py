@@ -32,11 +32,11 @@ def test_the_example_runs(capsys) -> None:
 )
 def test_the_small_model_calls_as_it_was_shown(text, message) -> None:
     from agentrl_core import env, warm_start
-    from agentrl_core.agents.messages import message_of
+    from agentrl_core.agents.messages import parse_message
 
     example = runpy.run_path(str(EXAMPLE))
     tokenizer = example["taught"](warm_start.build(env.ReasoningGym(["lcm"]), seed=0)[1])
-    said = message_of(tokenizer, text, "<assistant>")
+    said = parse_message(tokenizer, text, "<assistant>")
     if message is None:
         assert said == {"content": text}
     else:

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_core.agents.history_digest import Histories, digests
-from agentrl_core.agents.records import Recorded, Turn
+from agentrl_core.agents.history_digest import HistoryDigests, digests
+from agentrl_core.agents.records import SessionRecord, SessionTurn
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 MESSAGES = st.sampled_from(
@@ -26,7 +26,7 @@ MESSAGES = st.sampled_from(
 
 @given(st.lists(st.tuples(st.lists(MESSAGES, min_size=1, max_size=6), st.sampled_from(["", "tools"])), max_size=8))
 def test_digests_of_a_chat_that_goes_on_are_those_of_the_whole_chat(chats) -> None:
-    histories = Histories()
+    histories = HistoryDigests()
     for messages, context in chats:
         whole = digests(messages, context)
         assert histories.digests(messages, context) == whole
@@ -36,12 +36,12 @@ def test_digests_of_a_chat_that_goes_on_are_those_of_the_whole_chat(chats) -> No
 
 def turn(number, origin, shared, added, output):
     told = np.zeros(len(output), np.float32)
-    return Turn(number, origin, shared, added, output, told, "stop", 0, None, 1.0, {}, "", "")
+    return SessionTurn(number, origin, shared, added, output, told, "stop", 0, None, 1.0, {}, "", "")
 
 
 @given(st.data())
 def test_the_tokens_of_a_turn_are_the_same_in_any_order_of_asking(data) -> None:
-    recorded, paths = Recorded("s", "t", "g", 0), []
+    recorded, paths = SessionRecord("s", "t", "g", 0), []
     tokens = st.lists(st.integers(0, 9), min_size=1, max_size=5).map(lambda values: np.array(values, np.int32))
     for number in range(data.draw(st.integers(1, 8))):
         origin = data.draw(st.integers(-1, number - 1))

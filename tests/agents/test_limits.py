@@ -10,7 +10,7 @@ import pytest
 from tool_agents import client, endpoint, told
 
 from agentrl_core import Store
-from agentrl_core.agents.in_process import Call, Loopback
+from agentrl_core.agents.in_process import InProcessEndpoint, ModelCall
 from agentrl_core.cli import serve
 from agentrl_core.exceptions import InvalidInputError
 
@@ -97,8 +97,8 @@ def test_keys_are_compared_in_constant_time(monkeypatch) -> None:
 def test_inside_a_loop_bodies_and_keys_are_looked_at_too(monkeypatch) -> None:
     compared, compare = [], hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda *keys: compared.append(keys) or compare(*keys))
-    loopback = Loopback(None, max_bytes=1000)
-    offered: list[Call] = []
+    loopback = InProcessEndpoint(None, max_bytes=1000)
+    offered: list[ModelCall] = []
     name, url, key, _ = loopback.open(offered.append)
     assert url.startswith("http://127.0.0.1:"), "no other machine reaches it"
     right = {"Authorization": f"Bearer {key}"}
@@ -108,7 +108,7 @@ def test_inside_a_loop_bodies_and_keys_are_looked_at_too(monkeypatch) -> None:
         httpx.post(f"{url}/chat/completions", json=ASK, headers={"Authorization": "Bearer guess"}),
         httpx.post(f"{url.replace(name, 'other')}/chat/completions", json=ASK, headers=right),
     ]
-    loopback.shut(name)
+    loopback.close_session(name)
     found.append(httpx.post(f"{url}/chat/completions", json=ASK, headers=right))
     loopback.close()
     assert [reply.status_code for reply in found] == [413, 400, 401, 404, 404]

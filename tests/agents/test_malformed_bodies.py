@@ -11,7 +11,7 @@ from odd_values import ODD, committed, post, served_with
 from tool_agents import CALCULATOR, client, tokenizer
 
 from agentrl_core import Store
-from agentrl_core.agents.in_process import Loopback
+from agentrl_core.agents.in_process import InProcessEndpoint
 
 CALL = {"id": "c", "type": "function", "function": {"name": "calculate", "arguments": '{"sum": "1"}'}}
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": 1, "chat_template_kwargs": {"a": 1}}
@@ -163,7 +163,7 @@ def test_a_malformed_body_is_refused_in_the_clients_dialect_before_anything_begi
 
 @pytest.mark.parametrize("dialect", list(BODIES))
 def test_inside_a_loop_a_malformed_body_is_refused_too(dialect) -> None:
-    loopback, statuses = Loopback(tokenizer()), set()
+    loopback, statuses = InProcessEndpoint(tokenizer()), set()
 
     def answered(call):
         call.loop.call_soon_threadsafe(call.answer.set_result, "yes")

@@ -13,7 +13,7 @@ from odd_values import ODD, committed, deep, post, served_with
 from tool_agents import client
 
 from agentrl_core import Store
-from agentrl_core.agents.upstream import Answer
+from agentrl_core.agents.upstream import ChatResponse
 from agentrl_core.exceptions import InvalidInputError
 
 ASK = {"role": "user", "content": "what is 6*7?"}
@@ -148,7 +148,7 @@ def test_an_answer_that_cannot_become_a_row_is_asked_for_again(tmp_path, monkeyp
                 return answer
             prompt = change.get("prompt", answer.prompt)
             changes = {name: value for name, value in change.items() if name != "prompt"}
-            return Answer(prompt, [answer.choices[0], replace(answer.choices[1], **changes)], answer.usage)
+            return ChatResponse(prompt, [answer.choices[0], replace(answer.choices[1], **changes)], answer.usage)
 
         monkeypatch.setattr(served.upstream, "_generated", spoiled)
 

@@ -18,7 +18,7 @@ from forests import grow
 
 from agentrl_core import Forest, Store
 from agentrl_core.cli import COMMANDS, main
-from agentrl_core.cli._words import Words
+from agentrl_core.cli._words import Detokenizer
 from agentrl_core.integrations.polars import Tables, scan
 
 LOOKING = ("ls", "show", "stats", "export", "view", "watch", "compare")
@@ -216,13 +216,13 @@ def test_show_without_a_tokenizer_shows_ids(agentrl, recorded, tmp_path) -> None
 
 
 def test_text_cannot_control_the_terminal() -> None:
-    words = Words(lambda tokens: "".join(chr(token) for token in tokens))
+    words = Detokenizer(lambda tokens: "".join(chr(token) for token in tokens))
     assert words.pieces([0x1B, ord("["), ord("\n"), 0x7F, ord("ü")]) == ["\\x1b", "[", "\n", "\\x7f", "ü"]
 
 
 def test_a_character_of_several_tokens_stands_with_the_last() -> None:
     text = "a é€😀 b".encode()
-    words = Words(lambda tokens: bytes(tokens).decode(errors="replace"))
+    words = Detokenizer(lambda tokens: bytes(tokens).decode(errors="replace"))
     pieces = words.pieces(list(text))
     assert "".join(pieces) == "a é€😀 b"
     assert pieces[2:5] == ["", "é", ""]

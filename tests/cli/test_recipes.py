@@ -11,8 +11,9 @@ import pytest
 
 from agentrl_core import recipes
 from agentrl_core.cli import main
-from agentrl_core.cli._page import Page, differences
+from agentrl_core.cli._page import RecipePage, differences
 from agentrl_core.loss import Clip, Policy
+from agentrl_core.view.page import Page
 
 
 @pytest.fixture
@@ -109,4 +110,4 @@ def test_errors_teach(said: Callable[..., str], arguments: tuple[str, ...], mess
 def test_a_component_is_told_as_it_is_written() -> None:
     assert repr(Policy(clip=Clip(high=0.28))) == "Policy(clip=Clip(high=0.28))"
     assert repr(Policy()) == "Policy()"
-    assert Page(recipes.GRPO).purpose == ""
+    assert RecipePage(recipes.GRPO).purpose == ""

@@ -10,20 +10,20 @@ import pytest
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes, replay
-from agentrl_core.collect import Cut
+from agentrl_core.collect import BatchPolicy
 from agentrl_core.component import Where
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.select import Band, DynamicSampling, Survey, Tasks
+from agentrl_core.select import Band, ComposedSelector, DynamicSampling, Survey
 
 TASKS, SIZE, POOL = 5, 2, 24
 
 
-def seldom(task: Task, seed: int, actions: list[str]) -> Outcome:
+def seldom(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Solved once in three times, so that two of five groups of two differ; every seventh task never is."""
     del actions
     success = seed % 3 == 0 and int(task.task_id.split()[1]) % 7 > 0
-    return Outcome(reward=float(success), terminated=True, success=success)
+    return StepResult(reward=float(success), terminated=True, success=success)
 
 
 def collector(admit: DynamicSampling, store: Store | None = None, seed: int = 0, **options: Any) -> Collector:
@@ -101,8 +101,8 @@ def test_a_run_goes_on_with_the_groups_that_it_had(tmp_path: Path, rejected: Any
     admit = DynamicSampling(Band(), rejected=rejected, tries=2)
     memory = replay.Memory(per_task=2, where=Where(column="score", above=0.5))
     options = {
-        "select": Tasks(survey=Survey(tasks=1, every=1)),
-        "replay": replay.Inject(memory, replay.Failed(), replaces="none"),
+        "select": ComposedSelector(survey=Survey(tasks=1, every=1)),
+        "replay": replay.Inject(memory, replay.GroupFailed(), replaces="none"),
     }
     found = []
     for name, restarts in (("whole", False), ("cut", True)):
@@ -115,7 +115,7 @@ def test_a_run_goes_on_with_the_groups_that_it_had(tmp_path: Path, rejected: Any
                 store = Store.open(tmp_path / name)
                 collect = collector(admit, store, **options)
                 batch = collect(tasks=TASKS, group_size=SIZE)
-            collect.update(collect.recipe.credit(batch), {})
+            collect.end_iteration(collect.recipe.credit(batch), {})
             batches.append(
                 (drawn(batch), batch.column("score", "draw").tolist(), batch.column("source", "draw").tolist())
             )
@@ -132,6 +132,6 @@ def test_a_run_goes_on_with_the_groups_that_it_had(tmp_path: Path, rejected: Any
 def test_what_is_cut_one_by_one_is_not_tried_again() -> None:
     world = SmallWorld(seldom)
     recipe = recipes.GRPO.replace(admit=DynamicSampling(rejected="extend"))
-    collect = Collector(world, world, recipe, task_pool=POOL, cut=Cut(begun=2.0))
+    collect = Collector(world, world, recipe, task_pool=POOL, batch_policy=BatchPolicy(oversample=2.0))
     with pytest.raises(RecipeError, match=r"tries rejected tasks again, and with Cut.*leave cut out, or replace them"):
         collect(tasks=2, group_size=2)

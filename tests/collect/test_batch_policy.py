@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_core import Batch, Collector, Forest, Schedule, Store, recipes
-from agentrl_core.collect import Cut
+from agentrl_core.collect import BatchPolicy
 from agentrl_core.collect.journal import CARRIED, DIGEST_BYTES
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout import EarlyStop
@@ -78,21 +78,23 @@ def ages(batches: list[Batch]) -> dict[bool, list[int]]:
 def test_who_ends_first_is_biased_and_who_begins_first_is_not() -> None:
     """In the order of arrival long episodes come later than the others; none is lost, and none comes twice."""
     count = 24
-    in_order = trained(Uneven(), Cut(), until=count)
+    in_order = trained(Uneven(), BatchPolicy(), until=count)
     found = ages(in_order)
     assert found[True]
     assert set(found[True] + found[False]) == {0}
     # Three standard deviations of the number of long episodes, which are drawn by groups with chance 1 / 8.
     spread = 3 * SIZE * np.sqrt(count * TASKS / LONG * (1 - 1 / LONG))
     assert abs(sum(map(long_ones, in_order)) - count * TASKS * SIZE / LONG) <= spread
-    arrived = trained(Uneven(seconds=0.002), Cut(begun=2.0), until=count)
+    arrived = trained(Uneven(seconds=0.002), BatchPolicy(oversample=2.0), until=count)
     found = ages(arrived)
     assert found[True]
     assert np.mean(found[True]) > np.mean(found[False]), "they wait, and are older"
     assert long_ones(arrived[0]) < TASKS * SIZE / 2 <= arrived[0].num_draws
     names = [name for batch in arrived for name in paths(batch)]
     assert len(names) == len(set(names)) == count * TASKS * SIZE
-    dropped = trained(Uneven(seconds=0.002), Cut(begun=2.0, carried=0, late="drop"), until=count)
+    dropped = trained(
+        Uneven(seconds=0.002), BatchPolicy(oversample=2.0, max_carryovers=0, stragglers="drop"), until=count
+    )
     assert sum(map(long_ones, dropped)) == 0, "where the late ones are dropped they never come"
 
 
@@ -105,7 +107,7 @@ def test_who_ends_first_is_biased_and_who_begins_first_is_not() -> None:
 )
 def test_no_draw_is_older_than_the_bounds(begun: float, carried: int, late: Any, staleness: int) -> None:
     """min policy version of iteration i >= i - staleness - carried; whoever is late is waited for, or dropped."""
-    cut = Cut(begun=begun, carried=carried, late=late)
+    cut = BatchPolicy(oversample=begun, max_carryovers=carried, stragglers=late)
     batches = trained(Uneven(), cut, staleness=staleness)
     names = [name for batch in batches for name in paths(batch)]
     assert len(names) == len(set(names))
@@ -121,7 +123,7 @@ def test_no_draw_is_older_than_the_bounds(begun: float, carried: int, late: Any,
 
 def test_a_window_ends_what_is_said_and_it_goes_on() -> None:
     """Of each trajectory at most so many tokens an iteration; each draw goes on from the one before."""
-    batches = trained(Uneven(), Cut(window=8))
+    batches = trained(Uneven(), BatchPolicy(max_new_tokens=8))
     known: dict[tuple[Key, int], list[int]] = {}
     unfinished = 0
     for iteration, batch in enumerate(batches):
@@ -141,7 +143,7 @@ def test_a_window_ends_what_is_said_and_it_goes_on() -> None:
             len(tokens) for tokens in before_of(said, batches[:iteration]).values()
         )
     assert unfinished > 0
-    whole = trained(Uneven(), Cut())
+    whole = trained(Uneven(), BatchPolicy())
     for name, tokens in paths(whole[0]).items():
         assert known[name] == tokens[: len(known[name])], "as if nothing had been cut"
 
@@ -154,7 +156,7 @@ def before_of(said: dict[Any, list[int]], batches: list[Batch]) -> dict[Any, lis
 
 def test_a_window_counts_no_attempt_before_the_end(tmp_path: Path) -> None:
     with Store.open(tmp_path, sync="never") as store:
-        batches = trained(Uneven(), Cut(window=8), store)
+        batches = trained(Uneven(), BatchPolicy(max_new_tokens=8), store)
         ended = sum(int(np.isfinite(batch.column("success", "draw").astype(float)).sum()) for batch in batches)
         tasks = pl.DataFrame(store.tasks).unique("task_id", keep="last")
         assert tasks["attempts"].sum() == ended > 0
@@ -191,7 +193,7 @@ def test_kills_lose_nothing_and_do_nothing_twice(tmp_path: Path, name: str, stal
         assert store.iteration == ITERATIONS
         assert store.verify() == []
         batches = [store.batch(iteration) for iteration in range(ITERATIONS)]
-        records = dict(store.journal(ITERATIONS).records())
+        records = dict(store.rollout_log(ITERATIONS).records())
     flight = json.loads(records[CARRIED.encode()][DIGEST_BYTES:])
     if name == "window":
         for batch, other in zip(batches, trained(Uneven(), CUTS[name], staleness=staleness), strict=True):
@@ -224,15 +226,15 @@ def test_what_cannot_go_on_is_refused() -> None:
         ({"late": "drop"}, "late='drop' needs the iterations that a group may take"),
     ):
         with pytest.raises(InvalidInputError, match=said):
-            Cut(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match=r"cut=2; give a collect\.Cut"):
-        Collector(world, world, recipes.GRPO, cut=2)  # type: ignore[arg-type]
-    cut = Cut(begun=2.0)
+            BatchPolicy(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"cut=2; give a collect\.BatchPolicy"):
+        Collector(world, world, recipes.GRPO, batch_policy=2)  # type: ignore[arg-type]
+    cut = BatchPolicy(oversample=2.0)
     with pytest.raises(InvalidInputError, match=r"EarlyStop.* decides over all groups"):
-        Collector(world, world, recipes.GRPO.replace(rollout=EarlyStop()), cut=cut)
+        Collector(world, world, recipes.GRPO.replace(rollout=EarlyStop()), batch_policy=cut)
     with pytest.raises(InvalidInputError, match="context_tokens is a Schedule"):
-        Collector(world, world, recipes.GRPO, cut=cut, context_tokens=Schedule(8, 16, iterations=2))
+        Collector(world, world, recipes.GRPO, batch_policy=cut, context_tokens=Schedule(8, 16, iterations=2))
     world.replayable = False  # type: ignore[attr-defined]
     with pytest.raises(InvalidInputError, match="replayable=False"):
-        Collector(world, world, recipes.GRPO, cut=cut)
-    Collector(world, world, recipes.GRPO, cut=Cut())
+        Collector(world, world, recipes.GRPO, batch_policy=cut)
+    Collector(world, world, recipes.GRPO, batch_policy=BatchPolicy())

@@ -18,9 +18,9 @@ import pytest
 from small_world import END, SmallWorld
 
 from agentrl_core import Batch, Collector, recipes
-from agentrl_core.collect import Cut
+from agentrl_core.collect import BatchPolicy
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 
 QUIET = 600.0
 """Seconds behind which a wait hangs."""
@@ -58,7 +58,7 @@ class Paper:
         cut: when a batch is cut.
     """
 
-    def __init__(self, cut: Cut) -> None:
+    def __init__(self, cut: BatchPolicy) -> None:
         self.cut = cut
         self.aloft: list[Aloft] = []
         self.accounts: list[dict[str, int]] = []
@@ -67,7 +67,7 @@ class Paper:
     def begin(self) -> None:
         self.iteration += 1
         self.before = self.undrawn()
-        missing = round(self.cut.begun * TASKS) - len(self.aloft)
+        missing = round(self.cut.oversample * TASKS) - len(self.aloft)
         self.aloft += [Aloft(self.iteration, place) for place in range(missing)]
         for group in self.aloft:
             group.window = 0
@@ -79,7 +79,7 @@ class Paper:
         return SIZE * sum((group.said - group.drawn).total() for group in self.aloft)
 
     def waits(self, group: Aloft) -> bool:
-        return not group.over and group.window != self.cut.window
+        return not group.over and group.window != self.cut.max_new_tokens
 
     def say(self, group: Aloft) -> None:
         """A token of each of its trajectories."""
@@ -93,18 +93,22 @@ class Paper:
     def is_cut(self) -> bool:
         """Whether the batch is, and what becomes of everybody then."""
         cut = self.cut
-        due = [each for each in self.aloft if cut.carried is not None and self.iteration - each.began >= cut.carried]
-        if cut.window is not None:
+        due = [
+            each
+            for each in self.aloft
+            if cut.max_carryovers is not None and self.iteration - each.began >= cut.max_carryovers
+        ]
+        if cut.max_new_tokens is not None:
             if any(map(self.waits, self.aloft)):
                 return False
             batch, dropped = list(self.aloft), []
         else:
-            if len(self.ended) < TASKS or (cut.late == "wait" and not all(each.over for each in due)):
+            if len(self.ended) < TASKS or (cut.stragglers == "wait" and not all(each.over for each in due)):
                 return False
             batch = [each for each in self.ended if each in due]
             batch += [each for each in self.ended if each not in due][: max(TASKS - len(batch), 0)]
-            batch = batch[:TASKS] if cut.late == "drop" else batch
-            dropped = [each for each in due if each not in batch] if cut.late == "drop" else []
+            batch = batch[:TASKS] if cut.stragglers == "drop" else batch
+            dropped = [each for each in due if each not in batch] if cut.stragglers == "drop" else []
         new = Counter[int]()
         for group in batch:
             new += group.said - group.drawn
@@ -135,11 +139,11 @@ class Clock(SmallWorld):
         self.loop: Any = None
 
     @staticmethod
-    def _answered(task: Task, seed: int, actions: list[str]) -> Outcome:
+    def _answered(task: Task, seed: int, actions: list[str]) -> StepResult:
         del task
         if str(LAST) not in actions[-1].split():
-            return Outcome("go on")
-        return Outcome(reward=float(seed % 2), terminated=True, success=True)
+            return StepResult("go on")
+        return StepResult(reward=float(seed % 2), terminated=True, success=True)
 
     async def generate(self, request: Request) -> Segment:
         version, said = self.policy_version, list[int]()
@@ -188,19 +192,19 @@ class Clock(SmallWorld):
 @pytest.mark.parametrize(
     "cut",
     [
-        Cut(begun=2.0),
-        Cut(begun=2.0, carried=2),
-        Cut(begun=1.67, carried=1),
-        Cut(begun=2.0, carried=1, late="drop"),
-        Cut(begun=1.34, carried=0, late="drop"),
-        Cut(window=5),
-        Cut(begun=1.67, window=3),
+        BatchPolicy(oversample=2.0),
+        BatchPolicy(oversample=2.0, max_carryovers=2),
+        BatchPolicy(oversample=1.67, max_carryovers=1),
+        BatchPolicy(oversample=2.0, max_carryovers=1, stragglers="drop"),
+        BatchPolicy(oversample=1.34, max_carryovers=0, stragglers="drop"),
+        BatchPolicy(max_new_tokens=5),
+        BatchPolicy(oversample=1.67, max_new_tokens=3),
     ],
     ids=str,
 )
-def test_tokens_are_those_on_paper(cut: Cut) -> None:
+def test_tokens_are_those_on_paper(cut: BatchPolicy) -> None:
     clock = Clock()
-    collect = Collector(clock, clock, recipes.GRPO, seed=11, task_pool=60, cut=cut)
+    collect = Collector(clock, clock, recipes.GRPO, seed=11, task_pool=60, batch_policy=cut)
     batches: list[Batch] = []
     accounts: list[dict[str, int]] = []
     stepped = threading.Semaphore(0)
@@ -209,7 +213,7 @@ def test_tokens_are_those_on_paper(cut: Cut) -> None:
     def trains() -> None:
         for iteration in range(ITERATIONS):
             batches.append(collect(tasks=TASKS, group_size=SIZE))
-            collect.update(batches[-1], {})
+            collect.end_iteration(batches[-1], {})
             clock.policy_version = iteration + 1
             stepped.acquire()
 
@@ -249,4 +253,4 @@ def test_tokens_are_those_on_paper(cut: Cut) -> None:
         total.update(account)
     assert total["generated"] == total["consumed"] + total["dropped"] + accounts[-1]["in_flight"]
     assert total["consumed"] > 0
-    assert (total["dropped"] > 0) == (cut.late == "drop")
+    assert (total["dropped"] > 0) == (cut.stragglers == "drop")

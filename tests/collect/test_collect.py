@@ -58,7 +58,7 @@ def test_every_sampled_token_is_stored_with_its_log_prob_and_version(world, warm
         for version in range(2):
             generate.update_weights(policy, version=version)
             batch = recipes.ARPO.credit(collect(tasks=2, group_size=8))
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
     actions = pl.scan_ipc(tmp_path / "nodes" / "*.arrow").filter(pl.col("kind") == 1).collect()
     assert len(actions) == len(sampled) > 0
     key = lambda tokens, logprobs, seed, version: (seed, version, tuple(tokens), tuple(np.float32(logprobs).tolist()))  # noqa: E731
@@ -110,7 +110,7 @@ def test_an_interrupted_collection_goes_on(world, warm_policy, tmp_path):
             collect(tasks=2, group_size=4)
         assert (len(store.draws), len(store.trajectories)) == (0, 0), "live groups are in no table"
         assert not store.has_batch(0)
-        recorded = store.journal(0).records()
+        recorded = store.rollout_log(0).records()
         assert any(b"/segment" in name for name, _ in recorded)
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(generate, world, recipes.GRPO, store=store, **LIMITS)
@@ -132,7 +132,7 @@ def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_pat
         batch = again(tasks=2, group_size=4)
         assert all(a.equals(b, null_equal=True) for a, b in zip(facts(first), facts(batch), strict=True))
         assert batch.column("score", "draw").tolist() == first.column("score", "draw").tolist()
-        again.update(recipes.GRPO.credit(batch), {"loss": 0.5}, checkpoint="weights.pt")
+        again.end_iteration(recipes.GRPO.credit(batch), {"loss": 0.5}, checkpoint="weights.pt")
         assert store.iteration == again.iteration == 1
         count = first.column("token", "token").size
         said = {"generated": count, "consumed": count, "stale": 0, "age": 0.0, "dropped": 0, "in_flight": 0}
@@ -228,7 +228,7 @@ def test_an_evaluation_touches_nothing_of_the_training(world, warm_policy, tmp_p
             collect = arl.Collector(generate, world, recipes.GRPO, store=store, **LIMITS)
             first = collect.evaluate(tasks=6, samples=2) if evaluates else None
             batch = recipes.GRPO.credit(collect(tasks=2, group_size=4))
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
             if first is not None:
                 second = collect.evaluate(tasks=6, samples=2)
                 assert second.successes.tolist() == first.successes.tolist(), "equal weights, equal answers"
@@ -257,7 +257,7 @@ def test_wrong_calls(world, warm_policy):
 def test_a_reward_that_waits_for_a_model_joins_the_credit(world, warm_policy):
     policy, tokenizer = warm_policy
     recipe = recipes.GRPO.replace(
-        reward=(reward.Outcome(), reward.InformationGain()),
+        reward=(reward.OutcomeScore(), reward.InformationGain()),
         advantage=advantage.Discounted(column="gain", outcome="score"),
     )
     batch = arl.Collector(engine.Transformers(policy, tokenizer), world, recipe, **LIMITS)(tasks=3, group_size=4)
@@ -274,6 +274,6 @@ def test_a_reward_that_waits_for_a_model_joins_the_credit(world, warm_policy):
 
 
 def test_a_reward_without_a_score_to_admit_by_is_refused(world, warm_policy):
-    recipe = recipes.GRPO.replace(reward=(reward.InformationGain(), reward.Outcome()))
-    with pytest.raises(RecipeError, match=r"begin the chain with a link that makes one, such as reward\.Outcome"):
+    recipe = recipes.GRPO.replace(reward=(reward.InformationGain(), reward.OutcomeScore()))
+    with pytest.raises(RecipeError, match=r"begin the chain with a link that makes one, such as reward\.OutcomeScore"):
         arl.Collector(engine.Transformers(*warm_policy), world, recipe)

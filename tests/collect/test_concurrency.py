@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from agentrl_core.collect.concurrency import Room, rooms
+from agentrl_core.collect.concurrency import SlotLimiter, slot_limiters
 
 
 def test_those_that_wait_are_cancelled_with_the_one_that_runs() -> None:
     async def run() -> list[object]:
-        room = Room(2)
+        room = SlotLimiter(2)
 
         async def hold(count: int) -> None:
             async with room.take(count):
@@ -28,7 +28,7 @@ def test_those_that_wait_are_cancelled_with_the_one_that_runs() -> None:
 
 def test_the_oldest_iteration_comes_first_and_then_who_asked_first() -> None:
     async def run() -> list[str]:
-        room, order = Room(2), list[str]()
+        room, order = SlotLimiter(2), list[str]()
 
         async def hold(name: str, count: int, iteration: int) -> None:
             async with room.take(count, iteration):
@@ -43,20 +43,20 @@ def test_the_oldest_iteration_comes_first_and_then_who_asked_first() -> None:
 
 
 def test_environments_share_one_room_or_have_their_own() -> None:
-    shared, own = rooms(4, ["a", "b"]), rooms({"a": 1, "b": 2}, ["a", "b"])
+    shared, own = slot_limiters(4, ["a", "b"]), slot_limiters({"a": 1, "b": 2}, ["a", "b"])
     assert shared["a"] is shared["b"]
     assert own["a"] is not own["b"]
 
 
 def test_places_that_are_given_back_go_to_who_waits() -> None:
     async def run() -> list[str]:
-        room, order = Room(4), list[str]()
+        room, order = SlotLimiter(4), list[str]()
         goes_on = asyncio.Event()
 
         async def hold(name: str, count: int, released: int) -> None:
             async with room.take(count) as places:
                 order.append(name)
-                places.release(released)
+                places.release_slots(released)
                 await goes_on.wait()
 
         # 4 of 4; waits for 2; and 9 of which 4 are held: 4 given back leave 5 that are needed, and 4 held.

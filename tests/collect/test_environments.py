@@ -16,7 +16,7 @@ from templates import TEMPLATES, bytes_tokenizer
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes
-from agentrl_core.env import TOOL_RESULT, Fact, Outcome, Task
+from agentrl_core.env import TOOL_RESULT, ExtraColumn, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.rollout import Branch, EntropyBranching, Group, Rollout
 
@@ -28,14 +28,14 @@ def test_facts_are_columns(tmp_path: Path) -> None:
         batch = collect(tasks=2, group_size=2)
         assert batch.column("turn", "step").tolist() == [1.0, 2.0, 3.0] * 4
         assert batch.column("turns", "draw").tolist() == [3.0] * 4
-        collect.update(recipes.GRPO.credit(batch), {})
+        collect.end_iteration(recipes.GRPO.credit(batch), {})
     steps = pl.scan_ipc(tmp_path / "run" / "steps" / "*.arrow").select(pl.col("facts").struct.field("turn")).collect()
     assert sorted(steps["turn"]) == [1.0] * 4 + [2.0] * 4 + [3.0] * 4
 
 
 def test_a_program_says_facts_of_its_own() -> None:
     class Hinted(Rollout):
-        facts = {"hint": Fact("trajectory"), "verdict": Fact("trajectory", "key")}  # noqa: RUF012
+        facts = {"hint": ExtraColumn("trajectory"), "verdict": ExtraColumn("trajectory", "key")}  # noqa: RUF012
 
         async def group(self, group: Group) -> None:
             plain, hinted = group.start(facts={"hint": 0.0}), group.start(facts={"hint": 0.5})
@@ -112,12 +112,12 @@ def test_observations_are_messages_and_tools_are_shown() -> None:
         def __init__(self) -> None:
             self.turns = 0
 
-        def step(self, action: str) -> Outcome:
+        def step(self, action: str) -> StepResult:
             self.turns += 1
             if self.turns == 2:
-                return Outcome(reward=float(action == "3"), terminated=True, success=action == "3")
+                return StepResult(reward=float(action == "3"), terminated=True, success=action == "3")
             said = [{"role": "tool", "content": "3"}, {"role": "user", "content": "so?"}]
-            return Outcome(said, flags=TOOL_RESULT)
+            return StepResult(said, flags=TOOL_RESULT)
 
         def state_key(self) -> bytes:
             return bytes([self.turns])
@@ -178,11 +178,11 @@ class Restoring(SmallWorld):
         return episode
 
 
-def long_episode(task: Task, seed: int, actions: list[str]) -> Outcome:
+def long_episode(task: Task, seed: int, actions: list[str]) -> StepResult:
     del task
     if len(actions) < 3:
-        return Outcome("go on", flags=TOOL_RESULT)
-    return Outcome(reward=float(seed % 2), terminated=True, success=bool(seed % 2))
+        return StepResult("go on", flags=TOOL_RESULT)
+    return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2))
 
 
 def test_an_environment_restores_in_its_own_way() -> None:
@@ -228,7 +228,7 @@ def test_programs_see_what_is_known_of_a_task(tmp_path: Path) -> None:
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(world, world, recipes.GRPO.replace(rollout=Looking()), store=store, task_pool=2)
         for _ in range(3):
-            collect.update(recipes.GRPO.credit(collect(tasks=2, group_size=3)), {})
+            collect.end_iteration(recipes.GRPO.credit(collect(tasks=2, group_size=3)), {})
     assert seen[:2] == [{}, {}]
     assert [row["attempts"] for row in seen[2:]] == [3.0, 3.0, 6.0, 6.0]
 
@@ -239,5 +239,5 @@ def test_listeners_hear_each_iteration() -> None:
     collect = arl.Collector(world, world, recipes.GRPO, task_pool=2)
     collect.on_iteration(lambda iteration, metrics: heard.append((iteration, metrics["loss"])))
     for iteration in range(2):
-        collect.update(recipes.GRPO.credit(collect(tasks=1, group_size=2)), {"loss": iteration / 2})
+        collect.end_iteration(recipes.GRPO.credit(collect(tasks=1, group_size=2)), {"loss": iteration / 2})
     assert heard == [(0, 0.0), (1, 0.5)]

@@ -57,7 +57,7 @@ def counted(world: FailingWorld, what: str) -> int:
 
 @pytest.mark.parametrize("runs", RUNS)
 def test_what_goes_wrong_twice_is_repaired_unseen(tmp_path: Path, runs: str) -> None:
-    world = FailingWorld(str(tmp_path), ("fine", "raise 2", "resetraise 2", "refuse"), runs)
+    world = FailingWorld(str(tmp_path), ("fine", "raise 2", "resetraise 2", "fail"), runs)
     collect = collector(world)
     batch = collect(tasks=4, group_size=1)
     assert by_task(batch) == {how: ["finished"] for how in world.hows}
@@ -87,7 +87,7 @@ def test_what_goes_wrong_for_good_fails_its_branch_alone(tmp_path: Path, runs: s
     assert len(actions) == 4 * 3 + (0 if without_tokens else 4 * 2), "sampled tokens are kept"
     said: list[Any] = []
     collect.on_iteration(lambda _, metrics: said.append(metrics["collect"]))
-    collect.update(recipes.GRPO.credit(batch), {})
+    collect.end_iteration(recipes.GRPO.credit(batch), {})
     assert said == [{"draws": 4, "unscored": 0, "failed": 4, "abandoned": 0}], "without a token too"
     collect.close()
 
@@ -125,7 +125,7 @@ def test_threads_that_are_given_up_are_counted_until_there_are_too_many(
     assert seen[-1] == 3, "once, and two repairs"
     said: list[Any] = []
     collect.on_iteration(lambda _, metrics: said.append(metrics["collect"]))
-    collect.update(recipes.GRPO.credit(batch), {})
+    collect.end_iteration(recipes.GRPO.credit(batch), {})
     assert said == [{"draws": 1, "unscored": 0, "failed": 1, "abandoned": 3}]
     monkeypatch.setattr("agentrl_core.env.runtime.thread_worker._MOST_ABANDONED", 4)
     with pytest.raises(InvalidInputError, match=r"FailingWorld: 5 calls took longer than 1.5 s, .*: runs=\"process\""):
@@ -161,14 +161,14 @@ def test_what_cannot_cross_to_another_process_fails_its_branch_alone(tmp_path: P
 
 @pytest.mark.parametrize("how", ["hog", "hungry"])
 def test_a_process_that_needs_too_much_memory_is_ended(tmp_path: Path, how: str) -> None:
-    world = FailingWorld(str(tmp_path), ("fine", f"{how} 1", f"{how} 9", "refuse"), "process")
+    world = FailingWorld(str(tmp_path), ("fine", f"{how} 1", f"{how} 9", "fail"), "process")
     collect = collector(world, memory_bytes=700 << 20)
     with pytest.warns(RuntimeWarning, match=rf"task '{how} 9 #2' broke down 3 times; .*needed more than memory_bytes="):
         batch = collect(tasks=4, group_size=2)
-    collect.update(recipes.GRPO.credit(batch), {})
+    collect.end_iteration(recipes.GRPO.credit(batch), {})
     collect.close()
     done = ["finished"] * 2
-    assert by_task(batch) == {"fine": done, f"{how} 1": done, f"{how} 9": ["failed"] * 2, "refuse": done}
+    assert by_task(batch) == {"fine": done, f"{how} 1": done, f"{how} 9": ["failed"] * 2, "fail": done}
     without = FailingWorld(str(tmp_path / "without"), (f"{how} 9",), "process")
     Path(without.folder).mkdir()
     collect = collector(without)
@@ -267,7 +267,7 @@ def test_a_program_that_always_raises_stops_the_collection(tmp_path: Path, group
 def test_asynchronous_episodes_run_in_the_loop() -> None:
     import asyncio
 
-    from agentrl_core.env import Outcome, Task
+    from agentrl_core.env import StepResult, Task
 
     class Episode:
         observation = "begin"
@@ -275,10 +275,10 @@ def test_asynchronous_episodes_run_in_the_loop() -> None:
         def __init__(self, hang: bool) -> None:
             self.hang = hang
 
-        async def step(self, action: str) -> Outcome:
+        async def step(self, action: str) -> StepResult:
             del action
             await asyncio.sleep(60 if self.hang else 0.01)
-            return Outcome(reward=1.0, terminated=True, success=True)
+            return StepResult(reward=1.0, terminated=True, success=True)
 
         def state_key(self) -> bytes:
             return b"here"
@@ -329,7 +329,7 @@ def test_a_forked_child_collects_on_its_own(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"runs": "moon"}, r"environment FailingWorld: runs='moon'; give one of 'inline', 'thread', 'process', 'ray'"),
-        ({"facts": {"a": 1}}, r"environment FailingWorld: facts\['a'\] is 1; declare it as env.Fact"),
+        ({"facts": {"a": 1}}, r"environment FailingWorld: facts\['a'\] is 1; declare it as env.ExtraColumn"),
     ],
 )
 def test_what_a_world_says_of_itself_is_checked(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -17,8 +17,8 @@ import agentrl_core as arl
 from agentrl_core import env, recipes, rollout
 from agentrl_core.collect.journal_codec import read_answer, read_begin, write_answer, write_begin
 from agentrl_core.engine import Chat, Request
-from agentrl_core.env import Image, Outcome
-from agentrl_core.env.episode import Answer, Joint
+from agentrl_core.env import Image, StepResult
+from agentrl_core.env.episode import JointStep, StepRecord
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout import Branch
 
@@ -115,7 +115,7 @@ def test_requests_have_the_images_of_their_paths_and_the_store_has_each_once(tmp
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(scripted(says), Gallery(), recipes.GRPO, store=store, task_pool=4)
         batch = collect(tasks=2, group_size=3)
-        collect.update(recipes.GRPO.credit(batch), {})
+        collect.end_iteration(recipes.GRPO.credit(batch), {})
     assert len(requests) == 2 * 3 * TURNS
     for request in requests:
         assert len(request.images) == request.tokens.tolist().count(IMAGE)
@@ -188,18 +188,18 @@ class Forks(rollout.Rollout):
 
     async def branch(self, branch: Branch) -> None:
         first, second = await branch.turn(), await branch.turn()
-        before, within = branch.fork(second.begin), branch.fork(second.place(1))
+        before, within = branch.fork(second.begin), branch.fork(second.position(1))
         assert len(branch.path.images) == 4
         for fork in (before, within):
             assert fork.path.images == branch.path.images[:3]
             await fork.turn()
             await fork.turn()
         with pytest.raises(InvalidInputError, match="token=3 lies in what shows images, which is not cut"):
-            branch.place(3)
+            branch.position(3)
         with pytest.raises(UnsupportedError, match="rewrite cannot show images"):
-            await branch.rewrite([*branch.asked])
+            await branch.rewrite([*branch.prompt_messages])
         with pytest.raises(UnsupportedError, match="under cannot show images"):
-            branch.under(None)
+            branch.with_prompt(None)
         branch.rollback(first.begin)
         assert len(branch.path.images) == 2
         await branch.rewrite(["In words: two pictures."])
@@ -236,10 +236,10 @@ def test_an_engine_that_takes_no_images_is_refused_by_name() -> None:
 
 def test_the_journal_gives_images_back_as_they_were() -> None:
     observation: Any = [{"role": "user", "content": ["Two:", picture(0), picture(1)]}, {"role": "tool", "content": "4"}]
-    answer = Answer(Outcome(observation, reward=0.5), b"x")
+    answer = StepRecord(StepResult(observation, reward=0.5), b"x")
     assert read_answer(write_answer(answer)) == answer
     assert read_begin(write_begin((observation, "s", None, ()))) == (observation, "s", None, ())
-    joint = (Joint({"one": observation, "two": "text"}, ("one",)), b"s", None, ())
+    joint = (JointStep({"one": observation, "two": "text"}, ("one",)), b"s", None, ())
     assert read_begin(write_begin(joint)) == joint
 
 
@@ -267,7 +267,7 @@ def test_an_image_is_bytes_or_a_file(tmp_path: Path) -> None:
 
 
 def test_help_stands_around_the_images_of_a_question() -> None:
-    from agentrl_core.rollout.programs.guidance import beside
+    from agentrl_core.rollout.programs.guidance import insert_text
 
-    said = beside(Viewing(1).observation, "{prompt}\n\nHint: {text}", "look left")
+    said = insert_text(Viewing(1).observation, "{prompt}\n\nHint: {text}", "look left")
     assert said[1]["content"] == ["Two:", picture(1), picture(1001), "?", "\n\nHint: look left"]  # type: ignore[index]

@@ -19,14 +19,14 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
-from agentrl_core.select import Tasks, Toward
+from agentrl_core.select import ComposedSelector, NearTarget
 from agentrl_core.update.updates import Updates
 
 
 def recipe(old_logprob: str = "none", **options: Any) -> Recipe:
     memory = replay.Memory(where=Where(origin="imported", column="score", above=0.5))
     mix = replay.Mix(memory, count=2, old_logprob=old_logprob, **options)  # type: ignore[arg-type]
-    return GRPO.replace(replay=mix, select=Tasks(score=Toward(0.5)))
+    return GRPO.replace(replay=mix, select=ComposedSelector(score=NearTarget(0.5)))
 
 
 def chats(forest: Forest, rewards: list[float], *, origin: Any = "imported") -> None:
@@ -52,7 +52,7 @@ def train(folder: Path, recipe: Recipe, *, iterations: int = 3, reopened: bool =
             with collect.import_trajectories() as forest:
                 chats(forest, [1.0, 0.0, 0.9])
         else:
-            collect.update(recipe.credit(collect(tasks=2, group_size=3)), {})
+            collect.end_iteration(recipe.credit(collect(tasks=2, group_size=3)), {})
         if reopened:
             store.close()
             store = arl.Store.open(folder, sync="never")
@@ -81,7 +81,7 @@ def test_what_was_brought_is_drawn_again_without_old_log_probs(tmp_path: Path) -
 def test_ratios_are_those_of_the_rows_that_were_sampled_here(tmp_path: Path) -> None:
     batch = recipe().credit(train(tmp_path / "run", recipe())[1])
     policy = tiny_model("llama", torch.float32, vocab_size=10, max_position_embeddings=64)
-    updates = Updates(batch, recipe().training(), metrics_of_all=True)
+    updates = Updates(batch, recipe().losses(), metrics_of_all=True)
     for update in updates:
         for pack in update.pack(max_tokens=4096):
             update.loss(pack.run(policy), pack).backward()
@@ -101,7 +101,7 @@ def test_it_counts_in_no_success_rate_and_no_tracker(tmp_path: Path) -> None:
             chats(forest, [1.0, 1.0])
         assert "success" not in store.state["metrics"]
         assert len(store.tasks) == 0
-        assert store.arrays["select[0].Tasks/rows"].tolist() == []
+        assert store.arrays["select[0].ComposedSelector/rows"].tolist() == []
         assert store.arrays["replay[0].Mix/memory/trajectory_id"].tolist() == [0, 1]
 
 

@@ -14,7 +14,7 @@ import pytest
 from agentrl_core import Collector, Store, recipes, select
 from agentrl_core.collect.journal_codec import read_segment
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env.base import Outcome, Task
+from agentrl_core.env.base import StepResult, Task
 from agentrl_core.exceptions import StoreError
 from agentrl_core.recipe import Recipe
 
@@ -70,11 +70,11 @@ class Count:
         self.trap("reset")
         turns = []
 
-        def step(action: str) -> Outcome:
+        def step(action: str) -> StepResult:
             self.trap("step")
             turns.append(action)
             over = len(turns) == 2
-            return Outcome(
+            return StepResult(
                 None if over else "go on",
                 float(seed % 2) if over else None,
                 over,
@@ -127,7 +127,7 @@ def collector(trap: Trap, store: Store | None = None) -> tuple[Collector, Count]
 
 def recorded(store: Store) -> set[int]:
     """The seeds of the segments in the journal of the first iteration."""
-    records = store.journal(0).records()
+    records = store.rollout_log(0).records()
     return {read_segment(payload[16:]).seed for name, payload in records if b"/segment" in name}
 
 
@@ -172,7 +172,7 @@ def test_what_was_sampled_is_kept_wherever_it_stops(
             batch = collect(tasks=6, group_size=2)
             assert batch.column("token", "token").tolist() == tokens, "nothing is skipped and nothing differs"
             assert not kept & {segment.seed for segment in world.generated}, "and nothing is sampled twice"
-            collect.update(recipes.GRPO.credit(batch), {"loss": float("nan")})
+            collect.end_iteration(recipes.GRPO.credit(batch), {"loss": float("nan")})
             assert (
                 store.batch(0).column("advantage", "draw").tolist()
                 == recipes.GRPO.credit(batch).column("advantage", "draw").tolist()
@@ -211,6 +211,6 @@ def test_an_iteration_without_a_group_to_train_on_is_closed(tmp_path: Path) -> N
             assert (batch.num_draws, len(batch.trajectories)) == (0, 4)
             updates = recipes.GRPO.updates(recipes.GRPO.credit(batch))
             assert list(updates) == []
-            collect.update(recipes.GRPO.credit(batch), updates.metrics)
+            collect.end_iteration(recipes.GRPO.credit(batch), updates.metrics)
             assert store.iteration == collect.iteration == iteration + 1
         assert len(store.trajectories) == 8

@@ -19,9 +19,9 @@ from agentrl_core.collect.journal_codec import (
     write_begin,
     write_segment,
 )
-from agentrl_core.engine import Request, Sampling, Segment, Top
-from agentrl_core.env import Context, Image, Outcome
-from agentrl_core.env.episode import Answer
+from agentrl_core.engine import Request, Sampling, Segment, TopLogprobs
+from agentrl_core.env import Context, Image, StepResult
+from agentrl_core.env.episode import StepRecord
 from agentrl_core.exceptions import InvalidInputError
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -40,7 +40,9 @@ def test_segments(
     count = len(numbers)
     tokens = np.array([token for token, _, _ in numbers], np.int32)
     logprobs, other = (np.array([row[place] for row in numbers], np.float32) for place in (1, 2))
-    top = Top(np.arange(count * likely, dtype=np.int32).reshape(count, likely), np.ones((count, likely), np.float32))
+    top = TopLogprobs(
+        np.arange(count * likely, dtype=np.int32).reshape(count, likely), np.ones((count, likely), np.float32)
+    )
     segment = Segment(
         tokens,
         logprobs,
@@ -62,29 +64,29 @@ def test_segments(
 
 
 ANSWERS = [
-    Answer(Outcome("go on", reward=0.1, flags=5, info={"a": [1, None]}), b"\x00\xff"),
-    Answer(Outcome([{"role": "tool", "content": "3"}], reward=None), "a state"),
-    Answer(Outcome(reward=math.nan, terminated=True, success=False), None),
-    Answer(Outcome(truncated=True, facts={"n": math.inf, "k": "x", "b": b"\x01"}), None),
+    StepRecord(StepResult("go on", reward=0.1, flags=5, info={"a": [1, None]}), b"\x00\xff"),
+    StepRecord(StepResult([{"role": "tool", "content": "3"}], reward=None), "a state"),
+    StepRecord(StepResult(reward=math.nan, terminated=True, success=False), None),
+    StepRecord(StepResult(truncated=True, facts={"n": math.inf, "k": "x", "b": b"\x01"}), None),
 ]
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_answers(answer: Answer) -> None:
+def test_answers(answer: StepRecord) -> None:
     back = read_answer(write_answer(answer))
     assert repr(back) == repr(answer)
     assert type(back.state_key) is type(answer.state_key)
 
 
 def test_numbers_of_numpy_are_plain() -> None:
-    back = read_answer(write_answer(Answer(Outcome("x", info={"n": np.float32(0.5), "i": np.int64(3)}), b"")))
+    back = read_answer(write_answer(StepRecord(StepResult("x", info={"n": np.float32(0.5), "i": np.int64(3)}), b"")))
     assert back.outcome.info == {"n": 0.5, "i": 3}
-    with pytest.raises(InvalidInputError, match="Outcome cannot be saved as JSON"):
-        write_answer(Answer(Outcome("x", info={"n": object()}), b""))
+    with pytest.raises(InvalidInputError, match="StepResult cannot be saved as JSON"):
+        write_answer(StepRecord(StepResult("x", info={"n": object()}), b""))
 
 
 def test_beginnings() -> None:
-    beside = Context(1, whole=True, max_tokens=8, observation="and?", state_key=b"other")
+    beside = Context(1, replaces_history=True, max_tokens=8, observation="and?", state_key=b"other")
     begin = ([{"role": "user", "content": "?"}], b"state", [{"type": "function"}], (Context(), beside))
     assert read_begin(write_begin(begin)) == begin
 

@@ -17,12 +17,12 @@ from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes
 from agentrl_core.advantage import TrackedBaseline
-from agentrl_core.component.state import packed, unpacked
-from agentrl_core.env import Fact, Outcome, Task
+from agentrl_core.component.state import pack_state, unpack_state
+from agentrl_core.env import ExtraColumn, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Play
-from agentrl_core.select import Beta, Quota, Tasks
+from agentrl_core.rollout import SelfPlay
+from agentrl_core.select import Beta, Quota, ComposedSelector
 
 STATE = ("array", "~array", "shape", "bytes", "dtype", "keys", "kl", "state", "selection", "columns", "broken_down")
 STORE = ("said", "began", "components", "run", "policy_versions", "recipe", "seed", "metrics", "iteration", "tasks")
@@ -36,16 +36,16 @@ GROUPS, ITERATIONS = 8, 3
 class NamedWorld(SmallWorld):
     """Tasks and domains have these names, and so has what it states beyond the reward."""
 
-    def __init__(self, names: tuple[str, ...], facts: Mapping[str, Fact]) -> None:
+    def __init__(self, names: tuple[str, ...], facts: Mapping[str, ExtraColumn]) -> None:
         super().__init__(self.paid)
         self.names, self.facts = names, facts
 
-    def paid(self, task: Task, seed: int, actions: list[str]) -> Outcome:
+    def paid(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del actions
         reward = (seed % 5 + self.names.index(task.task_id) % 3) / 4
         facts = {name: reward if fact.kind == "number" else name for name, fact in self.facts.items()}
         info = {name: name for name in self.names}
-        return Outcome(reward=reward, terminated=True, success=reward > 0.5, facts=facts, info=info)
+        return StepResult(reward=reward, terminated=True, success=reward > 0.5, facts=facts, info=info)
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Any]:
         del split
@@ -65,10 +65,10 @@ class NamedGame:
     def turn_of(self) -> tuple[str, ...]:
         return () if self.over else self.agents
 
-    def step(self, actions: Mapping[str, str]) -> dict[str, Outcome]:
+    def step(self, actions: Mapping[str, str]) -> dict[str, StepResult]:
         self.over = True
         sums = {name: sum(map(int, action.split())) % 7 / 8 for name, action in actions.items()}
-        return {name: Outcome(reward=paid, terminated=True, success=paid > 0.5) for name, paid in sums.items()}
+        return {name: StepResult(reward=paid, terminated=True, success=paid > 0.5) for name, paid in sums.items()}
 
     def state_key(self) -> bytes:
         return b"over" if self.over else b"begin"
@@ -76,7 +76,7 @@ class NamedGame:
 
 def recipe(**changes: Any) -> Recipe:
     """Baseline and selector remember a number for each name."""
-    select = Tasks(track=Beta(), quota=Quota())
+    select = ComposedSelector(track=Beta(), quota=Quota())
     return recipes.GRPO.replace(name="named", **{"select": select, "advantage": TrackedBaseline(kind="ema"), **changes})
 
 
@@ -137,7 +137,7 @@ def test_names_of_facts(tmp_path: Path) -> None:
     kept, refused = [], []
     for number, name in enumerate(NAMES):
         for level, kind in (("step", "number"), ("trajectory", "key")):
-            world = NamedWorld(NAMES[:GROUPS], {name: Fact(level, kind)})
+            world = NamedWorld(NAMES[:GROUPS], {name: ExtraColumn(level, kind)})
             with Store.open(tmp_path / f"{number} {level}") as store:
                 try:
                     collect = Collector(world, world, recipes.GRPO, store=store, task_pool=GROUPS)
@@ -166,7 +166,7 @@ def test_names_of_agents(tmp_path: Path, first: int) -> None:
     world.reset = lambda *_: NamedGame(agents)  # type: ignore[method-assign]
 
     def collector(store: Store) -> Collector:
-        play = Play(agents=",".join(agents))
+        play = SelfPlay(agents=",".join(agents))
         by_agent = TrackedBaseline(kind="ema", key="agent")
         return Collector(
             {name: Says() for name in agents},
@@ -190,7 +190,7 @@ STATES = st.recursive(NUMBERS | ARRAYS, lambda inner: st.dictionaries(KEYS, inne
 
 @given(st.dictionaries(KEYS, STATES, max_size=4))
 def test_states_come_back_whatever_their_keys_are(state: dict[str, Any]) -> None:
-    assert listed(unpacked(json.loads(json.dumps(packed(state))))) == listed(state)
+    assert listed(unpack_state(json.loads(json.dumps(pack_state(state))))) == listed(state)
 
 
 def listed(value: Any) -> Any:
@@ -203,6 +203,6 @@ def test_states_of_earlier_versions_are_read() -> None:
     """They have keys as they are: an array is what has all three keys of one."""
     array = {"array": "<f8", "shape": [2], "bytes": "AAAAAAAA8D8AAAAAAAAAQA=="}
     old = {"track": {"mean": array, "seen": {"array": 0.5, "shape": 1.0, "bytes": 2.0}, "few": {"array": 1}}}
-    state = unpacked(old)
+    state = unpack_state(old)
     assert state["track"].pop("mean").tolist() == [1.0, 2.0]
     assert state == {"track": {"seen": {"array": 0.5, "shape": 1.0, "bytes": 2.0}, "few": {"array": 1}}}

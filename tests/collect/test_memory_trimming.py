@@ -26,9 +26,9 @@ def test_what_a_thread_has_freed_goes_back_to_the_system() -> None:
     thread.join()
     del blocks[:-1]  # the last one is in the way of all before it
     before = resident()
-    freed.give_back(1000)
+    freed.trim_heap(1000)
     assert resident() > before - BLOCKS * BYTES // 2, "of a small batch nothing is looked for"
-    freed.give_back(1 << 20)
+    freed.trim_heap(1 << 20)
     assert resident() < before - BLOCKS * BYTES // 2
     assert blocks == [bytes(BYTES)]
 
@@ -36,4 +36,4 @@ def test_what_a_thread_has_freed_goes_back_to_the_system() -> None:
 def test_with_another_library_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(freed, "_trim", lambda: None)
     assert freed._trim() is None
-    freed.give_back(1 << 20)
+    freed.trim_heap(1 << 20)

@@ -21,7 +21,7 @@ from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes
 from agentrl_core.collect.journal import Journal
-from agentrl_core.collect.prefetch import Ahead
+from agentrl_core.collect.prefetch import IterationPrefetcher
 from agentrl_core.engine import Request, Segment
 from agentrl_core.engine.base import aborted
 from agentrl_core.env import Task
@@ -93,7 +93,7 @@ def trained(
         time.sleep(seconds)
         for engine in collect.engines.values():
             engine.update_weights(None, collect.iteration + 1)
-        collect.update(batches[-1], {"score": 0.5})
+        collect.end_iteration(batches[-1], {"score": 0.5})
     return batches
 
 
@@ -171,7 +171,7 @@ def test_generating_goes_on_while_the_trainer_steps() -> None:
     assert speaker.asked == 3 * 32, "two turns of 16 trajectories in each of three iterations, and no more"
     time.sleep(0.02)
     assert speaker.asked == 3 * 32, "who is ahead waits for the oldest"
-    collect.update(batch, {})
+    collect.end_iteration(batch, {})
     collect(tasks=4, group_size=4)
     while speaker.asked < 4 * 32 and time.monotonic() < asked + QUIET:
         time.sleep(0.001)
@@ -285,7 +285,7 @@ def test_tasks_are_asked_for_by_one_thread_at_a_time(*, on_demand: bool) -> None
     collect = Collector(world, world, recipes.GRPO, task_pool=16, staleness=3)
     batch = collect(tasks=4, group_size=2)
     collect.evaluate(tasks=2)
-    collect.update(batch, {})
+    collect.end_iteration(batch, {})
     trained(collect, 2, group_size=2)
     collect.close()
     # The training pool and the evaluation; on demand also the first task of each, and those of five iterations.
@@ -334,7 +334,7 @@ def test_evaluation_in_between_touches_nothing(tmp_path: Path) -> None:
                 batch = collect(tasks=3, group_size=4)
                 if evaluates:
                     said.append(collect.evaluate(tasks=5, samples=2).samples.tolist())
-                collect.update(batch, {})
+                collect.end_iteration(batch, {})
             collect.close()
             found.append([store.batch(iteration).column("token", "token").tolist() for iteration in range(4)])
             assert said in ([], [[2] * 5] * 4)
@@ -393,7 +393,7 @@ def test_an_iteration_has_one_journal_whoever_opens_it_first() -> None:
             second.wait(0.3)
 
     slow: Any = Slow()
-    ahead = Ahead(1, recipes.GRPO, slow, lambda *_: pytest.fail("nothing is begun here"))
+    ahead = IterationPrefetcher(1, recipes.GRPO, slow, lambda *_: pytest.fail("nothing is begun here"))
     journals = list[Journal]()
     openers = [threading.Thread(target=lambda: journals.append(ahead.journal(5))) for _ in range(2)]
     for opener in openers:

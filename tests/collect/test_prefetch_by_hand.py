@@ -20,7 +20,7 @@ from small_world import END, SmallWorld
 
 from agentrl_core import Batch, Collector, recipes
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 
 QUIET = 600.0
 """Seconds behind which a wait hangs."""
@@ -118,10 +118,10 @@ class Clock(SmallWorld):
     def turns(task: str) -> int:
         return (1, 2, 7)[int(task.rsplit(maxsplit=1)[-1]) % 3]
 
-    def _answered(self, task: Task, seed: int, actions: list[str]) -> Outcome:
+    def _answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         if len(actions) < self.turns(task.task_id):
-            return Outcome("go on")
-        return Outcome(reward=float(seed % 2), terminated=True, success=True)
+            return StepResult("go on")
+        return StepResult(reward=float(seed % 2), terminated=True, success=True)
 
     async def generate(self, request: Request) -> Segment:
         version, said = self.policy_version, list[int]()
@@ -177,12 +177,12 @@ def selected(count: int) -> list[list[int]]:
     class Quick(SmallWorld):
         """The same tasks with one turn each, for the selection depends on no answer."""
 
-    here = Quick(lambda _task, _seed, _actions: Outcome(reward=0.0, terminated=True))
+    here = Quick(lambda _task, _seed, _actions: StepResult(reward=0.0, terminated=True))
     collect = Collector(here, here, recipes.GRPO, seed=11, task_pool=60)
     lengths = []
     for _ in range(count):
         batch = collect(tasks=TASKS, group_size=SIZE)
-        collect.update(batch, {})
+        collect.end_iteration(batch, {})
         tasks = dict(zip(batch.keys("group_id", "draw").tolist(), batch.texts("task_id", "draw"), strict=True))
         lengths.append([Clock.turns(tasks[group]) for group in sorted(tasks)])
     return lengths
@@ -206,7 +206,7 @@ def test_tokens_are_those_on_paper(staleness: int, room: int, step: int) -> None
             batches.append(collect(tasks=TASKS, group_size=SIZE))
             stepped.acquire()
             clock.update_weights(None, iteration + 1)
-            collect.update(batches[-1], {})
+            collect.end_iteration(batches[-1], {})
 
     trainer = threading.Thread(target=trains, daemon=True)
     trainer.start()

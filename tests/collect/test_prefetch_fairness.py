@@ -13,7 +13,7 @@ from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 
 LONG = 8
 """One group in so many has episodes of so many turns; the others have one."""
@@ -33,8 +33,8 @@ class Slow(SmallWorld):
 
     def _answered(self, task: Task, seed: int, actions: list[str]) -> Any:
         if len(actions) < self.turns(task.task_id):
-            return Outcome("go on")
-        return Outcome(reward=float(seed % 2), terminated=True, success=True)
+            return StepResult("go on")
+        return StepResult(reward=float(seed % 2), terminated=True, success=True)
 
     async def generate(self, request: Request) -> Segment:
         await asyncio.sleep(self.seconds)
@@ -52,7 +52,7 @@ def trained(staleness: int, seconds: float, store: Store | None = None, until: i
     batches = []
     while collect.iteration < until:
         batches.append(collect(tasks=8, group_size=2))
-        collect.update(batches[-1], {})
+        collect.end_iteration(batches[-1], {})
     # What is under way is cut off where it stands: the next call begins anew, as another process would.
     collect.close()
     return batches

@@ -89,7 +89,7 @@ def test_success_of_domains_is_a_row_of_the_metrics_and_a_column_of_stats(
             found = {"success": solved.mean()}
             found |= {f"success@{name}": solved[of].mean() for name, of in (("even", ~odd), ("odd", odd)) if of.any()}
             expected.append(found)
-            collect.update(recipes.GRPO.credit(batch), {"loss": 0.5})
+            collect.end_iteration(recipes.GRPO.credit(batch), {"loss": 0.5})
         rows = pl.DataFrame(store.metrics)
         assert len(rows) == sum(len(each) for each in expected) + 2 * 13
         for iteration, each in enumerate(expected):

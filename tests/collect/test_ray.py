@@ -66,7 +66,7 @@ def collected(folder: Path, hows: tuple[str, ...], runs: str, tasks: int, **opti
 
 
 def test_episodes_in_actors_give_the_same_trees(tmp_path: Path) -> None:
-    hows = ("fine", "raise 2", "resetraise 2", "refuse")
+    hows = ("fine", "raise 2", "resetraise 2", "fail")
     inline, actors = (collected(tmp_path / runs, hows, runs, 8) for runs in ("inline", "ray"))
     assert tables(actors) == tables(inline)
 

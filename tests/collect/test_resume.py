@@ -29,7 +29,7 @@ import agentrl_core as arl
 from agentrl_core import recipes, rollout
 from agentrl_core.data.codes import CODES
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout import Group
 
@@ -122,7 +122,7 @@ def test_an_interrupt_goes_on_in_the_same_process() -> None:
 
     answered = itertools.count(1)
 
-    def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+    def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         if next(answered) == 4:
             os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.02)
@@ -211,7 +211,7 @@ def test_a_changed_program_says_what_was_not_asked_for_again(tmp_path: Path) -> 
         collect = arl.Collector(world, world, recipes.GRPO.replace(rollout=Fails()), store=store, task_pool=8)
         with pytest.raises(InvalidInputError, match="stop here"):
             collect(tasks=1, group_size=2)
-        recorded = len(store.journal(0).records())
+        recorded = len(store.rollout_log(0).records())
         assert recorded >= 3 * 3
         with warnings.catch_warnings(record=True, action="always") as told:
             recipe = recipes.GRPO.replace(rollout=Shorter())
@@ -261,7 +261,7 @@ def test_what_a_changed_program_had_sampled_is_kept_undrawn(tmp_path: Path, *, k
     nodes = pl.DataFrame(batch.nodes).filter(pl.col("node_id").is_in(left["leaf_node_id"].implode()))
     assert nodes["tokens"].list.len().to_list() == [4] * 5
     assert nodes["logprobs"].null_count() == 0
-    collect.update(recipe.credit(batch), {})
+    collect.end_iteration(recipe.credit(batch), {})
     if store is not None:
         assert store.verify() == []
         store.close()
@@ -273,7 +273,7 @@ def test_an_engine_with_older_weights_is_refused(tmp_path: Path) -> None:
         collect = arl.Collector(world, world, recipes.GRPO, store=store, task_pool=8)
         batch = collect(tasks=1, group_size=2)
         world.update_weights(None, version=1)
-        collect.update(recipes.GRPO.credit(batch), {}, checkpoint="weights-1.pt")
+        collect.end_iteration(recipes.GRPO.credit(batch), {}, checkpoint="weights-1.pt")
     with arl.Store.open(tmp_path) as store:
         fresh = SmallWorld()
         collect = arl.Collector(fresh, fresh, recipes.GRPO, store=store, task_pool=8)

@@ -29,8 +29,8 @@ from agentrl_core.collect import journal
 from agentrl_core.collect import prefetch as ahead
 from agentrl_core.collect import prefetch as underway
 from agentrl_core.collect import run_state as head
-from agentrl_core.collect.iteration import closed
-from agentrl_core.component.state import split
+from agentrl_core.collect.iteration import iteration_record
+from agentrl_core.component.state import split_arrays
 from agentrl_core.data import store as store_module
 from agentrl_core.exceptions import InvalidInputError
 
@@ -112,11 +112,11 @@ def two_iterations(
         batch = loop.recipe.credit(batch)
         try:
             with calls["update"]:
-                loop.update(batch, {"score": 0.5})
+                loop.end_iteration(batch, {"score": 0.5})
         except KeyboardInterrupt:
             assert loop.iteration in (iteration, iteration + 1)
             if loop.iteration == iteration:
-                loop.update(batch, {"score": 0.5})
+                loop.end_iteration(batch, {"score": 0.5})
         assert loop.iteration == iteration + 1
     return loop, calls[place].places
 
@@ -241,9 +241,11 @@ def test_states_are_a_fold_over_what_the_store_has(tmp_path: Path) -> None:
             batch = store.batch(iteration)
             scored = loop.recipe.with_states(batch, states)
             scored = scored if batch.num_draws else loop.recipe.score(scored)  # a column of no draws is not stored
-            ended = closed(scored, metrics(batch), iteration, loop._known_pool(loop._now().tasks), loop.recipe.score)
+            ended = iteration_record(
+                scored, metrics(batch), iteration, loop._known_pool(loop._now().tasks), loop.recipe.score
+            )
             states = loop.recipe.next_states(states, ended)
-            table, arrays = split(states)
+            table, arrays = split_arrays(states)
             assert table == kept["states"][iteration]
         assert {name: array.tolist() for name, array in arrays.items()} == kept["arrays"]
         assert len(states) == 6
@@ -276,7 +278,7 @@ def grpo(store: Store, recipe: Any = recipes.GRPO, **options: Any) -> Collector:
 def test_a_run_does_not_go_on_silently_as_another(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         loop = grpo(store)
-        loop.update(loop(tasks=2, group_size=4), {})
+        loop.end_iteration(loop(tasks=2, group_size=4), {})
     others = {
         "seed=0, not 1": {"seed": 1},
         "recipe.epochs=1, not 2": {"recipe": recipes.GRPO.replace(epochs=2)},
@@ -293,7 +295,7 @@ def test_a_run_does_not_go_on_silently_as_another(tmp_path: Path) -> None:
         grpo(store)(tasks=3, group_size=4)
     with Store.open(tmp_path) as store:
         loop = grpo(store, recipes.GRPO.replace(epochs=2), seed=1, allow_changes=True)
-        loop.update(loop(tasks=2, group_size=4), {})
+        loop.end_iteration(loop(tasks=2, group_size=4), {})
         assert store.state["run"]["seed"] == 1, "from here on, that is the run"
         with pytest.raises(InvalidInputError, match=r"made with recipe\.epochs=2, not 1"):
             grpo(store, seed=1)
@@ -303,6 +305,6 @@ def test_a_batch_of_another_iteration_does_not_close_this_one(tmp_path: Path) ->
     with Store.open(tmp_path) as store:
         loop = grpo(store)
         batch = loop(tasks=2, group_size=4)
-        loop.update(batch, {})
+        loop.end_iteration(batch, {})
         with pytest.raises(InvalidInputError, match="the batch is of iteration 0, and iteration 1 is open"):
-            loop.update(batch, {})
+            loop.end_iteration(batch, {})

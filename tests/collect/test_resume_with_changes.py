@@ -12,13 +12,13 @@ from small_world import SmallWorld
 
 from agentrl_core import Collector, Store, advantage, loss, recipes, replay, select
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import PID, Above, Below, Choice, Dual, LogStep, Plateau, Stop
+from agentrl_core.schedule import PID, Above, Below, Choice, Dual, LogStep, Plateau, StopTraining
 
-CHANCE = select.Toward(0.5)
+CHANCE = select.NearTarget(0.5)
 
 
 def tracked(**parts: Any) -> Recipe:
-    return recipes.GRPO.replace(select=select.Tasks(score=CHANCE, **parts))
+    return recipes.GRPO.replace(select=select.ComposedSelector(score=CHANCE, **parts))
 
 
 def mixed(**options: Any) -> Recipe:
@@ -30,16 +30,16 @@ def steered(entropy: Any) -> Recipe:
 
 
 def stopped(when: Any) -> Recipe:
-    return recipes.GRPO.replace(actions=Stop(when=when))
+    return recipes.GRPO.replace(hooks=StopTraining(when=when))
 
 
 FOLLOWED = PID("m", target=0.4, start=0.1, at_least=0.0)
-ENTROPY, MIX, TASKS = "loss[0].Policy.entropy", "replay[0].Mix", "select[0].Tasks"
+ENTROPY, MIX, TASKS = "loss[0].Policy.entropy", "replay[0].Mix", "select[0].ComposedSelector"
 FITTING = {
     "other gains": (steered(FOLLOWED), steered(PID("m", target=0.4, start=0.1, proportional=0.9, at_least=0.0))),
     "capacity": (mixed(), mixed(capacity=20)),
-    "a part more": (tracked(), tracked(queue=select.Failed(every=1), pool=select.Kept(below=0.9))),
-    "another allocator": (tracked(count=select.Greedy(low=2)), tracked(count=select.DualArms())),
+    "a part more": (tracked(), tracked(queue=select.RetryQueue(every=1), pool=select.PoolFilter(below=0.9))),
+    "another allocator": (tracked(count=select.GreedyAllocator(low=2)), tracked(count=select.BanditAllocator())),
     "another decay": (tracked(track=select.Beta()), tracked(track=select.Beta(decay=0.5))),
     "a column less": (mixed(keep="reward"), mixed()),
     "a column more": (mixed(), mixed(keep="success")),
@@ -48,7 +48,7 @@ FITTING = {
 ANEW = {
     "another tracker": (tracked(track=select.Beta()), tracked(track=select.RecentVisits(5)), TASKS),
     "longer windows": (tracked(track=select.RecentVisits(5)), tracked(track=select.RecentVisits(7)), TASKS),
-    "more arms": (tracked(variant=select.Arms(4)), tracked(variant=select.Arms(8)), TASKS),
+    "more arms": (tracked(variant=select.PromptBandit(4)), tracked(variant=select.PromptBandit(8)), TASKS),
     "another column": (mixed(keep="reward"), mixed(keep="success"), MIX),
     "another controller": (steered(FOLLOWED), steered(Dual("m", target=0.4, start=0.1)), ENTROPY),
     "an average more": (
@@ -56,8 +56,8 @@ ANEW = {
         steered(LogStep("m", target=0.4, start=0.1)),
         ENTROPY,
     ),
-    "the other condition": (stopped(Above("m", 0.9)), stopped(Below("m", 0.9)), "actions[0].Stop.when"),
-    "a plateau": (stopped(Above("m", 0.9)), stopped(Plateau("m")), "actions[0].Stop.when"),
+    "the other condition": (stopped(Above("m", 0.9)), stopped(Below("m", 0.9)), "actions[0].StopTraining.when"),
+    "a plateau": (stopped(Above("m", 0.9)), stopped(Plateau("m")), "actions[0].StopTraining.when"),
     "of a choice": (
         steered(Choice((0.0, 0.1), by=Above("m", 0.9))),
         steered(Choice((0.0, 0.1), by=Plateau("m"))),
@@ -81,7 +81,7 @@ def go_on(path: Path, recipe: Recipe, until: int, **options: Any) -> dict[str, A
         while collect.iteration < until:
             batch = recipe.credit(collect(tasks=4, group_size=4))
             world.update_weights(None, collect.iteration + 1)
-            collect.update(batch, {"m": 0.5})
+            collect.end_iteration(batch, {"m": 0.5})
         collect.close()
         plain: dict[str, Any] = store.state["components"]
         return {**plain, "arrays": {name: array.tolist() for name, array in store.arrays.items()}}

@@ -14,11 +14,11 @@ from remembering import collector, outcome, train
 from small_world import SmallWorld
 
 from agentrl_core import Collector, Schedule, Store, recipes
-from agentrl_core.collect import Cut
+from agentrl_core.collect import BatchPolicy
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group, Independent
-from agentrl_core.schedule import PID, Above, Below, Choice, Staleness
+from agentrl_core.schedule import PID, Above, Below, Choice, LimitStaleness
 
 ITERATIONS = 7
 TASKS = 4
@@ -45,7 +45,7 @@ def begins(
         batch = collect(tasks=TASKS, group_size=TASKS)
         oldest.append(int(pl.DataFrame(batch.nodes)["policy_version"].drop_nulls().min()))  # type: ignore[arg-type]
         world.update_weights(None, iteration + 1)
-        collect.update(batch, {"drift": drift[iteration]})
+        collect.end_iteration(batch, {"drift": drift[iteration]})
     collect.close()
     assert all(len(seen[iteration]) == 1 for iteration in range(ITERATIONS))
     return [min(seen[iteration]) for iteration in range(ITERATIONS)], oldest
@@ -70,7 +70,7 @@ def test_no_iteration_begins_before_the_gate_lets_it(
 ) -> None:
     """Near policies let one number of iterations run ahead, far ones another; the collector's number bounds both."""
     near, far = numbers
-    recipe = recipes.GRPO.replace(actions=Staleness(Choice((near, far), by=Above("drift", 0.5))))
+    recipe = recipes.GRPO.replace(hooks=LimitStaleness(Choice((near, far), by=Above("drift", 0.5))))
     # The call for iteration k reads the drift of k - 1; before the first there is none, and the condition is 0.
     read = [0.0, *drift[:-1]]
     allowed = [min(staleness, far if each > 0.5 else near) for each in read]
@@ -83,14 +83,14 @@ def test_no_iteration_begins_before_the_gate_lets_it(
 
 def test_a_condition_closes_it_and_a_schedule_opens_it() -> None:
     drift = [0.1, 0.9, 0.9, 0.1, 0.1, 0.1, 0.1]
-    closed = recipes.GRPO.replace(actions=Staleness(when=Above("drift", 0.5)))
+    closed = recipes.GRPO.replace(hooks=LimitStaleness(when=Above("drift", 0.5)))
     # 0, 1 and 2 begin at first, 3 behind 0 was closed; then the drift is read as 0.9 twice: nothing more begins.
     # Iteration 4 is asked for with a drift of 0.1, and 5 and 6 begin with it.
     assert begins(closed, drift, 2)[0] == [0, 0, 0, 1, 4, 4, 4]
-    opened = recipes.GRPO.replace(actions=Staleness(Schedule(0, 2, iterations=4, kind="stairs", stairs=2)))
+    opened = recipes.GRPO.replace(hooks=LimitStaleness(Schedule(0, 2, iterations=4, kind="stairs", stairs=2)))
     # Calls 0 to 4 allow 0, 1, 1, 2, 2 iterations ahead (half of the way rounds up to the first stair at once).
     assert begins(opened, drift, 4)[0] == [0, 1, 1, 2, 3, 3, 4]
-    both = recipes.GRPO.replace(actions=(Staleness(3), Staleness(1, since=3)))
+    both = recipes.GRPO.replace(hooks=(LimitStaleness(3), LimitStaleness(1, since=3)))
     # At most 3 at first, 1 from the third iteration on (numbered from 1).
     assert begins(both, drift, 4)[0] == [0, 0, 0, 0, 1, 4, 5]
 
@@ -99,8 +99,8 @@ def test_a_number_follows_the_age_of_the_batches() -> None:
     """A PID that aims at a mean age of one version, against its formula and the nodes' own versions."""
     number = PID("said.age", target=1.0, start=3.0, proportional=-1.0, integral=0.0, derivative=0.0, at_least=0.0)
     ages = list[float]()
-    gate = Staleness(number)
-    found, oldest = begins(recipes.GRPO.replace(actions=gate), [0.0] * ITERATIONS, 4, ages=ages)
+    gate = LimitStaleness(number)
+    found, oldest = begins(recipes.GRPO.replace(hooks=gate), [0.0] * ITERATIONS, 4, ages=ages)
     # start - (age - target), at least 0, rounded; before the first batch it is start.
     assert found == on_paper([3, *(min(4, round(max(3.0 - (age - 1.0), 0.0))) for age in ages[:-1])])
     assert len(ages) == ITERATIONS
@@ -109,7 +109,7 @@ def test_a_number_follows_the_age_of_the_batches() -> None:
 
 def test_what_is_in_flight_is_carried_over_behind_a_closed_gate(tmp_path: Path) -> None:
     """Batches that are cut, and a gate that opens and closes, in one run and in a process for each: nothing is lost."""
-    recipe = recipes.GRPO.replace(actions=Staleness(when=Below("drift", 0.5)))
+    recipe = recipes.GRPO.replace(hooks=LimitStaleness(when=Below("drift", 0.5)))
     drift = [0.1, 0.9, 0.9, 0.1, 0.1, 0.9, 0.9]
     for each in (ITERATIONS, 1):
         path, accounts = tmp_path / str(each), list[dict[str, float]]()
@@ -117,38 +117,45 @@ def test_what_is_in_flight_is_carried_over_behind_a_closed_gate(tmp_path: Path) 
             with Store.open(path, sync="never") as store:
                 world = SmallWorld()
                 world.policy_version = store.iteration
-                options: dict[str, Any] = {"seed": 2, "task_pool": 32, "staleness": 2, "cut": Cut(begun=1.5)}
+                options: dict[str, Any] = {
+                    "seed": 2,
+                    "task_pool": 32,
+                    "staleness": 2,
+                    "cut": BatchPolicy(oversample=1.5),
+                }
                 collect = Collector(world, world, recipe, store=store, **options)
                 collect.on_iteration(lambda _, metrics, accounts=accounts: accounts.append(metrics["said"]))
                 for iteration in range(store.iteration, store.iteration + each):
                     batch = collect(tasks=4, group_size=2)
                     assert batch.num_groups == 4
                     world.update_weights(None, iteration + 1)
-                    collect.update(batch, {"drift": drift[iteration]})
+                    collect.end_iteration(batch, {"drift": drift[iteration]})
                 collect.close()
         with Store.open(path, read_only=True) as store:
             assert store.verify() == []
             assert store.iteration == len(accounts) == ITERATIONS
-            assert store.state["components"]["actions[0].Staleness.when"] == {"value": 0.0, "missed": 0}
+            assert store.state["components"]["actions[0].LimitStaleness.when"] == {"value": 0.0, "missed": 0}
         total = {name: sum(account[name] for account in accounts) for name in ("generated", "consumed", "dropped")}
         # Two turns of four tokens in each of eight trajectories, in every batch; and what is in flight behind the last.
         assert total == {"generated": 7 * 64 + accounts[-1]["in_flight"], "consumed": 7 * 64, "dropped": 0}
 
 
 def test_a_metric_that_nobody_measures_leaves_the_gate_where_it_begins() -> None:
-    recipe = recipes.GRPO.replace(actions=Staleness(when=Above("unheard_of", 0.5)))
-    with pytest.warns(RuntimeWarning, match=r"Above at actions\[0\]\.Staleness\.when follows unheard_of"):
+    recipe = recipes.GRPO.replace(hooks=LimitStaleness(when=Above("unheard_of", 0.5)))
+    with pytest.warns(RuntimeWarning, match=r"Above at actions\[0\]\.LimitStaleness\.when follows unheard_of"):
         assert begins(recipe, [0.9] * ITERATIONS, 1)[0] == [0, 0, 1, 2, 3, 4, 5]
 
 
 def test_what_is_no_gate_is_refused() -> None:
-    with pytest.raises(RecipeError, match=r"Staleness: option at_most=-1 is not possible; give a number of at least 0"):
-        Staleness(-1)
-    with pytest.raises(RecipeError, match=r"Staleness: option unit='steps' .*; iterations are begun ahead"):
-        Staleness(1, unit="steps")
+    with pytest.raises(
+        RecipeError, match=r"LimitStaleness: option at_most=-1 is not possible; give a number of at least 0"
+    ):
+        LimitStaleness(-1)
+    with pytest.raises(RecipeError, match=r"LimitStaleness: option unit='steps' .*; iterations are begun ahead"):
+        LimitStaleness(1, unit="steps")
     with pytest.raises(RecipeError, match="option at_most"):
-        Staleness(Choice((0, -2), by=Above("drift", 0.5)))
-    recipe = recipes.GRPO.replace(actions=Staleness(Choice((0, 4), by=Above("drift", 0.5)), until=50))
+        LimitStaleness(Choice((0, -2), by=Above("drift", 0.5)))
+    recipe = recipes.GRPO.replace(hooks=LimitStaleness(Choice((0, 4), by=Above("drift", 0.5)), until=50))
     assert Recipe.from_toml(recipe.to_toml()) == recipe
 
 
@@ -165,10 +172,10 @@ def test_a_run_goes_on_with_what_the_gate_remembers(tmp_path: Path) -> None:
         with Store.open(path) as store:
             found.append(outcome(store))
             states = found[-1]["states"]
-            moved = {state["actions[0].Staleness.at_most.by"]["value"] for state in states}
+            moved = {state["actions[0].LimitStaleness.at_most.by"]["value"] for state in states}
             assert moved == {0.0, 1.0}, "it opened and closed"
             if stops:
-                other = collect.recipe.replace(actions=Staleness(2))
+                other = collect.recipe.replace(hooks=LimitStaleness(2))
                 world = SmallWorld()
                 with pytest.raises(InvalidInputError, match=r"made with recipe\.actions.* allow_changes=True"):
                     Collector(world, world, other, store=store, seed=5, task_pool=32, staleness=3)

@@ -15,9 +15,9 @@ from small_world import SmallWorld, paying
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.collect import evaluate
-from agentrl_core.engine import Request, Segment, Top
+from agentrl_core.engine import Request, Segment, TopLogprobs
 from agentrl_core.engine.base import checked_segment
-from agentrl_core.env import Context, Fact, Outcome, Task
+from agentrl_core.env import Context, ExtraColumn, StepResult, Task
 from agentrl_core.exceptions import AgentRLWarning, DataError, EngineError, InvalidInputError
 
 NAN, INF = math.nan, math.inf
@@ -62,11 +62,11 @@ BAD_SEGMENTS: Mapping[str, tuple[Callable[[Segment], Any], str]] = {
     "cached": (with_values(cached_tokens=-1), "cached_tokens is -1"),
     "top": (with_values(top=5), "top is 5; give an engine.Top"),
     "shape of top": (
-        with_values(top=Top(np.ones((4, 2), np.int32), np.zeros((4, 1), np.float32))),
+        with_values(top=TopLogprobs(np.ones((4, 2), np.int32), np.zeros((4, 1), np.float32))),
         "top has tokens of shape",
     ),
     "NaN in top": (
-        with_values(top=Top(np.ones((4, 1), np.int32), np.full((4, 1), NAN, np.float32))),
+        with_values(top=TopLogprobs(np.ones((4, 1), np.int32), np.full((4, 1), NAN, np.float32))),
         "top.logprobs holds NaN",
     ),
 }
@@ -173,13 +173,13 @@ BAD_OUTCOMES: Mapping[str, tuple[dict[str, Any], str]] = {
 def test_a_bad_outcome_costs_its_group(name: str, tmp_path: Any) -> None:
     values, message = BAD_OUTCOMES[name]
 
-    def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+    def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         if task.task_id == "train 1":
-            return Outcome(**({"reward": 1.0, "terminated": True} | values))
+            return StepResult(**({"reward": 1.0, "terminated": True} | values))
         return paying(task, seed, actions)
 
     world: Any = SmallWorld(answer)
-    world.facts = {"number": Fact("step"), "key": Fact("trajectory", "key")}
+    world.facts = {"number": ExtraColumn("step"), "key": ExtraColumn("trajectory", "key")}
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(world, world, recipes.GRPO, store=store, task_pool=4)
         with pytest.warns(AgentRLWarning, match=rf"train 1'\), which is left out: DataError: .*{message}"):
@@ -190,10 +190,10 @@ def test_a_bad_outcome_costs_its_group(name: str, tmp_path: Any) -> None:
 
 
 def test_rewards_whose_sum_does_not_fit_cost_their_group() -> None:
-    def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+    def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         del seed
         reward = 3e38 if task.task_id == "train 1" else 1.0
-        return Outcome("go on", reward=reward) if len(actions) < 2 else Outcome(reward=reward, terminated=True)
+        return StepResult("go on", reward=reward) if len(actions) < 2 else StepResult(reward=reward, terminated=True)
 
     world = SmallWorld(answer)
     with pytest.warns(AgentRLWarning, match=r"train 1'\), which is left out: .* add up to 6e\+38"):

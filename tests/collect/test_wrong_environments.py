@@ -14,7 +14,7 @@ from small_world import SmallWorld, paying
 import agentrl_core as arl
 from agentrl_core import recipes, rollout
 from agentrl_core.collect import evaluate
-from agentrl_core.env import TOOL_RESULT, Outcome, Task
+from agentrl_core.env import TOOL_RESULT, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 
 
@@ -24,37 +24,43 @@ def collected(world: Any, program: rollout.Rollout | None = None, **options: Any
 
 
 def ends(**options: Any) -> Any:
-    return lambda *_: Outcome(**({"reward": 1.0, "terminated": True} | options))
+    return lambda *_: StepResult(**({"reward": 1.0, "terminated": True} | options))
 
 
 WRONG_ANSWERS = {
     "endless": (
-        lambda *_: Outcome(),
-        r"step 1 of task 'train \d': Outcome.observation is None, but the episode goes on .* terminated=True",
+        lambda *_: StepResult(),
+        r"step 1 of task 'train \d': StepResult.observation is None, but the episode goes on .* terminated=True",
     ),
     "gym tuple": (
         lambda *_: ("room", 0.0, False, False, {}),
-        r"step 1 of task 'train \d': step gave \('room', .* \(a tuple\); return an env.Outcome: observation, reward",
+        r"step 1 of task 'train \d': step gave \('room', .* \(a tuple\); return an env.StepResult: observation, reward",
     ),
-    "nothing": (lambda *_: None, r"step gave None \(a NoneType\); return an env.Outcome"),
-    "number": (ends(observation=5, terminated=False), r"Outcome.observation is 5 \(a int\); give a text or messages"),
+    "nothing": (lambda *_: None, r"step gave None \(a NoneType\); return an env.StepResult"),
+    "number": (
+        ends(observation=5, terminated=False),
+        r"StepResult.observation is 5 \(a int\); give a text or messages",
+    ),
     "messages": (
         ends(observation=[{"role": "user"}], terminated=False),
-        r"Outcome.observation has the message \{'role': 'user'\} \(a dict\) without a text in content; give a text or",
+        r"StepResult.observation has the message \{'role': 'user'\} \(a dict\) without a text in content; give a text or",
     ),
     "no messages": (
         ends(observation=["hello"], terminated=False),
-        r"Outcome.observation has 'hello' \(a str\), which is no message; give a text or messages",
+        r"StepResult.observation has 'hello' \(a str\), which is no message; give a text or messages",
     ),
-    "text reward": (ends(reward="1"), r"Outcome.reward is '1' \(a str\); give a finite number, None .* NaN"),
-    "infinite reward": (ends(reward=math.inf), r"Outcome.reward is inf \(a float\); give a finite number"),
-    "rewards": (ends(reward=[1.0, 2.0]), r"Outcome.reward is \[1.0, 2.0\] \(a list\)"),
-    "terminated": (ends(terminated="no"), r"Outcome.terminated is 'no' \(a str\); give True or False"),
-    "success": (ends(success="no"), r"Outcome.success is 'no' \(a str\); give True or False"),
-    "flags": (ends(flags=-1), r"Outcome.flags is -1 \(a int\); give env.StepFlag bits"),
-    "facts": (ends(facts=[1.0]), r"Outcome.facts is \[1.0\] \(a list\); give a table of values by name"),
-    "unknown fact": (ends(facts={"color": 1.0}), r"Outcome.facts has 'color', which the environment does not declare"),
-    "info": (ends(info="solved"), r"Outcome.info is 'solved' \(a str\); give a table of facts, or None"),
+    "text reward": (ends(reward="1"), r"StepResult.reward is '1' \(a str\); give a finite number, None .* NaN"),
+    "infinite reward": (ends(reward=math.inf), r"StepResult.reward is inf \(a float\); give a finite number"),
+    "rewards": (ends(reward=[1.0, 2.0]), r"StepResult.reward is \[1.0, 2.0\] \(a list\)"),
+    "terminated": (ends(terminated="no"), r"StepResult.terminated is 'no' \(a str\); give True or False"),
+    "success": (ends(success="no"), r"StepResult.success is 'no' \(a str\); give True or False"),
+    "flags": (ends(flags=-1), r"StepResult.flags is -1 \(a int\); give env.StepFlag bits"),
+    "facts": (ends(facts=[1.0]), r"StepResult.facts is \[1.0\] \(a list\); give a table of values by name"),
+    "unknown fact": (
+        ends(facts={"color": 1.0}),
+        r"StepResult.facts has 'color', which the environment does not declare",
+    ),
+    "info": (ends(info="solved"), r"StepResult.info is 'solved' \(a str\); give a table of facts, or None"),
 }
 
 
@@ -132,9 +138,9 @@ def test_arguments_of_the_loop_are_checked(call: Any, message: str) -> None:
 
 
 def test_a_reward_that_is_not_known_is_counted_and_told_once(tmp_path) -> None:
-    def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+    def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         paid = paying(task, seed, actions)
-        return Outcome(reward=math.nan, terminated=True) if paid.terminated and seed % 3 == 0 else paid
+        return StepResult(reward=math.nan, terminated=True) if paid.terminated and seed % 3 == 0 else paid
 
     world = SmallWorld(answer)
     with arl.Store.open(tmp_path) as store:
@@ -142,7 +148,7 @@ def test_a_reward_that_is_not_known_is_counted_and_told_once(tmp_path) -> None:
         with warnings.catch_warnings(record=True, action="always") as told:
             for _ in range(3):
                 batch = collect(tasks=4, group_size=4)
-                collect.update(recipes.GRPO.credit(batch), {"loss": 1.0})
+                collect.end_iteration(recipes.GRPO.credit(batch), {"loss": 1.0})
         assert len(told) == 1
         assert "environment SmallWorld: the reward of step 2 of task 'train" in str(told[0].message)
         assert "collect.unscored" in str(told[0].message)
@@ -170,9 +176,9 @@ def test_rewards_of_which_none_is_known_are_an_error(tmp_path) -> None:
 def test_forks_of_a_world_that_does_not_replay_end_as_failed() -> None:
     answers = iter(range(10_000))
 
-    def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+    def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         if len(actions) < 3:
-            return Outcome(f"{'x' * next(answers)}", flags=TOOL_RESULT)
+            return StepResult(f"{'x' * next(answers)}", flags=TOOL_RESULT)
         return paying(task, seed, actions)
 
     planner = rollout.EntropyBranching(budget=6, initial=2, probability=1.0)
@@ -216,25 +222,25 @@ def test_a_world_that_replays_is_forked_in_silence() -> None:
 
 
 def test_a_planner_that_waits_for_tools_in_vain_says_so_once() -> None:
-    def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
-        return Outcome("go on") if len(actions) < 2 else paying(task, seed, actions)
+    def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
+        return StepResult("go on") if len(actions) < 2 else paying(task, seed, actions)
 
     world = SmallWorld(answer)
     recipe = recipes.GRPO.replace(rollout=rollout.EntropyBranching(budget=4, initial=2))
     collect = arl.Collector(world, world, recipe, task_pool=8)
     with warnings.catch_warnings(record=True, action="always") as told:
         for _ in range(2):
-            collect.update(collect(tasks=2, group_size=4), {})
+            collect.end_iteration(collect(tasks=2, group_size=4), {})
     assert len(told) == 1
     assert "rollout.EntropyBranching forks at tool results, and environment SmallWorld reported none" in str(told[0])
     assert "TOOL_RESULT" in str(told[0].message)
 
 
 def test_facts_of_every_step_are_kept() -> None:
-    def answer(_task: Task, _seed: int, actions: list[str]) -> Outcome:
+    def answer(_task: Task, _seed: int, actions: list[str]) -> StepResult:
         if len(actions) < 3:
-            return Outcome("go on", info={"room": len(actions)} if len(actions) == 2 else None)
-        return Outcome(terminated=True, success=True, info={"room": 3})
+            return StepResult("go on", info={"room": len(actions)} if len(actions) == 2 else None)
+        return StepResult(terminated=True, success=True, info={"room": 3})
 
     batch = collected(SmallWorld(answer))
     assert set(pl.DataFrame(batch.trajectories)["info"]) == {'{"room": 3, "earlier_steps": [null, {"room": 2}]}'}
@@ -248,7 +254,7 @@ def test_domains_reach_the_statistics_of_the_tasks(tmp_path) -> None:
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(world, world, recipes.GRPO, store=store, task_pool=6)
         for _ in range(4):
-            collect.update(collect(tasks=3, group_size=2), {})
+            collect.end_iteration(collect(tasks=3, group_size=2), {})
         tasks = pl.DataFrame(store.tasks)
     assert len(tasks) == 12
     numbers = tasks["task_id"].str.tail(1).cast(pl.Int64)

@@ -18,7 +18,7 @@ from agentrl_core import Batch, Schedule, loss, recipes, rollout
 from agentrl_core.advantage import Normalisation, TreeRelative
 from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.component import PHASES, Component, find_component
-from agentrl_core.component.state import Remembers, packed, unpacked
+from agentrl_core.component.state import Stateful, pack_state, unpack_state
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.recipe import Recipe
 
@@ -30,7 +30,7 @@ def likelihood(logprob: Tensor, _entropy: Tensor, streams: dict[str, Tensor]) ->
 
 
 REQUIRED = {  # options without a default
-    "Fuse": {"column": "reward.format"},
+    "CombineReward": {"column": "reward.format"},
     "LengthPenalty": {"free": 10, "full_at": 20},
     "Checklist": {"items": 2},
     "ChecklistRelative": {"items": 2},
@@ -47,15 +47,15 @@ REQUIRED = {  # options without a default
     "Freeze": {"model": "critic"},
     "Repeat": {"stage": "fixup"},
     "Swap": {"one": "policy", "other": "critic"},
-    "Sync": {"of": "policy", "to": "reference"},
+    "Sync": {"source": "policy", "target": "reference"},
     "Below": {"metric": "kl"},
     "Plateau": {"metric": "success"},
-    "Annotated": {"by": "prior"},
+    "PoolColumn": {"by": "prior"},
     "BestMarked": {"column": "item"},
     "MarkedScaled": {"column": "item"},
     "Play": {"agents": "one,two"},
     "RecentVisits": {"size": 3},
-    "Stages": {"by": "hops", "buckets": "1,2"},
+    "Curriculum": {"by": "hops", "buckets": "1,2"},
 }
 
 
@@ -243,12 +243,12 @@ def test_a_missing_column_is_named(kind: type[BatchComponent]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in COMPONENTS if issubclass(kind, Remembers)], ids=lambda kind: kind.__name__
+    "kind", [kind for kind in COMPONENTS if issubclass(kind, Stateful)], ids=lambda kind: kind.__name__
 )
-def test_a_first_state_is_plain(kind: type[Remembers]) -> None:
+def test_a_first_state_is_plain(kind: type[Stateful]) -> None:
     import json
 
     component = make(kind)
-    assert isinstance(component, Remembers)
+    assert isinstance(component, Stateful)
     state = component.initial_state()
-    assert json.loads(json.dumps(packed(state))) == packed(unpacked(packed(state)))
+    assert json.loads(json.dumps(pack_state(state))) == pack_state(unpack_state(pack_state(state)))

@@ -11,19 +11,19 @@ from agentrl_core.advantage import BaselineRelative, Discounted, Gae, GroupRelat
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import (
     AnswerAgreement,
-    Dither,
-    Fuse,
+    CombineReward,
     ImplicitProcess,
     InformationGain,
     LengthPenalty,
     MaxAtK,
-    Outcome,
+    NoiseReward,
+    OutcomeScore,
 )
 
 WHITEN = GroupRelative(column="advantage", group_by="batch", voter="token", eps=0.0, variance_eps=1e-8)
 CHAINS: dict[str, dict[str, object]] = {
-    "dapo": {"reward": (Outcome(), LengthPenalty(free=4, full_at=8))},
-    "redit": {"reward": (Outcome(), Dither()), "advantage": GroupRelative()},
+    "dapo": {"reward": (OutcomeScore(), LengthPenalty(free=4, full_at=8))},
+    "redit": {"reward": (OutcomeScore(), NoiseReward()), "advantage": GroupRelative()},
     "gdpo": {
         "advantage": (
             GroupRelative(column="reward.format", coefficient=0.5, add=True),
@@ -35,7 +35,7 @@ CHAINS: dict[str, dict[str, object]] = {
     "tree-grpo": {"advantage": (GroupRelative(add=True), GroupRelative(group_by="group_id,tree", add=True))},
     "treepo": {"advantage": (TreeRelative(kind="ancestors"), WHITEN)},
     "igpo": {
-        "reward": (Outcome(), InformationGain()),
+        "reward": (OutcomeScore(), InformationGain()),
         "advantage": (
             GroupRelative(column="gain", level="step", ddof=0, eps=0.0, variance_eps=1e-8),
             GroupRelative(level="step", rows="last", add=True, ddof=0, eps=0.0, variance_eps=1e-8),
@@ -44,7 +44,7 @@ CHAINS: dict[str, dict[str, object]] = {
     },
     "prime": {phase: recipes.PRIME.chain(phase) for phase in ("reward", "advantage")},
     "istar": {
-        "reward": (Outcome(), ImplicitProcess(level="step")),
+        "reward": (OutcomeScore(), ImplicitProcess(level="step")),
         "advantage": (
             GroupRelative(column="process_reward", level="step", scale="none"),
             GroupRelative(level="step", scale="none", singleton="raw", add=True),
@@ -57,14 +57,14 @@ CHAINS: dict[str, dict[str, object]] = {
         )
     },
     "ppo": {"advantage": Gae(gamma=0.99, lam=0.95)},
-    "pass@k": {"reward": (Outcome(), MaxAtK(k=2)), "advantage": GroupRelative(center="none", scale="none")},
+    "pass@k": {"reward": (OutcomeScore(), MaxAtK(k=2)), "advantage": GroupRelative(center="none", scale="none")},
     "empo": {"reward": AnswerAgreement()},
     "opo": {"advantage": BaselineRelative(kind="weighted", column="trained_tokens")},
     "mssr": {
-        "reward": Outcome(success=1.0, failure=0.0),
+        "reward": OutcomeScore(success=1.0, failure=0.0),
         "advantage": (TrackedBaseline(), GroupRelative(column="advantage", group_by="batch")),
     },
-    "gated": {"reward": (Outcome(), Fuse("reward.correct", kind="require"))},
+    "gated": {"reward": (OutcomeScore(), CombineReward("reward.correct", kind="require"))},
 }
 
 

@@ -18,7 +18,7 @@ COMPONENTS = [
     (select, select.DynamicSampling(max_rounds=2)),
     (rollout, rollout.Independent()),
     (rollout, rollout.EntropyBranching(budget=6, initial=2, beam=3, reduce="mean", measure="before_tool")),
-    (reward, reward.Outcome()),
+    (reward, reward.OutcomeScore()),
     (advantage, advantage.GroupRelative(scale="none", ddof=0, eps=1e-9, singleton="raw")),
     (advantage, advantage.TreeRelative(trace=1, normalisation=advantage.Normalisation(ddof=0))),
     (loss, loss.Policy()),

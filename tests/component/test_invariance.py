@@ -35,15 +35,15 @@ from agentrl_core.select import Band
 from agentrl_core.weight import (
     ColumnScaled,
     EntropyScaled,
+    ExpertMask,
     FlagFilter,
     GroupFilter,
     ImportanceWeight,
-    LiveRescale,
     MarkedScaled,
     SelectDraws,
     SelectTokens,
+    SignalRescale,
     TrustRegion,
-    UnsampledExpert,
 )
 
 ADVANTAGES = [
@@ -81,9 +81,9 @@ LINKS = [
     EntropyBonus(level="draw", coefficient=-0.1, at_most=None),
     gui_libra.NegativeBySuccess(),
     ace.NegativeByConfidence(),
-    LiveRescale(),
-    LiveRescale(kind="rows", group_by="group_id"),
-    UnsampledExpert(),
+    SignalRescale(),
+    SignalRescale(kind="rows", group_by="group_id"),
+    ExpertMask(),
     SelectTokens(),
     SelectTokens(group_by="draw", kind="top", rounding="ceil", denominator="kept"),
     SelectDraws(fraction=0.5),
@@ -92,7 +92,7 @@ LINKS = [
     SelectDraws(kind="pivot"),
     GroupFilter(band=Band(at_least=0.1, at_most=1.9)),
     FlagFilter(flags="", shorter_than=4),
-    weight.Newest(),
+    weight.LatestVersionOnly(),
     *(gtpo.ConflictTokens(negative=0.5, per_count=per_count) for per_count in (False, True)),
     gtpo.EntropyGate(),
     ColumnScaled(column="advantage", kind="exponential", at_most=20.0),
@@ -244,4 +244,6 @@ def test_denominators_with_rollout_ids(rollouts: list[list[int]]) -> None:
     split, whole = list(itertools.chain(*rollouts)), [sum(parts) for parts in rollouts]
     np.testing.assert_allclose(weight.token_mean(split), weight.token_mean(whole))
     np.testing.assert_allclose(weight.sequence_mean(split, rollout_ids=rows), weight.sequence_mean(whole))
-    np.testing.assert_allclose(weight.constant(split, 9.0, rollout_ids=rows), weight.constant(whole, 9.0))
+    np.testing.assert_allclose(
+        weight.constant_denominator(split, 9.0, rollout_ids=rows), weight.constant_denominator(whole, 9.0)
+    )

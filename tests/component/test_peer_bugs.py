@@ -14,7 +14,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.reward import Unscored
 from agentrl_core.select import Band
-from agentrl_core.weight import FlagFilter, GroupFilter, LiveRescale, SelectDraws
+from agentrl_core.weight import FlagFilter, GroupFilter, SelectDraws, SignalRescale
 
 CENTRED = GroupRelative(scale="none")
 
@@ -69,8 +69,8 @@ def test_verl_7580_turns_of_a_trajectory_share_its_weight() -> None:
 
 def test_uni_agent_185_a_constant_denominator_counts_rollouts() -> None:
     """uni-agent#185: the number of rows was in the denominator instead of the number of rollouts."""
-    split = weight.constant([1, 1, 2], 10.0, rollout_ids=["a", "a", "b"])
-    np.testing.assert_allclose(split, weight.constant([2, 2], 10.0))
+    split = weight.constant_denominator([1, 1, 2], 10.0, rollout_ids=["a", "a", "b"])
+    np.testing.assert_allclose(split, weight.constant_denominator([2, 2], 10.0))
 
 
 def test_rllm_511_equal_ids_of_two_batches_stay_apart() -> None:
@@ -154,7 +154,7 @@ def test_trl_6367_dead_groups_are_in_no_denominator() -> None:
     batch = GroupFilter()(small([(0, [2]), (0, [2]), (1, [2]), (1, [2])], draw_score=[1.0, 0.0, 1.0, 1.0]))
     weights = all_draws(batch, keep=batch.column("keep", "token") != 0)
     np.testing.assert_array_equal(weights, [0.25] * 4 + [0.0] * 4)
-    np.testing.assert_array_equal(LiveRescale()(batch).column("weight", "draw"), [2.0] * 4)
+    np.testing.assert_array_equal(SignalRescale()(batch).column("weight", "draw"), [2.0] * 4)
 
 
 def test_trl_5773_one_unknown_reward_poisons_no_group() -> None:

@@ -19,7 +19,7 @@ from agentrl_core import Forest, Schedule
 from agentrl_core.advantage import EntropyBonus, GroupRelative
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Fuse, Outcome
+from agentrl_core.reward import CombineReward, OutcomeScore
 
 NUMBERS = st.floats(0.01, 100.0)
 SCHEDULES = st.builds(
@@ -99,8 +99,8 @@ def test_the_iteration_of_the_batch_decides() -> None:
             forest.append(trajectory, [1, 2], kind="action", logprobs=[-1.0, -1.0])
             forest.finish(trajectory, reward=1.0, success=True)
         batch = forest.freeze().with_columns("draw", shown=[1.0, 0.0])
-        fuse = Fuse(column="shown", coefficient=Schedule(1.0, 0.0, iterations=400))
-        shaped = Recipe(name="mine", reward=(Outcome(), fuse)).score(batch)
+        fuse = CombineReward(column="shown", coefficient=Schedule(1.0, 0.0, iterations=400))
+        shaped = Recipe(name="mine", reward=(OutcomeScore(), fuse)).score(batch)
         np.testing.assert_allclose(shaped.column("score", "draw"), [1.0 + added, 1.0])
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rollouts import small
 
 from agentrl_core import Batch, advantage, loss, recipes
-from agentrl_core.component import Closed, Where
+from agentrl_core.component import IterationRecord, Where
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.weight import ColumnScaled
@@ -60,10 +60,10 @@ def test_it_remembers_its_draws_alone() -> None:
     tracked = advantage.TrackedBaseline(kind="ema", decay=0.5, where=EASY)
     rows = batch([1.0, 8.0, 3.0, 2.0], [0.0, 1.0, 0.5, 0.75])
     recipe = recipes.GRPO.replace(advantage=(advantage.GroupRelative(where=HARD), tracked))
-    (state,) = recipe.next_states({}, Closed.of(recipe.credit(rows))).values()
+    (state,) = recipe.next_states({}, IterationRecord.of(recipe.credit(rows))).values()
     easy = recipes.GRPO.replace(advantage=advantage.TrackedBaseline(kind="ema", decay=0.5))
     alone = rows.select_draws([0, 2])
-    (expected,) = easy.next_states({}, Closed.of(easy.credit(alone))).values()
+    (expected,) = easy.next_states({}, IterationRecord.of(easy.credit(alone))).values()
     assert state == expected
 
 
@@ -80,7 +80,7 @@ def test_losses_of_one_model_on_different_draws() -> None:
 def test_sources_origins_and_roles() -> None:
     rows = batch([1.0, 0.0], [0.0, 0.0])
     ids = rows.column("trajectory_id", "draw")
-    both = rows.draw(ids[:1], source="replay").with_columns("draw", score=[1.0, 0.0, 1.0])
+    both = rows.with_draws(ids[:1], source="replay").with_columns("draw", score=[1.0, 0.0, 1.0])
     held = {
         "fresh": Where(source="fresh"),
         "replay": Where(source="replay"),

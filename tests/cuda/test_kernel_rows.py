@@ -39,7 +39,7 @@ def test_rows_agree(
     few_threads: HostKernels, dtype: torch.dtype, with_entropy: bool, again: bool, softcap: float | None
 ) -> None:
     results = []
-    for rows in (head_module.Rows(softcap), head_module.KernelRows(few_threads, softcap)):
+    for rows in (head_module.LogitOps(softcap), head_module.KernelLogitOps(few_threads, softcap)):
         given = problem()
         logits, target, scale = given["logits"].clone(), given["target"], given["scale"]
         logprob, entropy, lse = rows.statistics(logits, target, scale)

@@ -44,7 +44,7 @@ def computed(batch: Batch) -> Batch:
     }
     for level, made in columns.items():
         batch = batch.with_columns(level, **made)
-    return batch.with_source("mine", {"clip": 0.2})
+    return batch.with_recipe("mine", {"clip": 0.2})
 
 
 NAMES = {"score": "draw", "kept": "draw", "advantage": "step", "anchor": "step", "weight": "token", "rank": "token"}

@@ -104,7 +104,7 @@ def test_facts_go_with_their_rows(tmp_path_factory: pytest.TempPathFactory, scri
         check(pickle.loads(pickle.dumps(batch)), of_steps, of_ends)
         draws = np.arange(batch.num_draws)[::-1]
         check(batch.select_draws(draws), of_steps, of_ends)
-        check(batch.draw(batch.column("trajectory_id", "draw")[:1]), of_steps, of_ends)
+        check(batch.with_draws(batch.column("trajectory_id", "draw")[:1]), of_steps, of_ends)
     every = [[row for part in parts for row in part] for parts in zip(*(said[1:] for said in grown), strict=True)]
     check(Batch.concat([batch for batch, *_ in grown]), *every)
     with Store.open(run) as store:

@@ -90,13 +90,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "task": (lambda: on(lambda f, _: f.add_group(1, HALF)), r"task_id is 'a\\ud800', which is no text"),
     "reason": (lambda: on(lambda f, t: f.prune(t, HALF)), r"reason is 'a\\ud800', which is no text"),
     "decision": (
-        lambda: on(lambda f, t: f.decide("stop", t, in_round=0, reason=HALF)),
+        lambda: on(lambda f, t: f.log_decision("stop", t, in_round=0, reason=HALF)),
         r"reason is 'a\\ud800', which is",
     ),
     "components": (lambda: Forest(reward_components=[HALF]), r"reward_components is 'a\\ud800', which is no text"),
     "estimator": (lambda: Forest(entropies=HALF), r"entropies is 'a\\ud800', which is no text"),
     "column": (lambda: grow(0)[0].column(HALF, "draw"), r"name is 'a\\ud800', which is no text"),
-    "source": (lambda: grow(0)[0].with_source(HALF, {}), r"recipe is 'a\\ud800', which is no text"),
+    "source": (lambda: grow(0)[0].with_recipe(HALF, {}), r"recipe is 'a\\ud800', which is no text"),
     "texts": (lambda: keys.similar([HALF], kind="minhash"), r"texts is 'a\\ud800', which is no text"),
     "keys": (lambda: keys.dense([HALF]), r"ids is 'a\\ud800', which is no text"),
     # Offsets of nothing, and memory that is none.

@@ -147,7 +147,7 @@ class Machine(RuleBasedStateMachine):
         row.close()
         row.rewritten = row.rewritten or shared < len(row.tokens)
         row.tokens = kept + more
-        place = self.forest.frontier(0)
+        place = self.forest.running(0)
         node = int(place.node[place.trajectory.tolist().index(row.handle)])
         row.nodes = [(n, begin, min(stop, shared)) for n, begin, stop in row.nodes if begin < shared]
         if shared < len(row.tokens):
@@ -181,7 +181,7 @@ class Machine(RuleBasedStateMachine):
     def paths_are_those_of_the_lists(self) -> None:
         for row in self.all[-3:]:
             assert self.forest.tokens(row.handle).tolist() == row.tokens
-        frontier = self.forest.frontier()
+        frontier = self.forest.running()
         running = [row for row in self.all if row.status == "running"]
         assert frontier.trajectory.tolist() == [row.handle for row in running]
         assert frontier.length.tolist() == [len(row.tokens) for row in running]

@@ -49,10 +49,10 @@ def test_no_record_is_lost_or_half_in_fifty_kills(tmp_path: Path) -> None:
                 if store.has_batch(store.iteration):
                     moments.add("between batch and close")
                     with pytest.raises(InvalidInputError, match="its journal is over"):
-                        store.journal(store.iteration)
+                        store.rollout_log(store.iteration)
                     assert not list((folder / "live").iterdir())
                     continue
-                records = store.journal(store.iteration).records()
+                records = store.rollout_log(store.iteration).records()
                 assert records == [record(store.iteration, number) for number in range(len(records))]
                 if store.iteration == iteration:
                     assert count <= len(records) <= count + 1
@@ -66,25 +66,25 @@ def test_no_record_is_lost_or_half_in_fifty_kills(tmp_path: Path) -> None:
 
 def test_a_copy_of_a_run_has_its_journal(tmp_path: Path) -> None:
     with Store.open(tmp_path / "run") as store:
-        journal = store.journal(0)
+        journal = store.rollout_log(0)
         journal.append(b"name", b"payload")
         assert journal.iteration == 0
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
         journal.append(b"name", b"of the first alone")
     with Store.open(tmp_path / "copy") as copy:
-        assert copy.journal(0).records() == [(b"name", b"payload")]
+        assert copy.rollout_log(0).records() == [(b"name", b"payload")]
         copy.append(copy.rebase(grow(0)[0]), iteration=0)
         copy.flush()
         assert not list((tmp_path / "copy" / "live").iterdir())
     with Store.open(tmp_path / "run", read_only=True) as reader:
         with pytest.raises(InvalidInputError, match="open for reading only"):
-            reader.journal(0)
+            reader.rollout_log(0)
         assert reader.verify() == []
 
 
 def test_threads_append_whole_records_while_the_store_commits(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
-        journal = store.journal(7)
+        journal = store.rollout_log(7)
 
         def append(thread: int) -> None:
             for number in range(200):
@@ -109,7 +109,7 @@ def test_threads_append_whole_records_while_the_store_commits(tmp_path: Path) ->
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_is_refused(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
-        journal = store.journal(0)
+        journal = store.rollout_log(0)
         journal.append(b"parent", b"")
         child = os.fork()
         if not child:
@@ -118,7 +118,7 @@ def test_a_forked_child_is_refused(tmp_path: Path) -> None:
                 journal.sync,
                 journal.records,
                 lambda: journal.append(b"child", b""),
-                lambda: store.journal(0),
+                lambda: store.rollout_log(0),
             ):
                 try:
                     call()
@@ -136,14 +136,14 @@ def test_links_are_not_written_through(tmp_path: Path) -> None:
         (tmp_path / "run" / "live").mkdir()
         (tmp_path / "run" / "live" / "0.records").symlink_to(outside)
         with pytest.raises(InvalidInputError, match=r"0\.records is a link to another place"):
-            store.journal(0)
+            store.rollout_log(0)
     assert outside.read_text() == "theirs"
 
 
 @pytest.mark.parametrize(("name", "payload"), [("text", b""), (b"name", None), (b"name", 3)])
 def test_a_record_is_bytes(tmp_path: Path, name: object, payload: object) -> None:
     with Store.open(tmp_path) as store:
-        journal = store.journal(0)
+        journal = store.rollout_log(0)
         with pytest.raises(TypeError):
             journal.append(name, payload)  # type: ignore[arg-type]
         assert journal.records() == []

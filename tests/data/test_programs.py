@@ -125,7 +125,7 @@ def test_what_a_branch_does_not_train_stays_so_whatever_becomes_of_it(forest: Fo
     spliced = forest.splice(mended(), good, from_node=node, start=0)
     other = mended()
     back = forest.rollback(other, acted(forest, other, [6]), 0)
-    told = forest.under(mended(), np.array([9]))
+    told = forest.with_prompt(mended(), np.array([9]))
     fork = forest.fork(mended())
     for branch, last in zip((spliced, back, told, fork), (10, 11, 12, 13), strict=True):
         acted(forest, branch, [last])
@@ -172,7 +172,7 @@ def test_a_look_has_the_handles_of_its_rows(forest: Forest) -> None:
     for trajectory, token in ((one, 3), (other, 4)):
         acted(forest, trajectory, [token], observation=[9])
     forest.finish(one, reward=0.25)
-    batch, handles = forest.look(0)
+    batch, handles = forest.snapshot(0)
     assert handles.dtype == np.int64
     assert handles.tolist() == [other, one]
     rows = pl.DataFrame(batch.trajectories)
@@ -180,9 +180,9 @@ def test_a_look_has_the_handles_of_its_rows(forest: Forest) -> None:
     assert rows["reward"].to_list() == [None, 0.25]
     assert (batch.num_draws, len(forest)) == (1, 1)
     acted(forest, other, [5])
-    assert len(forest.look(0)[0].steps) == len(batch.steps) + 1
+    assert len(forest.snapshot(0)[0].steps) == len(batch.steps) + 1
     with pytest.raises(NotFoundError, match="group 3 is not in the forest"):
-        forest.look(3)
+        forest.snapshot(3)
 
 
 def test_actions_are_told_behind_another_prompt(forest: Forest) -> None:
@@ -190,7 +190,7 @@ def test_actions_are_told_behind_another_prompt(forest: Forest) -> None:
     acted(forest, shown, [3, 4], reward=0.5, observation=[5], state="room")
     acted(forest, shown, [6], reward=1.0)
     forest.finish(shown, reward=1.5)
-    told = forest.under(shown, np.array([8]))
+    told = forest.with_prompt(shown, np.array([8]))
     assert forest.tokens(told).tolist() == [8, 3, 4, 5, 6]
     forest.finish(told, reward=1.5)
     batch = forest.freeze()

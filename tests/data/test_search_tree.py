@@ -48,8 +48,8 @@ def test_a_fork_that_cuts_an_action_takes_a_turn_of_its_own(forest: Forest) -> N
     # The trunk: -0.5 - 1. The branch shares the first token: -0.5 - 0.25. Both begin in the hall.
     assert tree.parent.tolist() == [-1, -1]
     np.testing.assert_allclose(tree.logprob, [-1.5, -0.75])
-    assert tree.before[0] == tree.before[1]
-    assert tree.after[0] != tree.after[1]
+    assert tree.state[0] == tree.state[1]
+    assert tree.next_state[0] != tree.next_state[1]
     assert [tree.path(row) for row in (0, 1)] == [[0], [1]]
     inside = forest.fork(branch)
     acted(forest, inside, [-0.5], None, over=True)
@@ -141,7 +141,7 @@ def facts_of(tree: SearchTree) -> list[tuple[object, ...]]:
     taken = list(zip(tree.trajectory.tolist(), tree.step.tolist(), strict=True))
     parents = [taken[parent] if parent >= 0 else None for parent in tree.parent.tolist()]
     status, distance = tree.status, tree.distance.tolist()
-    states = [(status[state], distance[state]) for state in tree.after.tolist()]
+    states = [(status[state], distance[state]) for state in tree.next_state.tolist()]
     columns = zip(taken, parents, tree.logprob.tolist(), tree.visits.tolist(), tree.best.tolist(), states, strict=True)
     return sorted([tuple(map(repr, row)) for row in columns])
 

@@ -301,7 +301,9 @@ def test_older_trajectories_are_drawn_again_and_stored_once(tmp_path: Path) -> N
         nodes = len(store.nodes)
         fresh = grow(1, iteration=1)[0]
         batch = Batch.concat([fresh, store.trajectory_batch(old)])
-        batch = batch.draw(old, source="replay", probability=[0.1, 0.2, 0.3], old_logprob="recomputed", reason="old")
+        batch = batch.with_draws(
+            old, source="replay", probability=[0.1, 0.2, 0.3], old_logprob="recomputed", reason="old"
+        )
         batch = store.rebase(batch)
         store.append(batch, iteration=1)
         store.close_iteration(batch.with_columns("draw", advantage=np.arange(float(batch.num_draws))), {})
@@ -313,7 +315,7 @@ def test_older_trajectories_are_drawn_again_and_stored_once(tmp_path: Path) -> N
         assert draws["position"].to_list() == list(range(fresh.num_draws, batch.num_draws))
         assert (draws["source"][0], draws["old_logprob"][0], draws["reason"][0]) == (1, 1, "old")
         with pytest.raises(InvalidInputError, match=r"trajectory_ids\[0\] is 99999, which the batch does not have"):
-            batch.draw([99999])
+            batch.with_draws([99999])
         with pytest.raises(NotFoundError, match="no trajectory 99999"):
             store.trajectory_batch([99999])
         assert store.verify() == []
@@ -354,7 +356,7 @@ def test_upkeep(tmp_path: Path) -> None:
         assert store.compact() >= 0
         with pytest.raises(InvalidInputError, match="only the 4 iterations that are closed can be dropped"):
             store.drop_before(5)
-        journal = pl.DataFrame(store.writes)
+        journal = pl.DataFrame(store.write_log)
         assert journal["iteration"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
         assert journal["kind"].to_list() == [0, 2] * 4
         assert [json.loads(state)["iteration"] for state in journal["state"].drop_nulls()] == [0, 1, 2, 3]

@@ -121,7 +121,7 @@ class Machine(RuleBasedStateMachine):
             batch = Batch.concat([batch, self.store.trajectory_batch(ids)])
             # They vote in the new group, so that one iteration can draw them several times.
             group = pl.DataFrame(batch.trajectories)["group_id"][-1]
-            batch = batch.draw(ids, group_ids=[group] * len(ids), source="replay")
+            batch = batch.with_draws(ids, group_ids=[group] * len(ids), source="replay")
         batch = self.store.rebase(batch)
         self.writes += 1
         assert self.store.append(batch, iteration=iteration, partial=partial) == self.writes

@@ -74,7 +74,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
             if iteration == 2:
                 del arrays["a/table"]
             store.close_iteration(batch, {"iteration": iteration}, arrays)
-        journal = store.journal(4)
+        journal = store.rollout_log(4)
         journal.append(b"0.1/segment", b"payload")
         journal.append(b"0.2/segment", b"")
         yield store
@@ -87,7 +87,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
     with arl.Store.open(tmp_path_factory.mktemp("collected") / "run") as store:
         collect = arl.Collector(world, world, recipes.GRPO, store=store)
         for _ in range(3):
-            collect.update(recipes.GRPO.credit(collect(tasks=2, group_size=4)), {"loss": 0.5})
+            collect.end_iteration(recipes.GRPO.credit(collect(tasks=2, group_size=4)), {"loss": 0.5})
         yield store
 
 
@@ -123,7 +123,7 @@ def test_facts_are_read_without_the_library(page: dict[str, Any], told: arl.Stor
 
 def test_the_journal_finds_the_computed_columns_of_an_iteration(page: dict[str, Any], store: arl.Store) -> None:
     writes = page["table"](store.path, "journal")
-    assert writes.to_pylist() == rows(store.writes)
+    assert writes.to_pylist() == rows(store.write_log)
     [close] = writes.filter(
         pa.compute.and_(pa.compute.equal(writes["iteration"], 5), pa.compute.equal(writes["kind"], 2))
     ).to_pylist()
@@ -163,7 +163,7 @@ def test_the_tokens_of_paths(page: dict[str, Any], tmp_path: Path) -> None:
 def test_live_records_are_read_up_to_where_they_were_cut_off(page: dict[str, Any], told: arl.Store) -> None:
     path = Path(told.path, "live", "4.records")
     expected = [(b"0.1/segment", b"payload"), (b"0.2/segment", b"")]
-    assert list(page["records"](path)) == expected == told.journal(4).records()
+    assert list(page["records"](path)) == expected == told.rollout_log(4).records()
     cut = path.with_name("cut")
     cut.write_bytes(path.read_bytes()[:-1])
     assert list(page["records"](cut)) == expected[:1]

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from agentrl_core.engine import Reply, Request, Sampling, Scripted, Segment, Transformers, complete
+from agentrl_core.engine import Request, Sampling, Scripted, ScriptedReply, Segment, Transformers, complete
 from agentrl_core.exceptions import InvalidInputError
 
 TOKENS = np.array([1, 2], np.int32)
@@ -59,7 +59,9 @@ def test_equal_samplings_are_one_key_however_the_stops_are_given():
 @pytest.mark.parametrize("kind", [Scripted, Transformers])
 def test_complete_works_inside_a_loop_that_runs(kind, make_model, tokenizer):
     generate = (
-        Scripted(tokenizer, lambda _: Reply([4])) if kind is Scripted else Transformers(make_model("llama"), tokenizer)
+        Scripted(tokenizer, lambda _: ScriptedReply([4]))
+        if kind is Scripted
+        else Transformers(make_model("llama"), tokenizer)
     )
     requests = [Request(TOKENS, seed, Sampling(max_tokens=3)) for seed in range(4)]
 

@@ -33,7 +33,7 @@ def test_behaviour_log_probs_are_the_models_own_at_every_version(name, world, wa
             optimizer.step()
             optimizer.zero_grad()
         generate.update_weights(policy, version=iteration + 1)
-        collect.update(batch, updates.metrics)
+        collect.end_iteration(batch, updates.metrics)
     moved = [not torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True)]
     assert all(moved)
     if name == "vllm":

@@ -9,13 +9,13 @@ import torch
 
 from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling
-from agentrl_core.engine.logprob_check import diagnose, sample_requests
+from agentrl_core.engine.logprob_check import check_logprobs, sample_requests
 
 WARM = Sampling(temperature=0.7, max_tokens=12)
 
 
 def found(generate, model, sampling=WARM, **options):
-    return diagnose(generate, model, sample_requests(generate.vocabulary_size, sampling), **options)
+    return check_logprobs(generate, model, sample_requests(generate.vocabulary_size, sampling), **options)
 
 
 class Altered(engine.Transformers):

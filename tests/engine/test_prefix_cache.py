@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling, complete
-from agentrl_core.engine.prefix_cache import KeptCache
+from agentrl_core.engine.prefix_cache import PrefixCache
 from agentrl_core.exceptions import InvalidInputError
 
 TOKENS = st.lists(st.integers(0, 2), max_size=9).map(lambda tokens: np.array(tokens, np.int32))
@@ -23,7 +23,7 @@ def layers_of(tokens):
 @settings(deadline=None)
 @given(st.lists(TOKENS, max_size=12), TOKENS, st.integers(1, 40))
 def test_the_longest_known_beginning_is_found(kept, wanted, most):
-    cache = KeptCache(most)
+    cache = PrefixCache(most)
     for tokens in kept:
         cache.keep(tokens, layers_of(tokens))
         assert len(cache) <= most
@@ -43,7 +43,7 @@ def test_the_longest_known_beginning_is_found(kept, wanted, most):
 
 
 def test_what_was_used_longest_ago_goes_first():
-    cache = KeptCache(6)
+    cache = PrefixCache(6)
     for first in range(3):
         cache.keep(np.full(2, first, np.int32), layers_of(np.full(2, first, np.int32)))
     assert cache.find(np.zeros(2, np.int32))[1] == 2
@@ -60,7 +60,10 @@ def test_what_was_used_longest_ago_goes_first():
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_turns_and_forks_compute_only_what_is_new(family, make_model, tokenizer, own_words):
     model = make_model(family)
-    generate, fresh = engine.Transformers(model, tokenizer), engine.Transformers(model, tokenizer, kept_tokens=0)
+    generate, fresh = (
+        engine.Transformers(model, tokenizer),
+        engine.Transformers(model, tokenizer, prefix_cache_tokens=0),
+    )
     sampling = Sampling(temperature=0.7, max_tokens=12)
     random = np.random.default_rng(0)
     prompts = [random.integers(0, generate.vocabulary_size, count, dtype=np.int32) for count in (1, 7, 30)]
@@ -174,4 +177,4 @@ def test_a_copy_changes_only_when_it_is_told(make_model, tokenizer, own_words):
 
 def test_wrong_calls(make_model, tokenizer):
     with pytest.raises(InvalidInputError, match="kept_tokens is -1"):
-        engine.Transformers(make_model("llama"), tokenizer, kept_tokens=-1)
+        engine.Transformers(make_model("llama"), tokenizer, prefix_cache_tokens=-1)

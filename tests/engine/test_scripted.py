@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from agentrl_core.engine import Reply, Request, Sampling, Scripted, complete
+from agentrl_core.engine import Request, Sampling, Scripted, ScriptedReply, complete
 from agentrl_core.exceptions import InvalidInputError
 
 
@@ -25,7 +25,9 @@ def test_a_list_is_used_up_in_order(tokenizer):
 
 
 def test_a_function_sees_the_tokens(tokenizer):
-    says = Scripted(tokenizer, lambda tokens: Reply([int(tokens[-1]), 9], logprobs=[-0.5, -1.5], entropies=[0.25, 2.0]))
+    says = Scripted(
+        tokenizer, lambda tokens: ScriptedReply([int(tokens[-1]), 9], logprobs=[-0.5, -1.5], entropies=[0.25, 2.0])
+    )
     says.update_weights(None, version=4)
     [segment] = complete(says, requests([3, 8]))
     assert segment.tokens.tolist() == [8, 9]
@@ -35,7 +37,7 @@ def test_a_function_sees_the_tokens(tokenizer):
 
 
 def test_replies_are_cut_as_a_real_engine_would(tokenizer):
-    reply = Reply([5, 6, 7, 8], logprobs=[-1.0, -2.0, -3.0, -4.0])
+    reply = ScriptedReply([5, 6, 7, 8], logprobs=[-1.0, -2.0, -3.0, -4.0])
     [stopped] = complete(Scripted(tokenizer, [reply]), requests([1], sampling=Sampling(stop_token_ids=(6, 8))))
     assert (stopped.tokens.tolist(), stopped.finish_reason) == ([5, 6], "stop")
     assert stopped.logprobs.tolist() == [-1.0, -2.0]
@@ -44,7 +46,7 @@ def test_replies_are_cut_as_a_real_engine_would(tokenizer):
 
 
 def test_a_function_of_the_request_sees_all_of_it(tokenizer):
-    says = Scripted(tokenizer, lambda request: Reply([request.seed + 1, request.sampling.max_tokens]))
+    says = Scripted(tokenizer, lambda request: ScriptedReply([request.seed + 1, request.sampling.max_tokens]))
     segments = complete(says, requests([3, 8], [4], sampling=Sampling(max_tokens=5)))
     assert [segment.tokens.tolist() for segment in segments] == [[1, 5], [2, 5]]
 
@@ -67,7 +69,7 @@ def test_delays_make_any_order_of_completion(tokenizer):
 
 @pytest.mark.parametrize("how", ["abort", "update_weights", "close"])
 def test_a_delayed_reply_is_ended_by_an_abort_new_weights_and_the_close(tokenizer, how):
-    says = Scripted(tokenizer, lambda _: Reply([4]), delay=1000.0)
+    says = Scripted(tokenizer, lambda _: ScriptedReply([4]), delay=1000.0)
     first, second = requests([1], [1], sampling=Sampling(top=2))
 
     async def end():
@@ -93,7 +95,7 @@ def test_a_delayed_reply_is_ended_by_an_abort_new_weights_and_the_close(tokenize
 
 
 def test_a_waiter_that_is_cancelled_is_cancelled(tokenizer):
-    says = Scripted(tokenizer, lambda _: Reply([4]), delay=1000.0)
+    says = Scripted(tokenizer, lambda _: ScriptedReply([4]), delay=1000.0)
 
     async def cancel():
         task = asyncio.create_task(says.generate(*requests([1])))
@@ -110,6 +112,6 @@ def test_wrong_scripts(tokenizer):
     with pytest.raises(InvalidInputError, match="give a list"):
         Scripted(tokenizer, "<answer>1</answer>")
     with pytest.raises(InvalidInputError, match="no tokens"):
-        complete(Scripted(tokenizer, [Reply([])]), requests([1]))
+        complete(Scripted(tokenizer, [ScriptedReply([])]), requests([1]))
     with pytest.raises(InvalidInputError, match="2 tokens has 1 logprobs"):
-        complete(Scripted(tokenizer, [Reply([1, 2], logprobs=[0.0])]), requests([1]))
+        complete(Scripted(tokenizer, [ScriptedReply([1, 2], logprobs=[0.0])]), requests([1]))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_core.engine import EntropyTemperature, Sampling
-from agentrl_core.engine.token_sampling import draw
+from agentrl_core.engine.token_sampling import sample_tokens
 from agentrl_core.exceptions import InvalidInputError
 
 
@@ -62,7 +62,7 @@ samplings = st.builds(
     uniform=st.floats(0, 1, exclude_max=True),
 )
 def test_a_draw_is_the_inverse_of_the_cumulative_distribution(logits, sampling, uniform):
-    drawn = draw(torch.tensor([logits]), torch.tensor([uniform], dtype=torch.float64), sampling)
+    drawn = sample_tokens(torch.tensor([logits]), torch.tensor([uniform], dtype=torch.float64), sampling)
     p = naive(logits, sampling)
     token = int(drawn.token)
     assert p[token] > 0
@@ -80,13 +80,13 @@ def test_the_temperature_of_a_row_follows_its_entropy():
     rule = EntropyTemperature(zero=-1.366513, above=2.0, below=4.0, change=0.1)
     logits = torch.tensor([[0.0, 0.0], [0.0, 50.0], [0.0, 2.0]], dtype=torch.float64)
     sampling = Sampling(temperature=2.0, by_entropy=rule, top=2)
-    drawn = draw(logits, torch.zeros(3, dtype=torch.float64), sampling)
+    drawn = sample_tokens(logits, torch.zeros(3, dtype=torch.float64), sampling)
     assert drawn.token.tolist() == [0, 0, 0]
     wanted = [-np.log(2), -50 / 1.8, -np.log1p(np.exp(2 / 2.0825577))]
     np.testing.assert_allclose(drawn.logprob, wanted, atol=1e-6)
     np.testing.assert_allclose(drawn.entropy, [np.log(2), 0.0, 0.582203], atol=1e-6)
     np.testing.assert_allclose(drawn.top[1][2].exp().sum(), 1.0)
-    plain = draw(logits, torch.zeros(3, dtype=torch.float64), Sampling(temperature=2.0))
+    plain = sample_tokens(logits, torch.zeros(3, dtype=torch.float64), Sampling(temperature=2.0))
     np.testing.assert_allclose(plain.logprob, [-np.log(2), -25.0, -np.log1p(np.e)], atol=1e-6)
 
 
@@ -116,7 +116,7 @@ def test_frequencies_are_probabilities():
     count = 40_000
     uniform = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     sampling = Sampling(temperature=1.5, top_k=3)
-    drawn = draw(logits.expand(count, -1), uniform, sampling)
+    drawn = sample_tokens(logits.expand(count, -1), uniform, sampling)
     found = torch.bincount(drawn.token, minlength=5) / count
     np.testing.assert_allclose(found, naive(logits.numpy(), sampling), atol=1e-4)
 
@@ -124,7 +124,7 @@ def test_frequencies_are_probabilities():
 @pytest.mark.parametrize("uniform", [0.0, float(np.nextafter(1, 0))])
 def test_tokens_without_probability_are_never_drawn(uniform):
     logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf], [-200.0, -torch.inf, 0.0, -200.0]])
-    drawn = draw(logits, torch.full((2,), uniform, dtype=torch.float64), Sampling())
+    drawn = sample_tokens(logits, torch.full((2,), uniform, dtype=torch.float64), Sampling())
     assert torch.isfinite(drawn.logprob).all()
     assert torch.isfinite(drawn.entropy).all()
     assert drawn.token.tolist() == ([1, 2] if uniform == 0 else [2, 2])
@@ -132,22 +132,22 @@ def test_tokens_without_probability_are_never_drawn(uniform):
 
 def test_float64_stays_float64_and_bfloat16_becomes_float32():
     uniform = torch.tensor([0.5], dtype=torch.float64)
-    assert draw(torch.zeros(1, 3, dtype=torch.float64), uniform, Sampling()).logprob.dtype == torch.float64
-    assert draw(torch.zeros(1, 3, dtype=torch.bfloat16), uniform, Sampling()).logprob.dtype == torch.float32
+    assert sample_tokens(torch.zeros(1, 3, dtype=torch.float64), uniform, Sampling()).logprob.dtype == torch.float64
+    assert sample_tokens(torch.zeros(1, 3, dtype=torch.bfloat16), uniform, Sampling()).logprob.dtype == torch.float32
 
 
 def test_the_likeliest_tokens_are_those_of_the_distribution_sampled_from():
     logits = torch.tensor([[0.0, 1.0, -1.0, 3.0], [2.0, 0.5, 2.5, -3.0]])
     uniform = torch.full((2,), 0.5, dtype=torch.float64)
     sampling = Sampling(temperature=0.5, top_k=2, top=3)
-    tokens, logprobs = draw(logits, uniform, sampling).top
+    tokens, logprobs = sample_tokens(logits, uniform, sampling).top
     for row in range(2):
         p = naive(logits[row].numpy(), sampling)
         order = np.argsort(-p, kind="stable")[:2]
         assert tokens[row, :2].tolist() == order.tolist()
         np.testing.assert_allclose(logprobs[row, :2], np.log(p[order]), atol=1e-6)
         assert logprobs[row, 2] == -torch.inf
-    greedy = draw(logits, uniform, Sampling(temperature=0.0, top=2))
+    greedy = sample_tokens(logits, uniform, Sampling(temperature=0.0, top=2))
     assert (greedy.token.tolist(), greedy.logprob.tolist()) == ([3, 2], [0.0, 0.0])
     torch.testing.assert_close(greedy.top[1], torch.log_softmax(logits, -1).topk(2).values)
-    assert draw(logits, uniform, Sampling()).top is None
+    assert sample_tokens(logits, uniform, Sampling()).top is None

@@ -9,7 +9,7 @@ from gate import Gate
 
 from agentrl_core import engine
 from agentrl_core.engine import EntropyTemperature, Request, Sampling, complete
-from agentrl_core.engine.logprob_check import diagnose, sample_requests
+from agentrl_core.engine.logprob_check import check_logprobs, sample_requests
 from agentrl_core.exceptions import InvalidInputError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -217,20 +217,20 @@ def test_the_doctor_tells_the_mode_the_version_and_the_weights(generate, make_mo
     sampling = Sampling(temperature=0.7, top_k=9, max_tokens=8)
     requests = sample_requests(generate.vocabulary_size, sampling)
     version = generate.policy_version
-    finding = diagnose(generate, policy, requests, version=version)
+    finding = check_logprobs(generate, policy, requests, version=version)
     assert finding.cause == "none"
     assert finding.cached_tokens > 0
-    assert diagnose(generate, policy, requests, version=version + 1).cause == "version"
-    assert diagnose(generate, make_model("qwen3", tie_word_embeddings=True, seed=1), requests).cause == "weights"
+    assert check_logprobs(generate, policy, requests, version=version + 1).cause == "version"
+    assert check_logprobs(generate, make_model("qwen3", tie_word_embeddings=True, seed=1), requests).cause == "weights"
     # What VllmServer and Vllm refuse beforehand: vLLM's own default.
     assert generate._llm.collective_rpc(_report, args=("raw_logprobs",)) == ["processed_logprobs"]
     try:
-        raw = diagnose(generate, policy, requests, version=version)
+        raw = check_logprobs(generate, policy, requests, version=version)
     finally:
         generate._llm.collective_rpc(_report, args=("processed_logprobs",))
     assert raw.cause == "mode"
     assert raw.largest > 0.1
-    assert diagnose(generate, policy, requests, version=version).cause == "none"
+    assert check_logprobs(generate, policy, requests, version=version).cause == "none"
 
 
 def _report(worker, mode):

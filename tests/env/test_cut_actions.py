@@ -16,8 +16,8 @@ import agentrl_core as arl
 from agentrl_core import env, recipes
 from agentrl_core.data.codes import CODES
 from agentrl_core.engine import Request, Sampling
-from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT, Action, Outcome, Task
-from agentrl_core.rollout import Group, Play, Rollout
+from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT, Action, StepResult, Task
+from agentrl_core.rollout import Group, SelfPlay, Rollout
 
 CUT = Sampling(max_tokens=2)
 WHOLE = Sampling(max_tokens=16)
@@ -40,13 +40,13 @@ class Watching(SmallWorld):
         self.seen: list[Any] = []
         self.runs = runs
 
-        def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+        def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
             del task, seed
             self.seen.append(getattr(actions[-1], "finish_reason", None))
             flags = FORMAT_ERROR | TOOL_ERROR
             if len(actions) < 2:
-                return Outcome("go on", flags=flags)
-            return Outcome(reward=1.0, terminated=True, flags=flags)
+                return StepResult("go on", flags=flags)
+            return StepResult(reward=1.0, terminated=True, flags=flags)
 
         super().__init__(answer)
 
@@ -99,17 +99,17 @@ def test_agents_of_one_episode_get_reasons_too() -> None:
         def turn_of(self) -> tuple[str, ...]:
             return () if self.over else ("a", "b")
 
-        def step(self, actions: Mapping[str, str]) -> dict[str, Outcome]:
+        def step(self, actions: Mapping[str, str]) -> dict[str, StepResult]:
             self.over = True
             seen.extend(action.finish_reason for action in actions.values())  # type: ignore[attr-defined]
-            return {name: Outcome(reward=1.0, terminated=True, flags=FORMAT_ERROR) for name in actions}
+            return {name: StepResult(reward=1.0, terminated=True, flags=FORMAT_ERROR) for name in actions}
 
         def state_key(self) -> bytes:
             return b""
 
     world = Watching()
     world.reset = lambda task, seed: Both()  # type: ignore[method-assign]  # noqa: ARG005
-    batch = arl.Collector(world, world, recipes.GRPO.replace(rollout=Play(agents="a,b")), sampling=CUT, task_pool=1)(
+    batch = arl.Collector(world, world, recipes.GRPO.replace(rollout=SelfPlay(agents="a,b")), sampling=CUT, task_pool=1)(
         tasks=1, group_size=1
     )
     assert seen == ["length", "length"]

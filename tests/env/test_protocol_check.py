@@ -13,7 +13,7 @@ import pytest
 from referee_game import GameWorld
 
 from agentrl_core import env
-from agentrl_core.env import Fact, Outcome, Task
+from agentrl_core.env import ExtraColumn, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 
 
@@ -33,7 +33,7 @@ class Episode:
     def outcome(self, action):
         number = len(self.actions)
         over = number == 3
-        return Outcome(
+        return StepResult(
             None if over else f"{number}: {action}",
             reward=float(number),
             terminated=over,
@@ -51,7 +51,7 @@ class Episode:
 class World:
     """Breaks nothing."""
 
-    facts: ClassVar = {"count": Fact("step"), "last": Fact("trajectory", "key")}
+    facts: ClassVar = {"count": ExtraColumn("step"), "last": ExtraColumn("trajectory", "key")}
     runs = "inline"
     episode = Episode
 
@@ -143,7 +143,7 @@ def test_hints_say_what_was_not_looked_at():
 
         class episode(Episode):  # noqa: N801 -- see above
             def outcome(self, _action):
-                return Outcome(f"{len(self.actions)}", facts={"count": 1.0})
+                return StepResult(f"{len(self.actions)}", facts={"count": 1.0})
 
     hints = "\n".join(env.check(Endless()).hints)
     for part in ("tasks(split='held_out') raises ValueError: only training", "'last' was not said", "no episode ended"):
@@ -165,7 +165,7 @@ def outcomes(**fields):
 
     def outcome(self, action):
         made = Episode.outcome(self, action)
-        return Outcome(**{**vars(made), **fields})
+        return StepResult(**{**vars(made), **fields})
 
     return broken(episode_outcome=outcome)
 
@@ -191,7 +191,7 @@ class SharedReset(World):
         def outcome(self, _action):
             self.world.count += 1
             over = len(self.actions) == 3
-            return Outcome(f"{self.world.count}", terminated=over, facts={"count": 1.0, "last": "x"})
+            return StepResult(f"{self.world.count}", terminated=over, facts={"count": 1.0, "last": "x"})
 
 
 class InThreads(World):
@@ -267,7 +267,7 @@ BROKEN = {
     "runs is 'gpu'; give one of": broken(runs="gpu"),
     "replayable is 1; give True or False": broken(replayable=1),
     "facts is a list; give a mapping": broken(facts=["count"]),
-    "fact 'my count' has a name that is no identifier": broken(facts={**World.facts, "my count": Fact("step")}),
+    "fact 'my count' has a name that is no identifier": broken(facts={**World.facts, "my count": ExtraColumn("step")}),
     "fact 'count' is 'step'; give Fact": broken(facts={**World.facts, "count": "step"}),
     # tasks
     r"tasks\(3\) gives \(.*; give a list of Task": broken(tasks=tasks_of(lambda tasks, _: tuple(tasks))),
@@ -312,7 +312,7 @@ BROKEN = {
     "fact 'more' is said and not declared": outcomes(facts={"more": 1.0}),
     "fact 'count' is 'one' and declared a number": outcomes(facts={"count": "one"}),
     "fact 'last' is 1.0 and declared a key": outcomes(facts={"last": 1.0}),
-    "fact 'never' is declared and no outcome says it": broken(facts={**World.facts, "never": Fact("step")}),
+    "fact 'never' is declared and no outcome says it": broken(facts={**World.facts, "never": ExtraColumn("step")}),
     # state keys
     r"state_key\(\) gives str; give bytes": broken(episode_state_key=lambda self: "state"),
     r"state_key\(\) is b'state' in every state though observations differ": broken(
@@ -326,17 +326,17 @@ BROKEN = {
         )[0]
     ),
     "played a second time, has another observation at step 0": broken(
-        episode_outcome=lambda self, action: Outcome(
+        episode_outcome=lambda self, action: StepResult(
             f"{next(counter)}", terminated=len(self.actions) == 3, facts={"count": 1.0, "last": ""}
         )
     ),
     "played a second time, has another reward at step 0": broken(
-        episode_outcome=lambda self, action: Outcome(
+        episode_outcome=lambda self, action: StepResult(
             "x", next(counter), terminated=len(self.actions) == 3, facts={"count": 1.0, "last": ""}
         )
     ),
     "played a second time, has another facts at step 0": broken(
-        episode_outcome=lambda self, action: Outcome(
+        episode_outcome=lambda self, action: StepResult(
             "x", terminated=len(self.actions) == 3, facts={"count": float(next(counter)), "last": ""}
         )
     ),
@@ -400,7 +400,7 @@ def test_an_episode_may_have_nothing_more_than_the_protocol():
             keys = iter([b"0", b"1"])
             return SimpleNamespace(
                 observation=task.question,
-                step=lambda action: Outcome(reward=float(len(action)), terminated=True),
+                step=lambda action: StepResult(reward=float(len(action)), terminated=True),
                 state_key=lambda: next(keys),
             )
 

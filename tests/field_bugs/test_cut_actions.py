@@ -6,7 +6,7 @@ from episode_world import EpisodeWorld, small_tokenizer
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes
-from agentrl_core.env import FORMAT_ERROR, Outcome
+from agentrl_core.env import FORMAT_ERROR, StepResult
 
 ANSWER = "the answer is 12."
 
@@ -20,9 +20,9 @@ class Episode:
     def step(self, action):
         self.turns += 1
         if action.endswith("."):
-            return Outcome(reward=1.0, terminated=True, success=True)
+            return StepResult(reward=1.0, terminated=True, success=True)
         over = self.turns == 3
-        return Outcome(
+        return StepResult(
             None if over else "?", reward=-1.0, truncated=over, flags=FORMAT_ERROR, success=False if over else None
         )
 

@@ -6,7 +6,7 @@ from warning_recorder import recorded_warnings
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes
-from agentrl_core.env import Outcome
+from agentrl_core.env import StepResult
 from agentrl_core.exceptions import AgentRLError
 
 
@@ -16,7 +16,7 @@ class Episode:
 
     def step(self, action):
         del action
-        return Outcome(reward=1.0, terminated=True, success=True)
+        return StepResult(reward=1.0, terminated=True, success=True)
 
     def state_key(self):
         return b""

@@ -26,7 +26,7 @@ def trained(write: Any) -> None:
     collect.on_iteration(write)
     for loss in LOSSES:
         batch = recipes.GRPO.credit(collect(tasks=2, group_size=3))
-        collect.update(batch, {"update": {"loss": loss}, "note": "no number"})
+        collect.end_iteration(batch, {"update": {"loss": loss}, "note": "no number"})
     write.close()
 
 

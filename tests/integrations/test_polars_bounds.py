@@ -17,7 +17,7 @@ from stores import trained
 
 from agentrl_core import Store
 from agentrl_core.integrations.polars import _stored, scan
-from agentrl_core.integrations.polars._bounds import Texts, teller
+from agentrl_core.integrations.polars._bounds import ColumnTexts, teller
 
 ITERATIONS = 24
 
@@ -80,7 +80,9 @@ def test_what_is_told_of_texts_is_so_of_the_rows_that_have_them(blocks: list[lis
     texts = sorted({text for block in blocks for text in block})
     pairs = [(place, texts.index(text)) for place, block in enumerate(blocks) for text in sorted(set(block))]
     block, text = np.array(pairs, np.int64).T
-    can, every = (np.broadcast_to(one, len(blocks)) for one in teller(wanted)({"task": Texts(texts, block, text)}))
+    can, every = (
+        np.broadcast_to(one, len(blocks)) for one in teller(wanted)({"task": ColumnTexts(texts, block, text)})
+    )
     of_other = "other" in wanted.meta.root_names()
     for place, rows_of_block in enumerate(blocks):
         frame = pl.DataFrame({"task": rows_of_block}).with_columns(other=0)
@@ -149,7 +151,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Reads:
     found: Reads = []
     read = _stored._Table.read
 
-    def counting(self: _stored._Table, rows: _stored._Rows, wanted: pl.Schema) -> pl.DataFrame:
+    def counting(self: _stored._Table, rows: _stored._RowRanges, wanted: pl.Schema) -> pl.DataFrame:
         found.append((self.name, int((rows.ends - rows.firsts).sum()), list(wanted)))
         return read(self, rows, wanted)
 

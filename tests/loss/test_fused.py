@@ -17,7 +17,7 @@ from agentrl_core import loss
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model import lm_head as head_module
 
-ANSWERED = {name: policy for name, policy in LOSSES.items() if not policy.answers}
+ANSWERED = {name: policy for name, policy in LOSSES.items() if not policy.outputs}
 BOTH = pytest.mark.parametrize("policy", [EVERYTHING, SEQUENCES], ids=["one pass", "two passes"])
 
 
@@ -340,14 +340,14 @@ def test_the_same_bits_each_time_and_beside_any_rows(policy: loss.Loss) -> None:
 def test_logits_fit_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight = torch.randn(1, 8).requires_grad_(), torch.randn(1000, 8).requires_grad_()
     made: list[tuple[int, int]] = []
-    original = head_module.Head.logits
+    original = head_module.LMHead.logits
 
-    def record(head: head_module.Head, states: Tensor) -> Tensor:
+    def record(head: head_module.LMHead, states: Tensor) -> Tensor:
         logits = original(head, states)
         made.append((logits.untyped_storage().nbytes(), len(logits)))
         return logits
 
-    monkeypatch.setattr(head_module.Head, "logits", record)
+    monkeypatch.setattr(head_module.LMHead, "logits", record)
     count = 3000
     pairs = {"target": torch.zeros(count, dtype=torch.int64), "source_row": torch.zeros(count, dtype=torch.int64)}
     for workspace, largest in ((1, 256 * 4000), (3_000_000, 3_000_000), (2**30, 2**30)):

@@ -100,13 +100,13 @@ def test_options_out_of_range(make: Callable[[], object], message: str) -> None:
 def test_streams_units_and_flags_follow_the_parts() -> None:
     plain = loss.Policy()
     assert plain.streams == ("advantage_positive", "advantage_negative", "weight_kl", "old_logprob")
-    assert (plain.unit, plain.foldable, plain.separable, plain.answers) == ("token", True, True, ())
+    assert (plain.unit, plain.foldable, plain.separable, plain.outputs) == ("token", True, True, ())
     assert loss.Policy(ratio=loss.Ratio("step")).unit == "step"
     assert loss.Policy(ratio=loss.Ratio("step"), mask=loss.TopTokens(scope="sequence")).unit == "trajectory"
     assert loss.Policy(kl=loss.KL(0.1, only=loss.TopTokens())).foldable is False
     assert loss.Policy(clip=BalancedClip()).foldable is True
     assert loss.Policy(clip=BalancedClip()).separable is False
-    assert loss.Policy(kl=loss.KL(0.1, "full")).answers == ("full_kl",)
+    assert loss.Policy(kl=loss.KL(0.1, "full")).outputs == ("full_kl",)
     proximal = loss.Policy(clip=loss.Clip(center="proximal"))
     assert proximal.needs == (token("proximal_logprob"), token("advantage"), token("behaviour_logprob"))
     between = loss.Policy(clip=loss.Clip(center="interpolated"))

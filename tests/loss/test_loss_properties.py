@@ -107,7 +107,7 @@ def test_table_and_pickle(name: str) -> None:
 def test_it_reads_what_it_declares(name: str) -> None:
     policy, case = LOSSES[name], case_of(name)
     case.streams = {stream: case.streams[stream] for stream in policy.streams}
-    case.answers = SimpleNamespace(**{answer: getattr(case.answers, answer) for answer in policy.answers})
+    case.answers = SimpleNamespace(**{answer: getattr(case.answers, answer) for answer in policy.outputs})
     policy.evaluate(case.tokens())
     for stream in policy.streams:
         fewer = Case(case.logprob, case.entropy, case.advantage, case.weight, dict(case.streams), case.answers)
@@ -240,7 +240,7 @@ def test_what_is_not_foldable_does_not_fold(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, policy in LOSSES.items() if not DETACHED.search(repr(policy))])
 def test_gradients_are_those_of_the_value(name: str) -> None:
     policy, case = LOSSES[name], case_of(name)
-    answers = {answer: getattr(case.answers, answer).requires_grad_() for answer in policy.answers}
+    answers = {answer: getattr(case.answers, answer).requires_grad_() for answer in policy.outputs}
 
     def value(logprob: Tensor, entropy: Tensor, *given: Tensor) -> Tensor:
         return policy.evaluate(case.tokens(logprob, entropy, **dict(zip(answers, given, strict=True))))[0]

@@ -127,7 +127,7 @@ def test_covariance_fixture() -> None:
         "old_logprob": logprob - 0.3,
     }
     gate = loss.TopTokens("covariance", 0.25, kind="floor")
-    assert gate(loss.Tokens(logprob, None, streams), logprob, loss.Bounds())[0].tolist() == [1, 0, 0, 0]
+    assert gate(loss.Tokens(logprob, None, streams), logprob, loss.ClipBounds())[0].tolist() == [1, 0, 0, 0]
     penalty = loss.KL(1.0, "abs", only=gate).divergence(loss.Tokens(logprob, None, streams), "old_logprob")
     assert penalty.tolist() == pytest.approx([0.3, 0, 0, 0])
 

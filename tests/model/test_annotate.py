@@ -15,7 +15,7 @@ from agentrl_core.component import Where
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.loss import Train, Value
 from agentrl_core.model.pack import Pack, PackOutput
-from agentrl_core.model.probe import Probe, Questions
+from agentrl_core.model.probe import Probe, ProbePacks
 
 
 def likelihood(model: nn.Module, context: list[int], probe: list[int], start: int) -> torch.Tensor:
@@ -52,7 +52,7 @@ def test_probes_are_asked_before_every_step_and_at_the_end(seed: int, reduce: st
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
         several += len(expected) > 2
     assert several > 3
-    packs = list(Questions(batch, probe).packs(max_tokens))
+    packs = list(ProbePacks(batch, probe).packs(max_tokens))
     assert (len(packs) > 1) == (max_tokens == 75)
     assert all(len(tree.input_ids) <= max_tokens for tree, _ in packs)
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -61,7 +61,7 @@ def test_probes_are_asked_before_every_step_and_at_the_end(seed: int, reduce: st
 def test_a_context_is_run_once_for_all_its_probes() -> None:
     batch = grow(0)
     probe = Probe([[1, 2, 3]] * batch.num_draws)
-    ((tree, _),) = Questions(batch, probe).packs(10_000)
+    ((tree, _),) = ProbePacks(batch, probe).packs(10_000)
     contexts_and_probes = {
         (*context, 1, 2)[:length]
         for asked in contexts(batch)
@@ -77,7 +77,7 @@ def test_information_gain_of_a_probe() -> None:
     batch, model = grow(0), tiny_model("llama")
     rows, starts = probe_rows(batch)
     probed = annotate(batch, "answer_logprob", model, probe=Probe(rows, start=starts))
-    recipe = recipes.GRPO.replace(reward=(reward.Outcome(), reward.InformationGain()))
+    recipe = recipes.GRPO.replace(reward=(reward.OutcomeScore(), reward.InformationGain()))
     recipe.check()
     for known in (batch, batch.with_columns("step", answer_logprob=probed.column("answer_logprob", "step"))):
         with pytest.raises(RecipeError, match=r"batch = arl\.annotate\(batch, 'answer_logprob', policy, probe=probe\)"):

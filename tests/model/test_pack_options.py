@@ -156,10 +156,10 @@ def test_where_tokens_come_from() -> None:
         for step in range(of_steps[draw], of_steps[draw + 1])
         for token in range(of_tokens[step], of_tokens[step + 1])
     ]
-    found = batch.locate(np.arange(len(expected)))
+    found = batch.locate_tokens(np.arange(len(expected)))
     assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
     with pytest.raises(InvalidInputError, match=rf"tokens\[1\] is {len(expected)}, but the batch has {len(expected)}"):
-        batch.locate([0, len(expected)])
+        batch.locate_tokens([0, len(expected)])
 
 
 def test_one_rank_has_a_long_tree_in_pieces() -> None:

@@ -204,4 +204,4 @@ def test_a_recipe_says_that_spans_are_missing() -> None:
         RecipeError, match=r"needs column 'thought' at level token; .*arl.annotate\(batch, 'thought', sp"
     ):
         recipes.FUN_RL.credit(batch)
-    assert ("token", "thought") in [tuple(column) for column in recipes.FUN_RL.answers]
+    assert ("token", "thought") in [tuple(column) for column in recipes.FUN_RL.model_columns]

@@ -42,7 +42,7 @@ def test_a_row_sees_its_own_path_and_every_token_is_trained_once(seed: int, room
     packs = batch.plan(draws, longest + room, layout="tree", unit_of=unit_of)
     trained, units = [], defaultdict(set)
     targets = batch.column("token", "token")
-    of_draw, _, _ = batch.locate(np.arange(len(targets)))
+    of_draw, _, _ = batch.locate_tokens(np.arange(len(targets)))
     for number, pack in enumerate(packs):
         assert len(pack.input_ids) <= longest + room
         assert pack.cu_seqlens.tolist() == [

@@ -103,7 +103,7 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: group.normalise([1.0], [0], ddof=-1), "ddof is -1; give a whole number from 0 to 4294967295"),
         (lambda: group.normalise([1.0], [0], votes_at_least=-1), "votes_at_least is -1; give a whole number from 0"),
         (lambda: group.statistics([1.0], [0], ddof=2**70), "ddof is 1180591620717411303424; give a whole number"),
-        (lambda: group.Partial.of([1.0], [0], -1), "groups is -1; give a whole number"),
+        (lambda: group.PartialStatistics.of([1.0], [0], -1), "groups is -1; give a whole number"),
         (lambda: returns.n_step([1.0], [1.0], [0], gamma=1.0, steps=-1), "steps is -1; give a whole number"),
         (lambda: advantage.gigpo([1.0], [0], [0], [0], [0], [1.0], ddof=-1), "ddof is -1; give a whole number"),
         (lambda: filters.group_band([1.0], [0], members_at_least=-1), "members_at_least is -1; give a whole number"),
@@ -121,7 +121,10 @@ def test_masked_numbers_are_missing() -> None:
             "hashes is 70368744177664, for",
         ),
         (lambda: reward.win_rates([0], [1], [1.0], HUGE), "count is 1099511627776, for which there is not enough"),
-        (lambda: group.Partial.of([1.0], [0], HUGE), "groups is 1099511627776, for which there is not enough memory"),
+        (
+            lambda: group.PartialStatistics.of([1.0], [0], HUGE),
+            "groups is 1099511627776, for which there is not enough memory",
+        ),
         (
             lambda: weight.token_mean([HUGE, HUGE]),
             r"lengths add up to 2199023255552 tokens, which do not fit in memory",

@@ -12,12 +12,12 @@ def test_an_environment_of_thirty_lines_keeps_the_protocol(capsys):
     first, _, _ = blocks("environments")
     assert len([line for line in first.splitlines() if line.strip() and not line.startswith("print")]) <= 34
     run("environments", only=0)
-    assert capsys.readouterr().out.startswith("Report(tasks=3, steps=24, ended=3, hints=())")
+    assert capsys.readouterr().out.startswith("CheckReport(tasks=3, steps=24, ended=3, hints=())")
 
 
 def test_an_environment_of_several_agents_keeps_the_protocol(capsys):
     run("environments", only=1)
-    assert capsys.readouterr().out.startswith("Report(tasks=3, steps=6, ended=3, hints=())")
+    assert capsys.readouterr().out.startswith("CheckReport(tasks=3, steps=6, ended=3, hints=())")
 
 
 def test_the_environment_with_tools_runs(capsys):

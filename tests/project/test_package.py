@@ -100,7 +100,7 @@ batch = recipes.GRPO.credit(forest.freeze())
 (update,) = recipes.GRPO.updates(batch)
 for call in (
     lambda: update.pack(max_tokens=8),
-    lambda: update.together(print, max_tokens=8),
+    lambda: update.gradient_cached(print, max_tokens=8),
     lambda: arl.annotate(batch, "reference_logprob", print),
     lambda: torch.zeros(1),
 ):

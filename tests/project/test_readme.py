@@ -69,7 +69,7 @@ for iteration in range(collect.iteration, 2):
             update.loss(pack.run(policy), pack).backward()
         optimizer.step(); optimizer.zero_grad()
     generate.update_weights(policy, version=iteration + 1)
-    collect.update(batch, updates.metrics)
+    collect.end_iteration(batch, updates.metrics)
 """
 
 

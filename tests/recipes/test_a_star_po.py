@@ -8,15 +8,15 @@ import numpy as np
 from small_world import SmallWorld
 
 from agentrl_core import Collector
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 from agentrl_core.recipes import A_STAR_PO
 
 
-def graded(task: Task, seed: int, actions: list[str]) -> Outcome:
+def graded(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Task 0 is never solved; the others by the seed."""
     del actions
     success = task.task_id != "train 0" and seed % 2 == 0
-    return Outcome(reward=float(success), terminated=True, success=success)
+    return StepResult(reward=float(success), terminated=True, success=success)
 
 
 def test_advantages_are_against_the_optimal_value() -> None:
@@ -24,7 +24,7 @@ def test_advantages_are_against_the_optimal_value() -> None:
     collect = Collector(world, world, A_STAR_PO, seed=2, task_pool=6)
     first = A_STAR_PO.credit(collect(tasks=1, group_size=1))
     assert first.column("task_value_star", "draw").tolist() == [0.0]
-    collect.update(first, {})
+    collect.end_iteration(first, {})
     table = first.trajectories
     surveyed: dict[str, list[float]] = {}
     drawn = set(first.column("trajectory_id", "draw").tolist())

@@ -12,7 +12,7 @@ import pytest
 from rollouts import plain, ragged, small
 
 from agentrl_core import Batch
-from agentrl_core.component import Closed, StatefulComponent
+from agentrl_core.component import IterationRecord, StatefulComponent
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipes.ares import ExplorationEffort
 
@@ -30,7 +30,7 @@ def run(component: StatefulComponent, batches: Sequence[Batch]) -> tuple[list[Ba
     states, closed = [component.initial_state()], []
     for batch in batches:
         closed.append(component.add_columns(states[-1], batch))
-        states.append(json.loads(json.dumps(component.next(states[-1], Closed.of(closed[-1])))))
+        states.append(json.loads(json.dumps(component.next(states[-1], IterationRecord.of(closed[-1])))))
     return closed, states[1:]
 
 

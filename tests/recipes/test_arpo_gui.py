@@ -14,8 +14,8 @@ from small_world import SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import Collector, Store, replay
-from agentrl_core.component import Closed
-from agentrl_core.env import Outcome, Task
+from agentrl_core.component import IterationRecord
+from agentrl_core.env import StepResult, Task
 from agentrl_core.recipes.arpo_gui import ARPO_GUI
 from agentrl_core.replay import Inject
 from agentrl_core.select import DynamicSampling
@@ -38,7 +38,7 @@ def test_a_stored_success_takes_the_place_of_the_first_member(tmp_path: Path) ->
             state, failed, key=next(key for key in range(40) if only(inject, state, failed, key) == 1)
         )
         assert draws is not None
-        batch = scored(failed.join(store.trajectory_batch([1]), draws))
+        batch = scored(failed.with_stored_draws(store.trajectory_batch([1]), draws))
     # Scores 1, 0, 0, 0: mean 1/4, sample std 1/2.
     advantages = ARPO_GUI.advantage(batch).column("advantage", "draw")  # type: ignore[operator]
     assert advantages.tolist() == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-4)
@@ -58,10 +58,10 @@ class Forgetting(SmallWorld):
         super().__init__(self.answered)
         self.forgotten = False
 
-    def answered(self, task: Task, seed: int, actions: list[str]) -> Outcome:
+    def answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del task, actions
         won = not self.forgotten and seed % 2 == 0
-        return Outcome(reward=float(won), terminated=True, success=won)
+        return StepResult(reward=float(won), terminated=True, success=won)
 
 
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
@@ -82,7 +82,7 @@ def test_a_run_trains_stored_successes(tmp_path: Path, layout: str) -> None:
                 assert len(groups) == 8, "both groups were admitted"
                 assert [sources[groups == group].tolist() for group in range(2)] == [[1, 0, 0, 0]] * 2
                 assert np.asarray(batch.column("score", "draw"))[sources == 1].tolist() == [1.0, 1.0]
-                assert sum(reason is not None for reason in replay.explain(batch)) == 2
+                assert sum(reason is not None for reason in replay.draw_reasons(batch)) == 2
             batch = arl.annotate(batch, "recomputed_logprob", policy)
             batch = recipe.credit(batch)
             before = [parameter.detach().clone() for parameter in policy.parameters()]
@@ -95,12 +95,12 @@ def test_a_run_trains_stored_successes(tmp_path: Path, layout: str) -> None:
             after = [parameter.detach() for parameter in policy.parameters()]
             assert any(not torch.equal(new, old) for new, old in zip(after, before, strict=True))
             assert updates.metrics["ratio"] == pytest.approx(1.0, abs=1e-5), "old log-probs are those of this policy"
-            collect.update(batch, updates.metrics)
+            collect.end_iteration(batch, updates.metrics)
             world.forgotten = True
         assert store.verify() == []
         uses = store.arrays["replay[0].Inject/memory/uses"]
         assert uses.sum() == 4, "two in each of two iterations"
         draws = pl.DataFrame(store.draws)
         assert set(draws.filter(pl.col("source") == 1)["old_logprob"]) == {1}
-        state = ARPO_GUI.replay.next(ARPO_GUI.replay.initial_state(), Closed.of(store.batch(0)))  # type: ignore[union-attr]
+        state = ARPO_GUI.replay.next(ARPO_GUI.replay.initial_state(), IterationRecord.of(store.batch(0)))  # type: ignore[union-attr]
         assert len(state["memory"]["trajectory_id"]), "the first iteration had successes"

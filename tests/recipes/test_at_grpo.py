@@ -15,16 +15,16 @@ from sampled import Heard, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes
-from agentrl_core.env import Outcome, Task
-from agentrl_core.recipes.at_grpo import Candidates
+from agentrl_core.env import StepResult, Task
+from agentrl_core.recipes.at_grpo import TurnCandidates
 
 
 class Steps(Riddle):
     """Pays for each action the number of letters x in it."""
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         outcome = super().step(action)
-        return outcome if outcome.terminated else Outcome("go on", reward=float(action.count("x")))
+        return outcome if outcome.terminated else StepResult("go on", reward=float(action.count("x")))
 
 
 class StepWorld(Riddles):
@@ -40,7 +40,7 @@ def by_turn(context: str, request: engine.Request) -> str:
 
 
 def test_the_best_candidate_goes_on() -> None:
-    run = solve(Candidates(candidates=3, turns=3), by_turn, world=StepWorld(), group_size=1)
+    run = solve(TurnCandidates(candidates=3, turns=3), by_turn, world=StepWorld(), group_size=1)
     assert run.asked == 9
     assert len(run.drawn) == 9
     turns = run.fact("turn")
@@ -55,7 +55,7 @@ def test_the_best_candidate_goes_on() -> None:
         )
         best = max((actions for _, actions in rows), key=lambda actions: actions[-1].count("x"))
     # By hand: A = (R - mean) / std (ddof 1) + eps over the three of a turn; what came before is the same for them.
-    recipe = recipes.AT_GRPO.replace(rollout=Candidates(candidates=3, turns=3))
+    recipe = recipes.AT_GRPO.replace(rollout=TurnCandidates(candidates=3, turns=3))
     credited = recipe.credit(run.batch)
     advantages, scores = credited.column("advantage", "draw"), run.batch.column("score", "draw")
     for turn in range(3):
@@ -66,7 +66,7 @@ def test_the_best_candidate_goes_on() -> None:
 
 def test_a_joint_move_is_a_candidate() -> None:
     heard = Heard(Says())
-    recipe = recipes.AT_GRPO.replace(rollout=Candidates(agents="one,two,referee", candidates=2, turns=4))
+    recipe = recipes.AT_GRPO.replace(rollout=TurnCandidates(agents="one,two,referee", candidates=2, turns=4))
     batch = arl.Collector(heard, GameWorld(), recipe, task_pool=4)(tasks=1, group_size=1)
     assert check_sampled(batch, heard) > 0
     turns, agents = batch.column("turn", "draw").tolist(), batch.keys("agent", "draw").tolist()
@@ -83,17 +83,17 @@ def test_budgets(candidates: int, turns: int, size: int, seed: int) -> None:
     def speak(context: str, request: engine.Request) -> str:
         return RIGHT if request.seed % 7 == 0 else by_turn(context, request)
 
-    program = Candidates(candidates=candidates, turns=turns)
+    program = TurnCandidates(candidates=candidates, turns=turns)
     run = solve(program, speak, world=StepWorld(), group_size=size, seed=seed)
-    assert run.asked <= program.branches(size)
-    assert len(run.drawn) <= program.branches(size)
+    assert run.asked <= program.final_group_size(size)
+    assert len(run.drawn) <= program.final_group_size(size)
     groups = list(zip(run.fact("instance"), run.fact("turn"), strict=True))
     assert all(groups.count(each) == candidates for each in groups)
 
 
 def test_it_resumes_and_comes_to_a_step() -> None:
-    recipe = recipes.AT_GRPO.replace(rollout=Candidates(candidates=2, turns=2))
+    recipe = recipes.AT_GRPO.replace(rollout=TurnCandidates(candidates=2, turns=2))
     assert check_resumes(recipe, by_turn, world=StepWorld(), group_size=2) >= 2
     assert step(recipe, solve(recipe, by_turn, world=StepWorld(), group_size=2).batch) >= 1
     with pytest.raises(arl.exceptions.RecipeError, match="candidates=1"):
-        Candidates(candidates=1)
+        TurnCandidates(candidates=1)

@@ -10,7 +10,7 @@ from compared import close, column
 from rollouts import small
 
 from agentrl_core.advantage import Normalisation
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipes.c_morl import ConstrainedSum
 
@@ -27,7 +27,7 @@ def test_an_objective_that_falls_gets_a_weight() -> None:
     state, made = component.initial_state(), []
     for batch in batches:
         made.append(component.add_columns(state, batch))
-        state = json.loads(json.dumps(component.next(state, Closed.of(made[-1]))))
+        state = json.loads(json.dumps(component.next(state, IterationRecord.of(made[-1]))))
     # Floor 0.9: weights 0, then 0 (clipped from -0.05), then 0.5 * (0.9 - 0.2) cut to 0.3, and as it was.
     assert column(made[0], "advantage") == [0.5, -0.5]
     assert column(made[1], "advantage") == [0.5, -0.5]

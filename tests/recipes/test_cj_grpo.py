@@ -15,7 +15,7 @@ from torch import Tensor
 
 from agentrl_core import recipes
 from agentrl_core.engine import Request, Sampling
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Rollout
 
@@ -37,12 +37,12 @@ class Masked(Riddles):
         def __init__(self, seed: int) -> None:
             self.seed, self.said = seed, ""
 
-        def step(self, action: str) -> Outcome:
+        def step(self, action: str) -> StepResult:
             self.said += action
             if len(self.said) == 6:
                 right = self.seed % 2 == 1
-                return Outcome(reward=float(right), terminated=True, success=right)
-            return Outcome(self.said + MASK * (6 - len(self.said)))
+                return StepResult(reward=float(right), terminated=True, success=right)
+            return StepResult(self.said + MASK * (6 - len(self.said)))
 
         def state_key(self) -> bytes:
             return self.said.encode()

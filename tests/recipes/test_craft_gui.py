@@ -6,15 +6,15 @@ import numpy as np
 from pools import Story, pool, wanted
 
 import agentrl_core as arl
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.recipes import CRAFT_GUI
-from agentrl_core.select import Stages, Tasks
+from agentrl_core.select import ComposedSelector, Curriculum
 
 
 def test_stages_by_hand() -> None:
     select, of = CRAFT_GUI.select, pool(90)
-    assert isinstance(select, Tasks)
-    assert isinstance(select.stage, Stages)
+    assert isinstance(select, ComposedSelector)
+    assert isinstance(select.stage, Curriculum)
     of.column("attempts")
     of._columns["reference_steps"] = np.arange(90) % 12 + 1
     steps = of.column("reference_steps")
@@ -24,7 +24,7 @@ def test_stages_by_hand() -> None:
     empty = arl.Forest().freeze()
     for iteration, outcomes in enumerate([[1, 1, 1, 1, 0], [1] * 9 + [0]]):  # 0.8 is not enough, 0.9 is
         visits = story.visits(iteration, {0: [float(value) for value in outcomes]})
-        state["stage"] = select.stage.next(state["stage"], visits, Closed(iteration, empty, pool=of))
+        state["stage"] = select.stage.next(state["stage"], visits, IterationRecord(iteration, empty, pool=of))
         stages.append(state["stage"]["stage"])
     assert stages == [0, 1]
     chosen = select.choose(of, state, wanted(20, iteration=2), 4).rows

@@ -12,7 +12,7 @@ from riddles import RIGHT, WRONG, Riddles, check_resumes, in_turn, script, solve
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.engine import Request
 from agentrl_core.env import Task
 from agentrl_core.exceptions import AgentRLError
@@ -97,9 +97,9 @@ def test_urpo_pays_a_referee_by_the_order_that_it_gives() -> None:
     np.testing.assert_allclose(run.fact("reward"), [1.0, -1 / 3, 0.0, 0.0], atol=1e-6)
     np.testing.assert_allclose(run.fact("ordered"), [1.0, 1 / 3, 1 / 3, 0.0], atol=1e-6)
     program = PlayerReferee(momentum=0.5)
-    state = program.next(program.initial_state(), Closed.of(run.batch))
+    state = program.next(program.initial_state(), IterationRecord.of(run.batch))
     assert state["average"] == pytest.approx((1 + 1 / 3 + 1 / 3) / 4)
-    assert program.next(state, Closed.of(run.batch))["average"] == pytest.approx(state["average"])
+    assert program.next(state, IterationRecord.of(run.batch))["average"] == pytest.approx(state["average"])
     with pytest.raises(AgentRLError, match="give a table with `ranks`"):
         solve(PlayerReferee(), in_turn("1"), world=of("preference"))
     assert solve(PlayerReferee(), in_turn(RIGHT, WRONG), group_size=2).fact("reward") == [1.0, 0.0], "others as ever"
@@ -107,7 +107,7 @@ def test_urpo_pays_a_referee_by_the_order_that_it_gives() -> None:
 
 def test_urpo_scores_its_own_answers_once_the_referee_is_good(tmp_path: Any) -> None:
     def speak(context: str, request: Request) -> str:
-        if "Score each answer" in context:
+        if "TaskScore each answer" in context:
             assert "Answer 1:\n" in context
             assert "Answer 2:\n" in context
             return "2 and 7"
@@ -130,7 +130,7 @@ def test_urpo_scores_its_own_answers_once_the_referee_is_good(tmp_path: Any) -> 
         for _ in range(2):
             batch = collect(tasks=2, group_size=2)
             rewards.append(sorted(batch.column("reward", "draw").tolist()))
-            collect.update(recipe.credit(batch), {})
+            collect.end_iteration(recipe.credit(batch), {})
     assert rewards == [[1.0, 1.0], [1.0, 1.0, 2.0, 7.0]], "open tasks wait for the referee"
 
 
@@ -151,10 +151,10 @@ def test_ada_search_learns_both_ways_and_then_which() -> None:
     assert run.fact("reward") == [0, 0, 1, 1]
     program = SearchWhereNeeded()
     task = run.batch.texts("task_id", "draw")[0]
-    state = program.next(program.initial_state(), Closed.of(run.batch))
+    state = program.next(program.initial_state(), IterationRecord.of(run.batch))
     assert state == {"rates": {task: [2, 0]}}
-    assert program.next(state, Closed.of(run.batch)) == {"rates": {task: [4, 0]}}
-    assert SearchWhereNeeded(first_stage=0).next(state, Closed.of(run.batch)) == state
+    assert program.next(state, IterationRecord.of(run.batch)) == {"rates": {task: [4, 0]}}
+    assert SearchWhereNeeded(first_stage=0).next(state, IterationRecord.of(run.batch)) == state
     # The second stage: 3 helpers fail without search, so that to search is right.
     run = solve(SearchWhereNeeded(first_stage=0, samples=3), speak)
     assert sum(row.role == "helper" for row in run.rows) == 3

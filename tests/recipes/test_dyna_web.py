@@ -16,13 +16,13 @@ from agentrl_core.data.codes import CODES
 from agentrl_core.engine import Request
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.recipes.dyna_web import Dreams
-from agentrl_core.rollout import Imagined
+from agentrl_core.rollout import WorldModelEnvironment
 
 
 def dreamt(context: str, request: Request) -> str:
     """A page after the first action, by the second a verdict: success iff the last action was even."""
     del request
-    acted = context.split("Action:\n")[1:]
+    acted = context.split("Hook:\n")[1:]
     last = acted[-1].split("\n")[0]
     if len(acted) < 2:
         return f"a page about {last}"
@@ -37,7 +37,7 @@ def looks(context: str, request: Request) -> str:
 
 
 def worlds() -> dict[str, object]:
-    return {"real": Riddles(), "imagined": Imagined(Riddles(), script(dreamt))}
+    return {"real": Riddles(), "imagined": WorldModelEnvironment(Riddles(), script(dreamt))}
 
 
 def test_a_group_has_dreams_real_trajectories_and_the_experts() -> None:
@@ -101,7 +101,7 @@ def test_dreams_resume_and_come_to_a_step() -> None:
 
 
 def test_a_dream_is_brought_back_by_what_was_said_or_dreamt_again() -> None:
-    world = Imagined(Riddles(), script(dreamt))
+    world = WorldModelEnvironment(Riddles(), script(dreamt))
     [task] = Riddles().tasks(1)
     dream = world.reset(task, 5)
     outcomes = [asyncio.run(dream.step(action)) for action in ("look 0", "look 0")]
@@ -115,7 +115,7 @@ def test_a_dream_is_brought_back_by_what_was_said_or_dreamt_again() -> None:
 def test_what_cannot_be_dreamt_is_refused() -> None:
     for world, message in ((Gallery(), "Gallery shows images"), (Nim(), "of Nim is played by several agents")):
         with pytest.raises(UnsupportedError, match=message):
-            Imagined(world, script(dreamt)).reset(world.tasks(1)[0], 0)
+            WorldModelEnvironment(world, script(dreamt)).reset(world.tasks(1)[0], 0)
 
 
 def test_a_program_that_names_no_imagined_world_of_the_collector_is_told() -> None:

@@ -14,7 +14,7 @@ from agentrl_core import recipes
 from agentrl_core.engine import Request, Sampling
 from agentrl_core.env import Task
 from agentrl_core.recipes.env_gen import Designed, configurations
-from agentrl_core.rollout import notes
+from agentrl_core.rollout import read_notes
 
 TWO = 'One: {"question": "dig here"}, another: {"question": "dig there", "payload": {"depth": 2}}. {"no": 1} {'
 LONG = Sampling(max_tokens=512)
@@ -55,7 +55,7 @@ def test_a_cycle_measures_asks_and_trains_on_what_was_written(tmp_path: Path) ->
             collect = arl.Collector(says, Skilled(), recipe, store=store, task_pool=64, seed=1, sampling=LONG)
             batch = collect(tasks=12, group_size=2)
             state = store.state.get("components", {}).get("rollout[0].Designed", program.initial_state())
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
         found.append((batch, state, told(batch)))
     for batch, state, _ in found[:2]:
         assert state["made"] == []
@@ -65,14 +65,14 @@ def test_a_cycle_measures_asks_and_trains_on_what_was_written(tmp_path: Path) ->
     assert first["dig"][0] == 0
     assert first["cut"][0] == first["cut"][1] > 0
     assert sum(row.role == "helper" for row in found[1][2]) == 1, "the designer is asked once a cycle"
-    assert [len(notes(batch, "environment")) for batch, _, _ in found] == [0, 2, 0, 2]
+    assert [len(read_notes(batch, "environment")) for batch, _, _ in found] == [0, 2, 0, 2]
     batch, state, _ = found[2]
     assert state["skills"] == {}, "every cycle measures anew"
     assert state["made"] == [{"question": "dig here"}, {"question": "dig there", "payload": {"depth": 2}}]
     designed = batch.column("designed", "draw")
     assert 0 < designed.sum() < len(designed)
     assert len(designed) == 24
-    measured = notes(batch, "solved")
+    measured = read_notes(batch, "solved")
     assert sum(tried for _, _, tried in measured) == int((designed == 0).sum()), "on the original tasks alone"
     keys = batch.keys("group_id", "draw")
     assert all(len(np.unique(designed[keys == group])) == 1 for group in np.unique(keys))

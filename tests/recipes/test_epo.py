@@ -10,7 +10,7 @@ from cases import Case, agree
 from torch import Tensor
 
 from agentrl_core import Batch, Forest, loss
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.recipes.epo import EntropyBand, EntropyHistory
 
 
@@ -40,7 +40,7 @@ def test_history_is_the_mean_of_the_iterations_that_had_the_step() -> None:
     for entropies, steps in (([1.0, 3.0, 5.0], [0, 0, 1]), ([4.0], [0])):
         closed = rollouts(entropies, steps)
         first = EntropyHistory().add_columns(state, closed).column("entropy_history", "token")
-        state = EntropyHistory().next(state, Closed.of(closed))
+        state = EntropyHistory().next(state, IterationRecord.of(closed))
     assert first.tolist() == [2.0]  # the second iteration sees the mean of the first
     assert state == {"sums": [6.0, 5.0], "iterations": [2, 1]}
     third = rollouts([0.0, 0.0, 0.0], [0, 1, 2])

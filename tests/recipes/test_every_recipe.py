@@ -17,10 +17,10 @@ from agentrl_core.component.component import PHASES, Component
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.rstar2 import ResampleOnCorrect
-from agentrl_core.reward import Outcome
+from agentrl_core.reward import OutcomeScore
 
 NAMES = recipes.names()
-SMALLER = {"rstar2": {"reward": (Outcome(), ResampleOnCorrect(count=4))}}
+SMALLER = {"rstar2": {"reward": (OutcomeScore(), ResampleOnCorrect(count=4))}}
 """Recipes of groups that are larger than those of the tests."""
 
 
@@ -39,7 +39,7 @@ def with_facts(recipe: Recipe) -> Batch:
     batch = small([(0, [2, 1]), (0, [1])])
     links = [link for phase in PHASES for link in recipe.chain(phase)]
     made = {name for link in links for _, name in link.makes} | {"score", "advantage", "return", "weight", "keep"}
-    for column in dict.fromkeys([*(column for link in links for column in link.needs), *recipe.answers]):
+    for column in dict.fromkeys([*(column for link in links for column in link.needs), *recipe.model_columns]):
         if column.name not in made and not column.is_fact:
             rows = batch.num_draws if column.level == "draw" else int(batch.offsets(column.level)[-1])
             batch = batch.with_columns(column.level, **{column.name: np.ones(rows)})

@@ -7,10 +7,10 @@ import pytest
 
 from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, Column, draw, step
+from agentrl_core.component import Column, IterationRecord, draw, step
 from agentrl_core.component.component import PHASES
 from agentrl_core.data.facts import by_level
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.weight import FlagFilter
@@ -34,15 +34,15 @@ def wanted(recipe: Recipe) -> tuple[list[Column], list[Column]]:
     return list(dict.fromkeys(said)), list(dict.fromkeys(asked))
 
 
-def declaration(columns: list[Column]) -> dict[str, Fact]:
+def declaration(columns: list[Column]) -> dict[str, ExtraColumn]:
     """What an environment declares that says these columns: keys where they are names of answers."""
     levels = {column.name: "step" for column in columns}
     levels |= {column.name: "trajectory" for column in columns if column.level == "draw"}
     kinds = {name: "key" if name.endswith("_cluster") else "number" for name in levels}
-    return {name: Fact(levels[name], kinds[name]) for name in levels}
+    return {name: ExtraColumn(levels[name], kinds[name]) for name in levels}
 
 
-def collected(facts: dict[str, Fact], members: int) -> Batch:
+def collected(facts: dict[str, ExtraColumn], members: int) -> Batch:
     """Two groups of two-step rollouts, whose environment says its facts."""
     rng = np.random.default_rng(0)
     forest = Forest(facts=by_level(facts))
@@ -104,7 +104,7 @@ def test_it_is_scored_and_credited_on_what_its_environment_says(name: str) -> No
     batch = recipe.credit(batch)
     advantages = batch.column("advantage", "token")
     assert np.isfinite(advantages[np.isfinite(batch.column("score", "token"))]).all()
-    recipe.next_states({}, Closed.of(batch))
+    recipe.next_states({}, IterationRecord.of(batch))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if wanted(recipes.get(name))[0]])
@@ -138,14 +138,14 @@ def test_a_fact_of_a_step_says_nothing_of_a_draw() -> None:
 
 def test_a_batch_that_says_it_is_enough() -> None:
     recipe = Recipe(name="mine", advantage=GroupRelative(column="quality"), loss=loss.Policy())
-    batch = collected({"quality": Fact("trajectory")}, 4)
+    batch = collected({"quality": ExtraColumn("trajectory")}, 4)
     recipe.check(batch)
     credited = recipe.credit(batch)
     assert np.isfinite(credited.column("advantage", "token")).all()
 
 
 def test_a_flag_may_be_a_fact() -> None:
-    batch = collected({"flawed": Fact("step")}, 4)
+    batch = collected({"flawed": ExtraColumn("step")}, 4)
     recipe = Recipe(
         name="mine", advantage=GroupRelative(), weight=FlagFilter(flags="flawed", level="step"), loss=loss.Policy()
     )

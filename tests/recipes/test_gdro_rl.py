@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rollouts import small
 
 from agentrl_core import Batch
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipes.gdro_rl import DifficultyScaled
 
@@ -29,7 +29,7 @@ def run(component: DifficultyScaled, batches: Sequence[Batch]) -> list[tuple[lis
     state, made = component.initial_state(), []
     for batch in batches:
         closed = component.add_columns(state, batch)
-        state = json.loads(json.dumps(component.next(state, Closed.of(closed))))
+        state = json.loads(json.dumps(component.next(state, IterationRecord.of(closed))))
         made.append((closed.column("weight", "draw").astype(float).tolist(), state))
     return made
 

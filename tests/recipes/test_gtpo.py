@@ -74,7 +74,7 @@ def test_a_draw_that_is_too_unsure_counts_in_the_mean() -> None:
     credited = GTPO.replace(weight=None).credit(batch)
     close(column(credited, "advantage", "draw"), [0.49, 0.0, -0.5 - 0.1 * math.log(2.0)])
     assert not credited.has("keep", "token")
-    (update,) = Updates(credited, GTPO.replace(weight=None).training(), metrics_of_all=True)
+    (update,) = Updates(credited, GTPO.replace(weight=None).losses(), metrics_of_all=True)
     total = sum(pack.streams.weight_kl.sum().item() for pack in update.pack(max_tokens=50))
     pulls = sum(pack.streams.advantage_positive.sum().item() for pack in update.pack(max_tokens=50))
     assert total == pytest.approx(1.0)

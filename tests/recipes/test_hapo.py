@@ -14,7 +14,7 @@ from torch import Tensor
 
 import agentrl_core as arl
 from agentrl_core import loss, recipes
-from agentrl_core.engine import EntropyTemperature, Reply, Request, Sampling
+from agentrl_core.engine import EntropyTemperature, Request, Sampling, ScriptedReply
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipes.hapo import EntropyAdvantage, EntropyScaledClip, SampledByEntropy, normalised_entropy
 from agentrl_core.rollout import Independent
@@ -43,12 +43,12 @@ def test_hapo() -> None:
     agree(policy, case, transcribed(case, objective))
 
 
-def unsure(context: str, request: Request) -> Reply:
+def unsure(context: str, request: Request) -> ScriptedReply:
     """Is sure of its first letter, and hesitates before the last."""
     del context
     text = RIGHT if request.seed % 2 else WRONG
     heights = [-3.0, *[-1.0] * (len(text) - 1), 1.5]  # one token a letter, and the stop token
-    return Reply(text, [-1.0] * len(heights), np.exp(heights).tolist())
+    return ScriptedReply(text, [-1.0] * len(heights), np.exp(heights).tolist())
 
 
 def test_the_temperature_follows_the_last_iteration(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_the_temperature_follows_the_last_iteration(tmp_path: Path) -> None:
             samplings.append({request.sampling.by_entropy for request, _ in heard.said.values()})
             heard.said.clear()
             assert step(recipes.HAPO, batch) > 0
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
     assert samplings[0] == {None}
     [found] = samplings[1]
     assert found is not None
@@ -80,8 +80,8 @@ def test_an_iteration_of_which_no_entropy_is_known_changes_nothing() -> None:
     batch = solve(recipes.HAPO, unsure).batch
     known = {"zero": 1.0, "above": 2.0, "below": 3.0}
     program = SampledByEntropy()
-    assert program.next(known, arl.component.Closed(0, batch)) != known
-    assert program.next(known, arl.component.Closed(0, arl.Forest().freeze())) == known
+    assert program.next(known, arl.component.IterationRecord(0, batch)) != known
+    assert program.next(known, arl.component.IterationRecord(0, arl.Forest().freeze())) == known
 
 
 def test_it_goes_on_after_a_kill() -> None:

@@ -45,7 +45,7 @@ def test_values_by_hand(tmp_path: Path) -> None:
                 script(imagined), Riddles(), recipe, store=store, seed=recipe_seed, task_pool=8, turn_limit=3
             )
             batch = loop(tasks=8, group_size=2)
-            loop.update(batch, {})
+            loop.end_iteration(batch, {})
             return [row.actions[0] for row in told(batch) if row.role == "member"]
 
     first = collect(3)

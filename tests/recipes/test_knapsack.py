@@ -7,7 +7,7 @@ import pytest
 from pools import Story
 
 from agentrl_core.recipes import KNAPSACK
-from agentrl_core.select import Greedy, Tasks
+from agentrl_core.select import ComposedSelector, GreedyAllocator
 
 
 def value(n: int, p: float) -> float:
@@ -31,15 +31,15 @@ def knapsack(rates: list[float], total: int, low: int, high: int) -> float:
 def test_no_knapsack_is_worth_more(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rates = rng.choice([0.0, 0.1, 0.3, 0.5, 0.8, 1.0], 6)
-    counts = Greedy(low=2, high=20).counts({}, {"estimate": rates}, 48)
+    counts = GreedyAllocator(low=2, high=20).counts({}, {"estimate": rates}, 48)
     found = sum(value(int(n), float(p)) for n, p in zip(counts, rates, strict=True))
     assert found == pytest.approx(knapsack(rates.tolist(), 48, 2, 20))
 
 
 def test_the_last_visit_is_what_counts() -> None:
     select, story = KNAPSACK.select, Story()
-    assert isinstance(select, Tasks)
-    assert isinstance(select.count, Greedy)
+    assert isinstance(select, ComposedSelector)
+    assert isinstance(select.count, GreedyAllocator)
     track = select.track
     state = track.next(track.initial_state(), story.visits(0, {0: [1, 1], 1: [0, 0], 2: [1, 0]}))
     state = track.next(state, story.visits(1, {0: [1, 0, 0, 0]}))

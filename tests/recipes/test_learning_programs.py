@@ -13,14 +13,14 @@ from sampled import Heard, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.engine import Request, Sampling
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.arise import Skills
 from agentrl_core.recipes.inspo import Instructed
 from agentrl_core.recipes.training_free import Experiences, operations
-from agentrl_core.rollout import Group, Learning, notes
+from agentrl_core.rollout import Group, TextMemory, read_notes
 
 LOGPROB = {"logprob": lambda paths: [-0.5 * len(path) for path in paths]}
 
@@ -35,7 +35,7 @@ def iterations(recipe: Recipe, speakers: list[Any], folder: Path, **options: Any
             collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=64, **options)
             batch = collect(**size)
             check_sampled(batch, heard)
-            collect.update(recipe.credit(batch) if recipe.reward is None else batch, {})
+            collect.end_iteration(recipe.credit(batch) if recipe.reward is None else batch, {})
             found.append((told(batch), batch))
     return found
 
@@ -69,7 +69,7 @@ def test_what_a_group_learned_is_shown_to_the_next(tmp_path: Path) -> None:
         )
         if len({row.actions[0] for row in rows if row.drawn}) == 2:
             break
-    assert notes(batch, "plan") == [[json.loads(add)]]
+    assert read_notes(batch, "plan") == [[json.loads(add)]]
     assert sum(row.role == "helper" for row in rows) == 2 + 1 + 1 + 1
     assert [row.prompt for row in after] == ["riddle?\n\nExperiences that may help:\n0: Say right."] * 2
     assert [row.actions for row in after] == [[RIGHT]] * 2
@@ -91,13 +91,13 @@ def test_a_plan_is_applied_by_the_rules() -> None:
         solve(Unkept(), lambda *_: RIGHT, group_size=1)
 
 
-class Unkept(Learning):
+class Unkept(TextMemory):
     """Notes what cannot be kept."""
 
     def initial_state(self) -> dict[str, Any]:
         return {}
 
-    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         del closed
         return state
 
@@ -120,7 +120,7 @@ def test_arise_chooses_a_skill_and_makes_another(tmp_path: Path) -> None:
     rows, batch = first
     assert [row.role for row in rows].count("helper") == 2, "who says the skill, and who tries it"
     solved = bool(batch.column("success", "draw").any())
-    assert notes(batch, "tried") == [["be right", 0.5 if solved else 1.0]]
+    assert read_notes(batch, "tried") == [["be right", 0.5 if solved else 1.0]]
     assert batch.column("skill_used", "draw").tolist() == [0, 0]
     rows, batch = second
     drawn = [row for row in rows if row.drawn]
@@ -128,7 +128,7 @@ def test_arise_chooses_a_skill_and_makes_another(tmp_path: Path) -> None:
     assert batch.column("skill_used", "draw").tolist() == [1, 1]
     # Solved with a skill: 1 + 1.
     assert batch.column("score", "draw").tolist() == [2.0, 2.0]
-    assert notes(batch, "used") == ["be right"]
+    assert read_notes(batch, "used") == ["be right"]
 
 
 def test_a_library_of_skills_by_hand() -> None:
@@ -184,7 +184,7 @@ def test_inspo_draws_an_instruction_and_replaces_the_worse(tmp_path: Path) -> No
         assert [row.prompt for row in rows if row.drawn] == [f"{texts[place]}\n\nriddle?" for place in used]
     state = program.initial_state()
     for _, batch in found[:2]:
-        before, state = state, program.next(state, Closed.of(batch, iteration=0))
+        before, state = state, program.next(state, IterationRecord.of(batch, iteration=0))
         used = batch.column("instruction", "draw")
         rewards = batch.column("reward", "draw")
         for place in range(3):
@@ -207,7 +207,7 @@ def test_the_worse_half_goes_and_candidates_come() -> None:
     batch = solve(Instructed(begin="a|b|c|d", every=100), lambda *_: WRONG, group_size=1).batch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentrl_core.recipes.inspo.notes", lambda *_: ["new"])
-        after = program.next({**state, "rollouts": [3, 3, 3, 0]}, Closed.of(batch))
+        after = program.next({**state, "rollouts": [3, 3, 3, 0]}, IterationRecord.of(batch))
     assert after["texts"] == ["a", "new", "c", "d"]
     assert after["rollouts"][1] == 0
     used = int(batch.column("instruction", "draw")[0])

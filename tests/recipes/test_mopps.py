@@ -7,7 +7,7 @@ from pools import Story, pool, wanted
 
 from agentrl_core import _core
 from agentrl_core.recipes import MOPPS
-from agentrl_core.select import Beta, Tasks, Toward
+from agentrl_core.select import Beta, ComposedSelector, NearTarget
 
 
 def test_the_posterior_follows_the_formula() -> None:
@@ -22,7 +22,7 @@ def test_the_posterior_follows_the_formula() -> None:
 
 def test_the_smallest_squares_among_sixteen_each_are_chosen() -> None:
     select, of = MOPPS.select, pool(400)
-    assert isinstance(select, Tasks)
+    assert isinstance(select, ComposedSelector)
     chosen = select.choose(of, {}, wanted(3), 11).rows
     seed = _core.rng.structural_seed
     key = seed(11, 0)
@@ -33,5 +33,5 @@ def test_the_smallest_squares_among_sixteen_each_are_chosen() -> None:
 
 
 def test_the_band_of_the_variant() -> None:
-    found = Toward(0.5, width=0.2)(np.array([0.25, 0.3, 0.5, 0.7, 0.8]))
+    found = NearTarget(0.5, width=0.2)(np.array([0.25, 0.3, 0.5, 0.7, 0.8]))
     np.testing.assert_allclose(found, [-0.05, 0.0, 0.0, 0.0, -0.1], atol=1e-12)

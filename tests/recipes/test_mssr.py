@@ -8,13 +8,13 @@ import numpy as np
 from pools import Story, pool, wanted
 
 from agentrl_core.recipes import MSSR
-from agentrl_core.select import Tasks
+from agentrl_core.select import ComposedSelector
 
 
 def test_weights_by_hand() -> None:
     # One rollout a visit: 1, then 0: S = 0.9175, F = 1: v = 0.478488; always solved: v = 1; never tried: 0.5.
     select, story = MSSR.select, Story()
-    assert isinstance(select, Tasks)
+    assert isinstance(select, ComposedSelector)
     state = select.initial_state()
     track = select.track.next(state["track"], story.visits(0, {0: [1.0], 1: [1.0]}))
     track = select.track.next(track, story.visits(1, {0: [0.0], 1: [1.0]}))

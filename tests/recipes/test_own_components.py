@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from agentrl_core import Batch, Forest, loss
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 
@@ -122,17 +122,17 @@ def test_it_remembers_by_its_place(own: object) -> None:
     recipe = Recipe(name="mine", advantage=own.Centred(), loss=loss.Policy())
     first = recipe.credit(recipe.score(rollouts(0, [1.0, 3.0])))
     np.testing.assert_array_equal(first.column("advantage", "draw"), [1.0, 3.0])
-    state = recipe.next_states({}, Closed.of(first))
+    state = recipe.next_states({}, IterationRecord.of(first))
     assert state == {"advantage[0].Centred": {"sum": 4.0, "count": 2}}
-    assert recipe.next_states({}, Closed.of(first)) == state  # any number of times
+    assert recipe.next_states({}, IterationRecord.of(first)) == state  # any number of times
     second = recipe.credit(recipe.score(rollouts(1, [1.0, 3.0]).with_state(state)))
     np.testing.assert_array_equal(second.column("advantage", "draw"), [-1.0, 1.0])
-    assert recipe.next_states(state, Closed.of(second)) == {"advantage[0].Centred": {"sum": 8.0, "count": 4}}
+    assert recipe.next_states(state, IterationRecord.of(second)) == {"advantage[0].Centred": {"sum": 8.0, "count": 4}}
 
 
 def test_two_of_a_kind_remember_apart(own: object) -> None:
     recipe = Recipe(name="mine", advantage=(own.Centred(), own.Centred(column="advantage")), loss=loss.Policy())
-    state = recipe.next_states({}, Closed.of(recipe.credit(recipe.score(rollouts(0, [1.0, 3.0])))))
+    state = recipe.next_states({}, IterationRecord.of(recipe.credit(recipe.score(rollouts(0, [1.0, 3.0])))))
     assert list(state) == ["advantage[0].Centred", "advantage[1].Centred"]
 
 

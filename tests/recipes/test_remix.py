@@ -57,7 +57,7 @@ def run(tmp_path: Path, recipe: Recipe, iterations: int) -> list[list[int]]:
                 for pack in update.pack(max_tokens=256):
                     update.loss(pack.run(policy), pack).backward()
                 update.step(optimizer)
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
         assert store.verify() == []
     return ages
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from riddles import RIGHT, WRONG, Riddles, check_resumes, in_turn, solve, step
 
 from agentrl_core import recipes
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.engine import Request
-from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR, Fact, Outcome
+from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR, ExtraColumn, StepResult
 from agentrl_core.recipes.a3t import Autonomy
 from agentrl_core.recipes.rac import Recovered
 from agentrl_core.recipes.ui_s1 import ExpertSpine
@@ -32,7 +32,7 @@ class Doors(Riddles):
         episode.observation = "riddle? Commands: knock; wait"
         answer = episode.step
 
-        def take(action: str) -> Outcome:
+        def take(action: str) -> StepResult:
             outcome = answer(action)
             more = None if outcome.observation is None else f"{outcome.observation} Commands: knock; {RIGHT}"
             return replace(outcome, observation=more)
@@ -75,19 +75,19 @@ def test_a3t_acts_at_random_and_says_why() -> None:
 class Expert(Riddles):
     """The world answers with what the expert saw next, and says who did as the expert did."""
 
-    facts = {"matched": Fact("step")}  # noqa: RUF012
+    facts = {"matched": ExtraColumn("step")}  # noqa: RUF012
 
     def reset(self, task: Any, seed: int) -> Any:
         del seed
         episode = super().reset(task, 0)
         done: list[str] = []
 
-        def take(action: str) -> Outcome:
+        def take(action: str) -> StepResult:
             matched = action == task.solution[len(done)]
             done.append(action)
             over = len(done) == len(task.solution)
             seen = None if over else f"page {len(done)}"
-            return Outcome(seen, reward=float(matched), terminated=over, success=matched, facts={"matched": matched})
+            return StepResult(seen, reward=float(matched), terminated=over, success=matched, facts={"matched": matched})
 
         episode.step = take
         episode.state_key = lambda: repr(done).encode()
@@ -149,7 +149,7 @@ def test_rac_learns_to_recover_and_not_the_mistake() -> None:
 class Refuses(Riddles):
     """A world that does not know an action, and flags it or takes it for the answer."""
 
-    def __init__(self, unknown: str, outcome: Outcome) -> None:
+    def __init__(self, unknown: str, outcome: StepResult) -> None:
         super().__init__()
         self.unknown, self.outcome = unknown, outcome
 
@@ -163,13 +163,13 @@ class Refuses(Riddles):
 @pytest.mark.parametrize(
     "outcome",
     [
-        Outcome("what?", flags=FORMAT_ERROR),
-        Outcome("no such tool", flags=TOOL_ERROR),
-        Outcome(reward=0.0, terminated=True, success=False),
+        StepResult("what?", flags=FORMAT_ERROR),
+        StepResult("no such tool", flags=TOOL_ERROR),
+        StepResult(reward=0.0, terminated=True, success=False),
     ],
     ids=["a wrong format", "a wrong call", "an answer"],
 )
-def test_rac_trains_no_recovery_behind_an_undo_that_the_world_does_not_know(outcome: Outcome) -> None:
+def test_rac_trains_no_recovery_behind_an_undo_that_the_world_does_not_know(outcome: StepResult) -> None:
     said, world = ("ok", "<bad>", WRONG, "look", RIGHT), Refuses("<undo>", outcome)
     with pytest.warns(
         RuntimeWarning, match=r"undo='<undo>' is refused by the environment of domain .* Recovered\(undo="
@@ -189,11 +189,11 @@ def test_aepo_ae_rolls_out_twice_and_turns_the_temperature() -> None:
     assert sorted(temperatures.cast(pl.Float64).round(3).to_list()) == [1.0] * 3 + [1.2] * 3
     assert (run.batch.column("inverse_temperature", "token") == 1.0).all(), "all is trained at temperature 1"
     # Of an entropy above 0.5 the next iteration is cold, and half as many take a place.
-    states = recipe.next_states({}, Closed.of(run.batch, {"entropy": 0.6}))
+    states = recipe.next_states({}, IterationRecord.of(run.batch, {"entropy": 0.6}))
     cold = recipe.at(1, states)
     assert cold.rollout.members.others.temperature == 0.8
     assert cold.weight.share == 0.5
-    warm = recipe.at(1, recipe.next_states({}, Closed.of(run.batch, {"entropy": 0.4})))
+    warm = recipe.at(1, recipe.next_states({}, IterationRecord.of(run.batch, {"entropy": 0.4})))
     assert (warm.rollout.members.others.temperature, warm.weight.share) == (1.2, 1.0)
 
 

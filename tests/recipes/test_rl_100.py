@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from agentrl_core.model.pack import PackOutput
 from agentrl_core.recipes.rl_100 import RL_100, Gain
-from agentrl_core.update.hooks import Outcome
+from agentrl_core.update.hooks import HookResult
 
 BATCH = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0])
 
@@ -30,7 +30,7 @@ class Tilted(nn.Module):
         return PackOutput(logprob, entropy=-logprob)
 
 
-def trained(rate: float, margin: float = 0.0) -> tuple[list[float], float, Outcome, dict[str, float]]:
+def trained(rate: float, margin: float = 0.0) -> tuple[list[float], float, HookResult, dict[str, float]]:
     """Theta behind each step and at the end, what was done, and the metrics; a negative rate climbs the loss."""
     first, _ = RL_100.chain("advantage")
     recipe = RL_100.replace(advantage=(first, Gain(margin=margin)))
@@ -43,7 +43,7 @@ def trained(rate: float, margin: float = 0.0) -> tuple[list[float], float, Outco
             update.loss(model.run(pack), pack).backward()
         update.step(optimizer)
         thetas.append(model.theta.item())
-    outcome = recipe.after(updates, policy=model)
+    outcome = recipe.run_hooks(updates, policy=model)
     return thetas, model.theta.item(), outcome, updates.metrics
 
 

@@ -38,5 +38,5 @@ def test_likely_tokens_count_less_once() -> None:
     """p = 0.75, p_old = q = 0.75: the ratio is 1, and (1 - p)^0.5 is 0.5, not its square."""
     streams = {"weight_kl": torch.ones(1), "old_logprob": torch.tensor([0.75]).log()}
     tokens = loss.Tokens(torch.tensor([0.75]).log(), None, streams)
-    factor, _ = MixtureExpert(prior=0.75)(tokens, torch.zeros(1), loss.Bounds())
+    factor, _ = MixtureExpert(prior=0.75)(tokens, torch.zeros(1), loss.ClipBounds())
     assert factor.item() == pytest.approx(0.5)

@@ -16,7 +16,7 @@ from sampled import Heard, check_sampled
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.engine import Request
-from agentrl_core.env import Fact, Outcome
+from agentrl_core.env import ExtraColumn, StepResult
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.active_vln import Anew
 from agentrl_core.recipes.ad_hint import HintsByDifficulty
@@ -24,7 +24,7 @@ from agentrl_core.recipes.ampo import Taught
 from agentrl_core.recipes.brorl import Pieces
 from agentrl_core.recipes.icpo import Shown
 from agentrl_core.recipes.xrpo import PriorityRounds
-from agentrl_core.rollout import Branch, Fixed, Members
+from agentrl_core.rollout import Branch, FixedHint, RolloutSpec
 
 END = "<|im_end|>"
 
@@ -44,13 +44,13 @@ class Paid(Riddles):
     def __init__(self, **facts: float) -> None:
         super().__init__()
         self.said = facts
-        self.facts = {name: Fact("trajectory") for name in facts}
+        self.facts = {name: ExtraColumn("trajectory") for name in facts}
 
     def reset(self, task: Any, seed: int) -> Any:
         episode = super().reset(task, seed)
         answer = episode.step
 
-        def step(action: str) -> Outcome:
+        def step(action: str) -> StepResult:
             return replace(answer(action), facts=self.said)
 
         episode.step = step
@@ -165,7 +165,7 @@ def after_one(recipe: Recipe, first: Speaker, second: Speaker, folder: Any, task
             batch = collect(**options)
             check_sampled(batch, heard)
             if not iteration:
-                collect.update(recipes.GRPO.credit(batch), {})
+                collect.end_iteration(recipes.GRPO.credit(batch), {})
         return told(batch), batch
 
 
@@ -197,7 +197,7 @@ def test_what_solved_the_task_before_is_retrieved(tmp_path: Any) -> None:
 
 
 def test_icpo_keeps_only_what_is_good() -> None:
-    members = Members(7) + Members(1, shown=Fixed("an example"), bare=True, fact="shown")
+    members = RolloutSpec(7) + RolloutSpec(1, hint=FixedHint("an example"), train_without_hint=True, fact="shown")
     for at_least, kept in ((1.0, 7), (None, 8)):
         program = Shown(members=members, column="success", at_least=at_least)
         run = solve(program, in_turn(*[RIGHT] * 7, WRONG))
@@ -302,13 +302,13 @@ class Clustered(Riddles):
 
     def __init__(self) -> None:
         super().__init__()
-        self.facts = {"answer_cluster": Fact("trajectory"), "answer_parsed": Fact("trajectory")}
+        self.facts = {"answer_cluster": ExtraColumn("trajectory"), "answer_parsed": ExtraColumn("trajectory")}
 
     def reset(self, task: Any, seed: int) -> Any:
         episode = super().reset(task, seed)
         answer = episode.step
 
-        def step(action: str) -> Outcome:
+        def step(action: str) -> StepResult:
             outcome = answer(action)
             return replace(outcome, facts={"answer_cluster": float(RIGHT in action), "answer_parsed": 1.0})
 

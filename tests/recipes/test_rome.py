@@ -11,7 +11,7 @@ from sampled import Heard, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.engine import Request
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.rome import FromChunks
@@ -75,7 +75,7 @@ def runs(recipe: Recipe, folder: Path, world: Riddles, iterations: int) -> list[
             check_sampled(batch, heard)
             given = batch.column("given", "draw")[batch.column("expert", "draw") == 0]
             found.append((given.tolist(), [row for row in told(batch) if row.drawn]))
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
     return found
 
 
@@ -89,7 +89,7 @@ def test_a_task_is_rolled_back_while_it_is_learned(tmp_path: Path) -> None:
     state = program.initial_state()
     batch = solve(program, near_the_end, world=Riddles(EXPERT), group_size=2).batch
     for left in (2, 2):  # the batch tells of three chunks that were given, whatever came meanwhile
-        state = program.next(state, Closed(0, batch))
+        state = program.next(state, IterationRecord(0, batch))
         assert list(state["given"].values()) == [left]
 
 
@@ -112,7 +112,7 @@ def test_the_run_is_its_own_expert(tmp_path: Path) -> None:
             batch = collect(tasks=1, group_size=2)
             check_sampled(batch, heard)
             assert batch.column("given", "draw").tolist() == [[0.0, 0.0], [0.0, 1.0]][iteration]
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
     first, second = (row for row in told(batch) if row.drawn)
     assert [action for action in first.actions if action] == ["look", WRONG]
     assert [action for action in second.actions if action] == ["look", WRONG]

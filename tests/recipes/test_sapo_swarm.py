@@ -11,7 +11,7 @@ from riddles import RIGHT, WRONG, check_resumes, solve, step
 from agentrl_core import recipes
 from agentrl_core.engine import Request
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.recipes.sapo_swarm import Shared
+from agentrl_core.recipes.sapo_swarm import SharedExperience
 
 
 def chance(context: str, request: Request) -> str:
@@ -29,7 +29,7 @@ def test_half_of_the_groups_are_others(tmp_path: Path) -> None:
     alike = line("other 0", [WRONG], [WRONG])
     mixed = line("other 1", [RIGHT], [WRONG]) + line("other 2", ["look", RIGHT], ["look", "look"], [WRONG])
     (tmp_path / "other.jsonl").write_text(alike + mixed)
-    run = solve(Shared(folder=str(tmp_path), node="own"), chance, tasks=4, group_size=4)
+    run = solve(SharedExperience(folder=str(tmp_path), node="own"), chance, tasks=4, group_size=4)
     shared = [bool(value) for value in run.fact("shared")]
     names = run.batch.texts("task_id", "draw")
     assert [name for name, other in zip(names, shared, strict=True) if other].count("other 0") == 0
@@ -50,27 +50,27 @@ def test_half_of_the_groups_are_others(tmp_path: Path) -> None:
 
 def test_where_too_little_is_offered_the_node_rolls_out_itself(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text(line("other", [RIGHT], [WRONG]))
-    run = solve(Shared(folder=str(tmp_path), node="own"), chance, tasks=4, group_size=2)
+    run = solve(SharedExperience(folder=str(tmp_path), node="own"), chance, tasks=4, group_size=2)
     assert run.fact("shared") == [0.0] * 6 + [1.0] * 2
-    assert solve(Shared(), chance, tasks=4, group_size=2).fact("shared") == [0.0] * 8
+    assert solve(SharedExperience(), chance, tasks=4, group_size=2).fact("shared") == [0.0] * 8
 
 
 def test_it_resumes_with_what_was_offered_and_comes_to_a_step(tmp_path: Path) -> None:
     offered = line("other 1", [RIGHT], [WRONG]) + line("other 2", [RIGHT], [WRONG])
     (tmp_path / "other.jsonl").write_text(offered)
-    recipe = recipes.SAPO_SWARM.replace(rollout=Shared(folder=str(tmp_path), node="own"))
+    recipe = recipes.SAPO_SWARM.replace(rollout=SharedExperience(folder=str(tmp_path), node="own"))
     assert check_resumes(recipe, chance, tasks=4) >= 1
     assert step(recipe, solve(recipe, chance, tasks=4).batch) >= 1
 
 
 def test_two_nodes_exchange(tmp_path: Path) -> None:
     for node, other in (("a", "b"), ("b", "a"), ("a", "b")):
-        run = solve(Shared(folder=str(tmp_path), node=node), chance, tasks=4, group_size=4)
+        run = solve(SharedExperience(folder=str(tmp_path), node=node), chance, tasks=4, group_size=4)
         assert (tmp_path / f"{other}.jsonl").exists() == bool(sum(run.fact("shared")))
 
 
 @pytest.mark.parametrize("text", ["{", '{"task": {}}\n', '{"attempts": []}\n'])
 def test_what_is_no_group_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.jsonl").write_text(text)
-    with pytest.raises(InvalidInputError, match="Shared: "):
-        solve(Shared(folder=str(tmp_path), node="own"), chance, tasks=2, group_size=2)
+    with pytest.raises(InvalidInputError, match="SharedExperience: "):
+        solve(SharedExperience(folder=str(tmp_path), node="own"), chance, tasks=2, group_size=2)

@@ -6,15 +6,15 @@ import numpy as np
 from pools import Story, pool, wanted
 
 import agentrl_core as arl
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.recipes import SEARCH_GYM
-from agentrl_core.select import Stages, Tasks
+from agentrl_core.select import ComposedSelector, Curriculum
 
 
 def test_the_second_stage_begins() -> None:
     select, of = SEARCH_GYM.select, pool(40)
-    assert isinstance(select, Tasks)
-    assert isinstance(select.stage, Stages)
+    assert isinstance(select, ComposedSelector)
+    assert isinstance(select.stage, Curriculum)
     of.column("attempts")
     of._columns["hops"] = hops = np.arange(40) % 4 + 1
     story, state, empty, rates = Story(), select.initial_state(), arl.Forest().freeze(), []
@@ -23,7 +23,7 @@ def test_the_second_stage_begins() -> None:
     for iteration, solved in enumerate([5, 8, 8]):
         visits = story.visits(iteration, {0: [1.0] * solved + [0.0] * (10 - solved)})
         rates.append(state["stage"]["rate"])
-        state["stage"] = select.stage.next(state["stage"], visits, Closed(iteration, empty, pool=of))
+        state["stage"] = select.stage.next(state["stage"], visits, IterationRecord(iteration, empty, pool=of))
     assert rates[0] is None
     np.testing.assert_allclose(rates[1:], [0.5, 0.65])
     assert state["stage"] == {"stage": 1, "begun": 3, "rate": None}

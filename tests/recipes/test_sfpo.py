@@ -10,7 +10,7 @@ import torch
 from rollouts import small
 from torch import Tensor, nn
 
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.model.pack import PackOutput
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.sfpo import SFPO, Unlike
@@ -40,7 +40,7 @@ def trained(recipe: Recipe, iterations: int, entropies: list[float]) -> list[lis
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     for iteration in range(iterations):
         nothing = BATCH.select_draws(np.zeros(0, np.int64))
-        batch = nothing.draw(BATCH.column("trajectory_id", "draw"), source="fresh", iteration=iteration)
+        batch = nothing.with_draws(BATCH.column("trajectory_id", "draw"), source="fresh", iteration=iteration)
         batch = batch.with_columns("draw", score=BATCH.column("score", "draw"))
         batch = recipe.credit(recipe.with_states(batch, states))
         updates = recipe.updates(batch, models={"policy": model})
@@ -50,10 +50,10 @@ def trained(recipe: Recipe, iterations: int, entropies: list[float]) -> list[lis
                 update.loss(model.run(pack), pack).backward()
             update.step(optimizer)
             thetas.append(model.theta.item())
-        recipe.after(updates, policy=model)
+        recipe.run_hooks(updates, policy=model)
         found.append([*thetas, model.theta.item()])
         metrics = {**updates.metrics, "entropy": entropies[iteration]}
-        states = recipe.next_states(states, Closed.of(batch, metrics))
+        states = recipe.next_states(states, IterationRecord.of(batch, metrics))
     return found
 
 
@@ -85,7 +85,7 @@ def test_an_unlike_entropy_leaves_the_fast_steps_out_from_then_on() -> None:
     assert values == [0.0] * 13 + [1.0, 1.0]
     (either,) = SFPO.chain("actions")
     assert isinstance(either, Choice)
-    early = SFPO.replace(actions=Choice(either.of, by=Unlike(window=2, threshold=0.9)))
+    early = SFPO.replace(hooks=Choice(either.of, by=Unlike(window=2, threshold=0.9)))
     first, second, third = trained(early, 3, [1.0, 3.0, 1.0])
     assert len({*first}) > 2
     assert len({*second}) > 2, "what was measured in an iteration counts from the next on"

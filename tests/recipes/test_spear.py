@@ -11,7 +11,7 @@ from replayed import grow, keep, scored
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, replay
-from agentrl_core.env import Fact, Outcome, Task
+from agentrl_core.env import ExtraColumn, StepResult, Task
 from agentrl_core.recipes.spear import FRESH, SPEAR, STORED, RecalibratedBurst
 
 
@@ -46,7 +46,7 @@ def test_a_burst_by_hand(tmp_path: Path) -> None:
             assert draws.probability.tolist() == [0.5, 0.5]
         assert found == {3, 4, 5, 6}
         assert RecalibratedBurst(size=3).mix(state, batch, 0) is None, "4 is not more than 4.5"
-        joined = scored(batch.join(store.trajectory_batch(np.unique(draws.trajectory_ids)), draws))
+        joined = scored(batch.with_stored_draws(store.trajectory_batch(np.unique(draws.trajectory_ids)), draws))
         assert joined.column("votes", "draw").tolist() == [1, 1, 0, 0]
         advantages = SPEAR.replace(reward=SPEAR.chain("reward")[0], weight=None).credit(joined)
         # Fresh: 1 and 0 less their mean 1/2.
@@ -70,14 +70,14 @@ def test_old_means_go_iteration_by_iteration(tmp_path: Path) -> None:
 class Tools(SmallWorld):
     """Says how many tools were called, and pays half of the members."""
 
-    facts = {"tool_calls": Fact("trajectory")}  # noqa: RUF012 - as an author writes it
+    facts = {"tool_calls": ExtraColumn("trajectory")}  # noqa: RUF012 - as an author writes it
 
     def __init__(self) -> None:
         super().__init__(self.answered)
 
-    def answered(self, task: Task, seed: int, actions: list[str]) -> Outcome:
+    def answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del task, actions
-        return Outcome(reward=float(seed % 2), terminated=True, success=bool(seed % 2), facts={"tool_calls": 2.0})
+        return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2), facts={"tool_calls": 2.0})
 
 
 def test_a_run_trains_bursts_in_a_pass_of_their_own(tmp_path: Path) -> None:
@@ -105,10 +105,10 @@ def test_a_run_trains_bursts_in_a_pass_of_their_own(tmp_path: Path) -> None:
             advantages = np.asarray(batch.column("advantage", "draw"))
             assert (advantages[stored] > 0).all()
             assert (~stored == FRESH.holds(batch)).all()
-            said = [reason for reason in replay.explain(batch) if reason]
+            said = [reason for reason in replay.draw_reasons(batch) if reason]
             assert len(said) == stored.sum()
             assert all("better than the median of the groups" in reason for reason in said)
-            collect.update(batch, updates.metrics)
+            collect.end_iteration(batch, updates.metrics)
         assert store.verify() == []
     assert bursts[0] == 0
     assert max(bursts) == 2, "there was a burst"

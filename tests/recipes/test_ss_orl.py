@@ -10,7 +10,7 @@ from riddles import check_resumes, solve
 
 from agentrl_core import recipes
 from agentrl_core.engine import Request
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 from agentrl_core.recipes.ss_orl import Imputed
 
 SEEN = ("a door", "a hall", "a key")
@@ -33,11 +33,11 @@ class Recordings:
         del task, seed
         said: list[str] = []
 
-        def step(action: str) -> Outcome:
+        def step(action: str) -> StepResult:
             said.append(action)
             if len(said) == len(SEEN):
-                return Outcome(reward=0.5, terminated=True, success=True)
-            return Outcome(SEEN[len(said)])
+                return StepResult(reward=0.5, terminated=True, success=True)
+            return StepResult(SEEN[len(said)])
 
         return SimpleNamespace(observation=SEEN[0], step=step, state_key=lambda: repr(said).encode())
 

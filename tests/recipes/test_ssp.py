@@ -12,9 +12,9 @@ from sampled import Heard, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.engine import Request
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.ssp import SearchSelfPlay
 from agentrl_core.rollout import Group
@@ -86,7 +86,7 @@ def iterations(speakers: list[Any], folder: Path, recipe: Recipe = recipes.SSP, 
             collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=64)
             batch = collect(tasks=tasks, group_size=1)
             runs.append(Run(batch, told(batch), len(heard.said), check_sampled(batch, heard)))
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
     return runs
 
 
@@ -133,17 +133,17 @@ def test_an_empty_pool_has_no_solvers_and_is_cleared_now_and_then(tmp_path: Path
     runs = iterations([asks("one?", seen), asks("two?", seen)], tmp_path / "cleared", recipe)
     state = program.initial_state()
     for iteration, each in enumerate(runs):
-        state = program.next(state, Closed(iteration, each.batch))
+        state = program.next(state, IterationRecord(iteration, each.batch))
     # Two of each iteration; at the end of the second the newer half stays: int(4 / 2) = 2, those of the second.
     assert [tried["task"]["question"] for tried in state["pool"]] == ["two?", "two?"]
-    kept = SearchSelfPlay(every=3).next(program.initial_state(), Closed(0, runs[0].batch))
+    kept = SearchSelfPlay(every=3).next(program.initial_state(), IterationRecord(0, runs[0].batch))
     assert [tried["share"] for tried in kept["pool"]] == [1.0, 1.0]
-    assert SearchSelfPlay(every=1).next(kept, Closed(0, runs[0].batch))["pool"] == []
+    assert SearchSelfPlay(every=1).next(kept, IterationRecord(0, runs[0].batch))["pool"] == []
 
 
 def test_questions_that_are_too_easy_come_last() -> None:
     class Known(SearchSelfPlay):
-        def remembered(self, group: Group) -> dict[str, Any]:
+        def recall(self, group: Group) -> dict[str, Any]:
             del group
             tasks = [vars(Task(f"t {share}", f"{share}?", "riddles", None)) for share in (0.2, 0.4, 1.0)]
             return {"pool": [{"task": task, "share": float(task["question"][:-1])} for task in tasks], "read": []}
@@ -167,11 +167,11 @@ def test_the_check_has_what_others_read_in_sight(tmp_path: Path) -> None:
             episode = super().reset(task, seed)
             inner = episode.step
 
-            def step_(action: str) -> Outcome:
+            def step_(action: str) -> StepResult:
                 outcome = inner(action)
                 if outcome.terminated:
                     return outcome
-                return Outcome(f"go on: about {task.task_id}", flags=outcome.flags)
+                return StepResult(f"go on: about {task.task_id}", flags=outcome.flags)
 
             episode.step = step_  # type: ignore[method-assign]
             return episode
@@ -184,7 +184,7 @@ def test_the_check_has_what_others_read_in_sight(tmp_path: Path) -> None:
             collect = arl.Collector(heard, Saying(), recipe, store=store, task_pool=4, seed=3)
             batch = collect(tasks=4, group_size=1)
             assert check_sampled(batch, heard) > 0
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
     checks = [[context for context in contexts if "What is known" in context] for contexts in seen]
     assert [context.count("about train") for context in checks[0]] == [1, 1, 1, 1], "nothing was read before"
     # Each has its own, and two of the three others of the last iteration.

@@ -34,6 +34,6 @@ def test_steer_fixture() -> None:
     }
     entropy = torch.tensor([0.5, math.log(2.0)], dtype=torch.float64)
     tokens = loss.Tokens(streams["old_logprob"], entropy, streams)
-    weight, _ = EntropyChange("exponential", 0.8)(tokens, torch.zeros(2), loss.Bounds())
+    weight, _ = EntropyChange("exponential", 0.8)(tokens, torch.zeros(2), loss.ClipBounds())
     assert weight.tolist() == pytest.approx([0.8, 1.0])
     assert -math.log(weight[0].item()) / (-math.log(0.8) / 0.0394639) == pytest.approx(0.0394639, abs=1e-7)

@@ -10,13 +10,13 @@ import pytest
 from recipe_loop import Loop, small
 
 import agentrl_core as arl
-from agentrl_core.collect import Cut
+from agentrl_core.collect import BatchPolicy
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 def test_windows_are_trained(layout: Any, tmp_path: Path) -> None:
-    loop = Loop(small("t_ppo"), layout, cut=Cut(window=12))
+    loop = Loop(small("t_ppo"), layout, cut=BatchPolicy(max_new_tokens=12))
     unfinished = ended = 0
     with arl.Store.open(tmp_path, sync="never") as store:
         for iteration in range(6):

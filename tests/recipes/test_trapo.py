@@ -12,8 +12,8 @@ from rollouts import small
 from small_world import SmallWorld
 
 from agentrl_core import Collector, Store
-from agentrl_core.component import Closed
-from agentrl_core.env import Fact, Outcome, Task
+from agentrl_core.component import IterationRecord
+from agentrl_core.env import ExtraColumn, StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.trapo import TRAPO, SimilarCurves
 
@@ -80,14 +80,18 @@ def test_majorities_by_hand() -> None:
 class Learns(SmallWorld):
     """Even tasks have an answer. Task 1 is learnt as they are, task 3 the other way round."""
 
-    facts = {"labelled": Fact("trajectory"), "answer_cluster": Fact("trajectory"), "answer_parsed": Fact("trajectory")}  # noqa: RUF012 - as an author writes it
+    facts = {
+        "labelled": ExtraColumn("trajectory"),
+        "answer_cluster": ExtraColumn("trajectory"),
+        "answer_parsed": ExtraColumn("trajectory"),
+    }  # noqa: RUF012 - as an author writes it
 
     def __init__(self) -> None:
         super().__init__(self.answered)
         self.iteration = 0
         self.asked = 0
 
-    def answered(self, task: Task, seed: int, actions: list[str]) -> Outcome:
+    def answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del seed, actions
         number = int(task.task_id.split()[1])
         self.asked += 1
@@ -96,7 +100,7 @@ class Learns(SmallWorld):
         right = self.asked % 4 < rate
         facts = {"labelled": float(number % 2 == 0), "answer_parsed": 1.0}
         facts["answer_cluster"] = 0.0 if right else float(self.asked)
-        return Outcome(reward=float(right), terminated=True, success=right, facts=facts)
+        return StepResult(reward=float(right), terminated=True, success=right, facts=facts)
 
 
 def test_a_run_leaves_out_what_is_learnt_otherwise(tmp_path: Path) -> None:
@@ -114,11 +118,11 @@ def test_a_run_leaves_out_what_is_learnt_otherwise(tmp_path: Path) -> None:
                 assert trained == ["train 0", "train 2"], "labelled tasks alone"
             else:
                 assert {"train 0", "train 1", "train 2"} <= set(trained)
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
         state = collect._now().components["reward[1].SimilarCurves"]
         assert store.verify() == []
     assert set(state["labelled"]) == {"train 0", "train 2"}
     assert {name: len(curve) for name, curve in state["unlabelled"].items()} == {"train 1": 4, "train 3": 4}
     assert "train 1" in state["chosen"]
-    again = SimilarCurves(visits=2).next(state, Closed.of(batch))
+    again = SimilarCurves(visits=2).next(state, IterationRecord.of(batch))
     assert {len(curve) for curve in again["labelled"].values()} == {5}

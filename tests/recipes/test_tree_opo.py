@@ -13,7 +13,7 @@ from sampled import Heard, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.recipes.tree_opo import PrefixBaseline, PrefixTree
+from agentrl_core.recipes.tree_opo import PrefixBaseline, TeacherPrefixes
 from agentrl_core.rollout import MonteCarlo, SearchTree
 
 DOORS: dict[str, dict[int, str | float]] = {
@@ -34,8 +34,8 @@ def test_a_student_finishes_what_a_teacher_began(tmp_path: Path) -> None:
             maze(), maze(), recipes.GRPO.replace(rollout=MonteCarlo(iterations=4, samples=3)), store=store, task_pool=2
         )
         searched = teacher(tasks=2, group_size=1)
-        teacher.update(teacher.recipe.credit(searched), {})
-    recipe = recipes.TREE_OPO.replace(rollout=PrefixTree(teacher=str(tmp_path / "teacher")))
+        teacher.end_iteration(teacher.recipe.credit(searched), {})
+    recipe = recipes.TREE_OPO.replace(rollout=TeacherPrefixes(teacher=str(tmp_path / "teacher")))
     world = maze()
     engine = Heard(world)
     collect = arl.Collector(engine, world, recipe, seed=7, task_pool=3)
@@ -55,7 +55,7 @@ def test_a_student_finishes_what_a_teacher_began(tmp_path: Path) -> None:
             continue
         tree = trees[task]
         # Actions of two tokens: so many turns were told, of the place that is worth that.
-        places = {(len(tree.path(row)), round(float(tree.value[row]), 5)) for row in tree.places()}
+        places = {(len(tree.path(row)), round(float(tree.value[row]), 5)) for row in tree.expandable()}
         begin = float(np.average(tree.value[tree.parent < 0], weights=tree.visits[tree.parent < 0]))
         assert (behind[draw] // 2, round(float(worth[draw]), 5)) in places | {(0, round(begin, 5))}
     assert {0, 1} <= {count // 2 for count in behind}, "of mixed depth"

@@ -10,7 +10,7 @@ from rollouts import small
 from agentrl_core import recipes
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipes.ui_s1 import MatchedReturns
-from agentrl_core.reward import Outcome
+from agentrl_core.reward import OutcomeScore
 
 
 def test_returns_break_where_the_expert_was_left() -> None:
@@ -33,7 +33,7 @@ def test_advantages_and_the_filter() -> None:
         step_reward=[0.5, 1.0, 0.2, 0.5, 0.5],
         step_matched=[1, 1, 0, 1, 1],
     )
-    assert recipes.UI_S1.chain("reward") == (Outcome(), MatchedReturns())
+    assert recipes.UI_S1.chain("reward") == (OutcomeScore(), MatchedReturns())
     for link in (MatchedReturns(), *recipes.UI_S1.chain("advantage"), *recipes.UI_S1.chain("weight")):
         batch = link(batch)
     own = 0.4 * np.sqrt(2.0)

@@ -8,12 +8,12 @@ import numpy as np
 from pools import pool, wanted
 
 from agentrl_core.recipes import V0
-from agentrl_core.select import Tasks
+from agentrl_core.select import ComposedSelector
 
 
 def test_no_numbers_give_more_mixed_groups() -> None:
     select, of = V0.select, pool(3)
-    assert isinstance(select, Tasks)
+    assert isinstance(select, ComposedSelector)
     of.column("attempts")
     of._columns["prior"] = np.array([0.5, 0.9, 0.02])
     chosen = select.choose(of, {}, wanted(3, group_size=6), 1)

@@ -7,7 +7,7 @@ from pools import Story, pool, wanted
 
 from agentrl_core import _core
 from agentrl_core.recipes import VADE
-from agentrl_core.select import Beta, Tasks
+from agentrl_core.select import Beta, ComposedSelector
 
 
 def test_evidence_fades_at_two_speeds() -> None:
@@ -25,7 +25,7 @@ def test_evidence_fades_at_two_speeds() -> None:
 
 def test_the_most_informative_draws_are_chosen() -> None:
     select = VADE.select
-    assert isinstance(select, Tasks)
+    assert isinstance(select, ComposedSelector)
     chosen = select.choose(pool(60), {}, wanted(4), 5).rows
     seed = _core.rng.structural_seed
     draws = _core.select.beta_draws(np.ones(60), np.ones(60), np.arange(60), seed(seed(5, 0), 2))

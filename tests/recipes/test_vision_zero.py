@@ -10,9 +10,9 @@ import pytest
 from riddles import check_resumes, solve, step
 
 from agentrl_core import recipes
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.engine import Request
-from agentrl_core.env import Fact, Outcome, Task
+from agentrl_core.env import ExtraColumn, StepResult, Task
 
 PLAYERS = ("spy", "first", "second", "third")
 
@@ -30,14 +30,14 @@ class SpyGame:
     def turn_of(self) -> tuple[str, ...]:
         return (PLAYERS, PLAYERS[1:], ())[len(self.done)]
 
-    def step(self, actions: Mapping[str, str]) -> dict[str, Outcome]:
+    def step(self, actions: Mapping[str, str]) -> dict[str, StepResult]:
         self.done.append(dict(actions))
         if len(self.done) == 1:
-            return {name: Outcome("vote", facts={"vote": 0.0}) for name in PLAYERS}
+            return {name: StepResult("vote", facts={"vote": 0.0}) for name in PLAYERS}
         votes = {name: sum(said == name for said in actions.values()) for name in PLAYERS}
         paid = {name: 1.0 if said == "spy" else -1.0 if said in PLAYERS else -0.5 for name, said in actions.items()}
         return {
-            name: Outcome(
+            name: StepResult(
                 reward=paid.get(name),
                 terminated=True,
                 success=paid.get(name) == 1.0,
@@ -54,7 +54,7 @@ class SpyWorld:
     """Games."""
 
     runs = "inline"
-    facts = {"vote": Fact("step"), "suspected": Fact("trajectory"), "spy": Fact("trajectory")}  # noqa: RUF012
+    facts = {"vote": ExtraColumn("step"), "suspected": ExtraColumn("trajectory"), "spy": ExtraColumn("trajectory")}  # noqa: RUF012
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
         return [Task(f"{split} {number}", "?", "spies", None) for number in range(start, start + count)]
@@ -90,7 +90,7 @@ def test_votes_and_clues_are_learned_by_turns() -> None:
     )
     # When the votes are good enough, clues are trained. Votes for the civilians 1, 0, 0, mean 1/3; for the spy 1.
     # Spy: -0.1 (1 - 1/3) = -1/15. Civilians: 0.1/3 * 2/3 = 1/45, less 0.1 (v - 1/3): 1/45 - 1/15 and 1/45 + 1/30 twice.
-    states = recipe.next_states({}, Closed.of(batch, {"right_votes": 0.9}))
+    states = recipe.next_states({}, IterationRecord.of(batch, {"right_votes": 0.9}))
     now = recipe.at(1, states)
     credited = now.credit(solve(now, voting, world=SpyWorld(), group_size=1).batch)
     scores = [-1 / 15, 1 / 45 - 1 / 15, 1 / 45 + 1 / 30, 1 / 45 + 1 / 30]
@@ -104,7 +104,7 @@ def test_votes_and_clues_are_learned_by_turns() -> None:
     phases = []
     for votes in (0.5, 0.1, 0.0, 0.0):
         for _ in range(8):
-            states = recipe.next_states(states, Closed.of(batch, {"right_votes": votes}))
+            states = recipe.next_states(states, IterationRecord.of(batch, {"right_votes": votes}))
         phases.append(recipe.at(1, states).weight.votes)
     assert phases == [False, False, True, True]
 
@@ -122,15 +122,15 @@ class Relay:
     def turn_of(self) -> tuple[str, ...]:
         return () if len(self.done) == 4 else (("first", "second")[len(self.done) % 2],)
 
-    def step(self, actions: Mapping[str, str]) -> dict[str, Outcome]:
+    def step(self, actions: Mapping[str, str]) -> dict[str, StepResult]:
         [(name, said)] = actions.items()
         self.done.append(said)
         other = "second" if name == "first" else "first"
         over = len(self.done) == 4
         reward = float(len(self.done) if said == "a" else -1)
         return {
-            name: Outcome(None if over else "go on", reward=reward, terminated=over, success=over),
-            other: Outcome(None if over else said, terminated=over, success=over),
+            name: StepResult(None if over else "go on", reward=reward, terminated=over, success=over),
+            other: StepResult(None if over else said, terminated=over, success=over),
         }
 
     def state_key(self) -> bytes:
@@ -181,4 +181,4 @@ def test_it_resumes_and_comes_to_a_step(name: str) -> None:
     batch = solve(recipe, speak, world=world, tasks=2).batch
     if name == "marft":
         batch = batch.with_columns("step", value=np.zeros(len(batch.column("reward", "step"))))
-    assert step(recipe.replace(loss=recipe.training()[0].loss), batch) >= 1
+    assert step(recipe.replace(loss=recipe.losses()[0].loss), batch) >= 1

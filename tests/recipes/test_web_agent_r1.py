@@ -10,7 +10,7 @@ from riddles import RIGHT, TOKENIZER, WRONG, check_resumes, solve, step
 from agentrl_core import recipes
 from agentrl_core.engine import Request
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout import Branch, Rollout, Window
+from agentrl_core.rollout import Branch, ObservationWindow, Rollout
 
 
 def counting(context: str, request: Request) -> str:
@@ -45,7 +45,7 @@ def test_only_the_newest_page_is_there() -> None:
         ["riddle?", "look a", page, "look b", "go on"],
         ["riddle?", "look a", page, "look b", page, "look c", "go on"],
     ]
-    assert contexts(Window(observations=2, placeholder="-"))[3] == [
+    assert contexts(ObservationWindow(observations=2, placeholder="-"))[3] == [
         "riddle?",
         "look a",
         "-",
@@ -55,7 +55,7 @@ def test_only_the_newest_page_is_there() -> None:
         "go on",
     ]
     # A window of two turns: what is before them is gone.
-    assert contexts(Window(observations=2, turns=2))[3] == ["riddle?", "look b", "go on", "look c", "go on"]
+    assert contexts(ObservationWindow(observations=2, turns=2))[3] == ["riddle?", "look b", "go on", "look c", "go on"]
 
 
 def test_each_action_is_trained_once_behind_what_it_was_sampled_behind() -> None:
@@ -73,11 +73,13 @@ def test_a_turn_that_is_not_in_the_context_is_refused() -> None:
         async def branch(self, branch: Branch) -> None:
             await branch.turn()
             second = await branch.turn()
-            await branch.rewrite([*branch.asked, second, {"role": "user", "content": "and now?"}])
+            await branch.rewrite([*branch.prompt_messages, second, {"role": "user", "content": "and now?"}])
             with pytest.raises(InvalidInputError, match=r"turn 0 is not in its present context, which has \[1\]"):
-                await branch.rewrite([*branch.asked, branch.turns[0], {"role": "user", "content": "?"}])
+                await branch.rewrite([*branch.prompt_messages, branch.turns[0], {"role": "user", "content": "?"}])
             third = await branch.turn()
-            await branch.rewrite([*branch.asked, second, {"role": "user", "content": "-"}, third, *branch.asked])
+            await branch.rewrite(
+                [*branch.prompt_messages, second, {"role": "user", "content": "-"}, third, *branch.prompt_messages]
+            )
             span = branch.path.spans
             tokens = branch.tokens
             assert [TOKENIZER.decode(tokens[slice(*span[turn])]) for turn in (1, 2)] == [

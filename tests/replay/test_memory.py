@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from replayed import grow, keep
 
 from agentrl_core import Store, replay
-from agentrl_core.component import Closed, Where
+from agentrl_core.component import IterationRecord, Where
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.replay.memory_rows import Kept
+from agentrl_core.replay.memory_rows import MemoryRows
 
 TASKS = ("a", "b", "c")
 
@@ -66,7 +66,7 @@ def test_what_is_kept_is_what_a_list_would_keep(
             copies = {name: value.copy() for name, value in before.items()}
             state = memory.next(state, closed)
             assert all((before[name] == copies[name]).all() for name in before), "the state before stays as it is"
-            kept = Kept.from_state(state)
+            kept = MemoryRows.from_state(state)
             assert kept.trajectory_id.tolist() == [row[0] for row in plain]
             assert kept.iteration.tolist() == [row[2] for row in plain]
 
@@ -77,7 +77,7 @@ def test_a_memory_of_groups_keeps_them_whole(tmp_path: Path) -> None:
     with Store.open(tmp_path / "run") as store:
         for iteration, groups in enumerate(({"a": [0, 1], "b": [0, 0]}, {"a": [1, 1, 0]}, {"c": [0, 1]})):
             state = memory.next(state, keep(store, grow(iteration, groups)))
-    kept = Kept.from_state(state)
+    kept = MemoryRows.from_state(state)
     assert kept.iteration.tolist() == [1, 1, 1, 2, 2], "the oldest group went, the one without success never came"
     rows, chances = memory.draw(kept, 1, key=3)
     assert len(set(kept.group_id[rows].tolist())) == 1
@@ -99,14 +99,14 @@ def test_what_is_kept_is_said_as_everywhere(tmp_path: Path) -> None:
         (Where(column="nobody_made_it", above=0.0), []),
     ):
         memory = replay.Memory(where=where)
-        kept = Kept.from_state(memory.next(memory.initial_state(), closed))
+        kept = MemoryRows.from_state(memory.next(memory.initial_state(), closed))
         assert kept.trajectory_id.tolist() == expected
 
 
-def rows_of(scores: list[float]) -> Kept:
-    kept = Kept.empty()
+def rows_of(scores: list[float]) -> MemoryRows:
+    kept = MemoryRows.empty()
     count = len(scores)
-    return Kept(
+    return MemoryRows(
         **{
             name: np.zeros(count, getattr(kept, name).dtype)
             for name in ("group_id", "task", "iteration", "version", "uses", "drawn_last")
@@ -156,16 +156,16 @@ def test_what_is_drawn_again_is_counted_and_its_priority_renewed(tmp_path: Path)
     with Store.open(tmp_path / "run") as store:
         closed = keep(store, grow(0, {"a": [0, 1]}), surprise=[-2.0, 1.0])
         state = memory.next(state, closed)
-        assert Kept.from_state(state).priority.tolist() == [2.5, 1.5]
+        assert MemoryRows.from_state(state).priority.tolist() == [2.5, 1.5]
         batch = grow(1, {"a": [0]})
         draws = replay.Draws.of([0, 0], votes_in=replay.NEW, probability=0.5)
-        batch = store.rebase(batch.join(store.trajectory_batch([0]), draws))
+        batch = store.rebase(batch.with_stored_draws(store.trajectory_batch([0]), draws))
         batch = batch.with_columns("draw", score=np.zeros(3, np.float32), surprise=np.array([0, 4, 4], np.float32))
         store.append(batch, iteration=1)
         store.close_iteration(batch, {})
-        state = memory.next(state, Closed.of(store.batch(1)))
+        state = memory.next(state, IterationRecord.of(store.batch(1)))
         assert store.verify() == [], "a trajectory that was drawn twice, with its probability, is lawful"
-    kept = Kept.from_state(state)
+    kept = MemoryRows.from_state(state)
     assert kept.uses.tolist() == [2, 0, 0]
     assert kept.drawn_last.tolist() == [1, -1, -1]
     assert kept.priority.tolist() == [4.5, 1.5, 0.5], "renewed; as it was; of the new row as the column says"
@@ -177,6 +177,6 @@ def test_ages_bound_what_is_drawn(tmp_path: Path) -> None:
     with Store.open(tmp_path / "run") as store:
         for iteration in range(4):
             state = memory.next(state, keep(store, grow(iteration, {"a": [1.0]})))
-    assert Kept.from_state(state).iteration.tolist() == [1, 2, 3]
+    assert MemoryRows.from_state(state).iteration.tolist() == [1, 2, 3]
     assert memory.drawable(state, 4).iteration.tolist() == [1, 2]
     assert memory.drawable(state, 4, versions=4).iteration.tolist() == [2]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from small_world import SmallWorld
 
 from agentrl_core import Collector, Forest, Store
-from agentrl_core.component import Closed
-from agentrl_core.env import Fact, Outcome, Task
+from agentrl_core.component import IterationRecord
+from agentrl_core.env import ExtraColumn, StepResult, Task
 from agentrl_core.recipes import GRPO
-from agentrl_core.replay import Texts
+from agentrl_core.replay import TextLibrary
 from agentrl_core.rollout import Group, Rollout
 
 EDIT = st.one_of(
@@ -33,7 +33,7 @@ EDIT = st.one_of(
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.lists(st.lists(EDIT, max_size=4), max_size=3), max_size=4))
 def test_edits_are_those_of_a_dictionary(iterations: list[list[list[Any]]]) -> None:
-    library, plain, following = Texts(), dict[int, str](), 0
+    library, plain, following = TextLibrary(), dict[int, str](), 0
     state = library.initial_state()
     for iteration, proposals in enumerate(iterations):
         state = library.edited(state, proposals, iteration)
@@ -56,7 +56,7 @@ def test_edits_are_those_of_a_dictionary(iterations: list[list[list[Any]]]) -> N
 
 
 def test_a_deletion_goes_before_an_update() -> None:
-    library = Texts()
+    library = TextLibrary()
     state = library.edited(library.initial_state(), [[{"edit": "add", "text": "first"}]], 0)
     update, delete = {"edit": "update", "id": 0, "text": "second"}, {"edit": "delete", "id": 0}
     for proposals in ([[update], [delete]], [[delete], [update]]):
@@ -74,7 +74,7 @@ def entries(*values: float | None) -> dict[str, Any]:
 
 
 def test_orders_by_hand() -> None:
-    state, library = entries(0.5, None, 0.9), Texts()
+    state, library = entries(0.5, None, 0.9), TextLibrary()
 
     def read(order: Any, count: int = 3, **options: Any) -> list[int]:
         return [entry.text_id for entry in library.read(state, count, order=order, **options)]
@@ -92,13 +92,13 @@ def test_orders_by_hand() -> None:
 @pytest.mark.parametrize(("keeps", "stay"), [("newest", [2, 3]), ("best", [1, 3]), ("used", [1, 3])])
 def test_beyond_the_capacity(keeps: Any, stay: list[int]) -> None:
     """Values 0.5, never used, 0.1, 0.9; those of odd number were used last."""
-    state = Texts(capacity=2, keeps=keeps).edited(entries(0.5, None, 0.1, 0.9), [], 1)
+    state = TextLibrary(capacity=2, keeps=keeps).edited(entries(0.5, None, 0.1, 0.9), [], 1)
     assert [entry["text_id"] for entry in state["entries"]] == stay
 
 
 def test_values_by_hand() -> None:
     """Scores 1 and 0 of those that used text 0: 1/2 at first; then 3/4 1/2 + 1/4 1 = 5/8. Text 1: 0."""
-    library = Texts(used="used", decay=0.75)
+    library = TextLibrary(used="used", decay=0.75)
     state = entries(None, None)
     for iteration, said in enumerate([["0", "0, 1", ""], ["0,0", "9", "x"]]):
         forest = Forest(iteration=iteration, facts={"trajectory": {"used": "key"}})
@@ -109,7 +109,7 @@ def test_values_by_hand() -> None:
             forest.append(path, [2 + member], kind="action", logprobs=[-1.0])
             forest.finish(path, reward=float(member == 0), facts={"used": used})
         batch = GRPO.score(forest.freeze())
-        state = library.next(state, Closed.of(batch))
+        state = library.next(state, IterationRecord.of(batch))
     found = [(entry["value"], entry["uses"], entry["used_last"]) for entry in state["entries"]]
     assert found == [(0.625, 3, 1), (0.0, 1, 0)]
 
@@ -119,26 +119,26 @@ class Insights(Rollout):
 
     async def group(self, group: Group) -> None:
         """Every branch uses all texts that there are."""
-        read = Texts().read(group.state.get("replay[0].Texts"), 9)
+        read = TextLibrary().read(group.state.get("replay[0].TextLibrary"), 9)
         used = ",".join(str(entry.text_id) for entry in read)
         for branch in group.start_many(2, facts={"used": used}):
             await branch.turn()
 
 
 class Proposes(SmallWorld):
-    facts = {"edits": Fact("trajectory", "key"), "used": Fact("trajectory", "key")}  # noqa: RUF012 - as an author does
+    facts = {"edits": ExtraColumn("trajectory", "key"), "used": ExtraColumn("trajectory", "key")}  # noqa: RUF012 - as an author does
 
     def __init__(self) -> None:
         super().__init__(self.answered)
 
-    def answered(self, task: Task, seed: int, actions: list[str]) -> Outcome:
+    def answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del actions
         edits = json.dumps([{"edit": "add", "text": f"{task.task_id}: {seed % 3}"}])
-        return Outcome(reward=float(seed % 2), terminated=True, facts={"edits": edits})
+        return StepResult(reward=float(seed % 2), terminated=True, facts={"edits": edits})
 
 
 def test_a_library_grows_while_it_is_collected(tmp_path: Path) -> None:
-    world, library = Proposes(), Texts(used="used")
+    world, library = Proposes(), TextLibrary(used="used")
     recipe = GRPO.replace(rollout=Insights(), replay=library)
     counts, state = [], library.initial_state()
     with Store.open(tmp_path / "run") as store:
@@ -146,9 +146,9 @@ def test_a_library_grows_while_it_is_collected(tmp_path: Path) -> None:
             collect = Collector(world, world, recipe, store=store, task_pool=4)  # a new process each time
             batch = recipe.credit(collect(tasks=2, group_size=2))
             counts.append({len(said.split(",")) if said else 0 for said in batch.texts("used", "draw")})
-            state = library.next(state, Closed.of(batch))
-            collect.update(batch, {})
-            assert collect._now().components["replay[0].Texts"] == state, "what the store has"
+            state = library.next(state, IterationRecord.of(batch))
+            collect.end_iteration(batch, {})
+            assert collect._now().components["replay[0].TextLibrary"] == state, "what the store has"
         assert store.verify() == []
     assert counts[0] == {0}
     assert min(counts[1]) >= 1

@@ -18,21 +18,21 @@ from agentrl_core.recipes.cm2 import ChecklistRelative
 from agentrl_core.reward import (
     AnswerAgreement,
     Checklist,
-    Closeness,
-    Dither,
+    CombineReward,
+    CompressHigh,
     DropSurplus,
     FirstVisits,
-    Fuse,
+    GaussianProximity,
     ImplicitProcess,
     InformationGain,
     LengthPenalty,
     MaxAtK,
-    Outcome,
+    NoiseReward,
+    OutcomeScore,
     RiskAverse,
-    SoftTop,
+    RoundUpReward,
     SuccessDistance,
     TeamScore,
-    Tiers,
     Unscored,
     WinRate,
 )
@@ -48,42 +48,42 @@ def close(found: object, expected: object, tolerance: float = 1e-6) -> None:
 
 def test_outcome_of_success_and_failure() -> None:
     batch = small([(0, [1])] * 3, draw_reward=[5.0, 6.0, math.nan], draw_success=[1, 0, 1])
-    close(column(Outcome()(batch)), [5.0, 6.0, math.nan])
-    close(column(Outcome(success=0.1, failure=-1.0)(batch)), [0.1, -1.0, math.nan])
-    close(column(Outcome(failure=-1.0)(batch)), [5.0, -1.0, math.nan])
-    close(column(Outcome(success=0.0)(batch)), [0.0, 6.0, math.nan])
-    assert Column("draw", "success") not in Outcome().needs
-    assert Column("draw", "success") in Outcome(success=1.0).needs
+    close(column(OutcomeScore()(batch)), [5.0, 6.0, math.nan])
+    close(column(OutcomeScore(success=0.1, failure=-1.0)(batch)), [0.1, -1.0, math.nan])
+    close(column(OutcomeScore(failure=-1.0)(batch)), [5.0, -1.0, math.nan])
+    close(column(OutcomeScore(success=0.0)(batch)), [0.0, 6.0, math.nan])
+    assert Column("draw", "success") not in OutcomeScore().needs
+    assert Column("draw", "success") in OutcomeScore(success=1.0).needs
 
 
 def test_fused_columns() -> None:
     batch = small(
         [(0, [1])] * 4, draw_score=[1.0, 2.0, 3.0, math.nan], draw_x=[1.0, 0.0, 8.0, 1.0], draw_success=[1, 0, 1, 1]
     )
-    close(column(Fuse("x", 0.5)(batch)), [1.5, 2.0, 7.0, math.nan])
-    close(column(Fuse("x", 0.5, at_most=1.0)(batch)), [1.5, 2.0, 4.0, math.nan])
-    close(column(Fuse("x", -1.0, only="success")(batch)), [0.0, 2.0, -5.0, math.nan])
-    close(column(Fuse("x", only="failure", kind="multiply")(batch)), [1.0, 0.0, 3.0, math.nan])
-    close(column(Fuse("x", kind="require", otherwise=-1.0)(batch)), [1.0, -1.0, 3.0, math.nan])
-    close(column(Fuse("x", kind="require", threshold=2.0)(batch)), [0.0, 0.0, 3.0, math.nan])
+    close(column(CombineReward("x", 0.5)(batch)), [1.5, 2.0, 7.0, math.nan])
+    close(column(CombineReward("x", 0.5, at_most=1.0)(batch)), [1.5, 2.0, 4.0, math.nan])
+    close(column(CombineReward("x", -1.0, only="success")(batch)), [0.0, 2.0, -5.0, math.nan])
+    close(column(CombineReward("x", only="failure", kind="multiply")(batch)), [1.0, 0.0, 3.0, math.nan])
+    close(column(CombineReward("x", kind="require", otherwise=-1.0)(batch)), [1.0, -1.0, 3.0, math.nan])
+    close(column(CombineReward("x", kind="require", threshold=2.0)(batch)), [0.0, 0.0, 3.0, math.nan])
 
 
 def test_fused_steps_broadcast_what_draws_have() -> None:
     batch = small([(0, [1, 1]), (0, [1])], step_reward=[1.0, 2.0, math.nan], draw_x=[10.0, 20.0])
-    fused = Fuse("x", 0.1, level="step")(Outcome(level="step")(batch))
+    fused = CombineReward("x", 0.1, level="step")(OutcomeScore(level="step")(batch))
     close(column(fused, "step_score", "step"), [2.0, 3.0, math.nan])
     close(column(fused, "reward", "step"), [1.0, 2.0, math.nan])  # a fact stays what it is
 
 
 def test_a_gate_whose_column_is_unknown_says_nothing() -> None:
     batch = small([(0, [1])], draw_score=[1.0], draw_x=[math.nan])
-    close(column(Fuse("x", kind="require")(batch)), [math.nan])
+    close(column(CombineReward("x", kind="require")(batch)), [math.nan])
 
 
 @pytest.mark.parametrize("count", ["all", "trained"])
 @pytest.mark.parametrize("level", ["draw", "step"])
 def test_length_penalty(level: str, count: str) -> None:
-    batch = Outcome(level="step")(ragged(2))
+    batch = OutcomeScore(level="step")(ragged(2))
     draws = plain(batch)
     positions = batch.column("position", "token")
     expected = []
@@ -104,7 +104,7 @@ def test_length_penalty_by_the_success_of_the_group() -> None:
 
 def test_noise() -> None:
     batch = ragged(1)
-    found = Dither(amplitude=0.1)(batch)
+    found = NoiseReward(amplitude=0.1)(batch)
     before, after = np.array(column(batch)), np.array(column(found))
     difference = (after - before)[np.isfinite(before)]
     assert np.isnan(after[np.isnan(before)]).all()
@@ -112,24 +112,24 @@ def test_noise() -> None:
     assert len(set(np.round(difference, 7))) == len(difference)
     np.testing.assert_array_equal(np.array(column(found, "score_clean")), before)
     order = list(reversed(range(batch.num_draws)))
-    np.testing.assert_array_equal(column(Dither(amplitude=0.1)(batch.select_draws(order))), after[order])
-    assert column(Dither(amplitude=0.1, seed=1)(batch)) != after.tolist()
+    np.testing.assert_array_equal(column(NoiseReward(amplitude=0.1)(batch.select_draws(order))), after[order])
+    assert column(NoiseReward(amplitude=0.1, seed=1)(batch)) != after.tolist()
     many = small([(0, [1])] * 4000, draw_score=[0.0] * 4000)
-    assert abs(np.std(column(Dither(amplitude=0.3, kind="normal")(many))) - 0.3 / math.sqrt(3)) < 0.005
+    assert abs(np.std(column(NoiseReward(amplitude=0.3, kind="normal")(many))) - 0.3 / math.sqrt(3)) < 0.005
 
 
 def test_noise_only_where_scores_are_nearly_equal() -> None:
     batch = small([(0, [1]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 1.0, 0.0, 1.0])
-    found = column(Dither(only_if_std_below=0.1)(batch))
+    found = column(NoiseReward(only_if_std_below=0.1)(batch))
     assert found[:2] != [1.0, 1.0]
     assert found[2:] == [0.0, 1.0]
 
 
 def test_tiers_are_closed_above() -> None:
     batch = small([(0, [1])] * 6, draw_score=[0.0, 0.1, 0.25, 0.26, 1.0, math.nan])
-    close(column(Tiers()(batch)), [0.0, 0.25, 0.25, 0.5, 1.0, math.nan])
+    close(column(RoundUpReward()(batch)), [0.0, 0.25, 0.25, 0.5, 1.0, math.nan])
     with pytest.raises(InvalidInputError, match="give a quality from 0 to 1"):
-        Tiers()(batch.with_columns("draw", score=np.full(6, 2.0)))
+        RoundUpReward()(batch.with_columns("draw", score=np.full(6, 2.0)))
 
 
 def test_answers_that_agree() -> None:
@@ -216,7 +216,7 @@ def test_information_gain() -> None:
 
 
 def test_a_gain_is_asked_by_a_probe() -> None:
-    recipe = Recipe(name="mine", reward=(Outcome(), InformationGain()), advantage=GroupRelative(), loss=Policy())
+    recipe = Recipe(name="mine", reward=(OutcomeScore(), InformationGain()), advantage=GroupRelative(), loss=Policy())
     recipe.check()
     assert recipe.models == ("policy",)
     with pytest.raises(RecipeError, match=r"annotate\(batch, 'answer_logprob', policy, probe=probe\)"):
@@ -321,7 +321,7 @@ def test_teams_share_their_score(seed: int, kind: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_first_visits_are_the_gain_of_a_coverage(seed: int) -> None:
-    batch = Outcome(level="step")(ragged(seed))
+    batch = OutcomeScore(level="step")(ragged(seed))
     rewards = batch.column("reward", "step").astype(float)
     expected = rewards.copy()
     for draw in plain(batch):
@@ -338,11 +338,11 @@ def test_first_visits_are_the_gain_of_a_coverage(seed: int) -> None:
 
 def test_closeness_and_the_soft_top_by_hand() -> None:
     batch = small([(0, [1])] * 3, draw_dx=[0.0, 3.0, math.nan], draw_dy=[0.0, 4.0, 1.0])
-    close(column(Closeness(column="dx,dy", width=5.0)(batch)), [1.0, math.exp(-0.5), math.nan])
+    close(column(GaussianProximity(column="dx,dy", width=5.0)(batch)), [1.0, math.exp(-0.5), math.nan])
     scored = small([(0, [1])] * 5, draw_score=[1.0, 0.8, 0.3, -0.2, math.nan])
     bottom = [(math.exp(2.0 * gap) - 1.0) / (math.exp(2.0) - 1.0) for gap in (0.5, 1.0)]
     expected = [0.8 + 0.1 * math.log(1.2), 0.8, 0.8 - bottom[0], 0.8 - bottom[1], math.nan]
-    close(column(SoftTop(rise=0.1, fall=2.0)(scored)), expected)
+    close(column(CompressHigh(rise=0.1, fall=2.0)(scored)), expected)
 
 
 def test_components_of_the_reward_go_by_their_names() -> None:
@@ -369,7 +369,7 @@ def test_components_of_the_reward_go_by_their_names() -> None:
     close(column(batch.select_draws([2, 0]), "reward.format"), [math.nan, 0.5])
     recipe = Recipe(
         name="mine",
-        reward=(Outcome(), Fuse(column="reward.format", coefficient=2.0)),
+        reward=(OutcomeScore(), CombineReward(column="reward.format", coefficient=2.0)),
         advantage=GroupRelative(column="reward.correct", scale="none"),
     )
     made = recipe.credit(batch)
@@ -384,17 +384,17 @@ def test_components_of_the_reward_go_by_their_names() -> None:
     [
         (lambda: TeamScore(group_by=""), "group_by=''"),
         (lambda: FirstVisits(key=""), "key=''"),
-        (lambda: Closeness(width=0.0), r"width=0\.0"),
-        (lambda: SoftTop(fall=0.0), r"fall=0\.0"),
-        (lambda: SoftTop(rise=-1.0), r"rise=-1\.0"),
-        (lambda: Fuse(""), "column='' is not possible; name a column"),
-        (lambda: Fuse("x", kind="multiply", at_most=1.0), "at_most=1.0"),
+        (lambda: GaussianProximity(width=0.0), r"width=0\.0"),
+        (lambda: CompressHigh(fall=0.0), r"fall=0\.0"),
+        (lambda: CompressHigh(rise=-1.0), r"rise=-1\.0"),
+        (lambda: CombineReward(""), "column='' is not possible; name a column"),
+        (lambda: CombineReward("x", kind="multiply", at_most=1.0), "at_most=1.0"),
         (lambda: LengthPenalty(free=-1, full_at=5), "free=-1"),
         (lambda: LengthPenalty(free=5, full_at=5), "full_at=5 is not possible; give a number above free=5"),
         (lambda: LengthPenalty(free=5, full_at=6, coefficient=-1.0), "coefficient=-1.0"),
-        (lambda: Dither(amplitude=-1.0), "amplitude=-1.0"),
-        (lambda: Dither(only_if_std_below=0.0), "only_if_std_below=0.0"),
-        (lambda: Tiers(count=0), "count=0"),
+        (lambda: NoiseReward(amplitude=-1.0), "amplitude=-1.0"),
+        (lambda: NoiseReward(only_if_std_below=0.0), "only_if_std_below=0.0"),
+        (lambda: RoundUpReward(count=0), "count=0"),
         (lambda: MaxAtK(k=0), "k=0"),
         (lambda: MaxAtK(scale="std"), "scale='std'"),
         (lambda: MaxAtK(kind="top_gap", ratio="x"), "ratio='x'"),
@@ -467,10 +467,10 @@ def credited(reward: tuple[object, ...], advantage: object, batch: Batch) -> Bat
 
 def test_chains_begin_with_what_was_paid() -> None:
     batch = small([(0, [1])] * 4, draw_reward=[0.0, 1.0, 2.0, 3.0])
-    best = credited((Outcome(), MaxAtK(k=2)), GroupRelative(center="none", scale="none"), batch)
+    best = credited((OutcomeScore(), MaxAtK(k=2)), GroupRelative(center="none", scale="none"), batch)
     close(column(best, "advantage"), [1.0, 1.0, 7 / 6, 1.5])
     # The quantile 1/4 is 0.75; below it lies the first, at 0.75 - 3: half and half with the score, less the mean.
-    careful = credited((Outcome(), RiskAverse()), GroupRelative(scale="none"), batch)
+    careful = credited((OutcomeScore(), RiskAverse()), GroupRelative(scale="none"), batch)
     scores = np.array([(0.0 - 2.25) / 2, (1.0 + 0.75) / 2, (2.0 + 0.75) / 2, (3.0 + 0.75) / 2])
     close(column(careful, "advantage"), scores - scores.mean())
 
@@ -478,18 +478,18 @@ def test_chains_begin_with_what_was_paid() -> None:
 def test_steps_are_credited_with_what_was_made_of_their_reward() -> None:
     batch = small([(0, [1, 6, 3])], draw_reward=[1.0], step_reward=[0.0, 0.0, 1.0], step_tool=[5, 5, 7])
     to_come = Discounted(column="step_score")
-    visited = credited((Outcome(), Outcome(level="step"), FirstVisits(key="tool")), to_come, batch)
+    visited = credited((OutcomeScore(), OutcomeScore(level="step"), FirstVisits(key="tool")), to_come, batch)
     close(column(visited, "step_score", "step"), [1.0, 0.0, 2.0])
     close(column(visited, "advantage", "step"), [3.0, 2.0, 2.0])
     priced = LengthPenalty(free=2, full_at=4, coefficient=0.5, level="step")
-    charged = credited((Outcome(), Outcome(level="step"), priced), to_come, batch)
+    charged = credited((OutcomeScore(), OutcomeScore(level="step"), priced), to_come, batch)
     close(column(charged, "advantage", "step"), [-0.25, -0.25, 0.75])
     critic = batch.with_columns("step", value=[0.0, 0.0, 0.0])
     one_step = Gae(level="step", column="step_score", outcome="", lam=0.0)
     close(
-        column(credited((Outcome(), Outcome(level="step"), priced), one_step, critic), "advantage", "step"),
+        column(credited((OutcomeScore(), OutcomeScore(level="step"), priced), one_step, critic), "advantage", "step"),
         [0, -1, 0.75],
     )
     close(column(batch, "reward", "step"), [0.0, 0.0, 1.0])
     with pytest.raises(RecipeError, match="needs column 'step_score' at level step"):
-        Recipe(name="row", reward=(Outcome(), priced), advantage=to_come, loss=Policy()).check()
+        Recipe(name="row", reward=(OutcomeScore(), priced), advantage=to_come, loss=Policy()).check()

@@ -48,7 +48,7 @@ def test_a_score_made_of_success_is_unknown_without_it() -> None:
 def test_neither_successes_nor_failures_are_charged_for_what_is_unknown(only: str) -> None:
     batch = reward.Outcome()(judged(True, None, False, rewards=(1.0, 1.0, 1.0)))
     of_kind = [only == "success", False, only == "failure"]
-    fused = reward.Fuse(column="fact", only=only)(batch).column("score", "draw")  # type: ignore[arg-type]
+    fused = reward.CombineReward(column="fact", only=only)(batch).column("score", "draw")  # type: ignore[arg-type]
     assert (fused == 2.0).tolist() == of_kind
     charged = reward.LengthPenalty(free=0, full_at=2, only=only)(batch).column("score", "draw")  # type: ignore[arg-type]
     assert (charged < 1.0).tolist() == of_kind

@@ -72,7 +72,7 @@ def forks(batch: arl.Batch) -> list[tuple[int, int]]:
 def test_branches_split_at_fixed_depths() -> None:
     batch = grown(FixedDepthBranching(splits=3, every=1))
     # Two from the prompt; each splits behind one turn, and all four behind two.
-    assert batch.num_draws == 8 == FixedDepthBranching(splits=3, every=1).branches(1)
+    assert batch.num_draws == 8 == FixedDepthBranching(splits=3, every=1).final_group_size(1)
     assert sorted(turns for _, turns in forks(batch)) == [1, 1, 2, 2, 2, 2]
     assert rows(batch)["branch_node"].is_null().sum() == 2
     assert sorted(turns for _, turns in forks(grown(FixedDepthBranching(splits=2, every=3, ways=3)))) == [3] * 6
@@ -160,7 +160,7 @@ def test_trees_are_expanded_at_turns_drawn_by_chance() -> None:
     program = Told(trees=2, rounds=2, expansions=2)
     batch = grown(program, seed=5)
     # A chain of four turns has four nodes: the prompt and the ends of three turns.
-    assert batch.num_draws == program.branches(1) == 10
+    assert batch.num_draws == program.final_group_size(1) == 10
     own = [key[1] for key in places]
     assert (own.count(0), own.count(1)) == (5, 5), "each tree grows by two a round"
     turns = [turns for _, turns in forks(batch)]

@@ -17,7 +17,7 @@ from small_world import SmallWorld
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.engine import Sampling
-from agentrl_core.env import TOOL_RESULT, Outcome, Task
+from agentrl_core.env import TOOL_RESULT, StepResult, Task
 from agentrl_core.recipes.aepo import PremonitoredBranching
 from agentrl_core.recipes.arrol import PruneRunning
 from agentrl_core.recipes.branch_grpo import FixedDepthBranching
@@ -30,13 +30,13 @@ MEMBER, PRUNED = 0, 3
 SMALL = st.integers(1, 4)
 
 
-def wandering(task: Task, seed: int, actions: list[str]) -> Outcome:
+def wandering(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Ends at a number of turns that the actions decide."""
     del task, seed
     total = sum(sum(map(int, action.split())) for action in actions)
     if total % 5 == 0 or len(actions) >= 6:
-        return Outcome(reward=float(total % 3), terminated=True, success=total % 3 == 2)
-    return Outcome("x" * (total % 7), flags=TOOL_RESULT)
+        return StepResult(reward=float(total % 3), terminated=True, success=total % 3 == 2)
+    return StepResult("x" * (total % 7), flags=TOOL_RESULT)
 
 
 def words(said: tuple[int, ...]) -> list[tuple[int, float]]:
@@ -107,5 +107,5 @@ def test_no_group_has_more_branches_than_its_program_says(name: str, data: Any, 
     members = pl.DataFrame(batch.trajectories).filter(pl.col("role") == MEMBER, pl.col("status") != PRUNED)
     counts = members["group_id"].value_counts()["count"]
     assert counts.len() == 2
-    assert counts.max() <= program.branches(size)
-    assert batch.num_draws <= 2 * program.branches(size)
+    assert counts.max() <= program.final_group_size(size)
+    assert batch.num_draws <= 2 * program.final_group_size(size)

@@ -23,7 +23,7 @@ class World:
 
     def __init__(self, *outcomes, last=None):
         self.outcomes = outcomes
-        self.last = env.Outcome(reward=1.0, terminated=True, success=True) if last is None else last
+        self.last = env.StepResult(reward=1.0, terminated=True, success=True) if last is None else last
 
     def tasks(self, count, *, split="train", start=0):
         return [env.Task(f"{split}/{number}", "q", "d", None) for number in range(start, start + count)]
@@ -74,7 +74,7 @@ def at(lane, *, whole=False, tools=None):
 
 
 def test_a_whole_context_takes_the_place_of_what_was_said() -> None:
-    batch, prompts = played(env.Outcome("so far: much", context=at(0, whole=True)), env.Outcome("and on"))
+    batch, prompts = played(env.StepResult("so far: much", context=at(0, whole=True)), env.StepResult("and on"))
     assert batch.num_draws == 1
     assert "begin" not in prompts[1]
     assert prompts[2].startswith(prompts[1])
@@ -86,9 +86,9 @@ def test_a_whole_context_takes_the_place_of_what_was_said() -> None:
 
 def test_lanes_are_trajectories_that_end_together() -> None:
     outcomes = [
-        env.Outcome("other", context=at(1, whole=True)),
-        env.Outcome("back", reward=0.25, context=at(0)),
-        env.Outcome("third", context=at(2, whole=True)),
+        env.StepResult("other", context=at(1, whole=True)),
+        env.StepResult("back", reward=0.25, context=at(0)),
+        env.StepResult("third", context=at(2, whole=True)),
     ]
     batch, prompts = played(*outcomes)
     assert prompts[2].startswith(prompts[0]), "lane 0 goes on where it was"
@@ -103,12 +103,12 @@ def test_lanes_are_trajectories_that_end_together() -> None:
 
 
 def beside(lane, observation, **options):
-    return env.Context(lane, whole=True, observation=observation, state_key=observation, **options)
+    return env.Context(lane, replaces_history=True, observation=observation, state_key=observation, **options)
 
 
 def test_lanes_that_wait_beside_another_are_said_with_it() -> None:
-    asked = env.Outcome("second", context=at(1, whole=True), besides=[beside(2, "third")])
-    batch, prompts = played(asked, env.Outcome("third", context=at(2)), env.Outcome("on", context=at(1)))
+    asked = env.StepResult("second", context=at(1, whole=True), parallel_requests=[beside(2, "third")])
+    batch, prompts = played(asked, env.StepResult("third", context=at(2)), env.StepResult("on", context=at(1)))
     assert len(prompts) == 4, "the third is said once, before it is its turn"
     assert "third" in prompts[2]
     assert prompts[3].startswith(prompts[1])
@@ -117,7 +117,7 @@ def test_lanes_that_wait_beside_another_are_said_with_it() -> None:
 
 
 def test_what_nobody_heard_before_the_end_is_the_last_of_its_lane() -> None:
-    batch, prompts = played(env.Outcome("second", context=at(1, whole=True), besides=[beside(2, "third")]))
+    batch, prompts = played(env.StepResult("second", context=at(1, whole=True), parallel_requests=[beside(2, "third")]))
     assert len(prompts) == 3
     assert batch.column("reward", "draw").tolist() == [1.0] * 3
     assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["finished"] * 3
@@ -126,8 +126,8 @@ def test_what_nobody_heard_before_the_end_is_the_last_of_its_lane() -> None:
 
 def test_a_lane_without_room_waits_until_it_ends_the_episode() -> None:
     outcomes = [
-        env.Outcome("second", context=at(1, whole=True), besides=[beside(2, "x" * 400)]),
-        env.Outcome("x" * 400, context=at(2, whole=True)),
+        env.StepResult("second", context=at(1, whole=True), parallel_requests=[beside(2, "x" * 400)]),
+        env.StepResult("x" * 400, context=at(2, whole=True)),
     ]
     batch, prompts = played(*outcomes, context_tokens=300)
     assert len(prompts) == 2
@@ -136,7 +136,7 @@ def test_a_lane_without_room_waits_until_it_ends_the_episode() -> None:
 
 def test_an_action_may_have_fewer_tokens() -> None:
     few = replace(at(1, whole=True), max_tokens=2)
-    batch, _ = played(env.Outcome("x", context=few, besides=[beside(2, "y", max_tokens=1)]))
+    batch, _ = played(env.StepResult("x", context=few, parallel_requests=[beside(2, "y", max_tokens=1)]))
     said = pl.DataFrame(batch.nodes).drop_nulls("seed")["tokens"].list.len().to_list()
     assert sorted(said)[:2] == [1, 2]
     assert len(said) == 3
@@ -145,7 +145,7 @@ def test_an_action_may_have_fewer_tokens() -> None:
 
 def test_tools_are_those_of_a_context() -> None:
     tool = {"type": "function", "function": {"name": "lookup", "description": "finds", "parameters": {}}}
-    _, prompts = played(env.Outcome("look", context=at(1, whole=True, tools=[tool])))
+    _, prompts = played(env.StepResult("look", context=at(1, whole=True, tools=[tool])))
     assert "lookup" not in prompts[0]
     assert "lookup" in prompts[1]
 
@@ -153,15 +153,29 @@ def test_tools_are_those_of_a_context() -> None:
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [
-        (env.Outcome("x", context=at(2, whole=True)), "names lane 2, and there are 1"),
-        (env.Outcome("x", context=at(1)), "begin lane 1 with a whole context"),
-        (env.Outcome("x", context=at(-1)), "context is .*; give an env.Context with the number of a lane"),
-        (env.Outcome("x", context=3), "context is 3"),
-        (env.Outcome("x", context=env.Context(max_tokens=0)), "max_tokens is 0 .*; give a whole number of at least 1"),
-        (env.Outcome("x", context=at(0), besides=3), "besides is 3 .*; give env.Context, one for each lane"),
-        (env.Outcome("x", context=at(0), besides=[None]), "besides has None"),
-        (env.Outcome("x", context=at(0), besides=[env.Context(3, whole=True, observation="y")]), "names lane 3, and"),
-        (env.Outcome("x", context=at(0), besides=[env.Context(1, observation=3)]), "besides.observation is 3"),
+        (env.StepResult("x", context=at(2, whole=True)), "names lane 2, and there are 1"),
+        (env.StepResult("x", context=at(1)), "begin lane 1 with a whole context"),
+        (env.StepResult("x", context=at(-1)), "context is .*; give an env.Context with the number of a lane"),
+        (env.StepResult("x", context=3), "context is 3"),
+        (
+            env.StepResult("x", context=env.Context(max_tokens=0)),
+            "max_tokens is 0 .*; give a whole number of at least 1",
+        ),
+        (
+            env.StepResult("x", context=at(0), parallel_requests=3),
+            "besides is 3 .*; give env.Context, one for each lane",
+        ),
+        (env.StepResult("x", context=at(0), parallel_requests=[None]), "besides has None"),
+        (
+            env.StepResult(
+                "x", context=at(0), parallel_requests=[env.Context(3, replaces_history=True, observation="y")]
+            ),
+            "names lane 3, and",
+        ),
+        (
+            env.StepResult("x", context=at(0), parallel_requests=[env.Context(1, observation=3)]),
+            "besides.observation is 3",
+        ),
     ],
     ids=[
         "a gap",
@@ -181,10 +195,10 @@ def test_contexts_that_cannot_be_are_refused(outcome, message) -> None:
 
 
 def test_what_has_no_room_is_truncated_in_every_lane() -> None:
-    batch, prompts = played(env.Outcome("x" * 400, context=at(1, whole=True)), context_tokens=300)
+    batch, prompts = played(env.StepResult("x" * 400, context=at(1, whole=True)), context_tokens=300)
     assert len(prompts) == 1
     assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["truncated"]
-    outcomes = [env.Outcome("other", context=at(1, whole=True)), env.Outcome("x" * 400, context=at(0))]
+    outcomes = [env.StepResult("other", context=at(1, whole=True)), env.StepResult("x" * 400, context=at(0))]
     batch, _ = played(*outcomes, context_tokens=300)
     assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["truncated"] * 2
 
@@ -200,16 +214,16 @@ class Forking(rollout.Rollout):
 
 
 def test_an_episode_of_several_lanes_is_not_forked() -> None:
-    outcome = env.Outcome("other", context=at(1, whole=True))
+    outcome = env.StepResult("other", context=at(1, whole=True))
     batch, _ = played(outcome, program=Forking())
     assert [STATUS[status] for status in pl.DataFrame(batch.trajectories)["status"]] == ["pruned"] * 2
 
 
 def test_an_answer_with_a_context_is_kept_as_it_is() -> None:
     from agentrl_core.collect.journal_codec import read_answer, write_answer
-    from agentrl_core.env.episode import Answer
+    from agentrl_core.env.episode import StepRecord
 
-    answer = Answer(env.Outcome("x", context=at(1, whole=True, tools=[{"type": "function"}])), b"state")
+    answer = StepRecord(env.StepResult("x", context=at(1, whole=True, tools=[{"type": "function"}])), b"state")
     assert read_answer(write_answer(answer)) == answer
-    plain = Answer(replace(answer.outcome, context=None), b"state")
+    plain = StepRecord(replace(answer.outcome, context=None), b"state")
     assert read_answer(write_answer(plain)) == plain

@@ -40,7 +40,7 @@ class Replay(rollout.Rollout):
                     live.append(branches[row["trajectory_id"]])
             if not live:
                 return
-            await group.round(live)
+            await group.turn(live)
             live = [branch for branch in live if not branch.over]
             for row in now:
                 if row["operation"] == FORK:

@@ -16,7 +16,7 @@ from small_world import SmallWorld
 from agentrl_core import Batch, Collector, Store, recipes, rollout
 from agentrl_core.data.codes import CODES
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 from agentrl_core.rollout import EarlyStop
 
 
@@ -28,11 +28,11 @@ class Uneven(SmallWorld):
         self.endless = endless
         self.asked: list[int] = []
 
-    def _answered(self, task: Task, seed: int, actions: list[str]) -> Outcome:
+    def _answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del task
         if seed % 4 == 0 and (self.endless or len(actions) < 50):
-            return Outcome("go on")
-        return Outcome(reward=float(seed % 2), terminated=True, success=True)
+            return StepResult("go on")
+        return StepResult(reward=float(seed % 2), terminated=True, success=True)
 
     def abort(self, request: Request) -> None:
         """It says what it says within a moment."""
@@ -101,7 +101,7 @@ def test_a_run_that_goes_on_stops_the_same_ones(tmp_path: Path, moment: str) -> 
             world.generate = stopping(world, 20)  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             collect(tasks=6, group_size=8)
-        recorded = [text for name, text in store.journal(0).records() if name == b"cohort 0.0/in time"]
+        recorded = [text for name, text in store.rollout_log(0).records() if name == b"cohort 0.0/in time"]
         assert len(recorded) == (moment == "after")
     cut[0] = "never"
     drawn = []

@@ -42,7 +42,7 @@ def test_a_group_that_is_over_leaves_memory_at_once() -> None:
     collect = arl.Collector(script, world, recipes.GRPO.replace(rollout=Watched()))
     gc.disable()
     try:
-        collect.update(collect(tasks=1, group_size=4), {})
+        collect.end_iteration(collect(tasks=1, group_size=4), {})
         branch, turn = kept
         # What the program has noted for itself is a branch and its turn, and they hold nothing above them.
         assert [reference() for reference in seen] == [None, branch, turn, None, turn.segments[0], None]

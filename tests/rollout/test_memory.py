@@ -13,16 +13,16 @@ from small_world import SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout import Group, Rollout, later_tasks
+from agentrl_core.rollout import Group, Rollout, deferred_tasks
 
 
-def solved_by_the_even(task: Task, seed: int, actions: list[str]) -> Outcome:
+def solved_by_the_even(task: Task, seed: int, actions: list[str]) -> StepResult:
     del seed
     if len(actions) < 2:
-        return Outcome("x", reward=0.25)
-    return Outcome(reward=1.0, terminated=True, success=task.domain == "even")
+        return StepResult("x", reward=0.25)
+    return StepResult(reward=1.0, terminated=True, success=task.domain == "even")
 
 
 def test_a_library_of_what_was_solved(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_library_of_what_was_solved(tmp_path: Path) -> None:
         for _ in range(2):
             batch = recipe.credit(collect(tasks=2, group_size=2))
             assert check_sampled(batch, engine) > 0
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
     assert known[:2] == [[], []], "a library is as of the iteration's begin"
     assert [len(found) for found in known[2:]] == [2, 2], "one of two tasks was solved twice"
     assert known[2] == known[3]
@@ -60,17 +60,17 @@ def test_a_task_is_left_for_later() -> None:
         async def group(self, group: Group) -> None:
             one, other = await group.run(group.start_many(2))
             error = [{"role": "user", "content": "that was wrong"}]
-            group.later(Task("again", "?", "derived", {"from": group.task.task_id}), one, turns=1, messages=error)
-            group.later(group.task, other)
+            group.defer(Task("again", "?", "derived", {"from": group.task.task_id}), one, turns=1, messages=error)
+            group.defer(group.task, other)
             with pytest.raises(InvalidInputError, match="cannot be kept"):
-                group.later(Task("odd", "?", "derived", object()), one)
+                group.defer(Task("odd", "?", "derived", object()), one)
             with pytest.raises(InvalidInputError, match="no place behind 3"):
-                group.later(group.task, one, turns=3)
+                group.defer(group.task, one, turns=3)
 
     world = SmallWorld()
     batch = arl.Collector(world, world, recipes.GRPO.replace(rollout=Leave()), task_pool=4)(tasks=2, group_size=2)
     ids = pl.DataFrame(batch.trajectories)["trajectory_id"].to_list()
-    found = later_tasks(batch)
+    found = deferred_tasks(batch)
     assert [(each.task.task_id == "again", each.trajectory_id, each.turns, len(each.messages)) for each in found] == [
         (True, ids[0], 1, 1),
         (False, ids[1], None, 0),
@@ -103,8 +103,8 @@ def test_models_are_asked_for_all_groups_at_once() -> None:
     class Ask(Rollout):
         async def group(self, group: Group) -> None:
             branches = group.start_many(3)
-            await group.round(branches)
-            found = await group.ask("quality", branches)
+            await group.turn(branches)
+            found = await group.query("quality", branches)
             assert found.tolist() == [float(branch.tokens.sum()) for branch in branches]
             branches[int(found.argmin())].stop("looks bad")
             await group.run([branch for branch in branches if not branch.over])

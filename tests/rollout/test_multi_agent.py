@@ -15,7 +15,7 @@ from small_world import SmallWorld
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.exceptions import InvalidInputError, RecipeError
-from agentrl_core.rollout import Branch, Group, Play, Rollout
+from agentrl_core.rollout import Branch, Group, Rollout, SelfPlay
 
 AGENTS = ("one", "two", "referee")
 TABLES = ("nodes", "steps", "trajectories", "draws", "decisions")
@@ -26,7 +26,7 @@ def rows(batch: arl.Batch, name: str = "trajectories") -> pl.DataFrame:
 
 
 def program(group: Callable[[Any, Group], Awaitable[None]]) -> Rollout:
-    return type("Program", (Rollout,), {"group": group})()
+    return type("GroupProgram", (Rollout,), {"group": group})()
 
 
 def played(
@@ -44,7 +44,7 @@ def played(
 
 def test_a_game_by_hand() -> None:
     """Tokens of each agent, by the rule of the game: an action ends with 9, what is heard begins with 1."""
-    batch, heard = played(Play(agents="one,two,referee"), engines=(Says(3), Says(4), Says(5)))
+    batch, heard = played(SelfPlay(agents="one,two,referee"), engines=(Says(3), Says(4), Says(5)))
     paths = {1: [1, 1, 3, 9, 1, 5, 3, 9], 2: [1, 2, 4, 9, 1, 5, 4, 9], 7: [1, 7, 3, 4, 5, 9, 1, 3, 4, 5, 9]}
     contexts = batch.contexts()
     found = [contexts.tokens[a:b].tolist() for a, b in zip(contexts.offsets, contexts.offsets[1:], strict=False)]
@@ -67,7 +67,7 @@ def test_a_game_by_hand() -> None:
 
 
 def test_one_model_plays_all_and_a_referee_may_be_a_helper() -> None:
-    batch, _ = played(Play(agents="one,two,referee", helpers="referee"), engines=(Says(),), size=3)
+    batch, _ = played(SelfPlay(agents="one,two,referee", helpers="referee"), engines=(Says(),), size=3)
     assert batch.num_draws == 6
     assert rows(batch).height == 9
     assert rows(batch)["episode_id"].n_unique() == 3
@@ -81,17 +81,17 @@ def test_a_fork_takes_the_others_along() -> None:
     async def group(_: Any, group: Group) -> None:
         one = group.start(agent="one")
         two, referee = (group.start(agent=agent, episode=one) for agent in AGENTS[1:])
-        await group.round([one, two])
-        [heard] = await group.round([referee])
-        await group.round([one, two])
+        await group.turn([one, two])
+        [heard] = await group.turn([referee])
+        await group.turn([one, two])
         again = referee.fork(heard.begin)
         other_one, other_two = again.peers
         assert [len(branch.turns) for branch in (again, other_one, other_two)] == [0, 1, 1]
         assert (other_one.turns[0].text, other_one.reward) == (one.turns[0].text, 0.25)
-        assert again.moves
-        assert not other_one.moves
-        await group.round([again])
-        await group.round([other_one, other_two])
+        assert again.can_act
+        assert not other_one.can_act
+        await group.turn([again])
+        await group.turn([other_one, other_two])
         assert other_one.tokens[:5].tolist() == one.tokens[:5].tolist(), "what comes before the fork is shared"
         said = [int(token) for token in again.turns[0].text.split()]
         assert other_one.tokens[5 : 6 + len(said)].tolist() == [1, *said], "it heard what the fork said"
@@ -100,8 +100,8 @@ def test_a_fork_takes_the_others_along() -> None:
         now = one.fork()
         assert [len(peer.turns) for peer in now.peers] == [2, 1]
         for team in ([one, two, referee], [again, other_one, other_two], [early, *early.peers], [now, *now.peers]):
-            while movers := [branch for branch in team if branch.moves]:
-                await group.round(movers)
+            while movers := [branch for branch in team if branch.can_act]:
+                await group.turn(movers)
             assert all(branch.over for branch in team)
             assert {len(branch.turns) for branch in team} == {2}
 
@@ -116,7 +116,7 @@ def test_a_fork_takes_the_others_along() -> None:
 
 
 def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Path) -> None:
-    play = Play(agents="one,two,referee")
+    play = SelfPlay(agents="one,two,referee")
     expected, _ = played(play, size=2)
     again, _ = played(play, size=2)
     for name in TABLES:
@@ -131,7 +131,7 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
     with arl.Store.open(tmp_path / "run") as store, pytest.raises(KeyboardInterrupt):
         played(play, engines=(Says(), Says(), CutOff()), store=store, size=2)
     with arl.Store.open(tmp_path / "run") as store:
-        known = {name.decode() for name, _ in store.journal(0).records()}
+        known = {name.decode() for name, _ in store.rollout_log(0).records()}
         assert sum("/answer" in name for name in known) >= 3
         heard = [Heard(Says()) for _ in AGENTS]
         world = GameWorld()
@@ -151,7 +151,7 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize("runs", ["inline", "thread", "process"])
 def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
-    recipe = recipes.GRPO.replace(rollout=Play(agents="one,two,referee"))
+    recipe = recipes.GRPO.replace(rollout=SelfPlay(agents="one,two,referee"))
     collect = arl.Collector(Says(), GameWorld(fails_at=3, runs=runs), recipe, task_pool=4)
     with pytest.warns(RuntimeWarning, match="broke down 3 times; the last time: RuntimeError: the lights went out"):
         batch = collect(tasks=1, group_size=2)
@@ -173,14 +173,14 @@ def test_what_cannot_be() -> None:
         await one.generate()
         with pytest.raises(InvalidInputError, match="has an action open while others move"):
             await two.turn()
-        await group.round([one, two])
+        await group.turn([one, two])
         await referee.turn()
         with pytest.raises(InvalidInputError, match="others play its episode, which cannot go back"):
             one.rollback(one.turns[0].begin)
         assert isinstance(one, Branch)
         other.drop("no part")
-        while movers := [branch for branch in (one, two, referee) if branch.moves]:
-            await group.round(movers)
+        while movers := [branch for branch in (one, two, referee) if branch.can_act]:
+            await group.turn(movers)
 
     batch, _ = played(program(twice), engines=(Says(),))
     assert batch.num_draws == 3
@@ -195,7 +195,7 @@ def test_what_cannot_be() -> None:
         arl.Collector(world, world, recipes.GRPO.replace(rollout=program(alone)), task_pool=4)(tasks=1, group_size=1)
     for options, message in (({"agents": ""}, "agents=''"), ({"agents": "a,b", "helpers": "c"}, "helpers='c'")):
         with pytest.raises(RecipeError, match=message):
-            Play(**options)
+            SelfPlay(**options)
 
 
 def test_what_an_environment_of_several_says_is_checked() -> None:
@@ -208,12 +208,12 @@ def test_what_an_environment_of_several_says_is_checked() -> None:
                     game.turn_of = turn_of
                 return game
 
-        recipe = recipes.GRPO.replace(rollout=Play(agents="one,two,referee"))
+        recipe = recipes.GRPO.replace(rollout=SelfPlay(agents="one,two,referee"))
         arl.Collector(Says(), Wrong(), recipe, task_pool=4)(tasks=1, group_size=1)
 
-    outcome = arl.env.Outcome()
+    outcome = arl.env.StepResult()
     for step, message in (
-        (lambda _: 3, "step gave 3 .*return a table with an env.Outcome for each agent"),
+        (lambda _: 3, "step gave 3 .*return a table with an env.StepResult for each agent"),
         (lambda _: {"one": outcome}, "step gave no outcome for 'two', who acted"),
         (lambda _: {"one": outcome, "two": outcome, "you": outcome}, "there is no agent 'you'; name one of"),
     ):

@@ -18,7 +18,7 @@ import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.component import option
 from agentrl_core.engine import Request, Sampling, Segment
-from agentrl_core.env import TOOL_RESULT, Outcome, Task
+from agentrl_core.env import TOOL_RESULT, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipes.arrol import PruneRunning
 from agentrl_core.rollout import Group, Rollout
@@ -30,12 +30,12 @@ BEGUN: list[Group] = []
 """Those that the newest engine is asked for."""
 
 
-def several_turns(task: Task, seed: int, actions: list[str]) -> Outcome:
+def several_turns(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Two to five of them, by the seed."""
     del task
     if len(actions) < 2 + seed % 4:
-        return Outcome("go on", flags=TOOL_RESULT)
-    return Outcome(reward=float(seed % 2), terminated=True, success=bool(seed % 2))
+        return StepResult("go on", flags=TOOL_RESULT)
+    return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2))
 
 
 class Counting(SmallWorld):
@@ -66,13 +66,13 @@ class Pruned(Rollout):
     async def group(self, group: Group) -> None:
         BEGUN.append(group)
         branches = group.start_many(group.size)
-        await group.round(branches)
+        await group.turn(branches)
         pruned = branches[self.keep :]
         for branch in pruned:
             branch.stop("pruned")
         if self.releases:
-            group.release(pruned)
-            group.release(pruned[:1])  # once is enough
+            group.release_slots(pruned)
+            group.release_slots(pruned[:1])  # once is enough
         await group.run([branch for branch in branches if not branch.over])
 
 
@@ -164,15 +164,15 @@ class TooMany(Pruned):
 class Forks(Pruned):
     async def group(self, group: Group) -> None:
         branches = group.start_many(2)
-        await group.round(branches)
+        await group.turn(branches)
         branches[1].stop("pruned")
-        group.release(branches[1:])
+        group.release_slots(branches[1:])
         branches[0].fork()
 
 
 class StillRuns(Pruned):
     async def group(self, group: Group) -> None:
-        group.release(group.start_many(1))
+        group.release_slots(group.start_many(1))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import agentrl_core as arl
 from agentrl_core import engine, recipes
 from agentrl_core.component import Where
 from agentrl_core.engine import Request
-from agentrl_core.env import Fact
-from agentrl_core.rollout import Group, Prefix, Rollout, WithPrecision
+from agentrl_core.env import ExtraColumn
+from agentrl_core.rollout import Group, Prefix, RecordPrecision, Rollout
 
 
 def two_turns(context: str, request: Request) -> str:
@@ -28,7 +28,7 @@ def two_turns(context: str, request: Request) -> str:
 class Mixed(Rollout):
     """One member of each engine, and one that begins with an action that nobody sampled."""
 
-    facts: ClassVar[Mapping[str, Fact]] = WithPrecision.facts
+    facts: ClassVar[Mapping[str, ExtraColumn]] = RecordPrecision.facts
 
     async def group(self, group: Group) -> None:
         await group.run(
@@ -37,7 +37,7 @@ class Mixed(Rollout):
 
 
 class OfTrajectories(Mixed):
-    facts: ClassVar[Mapping[str, Fact]] = {"rollout_precision": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"rollout_precision": ExtraColumn("trajectory")}
 
 
 def collected(program: Rollout) -> arl.Batch:

@@ -14,7 +14,7 @@ from small_world import END, SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.env import Fact, Outcome, Task
+from agentrl_core.env import ExtraColumn, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 from agentrl_core.rollout import Group, Prefix, Rollout
 
@@ -29,12 +29,12 @@ class Speaking(SmallWorld):
     def __init__(self, *, noise: str = "") -> None:
         self.seen: list[list[str]] = []
 
-        def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+        def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
             del task, seed
             if len(actions) < 4:
-                return Outcome("x" * (len(actions) + len(noise)), reward=0.25)
+                return StepResult("x" * (len(actions) + len(noise)), reward=0.25)
             self.seen.append(list(actions))
-            return Outcome(reward=1.0, terminated=True, success=True)
+            return StepResult(reward=1.0, terminated=True, success=True)
 
         super().__init__(answer)
         self.chat.action = lambda text: np.array([*map(int, text.split()), END], np.int32)
@@ -44,7 +44,7 @@ def rolled_out(
     group: Callable[[Any, Group], Awaitable[None]], world: SmallWorld, *, sampled: int | None = None, **options: Any
 ) -> arl.Batch:
     """One group by a program; what it trains is what was sampled, so many tokens."""
-    program = type("Program", (Rollout,), {"group": group})()
+    program = type("GroupProgram", (Rollout,), {"group": group})()
     engine = Heard(world)
     collect = arl.Collector(engine, world, recipes.GRPO.replace(rollout=program), task_pool=8, **options)
     batch = collect(tasks=1, group_size=1)
@@ -133,7 +133,7 @@ def test_an_action_that_a_fork_cuts_goes_to_the_environment_whole() -> None:
     async def group(_: Any, group: Group) -> None:
         [trunk] = group.start_many(1)
         turn = await trunk.turn()
-        fork = trunk.fork(turn.place(2))
+        fork = trunk.fork(turn.position(2))
         await group.run([trunk, fork])
         assert fork.turns[0].text.split()[:2] == turn.text.split()[:2]
         assert len(fork.turns[0].text.split()) == 2 + 4
@@ -145,7 +145,7 @@ def test_an_action_that_a_fork_cuts_goes_to_the_environment_whole() -> None:
 
 def test_a_fork_keeps_what_was_said_before_it() -> None:
     class Told(Speaking):
-        facts: ClassVar = {"steps": Fact("trajectory"), "closed": Fact("trajectory")}
+        facts: ClassVar = {"steps": ExtraColumn("trajectory"), "closed": ExtraColumn("trajectory")}
 
         def __init__(self) -> None:
             super().__init__()
@@ -157,7 +157,7 @@ def test_a_fork_keeps_what_was_said_before_it() -> None:
             )
 
     class Program(Rollout):
-        facts: ClassVar = {"manner": Fact("trajectory"), "said": Fact("trajectory")}
+        facts: ClassVar = {"manner": ExtraColumn("trajectory"), "said": ExtraColumn("trajectory")}
 
         async def group(self, group: Group) -> None:
             trunk = group.start(facts={"manner": 7.0})
@@ -216,7 +216,7 @@ def test_a_splice_ends_as_its_suffix_did() -> None:
         with pytest.raises(InvalidInputError, match="its episode never was there"):
             mended.fork(mended.turns[1].begin)
         with pytest.raises(InvalidInputError, match="open or cut"):
-            bad.splice(good, good.turns[1].place(2))
+            bad.splice(good, good.turns[1].position(2))
 
     batch = rolled_out(group, world := Speaking())
     assert len(world.seen) == 2, "no environment saw the mended one"
@@ -231,7 +231,7 @@ def test_the_same_actions_under_another_prompt() -> None:
     async def group(_: Any, group: Group) -> None:
         shown = group.start("a long demonstration", facts=None)
         await group.run([shown])
-        bare = shown.under(None)
+        bare = shown.with_prompt(None)
         assert (shown.status, bare.status, bare.reward) == ("pruned", "finished", 1.75)
         assert bare.tokens[:3].tolist() == [1, 2, len("begin")]
         assert bare.tokens[3:].tolist() == shown.tokens[3:].tolist()
@@ -241,9 +241,9 @@ def test_the_same_actions_under_another_prompt() -> None:
         assert fork.reward == 1.75
         running = group.start("told")
         with pytest.raises(InvalidInputError, match="await a turn first"):
-            running.under(None)
+            running.with_prompt(None)
         await running.turn()
-        told = running.under("other")
+        told = running.with_prompt("other")
         assert running.over
         assert not told.over
         await group.run([told])

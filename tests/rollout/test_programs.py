@@ -14,7 +14,7 @@ from small_world import SmallWorld
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.engine import Sampling
-from agentrl_core.env import TOOL_RESULT, Outcome, Task
+from agentrl_core.env import TOOL_RESULT, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout import Branch, Cohort, Group, Rollout
 
@@ -22,12 +22,12 @@ STATUS = ("finished", "truncated", "aborted", "pruned", "failed", "partial")
 PROMPT, ACTION, OBSERVATION, INJECTED = range(4)
 
 
-def long_way(task: Task, seed: int, actions: list[str]) -> Outcome:
+def long_way(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Four turns, each paid a little; solved by the seed."""
     del task
     if len(actions) < 4:
-        return Outcome("x" * len(actions), reward=0.25, flags=TOOL_RESULT)
-    return Outcome(reward=1.0, terminated=True, success=bool(seed % 2))
+        return StepResult("x" * len(actions), reward=0.25, flags=TOOL_RESULT)
+    return StepResult(reward=1.0, terminated=True, success=bool(seed % 2))
 
 
 def collected(program: Rollout, world: Any = None, *, tasks: int = 2, group_size: int = 2, **options: Any) -> arl.Batch:
@@ -67,7 +67,7 @@ def test_forks_share_and_inherit() -> None:
         async def group(self, group: Group) -> None:
             [trunk] = group.start_many(1)
             first, second = await trunk.turn(), await trunk.turn()
-            inside = trunk.fork(second.place(2))
+            inside = trunk.fork(second.position(2))
             again = trunk.fork(second.begin)
             beside = trunk.fork(first.end)
             assert [branch.reward for branch in (trunk, inside, again, beside)] == [0.5, 0.25, 0.25, 0.25]
@@ -95,7 +95,7 @@ def test_places_of_an_ended_branch() -> None:
             assert [turn.end.turns for turn in branch.turns] == [1, 2, 3, 4]
             assert [turn.end.tokens for turn in branch.turns[:3]] == [turn.begin.tokens for turn in branch.turns[1:]]
             assert branch.turns[3].end.tokens == len(branch.tokens)
-            again = branch.fork(branch.turns[2].place(1))
+            again = branch.fork(branch.turns[2].position(1))
             assert again.tokens.tolist() == branch.tokens[: branch.turns[2].begin.tokens + 1].tolist()
             await group.run([again])
 
@@ -122,7 +122,7 @@ def test_what_was_rolled_back_stays_in_the_files() -> None:
 def test_an_episode_can_be_kept_where_the_record_goes_back() -> None:
     seen: list[list[str]] = []
 
-    def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+    def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         seen.append(list(actions))
         return long_way(task, seed, actions)
 
@@ -162,7 +162,7 @@ def test_early_ends() -> None:
     class Ends(Rollout):
         async def group(self, group: Group) -> None:
             won, cut, lost, left = group.start_many(4)
-            await group.round([won, cut, lost, left])
+            await group.turn([won, cut, lost, left])
             won.finish(reward=2.0, success=True)
             cut.stop("too long", status="truncated")
             lost.stop("hopeless")
@@ -197,7 +197,7 @@ def test_a_branch_that_waits_is_stopped_by_another() -> None:
     class First(Rollout):
         async def group(self, group: Group) -> None:
             one, two = group.start_many(2)
-            await group.round([one, two])
+            await group.turn([one, two])
 
             async def drive(branch: Branch) -> None:
                 if branch is two:
@@ -241,7 +241,7 @@ def test_derived_groups_and_effects() -> None:
     class Verify(Rollout):
         async def group(self, group: Group) -> None:
             [solver] = await group.run(group.start_many(1))
-            verdict = await group.effect("judge", judge, solver.text)
+            verdict = await group.side_effect("judge", judge, solver.text)
             assert verdict == {"score": float(len(solver.text))}
             task = Task(f"verify {group.task.task_id}", "is it so?", "derived", None)
             derived = await group.spawn(task, size=2, parent=solver, program=Plain())
@@ -288,7 +288,7 @@ def test_a_cohort_spends_a_budget_over_groups() -> None:
             await groups.run()
             means = [float(scores.mean()) for scores in await groups.score()]
             best = groups[int(np.argmax(means))]
-            await groups.each(lambda group: group.run(group.start_many(2)), [best])
+            await groups.run_each(lambda group: group.run(group.start_many(2)), [best])
 
     batch = collected(Shared(), tasks=3)
     assert sorted(np.bincount(batch.keys("group_id", "draw")).tolist()) == [2, 2, 4]
@@ -300,14 +300,14 @@ def test_branches_as_they_are_completed() -> None:
     class Completed(Rollout):
         async def group(self, group: Group) -> None:
             branches = group.start_many(4)
-            order.append([branch.key[1] async for branch in group.completed(branches)])
+            order.append([branch.key[1] async for branch in group.as_completed(branches)])
 
     collected(Completed(), tasks=2, group_size=4)
     assert order == [[0, 1, 2, 3]] * 2
 
     class Arrival(Rollout):
         async def group(self, group: Group) -> None:
-            async for branch in group.completed(group.start_many(4), order="arrival"):
+            async for branch in group.as_completed(group.start_many(4), order="arrival"):
                 branch.mask("seen")
                 break
 
@@ -341,7 +341,7 @@ def test_an_action_in_parts() -> None:
             assert first is not None
             [second] = await group.advance([branch], tokens=2)
             assert second is not None
-            turn = await branch.answer()
+            turn = await branch.submit()
             assert turn.length == 3
             assert len(turn.segments) == 2
 
@@ -423,14 +423,14 @@ async def inject_at_the_prompt(group: Group) -> None:
 async def a_place_behind_the_end(group: Group) -> None:
     [branch] = group.start_many(1)
     await branch.turn()
-    branch.place(1000)
+    branch.position(1000)
 
 
 @wrong("no action is open; generate\\(\\) or write\\(\\) one")
 async def an_answer_without_an_action(group: Group) -> None:
     [branch] = group.start_many(1)
     await branch.turn()
-    await branch.answer()
+    await branch.submit()
 
 
 @wrong("environment='moon' is none of the collector's; it has: 'world'")
@@ -440,7 +440,7 @@ async def an_unknown_environment(group: Group) -> None:
 
 @wrong("which cannot be kept: .* give numbers, texts, lists and tables")
 async def an_effect_without_json(group: Group) -> None:
-    await group.effect("model", object)
+    await group.side_effect("model", object)
 
 
 @wrong("a rollout program cannot collect")

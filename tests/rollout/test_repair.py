@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from riddles import RIGHT, WRONG, Speaker, check_resumes, in_turn, solve
 
 from agentrl_core import recipes
-from agentrl_core.engine import Reply, Request
+from agentrl_core.engine import Request, ScriptedReply
 from agentrl_core.recipes.agent_r import _THOUGHTS
 from agentrl_core.recipes.cleaner import Purify
 from agentrl_core.recipes.coot import Monitored
 from agentrl_core.recipes.fission import Fission
 from agentrl_core.recipes.intervention import Intervene
 from agentrl_core.recipes.scope import LedOn
-from agentrl_core.rollout import Group, Judged, Rollout, TokenForks, steps_of
+from agentrl_core.rollout import Group, JudgeLocator, Rollout, TokenForks, reasoning_steps
 
 END = "<|im_end|>"
 
@@ -26,7 +26,7 @@ END = "<|im_end|>"
 def test_forks_leave_where_the_policy_was_least_sure() -> None:
     said: list[str] = []
 
-    def speak(context: str, request: Request) -> Reply:
+    def speak(context: str, request: Request) -> ScriptedReply:
         del request
         begun = context.rpartition("assistant\n")[2]
         said.append(begun)
@@ -34,7 +34,7 @@ def test_forks_leave_where_the_policy_was_least_sure() -> None:
         # Byte 5 is the least sure, then 2 and 9, as sure as 12, which comes later.
         entropies = np.zeros(len(text) + 1)
         entropies[[5, 2, 9, 12]] = [4, 3, 2, 2]
-        return Reply(text, [-0.5] * len(entropies), entropies.tolist())
+        return ScriptedReply(text, [-0.5] * len(entropies), entropies.tolist())
 
     run = solve(TokenForks(), speak, group_size=7)
     assert said == ["", *[WRONG[:2]] * 2, *[WRONG[:5]] * 2, *[WRONG[:9]] * 2]
@@ -51,7 +51,7 @@ def test_forks_leave_where_the_policy_was_least_sure() -> None:
 def test_forks_fit_into_the_group(size: int, positions: int, copies: int) -> None:
     program = TokenForks(positions=positions, copies=copies)
     run = solve(program, in_turn(WRONG), group_size=size)
-    assert len(run.drawn) == program.branches(size) <= max(size, 1 + positions * copies)
+    assert len(run.drawn) == program.final_group_size(size) <= max(size, 1 + positions * copies)
 
 
 def test_steps_are_cut_at_blank_lines() -> None:
@@ -60,7 +60,7 @@ def test_steps_are_cut_at_blank_lines() -> None:
     class Look(Rollout):
         async def group(self, group: Group) -> None:
             [branch] = await group.run(group.start_many(1))
-            for step in steps_of(branch):
+            for step in reasoning_steps(branch):
                 path = branch.decode(branch.tokens[step.begin.tokens :])
                 assert path.startswith(step.text)
                 found.append((step.number, step.turn, step.text))
@@ -117,7 +117,7 @@ def test_int_imitates_what_some_continuation_proves() -> None:
         def speak(context: str, request: Request) -> str:
             del request
             if "Compare it with the solution" in context:
-                assert f"Solution:\n0123456789\n\n{RIGHT}" in context
+                assert f"SolutionHint:\n0123456789\n\n{RIGHT}" in context
                 return proposal
             if "rather this." in context.rpartition("assistant\n")[2]:
                 return RIGHT if next(tried) == right else WRONG
@@ -181,17 +181,19 @@ def test_coot_takes_back_what_a_monitor_objects_to() -> None:
         if "Does this text break a rule" in context:
             return "FROM: lie\nGUIDANCE: Be honest." if "I lie" in context else "OK"
         begun = context.rpartition("assistant\n")[2]
-        return (f"I say {RIGHT}" if "Be honest." in context else f"First, I lie {WRONG}")[len(begun) :]
+        return (f"I say {RIGHT}" if "Be honest." in context else f"FirstValue, I lie {WRONG}")[len(begun) :]
 
     run = solve(Monitored(tokens=20), speak, group_size=1)
     [drawn] = run.drawn
-    assert drawn.actions == ["First, I ", f"I say {RIGHT}"]
-    assert drawn.trained == f"First, I I say {RIGHT}{END}"
+    assert drawn.actions == ["FirstValue, I ", f"I say {RIGHT}"]
+    assert drawn.trained == f"FirstValue, I I say {RIGHT}{END}"
     assert "Be honest." in drawn.text
     [back] = [row for row in run.rows if row.status == "pruned"]
-    # 20 tokens at a time: the monitor reads "First, I lie <answe".
-    assert back.actions == [f"First, I lie {WRONG}"[:20]]
-    assert solve(Monitored(tokens=20, rollbacks=0), speak, group_size=1).drawn[0].actions == [f"First, I lie {WRONG}"]
+    # 20 tokens at a time: the monitor reads "FirstValue, I lie <answe".
+    assert back.actions == [f"FirstValue, I lie {WRONG}"[:20]]
+    assert solve(Monitored(tokens=20, rollbacks=0), speak, group_size=1).drawn[0].actions == [
+        f"FirstValue, I lie {WRONG}"
+    ]
 
 
 def test_agent_r_revises_a_failure_into_a_success() -> None:
@@ -254,4 +256,4 @@ def test_the_first_bad_mark_is_found(marks: list[str], threshold: float) -> None
     values = [{"good": 1.0, "bad": 0.0, "uncertain": 0.5}.get(mark) for mark in marks]
     numbers = [float(mark) if value is None else value for mark, value in zip(marks, values, strict=True)]
     answer = "\n".join(f"{place}: {mark}" for place, mark in enumerate(marks, 1))
-    assert Judged(threshold=threshold).marks(answer, len(marks) + 1) == [*numbers, 1.0]
+    assert JudgeLocator(threshold=threshold).marks(answer, len(marks) + 1) == [*numbers, 1.0]

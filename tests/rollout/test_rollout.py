@@ -28,9 +28,9 @@ def turn(
     numbers = np.array(values, np.float32)
     segment = Segment(np.zeros(len(values), np.int32), -numbers, numbers, "stop", 0, seed)
     return rollout.Turn(
-        taker=lambda: SimpleNamespace(name="0.0/0.0", seed=seed),  # type: ignore[arg-type]
+        branch_ref=lambda: SimpleNamespace(name="0.0/0.0", seed=seed),  # type: ignore[arg-type]
         index=1,
-        begin=rollout.Place(0, None, 1, 1, follows_tool),
+        begin=rollout.Position(0, None, 1, 1, follows_tool),
         length=len(values),
         segments=() if failed else (segment,),
         text="",

@@ -14,7 +14,7 @@ from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipes.dars import MoreForHard
 from agentrl_core.recipes.ghpo import HintLadder
 from agentrl_core.recipes.v05 import UntilSure
-from agentrl_core.rollout import Advice, Fixed, Members, Rounds, Solution
+from agentrl_core.rollout import AgentHint, FixedHint, RolloutSpec, Rounds, SolutionHint
 
 END = "<|im_end|>"
 
@@ -33,10 +33,12 @@ def test_kinds_are_told_apart() -> None:
         return f"{request.sampling.temperature}{RIGHT if 'be brief' in context else WRONG}"
 
     kinds = (
-        Members(1)
-        + Members(1, shown=Fixed("be brief"), template="{text}: {prompt}", temperature=0.5, fact="brief", value=2.0)
-        + Members(1, begins=Fixed("well, "), fact="begun")
-        + Members(1, role="helper")
+        RolloutSpec(1)
+        + RolloutSpec(
+            1, hint=FixedHint("be brief"), template="{text}: {prompt}", temperature=0.5, fact="brief", value=2.0
+        )
+        + RolloutSpec(1, prefill=FixedHint("well, "), fact="begun")
+        + RolloutSpec(1, role="helper")
     )
     run = solve(Rounds(members=kinds), speak)
     assert [(row.role, row.prompt, row.actions, row.trained) for row in run.rows] == [
@@ -52,7 +54,7 @@ def test_kinds_are_told_apart() -> None:
 
 def test_a_solution_is_said_as_far_as_is_asked() -> None:
     def said(solution: tuple[str, ...], **options: object) -> list[tuple[list[str], str]]:
-        members = Members(1, begins=Solution(**options), begins_trained=True)
+        members = RolloutSpec(1, prefill=SolutionHint(**options), prefill_trained=True)
         run = solve(Rounds(members=members), in_turn(WRONG), world=Riddles(solution))
         return [(row.actions, row.trained) for row in run.rows]
 
@@ -66,7 +68,7 @@ def test_a_solution_is_said_as_far_as_is_asked() -> None:
     assert said(("some tale",), share=0.5, unit="tokens") == [([f"some{WRONG}"], f"some{WRONG}{END}")]
     assert said(()) == [([WRONG], f"{WRONG}{END}")]
     with pytest.raises(RecipeError, match="bare=True is not possible; say what is shown"):
-        Members(bare=True)
+        RolloutSpec(train_without_hint=True)
 
 
 def test_advice_is_asked_of_another_agent() -> None:
@@ -76,7 +78,7 @@ def test_advice_is_asked_of_another_agent() -> None:
             return "think twice"
         return RIGHT if "think twice" in context else WRONG
 
-    run = solve(Rounds(members=Members(1, shown=Advice())), speak)
+    run = solve(Rounds(members=RolloutSpec(1, hint=AgentHint())), speak)
     member, helper = run.rows
     assert helper.role == "helper"
     assert "Task:\nriddle?" in helper.prompt
@@ -152,7 +154,7 @@ def test_ghpo_shows_more_and_more_of_the_solution() -> None:
     ],
 )
 def test_dars_spends_more_on_hard_tasks(options: dict[str, object], solved: int, extra: int) -> None:
-    program = MoreForHard(members=Members(8), column="success", **options)
+    program = MoreForHard(members=RolloutSpec(8), column="success", **options)
     answers = [RIGHT] * solved + [WRONG] * (9 - solved)
     run = solve(program, in_turn(*answers))
     assert (run.asked, len(run.drawn)) == (8 + extra, 8 + extra)
@@ -174,9 +176,13 @@ def test_v05_stops_when_one_more_does_not_pay() -> None:
 
 
 PROGRAMS = {
-    "kinds": Rounds(members=Members(2) + Members(1, shown=Advice(), fact="x") + Members(1, begins=Solution(share=0.5))),
+    "kinds": Rounds(
+        members=RolloutSpec(2)
+        + RolloutSpec(1, hint=AgentHint(), fact="x")
+        + RolloutSpec(1, prefill=SolutionHint(share=0.5))
+    ),
     "hints": HintLadder(column="success"),
-    "more": MoreForHard(members=Members(4), column="success", at_most=9),
+    "more": MoreForHard(members=RolloutSpec(4), column="success", at_most=9),
     "until": UntilSure(at_most=8, cost=0.001),
 }
 MOST = {"kinds": 4, "hints": None, "more": 9, "until": 8}

@@ -18,7 +18,7 @@ from small_world import SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import recipes, rollout
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipes.props import UnderSampled
 from agentrl_core.rollout import BestFirst, Group, MonteCarlo, Rollout, SearchTree
@@ -122,13 +122,13 @@ def test_a_search_goes_on_in_a_later_iteration_and_in_another_run(tmp_path: Path
         first = collect(tasks=1, group_size=1)
         assert len(SearchTree.of(first, 0)) == 6
         assert not SearchTree.of(first, 0).solution()
-        collect.update(recipe.credit(first), {})
+        collect.end_iteration(recipe.credit(first), {})
         before = dict(maze.asked)
         assert before == {"a": 3, "c": 3}
         second = collect(tasks=1, group_size=1)
         # Behind the stored turns it tries b, which stood first, and then d: six more, and nothing again.
         assert maze.asked == {"a": 3, "c": 3, "b": 3, "d": 3}
-        collect.update(recipe.credit(second), {})
+        collect.end_iteration(recipe.credit(second), {})
     assert sorted(second.column("reward", "draw").tolist()) == [0.0] * 4 + [1.0]
     # The actions of the first iteration are told again and not trained: one token and the end of the turn.
     trained = second.column("trainable", "token")
@@ -170,7 +170,7 @@ def test_a_stored_search_goes_on_in_another_run(name: str, tmp_path: Path) -> No
         collect = arl.Collector(maze, maze, first, store=store, task_pool=1)
         batch = collect(tasks=1, group_size=1)
         assert len(SearchTree.of(batch, 0)) == 1
-        collect.update(batch, {})
+        collect.end_iteration(batch, {})
     other = Maze(DOORS, in_turn(says))
     batch = searched(program(str(tmp_path / "run")), other, seed=7)
     assert other.asked == {place: len(said) for place, said in says.items()}, "nothing is tried in a again"
@@ -189,7 +189,7 @@ def test_a_tree_is_that_of_its_group() -> None:
             batch = found[0]
             assert len(group.tree) == 2
             with pytest.raises(InvalidInputError, match="has a tree already; carry on before"):
-                group.carry_on(batch, 0)
+                group.resume_search(batch, 0)
 
     doors: dict[str, dict[int, str | float]] = {"a": {3: "b"}, "b": {3: 1.0}}
     says = in_turn({"a": [(3, -0.5)] * 2, "b": [(3, -0.5)] * 2})
@@ -238,13 +238,13 @@ def test_under_sampled_turns_by_hand() -> None:
     assert tree.visits[np.flatnonzero(tree.parent < 0)].tolist() == [4, 2], "walks of one call see each other"
 
 
-def wandering(task: Task, seed: int, actions: list[str]) -> Outcome:
+def wandering(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Ends at a number of turns that the actions decide, with a reward of theirs."""
     del task, seed
     total = sum(sum(map(int, action.split())) for action in actions)
     if total % 5 == 0 or len(actions) >= 6:
-        return Outcome(reward=float(total % 3), terminated=True, success=total % 3 == 2)
-    return Outcome("x" * (total % 7), flags=4)
+        return StepResult(reward=float(total % 3), terminated=True, success=total % 3 == 2)
+    return StepResult("x" * (total % 7), flags=4)
 
 
 @settings(max_examples=25, deadline=None)
@@ -260,7 +260,7 @@ def test_budgets_are_kept(seed: int, samples: int, width: int, budget: int) -> N
     assert 1 <= len(tree) <= budget
     program = MonteCarlo(iterations=3, samples=samples, depth=4, parallel=width)
     batch = searched(program, world, seed=seed)
-    assert batch.num_draws <= program.branches(1)
+    assert batch.num_draws <= program.final_group_size(1)
     assert np.diff(batch.offsets("step")).max() <= 4
     found = SearchTree.of(batch, 0)
     assert all(len(found.children(row)) <= samples for row in range(-1, len(found)))
@@ -277,7 +277,7 @@ def test_a_stored_tree_says_what_the_live_one_said(seed: int) -> None:
     stored = SearchTree.of(batch, 0)
 
     def told(tree: SearchTree) -> list[Any]:
-        before, after = tree.before, tree.after
+        before, after = tree.state, tree.next_state
         status, distance = tree.status, tree.distance
         columns = zip(tree.path_logprob, tree.visits, tree.value, before, after, strict=True)
         return sorted(

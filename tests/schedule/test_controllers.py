@@ -11,23 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_core import Forest, Schedule, advantage, loss, recipes, rollout, select
-from agentrl_core.component import Closed, Controller
+from agentrl_core.component import Controller, IterationRecord
 from agentrl_core.component.controller import MISSED
-from agentrl_core.component.state import packed, unpacked
+from agentrl_core.component.state import pack_state, unpack_state
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.schedule import (
     PID,
     Above,
+    AdaptiveKL,
     BangBang,
     Below,
     Choice,
     Dual,
-    First,
+    FirstValue,
     Hysteresis,
     LogStep,
     Plateau,
-    Proportional,
 )
 
 
@@ -42,7 +42,7 @@ def values(controller: Controller, *seen: float) -> list[float]:
 
 CASES: list[tuple[Controller, list[float], list[float]]] = [
     # 0.2 (1 + 0.1 clip(12 / 6 - 1 = 1, 0.2)) = 0.204; then 0.204 (1 + 0.1 (5.4 / 6 - 1 = -0.1)) = 0.20196
-    (Proportional(target=6.0, start=0.2), [12.0, 5.4], [0.204, 0.20196]),
+    (AdaptiveKL(target=6.0, start=0.2), [12.0, 5.4], [0.204, 0.20196]),
     # averages 0.2, then 0.5 0.2 + 0.5 0.1 = 0.15: e = 1 and 0.5; steps 0.05, 0.025
     (LogStep(target=0.1, momentum=0.5), [0.2, 0.1], [math.exp(0.05), math.exp(0.075)]),
     # rate e = 0.5 9 is clipped to 0.2; the second error is in the dead zone
@@ -63,7 +63,7 @@ CASES: list[tuple[Controller, list[float], list[float]]] = [
     # averages 0, 0.5, 0.75, 0.375, 0.1875
     (Hysteresis(low=0.2, high=0.7, momentum=0.5), [0.0, 1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0, 0.0]),
     (Plateau("s", gain=0.1, patience=2), [0.2, 0.3, 0.25, 0.5, 0.5, 0.5], [0.0, 0.0, 1.0, 0.0, 0.0, 1.0]),
-    (First(), [0.7, 0.2], [0.7, 0.7]),
+    (FirstValue(), [0.7, 0.2], [0.7, 0.7]),
     (Above("kl", 0.02), [0.02, 0.03], [0.0, 1.0]),
     (Below("kl", 0.02), [0.02, 0.01], [0.0, 1.0]),
 ]
@@ -94,22 +94,22 @@ def test_a_state_is_a_fold(seen: list[float], at: int, controller: Controller) -
         once = controller.moved(once, dict.fromkeys(controller.reads, number))
     twice = controller.initial_state()
     for part in (seen[:at], seen[at:]):
-        twice = unpacked(json.loads(json.dumps(packed(twice))))
+        twice = unpack_state(json.loads(json.dumps(pack_state(twice))))
         for number in part:
             twice = controller.moved(twice, dict.fromkeys(controller.reads, number))
     assert once == twice
     assert math.isfinite(controller.value(once))
 
 
-def closed(metrics: dict[str, Any]) -> Closed:
-    return Closed.of(Forest().freeze(), metrics)
+def closed(metrics: dict[str, Any]) -> IterationRecord:
+    return IterationRecord.of(Forest().freeze(), metrics)
 
 
 def test_any_number_of_any_phase_may_follow_a_metric() -> None:
     recipe = recipes.GRPO.replace(
         rollout=rollout.EntropyBranching(budget=Dual("length", target=100.0, rate=1.0, start=16.0, at_least=8.0)),
         admit=select.DynamicSampling(max_rounds=Schedule(2, 4, iterations=2)),
-        loss=loss.Policy(kl=loss.KL(Proportional(target=0.1, start=0.5, at_least=0.01))),
+        loss=loss.Policy(kl=loss.KL(AdaptiveKL(target=0.1, start=0.5, at_least=0.01))),
     )
     assert sorted(recipe.controllers) == ["loss[0].Policy.kl.coefficient", "rollout[0].EntropyBranching.budget"]
     first = recipe.at(0)
@@ -165,7 +165,7 @@ def advantage_weight() -> Any:
         (lambda: loss.Policy(aggregate=Choice(("token_mean", "nothing"), Schedule(0, 1, 2))), "option aggregate="),
         (lambda: loss.KL(Dual(start=1.0, at_least=-1.0)), "option at_least=-1.0"),
         (lambda: loss.KL(Dual(start=1.0)), "option coefficient=0.0 is not possible"),
-        (lambda: loss.KL(First()), "option coefficient=0.0 is not possible"),
+        (lambda: loss.KL(FirstValue()), "option coefficient=0.0 is not possible"),
         (lambda: Hysteresis(low=1.0), "option low=1.0 is not possible; give a number below high=0.7"),
         (lambda: loss.KL(0.1) and Dual(start=0.0, kind="logarithmic"), "its logarithm moves"),
         (

@@ -14,20 +14,20 @@ from small_world import SmallWorld
 from agentrl_core import Collector, Store, _core, select
 from agentrl_core.component import State
 from agentrl_core.component.component import find_component
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
-from agentrl_core.select import Band, DynamicSampling, Tasks, Visits
+from agentrl_core.select import Band, ComposedSelector, DynamicSampling, TaskOutcomes
 
 
-def told(tasks: Tasks, visits: Visits, story: Story) -> State:
+def told(tasks: ComposedSelector, visits: TaskOutcomes, story: Story) -> State:
     """The state of a selector whose tracker saw this."""
     state = tasks.initial_state()
     return state | {"rows": np.array(story.known), "track": tasks.track.next(state["track"], visits)}
 
 
 def test_without_a_score_the_choice_is_that_of_uniform_in_each_round() -> None:
-    tasks, of = Tasks(), pool(50)
+    tasks, of = ComposedSelector(), pool(50)
     chosen = tasks.choose(of, {}, wanted(50), 3)
     assert sorted(chosen.rows.tolist()) == list(range(50))
     again = tasks.choose(of, {}, wanted(20, number=1, taken=chosen.rows[:30]), 3)
@@ -39,7 +39,7 @@ def test_without_a_score_the_choice_is_that_of_uniform_in_each_round() -> None:
 
 
 def test_the_nearest_to_the_target_are_chosen() -> None:
-    tasks, story = Tasks(track=select.Beta(0.0, 0.0, unseen=0.0), score=select.Toward(0.5)), Story()
+    tasks, story = ComposedSelector(track=select.Beta(0.0, 0.0, unseen=0.0), score=select.NearTarget(0.5)), Story()
     state = told(tasks, story.visits(0, {9: [1, 0], 4: [1, 0, 0], 7: [1, 1, 1], 2: [1, 1, 0]}), story)
     chosen = tasks.choose(pool(20), state, wanted(3), 0)
     # 1/2 first; 1/3 and 2/3 are as near.
@@ -47,7 +47,7 @@ def test_the_nearest_to_the_target_are_chosen() -> None:
     assert set(chosen.rows[1:].tolist()) == {4, 2}
     assert set(tasks.choose(pool(20), state, wanted(2, taken=[9, 4]), 0).rows.tolist()) > {2}
     # The same with candidates that are drawn first, from so large a part that all come.
-    among = Tasks(track=tasks.track, score=tasks.score, sample=select.Top(among=20))
+    among = ComposedSelector(track=tasks.track, score=tasks.score, sample=select.TopSampler(among=20))
     assert among.choose(pool(20), state, wanted(3), 0).rows[0] == 9
 
 
@@ -58,8 +58,10 @@ def test_pieces_of_a_large_pool_are_the_whole(
 ) -> None:
     """However small the pieces are in which tasks are looked at, and whatever order they are drawn in."""
     story, rng = Story(), np.random.default_rng(1)
-    sampler = select.Top(among=among, posterior=posterior)
-    tasks = Tasks(track=select.Beta(decay=0.9, idle_decay=0.5), score=select.Information(), sample=sampler)
+    sampler = select.TopSampler(among=among, posterior=posterior)
+    tasks = ComposedSelector(
+        track=select.Beta(decay=0.9, idle_decay=0.5), score=select.LearningSignal(), sample=sampler
+    )
     rows = rng.choice(300, 90, replace=False).tolist()
     state = told(tasks, story.visits(0, {row: rng.integers(0, 2, 4).tolist() for row in rows}), story)
     whole = tasks.choose(pool(300), state, wanted(40, taken=rows[:7]), 5).rows.tolist()
@@ -72,19 +74,19 @@ def test_pieces_of_a_large_pool_are_the_whole(
 def test_few_candidates_are_looked_at() -> None:
     looked_at: list[int] = []
 
-    class Nosy(select.Toward):
+    class Nosy(select.NearTarget):
         def __call__(self, estimates: Any) -> Any:
             looked_at.append(len(estimates))
             return super().__call__(estimates)
 
-    tasks = Tasks(score=Nosy(), sample=select.Top(among=4, posterior=True))
+    tasks = ComposedSelector(score=Nosy(), sample=select.TopSampler(among=4, posterior=True))
     assert len(tasks.choose(pool(1000), {}, wanted(5), 1)) == 5
     assert looked_at == [20]
 
 
 def test_thompson_chooses_what_may_be_good() -> None:
     """A task that was solved a hundred times is hardly ever nearest to 1/2; one that nobody tried often is."""
-    tasks = Tasks(score=select.Toward(0.5), sample=select.Top(posterior=True))
+    tasks = ComposedSelector(score=select.NearTarget(0.5), sample=select.TopSampler(posterior=True))
     story = Story()
     state = told(tasks, story.visits(0, {0: [1.0] * 100}), story)
     found = [int(tasks.choose(pool(2), state, wanted(1), key).rows[0]) for key in range(200)]
@@ -95,11 +97,13 @@ def test_quotas_and_stages_make_parts() -> None:
     of = pool(40, ("math", "code"))
     of.column("attempts")
     of._columns["hops"] = np.arange(40) // 10  # 0 to 3
-    quota = Tasks(quota=select.Quota("math=3,code=1"))
+    quota = ComposedSelector(quota=select.Quota("math=3,code=1"))
     rows = quota.choose(of, {}, wanted(16), 5).rows
     assert len(set(rows.tolist())) == 16
     assert (rows % 2).sum() == 4
-    stage = Tasks(stage=select.Stages("hops", "0,1,2", earlier=0.25), quota=select.Quota("math=1,code=1"))
+    stage = ComposedSelector(
+        stage=select.Curriculum("hops", "0,1,2", earlier=0.25), quota=select.Quota("math=1,code=1")
+    )
     state = stage.initial_state()
     state["stage"] = {"stage": 2, "begun": 0, "rate": None}
     rows = stage.choose(of, state, wanted(8), 5).rows
@@ -112,13 +116,13 @@ def test_quotas_and_stages_make_parts() -> None:
 
 
 def test_pool_rule_queue_counts_variants_and_surveys() -> None:
-    tasks = Tasks(
-        pool=select.Kept(below=0.9),
+    tasks = ComposedSelector(
+        pool=select.PoolFilter(below=0.9),
         track=select.Beta(0.0, 0.0),
-        count=select.Greedy("one", low=2, high=8),
-        variant=select.Arms(3),
+        count=select.GreedyAllocator("one", low=2, high=8),
+        variant=select.PromptBandit(3),
         survey=select.Survey(tasks=2, rollouts=5),
-        queue=select.Failed(every=1, share=0.5),
+        queue=select.RetryQueue(every=1, share=0.5),
     )
     story = Story()
     visits = story.visits(0, {0: [1, 1], 1: [0, 0], 2: [1, 0]})
@@ -143,41 +147,41 @@ def test_pool_rule_queue_counts_variants_and_surveys() -> None:
 
 
 def test_a_table_makes_the_same_selector() -> None:
-    tasks = Tasks(
-        pool=select.Kept(above=0.0, attempts=16),
-        stage=select.Stages("hops", "3,8"),
+    tasks = ComposedSelector(
+        pool=select.PoolFilter(above=0.0, attempts=16),
+        stage=select.Curriculum("hops", "3,8"),
         quota=select.Quota("math=1"),
         track=select.RecentVisits(50, bins=10),
-        score=select.Spread(),
-        sample=select.Proportional(temperature=0.5, among=3),
-        count=select.DualArms(),
-        variant=select.Arms(),
+        score=select.OutcomeVariance(),
+        sample=select.ProportionalSampler(temperature=0.5, among=3),
+        count=select.BanditAllocator(),
+        variant=select.PromptBandit(),
         survey=select.Survey(every=2),
-        queue=select.Failed(tries=None),
+        queue=select.RetryQueue(tries=None),
     )
     assert find_component("agentrl_core.select", tasks.to_dict()) == tasks
     recipe = GRPO.replace(name="tasks", select=tasks)
     assert Recipe.from_toml(recipe.to_toml()) == recipe
 
 
-def hard(task: Task, seed: int, actions: list[str]) -> Outcome:
+def hard(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Tasks 0 to 3 are always solved, 4 to 7 never, the others by the seed."""
     del actions
     number = int(task.task_id.split()[1])
     success = number < 4 or (number >= 8 and seed % 2 == 0)
-    return Outcome(reward=float(success), terminated=True, success=success)
+    return StepResult(reward=float(success), terminated=True, success=success)
 
 
-TASKS = Tasks(
-    pool=select.Kept(below=1.0, attempts=8),
+TASKS = ComposedSelector(
+    pool=select.PoolFilter(below=1.0, attempts=8),
     quota=select.Quota(),
     track=select.Beta(decay=0.9, idle_decay=0.95),
-    score=select.Information(),
-    sample=select.Top(posterior=True),
-    count=select.Greedy(low=2, high=8),
-    variant=select.Arms(3, halve_every=2, least=1),
+    score=select.LearningSignal(),
+    sample=select.TopSampler(posterior=True),
+    count=select.GreedyAllocator(low=2, high=8),
+    variant=select.PromptBandit(3, halve_every=2, least=1),
     survey=select.Survey(tasks=2, rollouts=3, every=2),
-    queue=select.Failed(every=2, share=0.5),
+    queue=select.RetryQueue(every=2, share=0.5),
 )
 RECIPE = GRPO.replace(name="tasks", select=TASKS, admit=DynamicSampling(Band(std_above=0.0), max_rounds=2))
 
@@ -187,7 +191,7 @@ def train(store: Store | None, until: int, *, recipe: Recipe = RECIPE) -> Collec
     collect = Collector(world, world, recipe, store=store, seed=3, task_pool=16)
     while collect.iteration < until:
         batch = collect.recipe.credit(collect(tasks=4, group_size=4))
-        collect.update(batch, {})
+        collect.end_iteration(batch, {})
     return collect
 
 
@@ -204,7 +208,7 @@ def states(collect: Collector) -> dict[str, State]:
 def test_a_collection_learns_from_all_its_groups(tmp_path: Path) -> None:
     with Store.open(tmp_path / "run") as store:
         collect = train(store, 12)
-        state = states(collect)["select[0].Tasks"]
+        state = states(collect)["select[0].ComposedSelector"]
         rows = state["rows"].tolist()
         attempts = dict.fromkeys(range(16), 0)
         solved = dict.fromkeys(range(16), 0)
@@ -247,24 +251,32 @@ def test_a_run_that_is_cut_off_goes_on_as_if_it_was_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "tasks",
     [
-        Tasks(track=select.Tried(), score=select.Toward(0.0)),
-        Tasks(track=select.RecentVisits(3, bins=4), score=select.Spread(), count=select.DualArms(2, 4, bins=4)),
-        Tasks(track=select.LearningProgress(), score=select.Scaled(), sample=select.Proportional(uniform=0.2)),
-        Tasks(stage=select.Stages("domain", "even,odd", above=None, iterations=2, earlier=0.25)),
-        Tasks(track=select.LogMeanExp(), survey=select.Survey(rollouts=2)),
+        ComposedSelector(track=select.VisitCount(), score=select.NearTarget(0.0)),
+        ComposedSelector(
+            track=select.RecentVisits(3, bins=4),
+            score=select.OutcomeVariance(),
+            count=select.BanditAllocator(2, 4, bins=4),
+        ),
+        ComposedSelector(
+            track=select.LearningProgress(), score=select.Linear(), sample=select.ProportionalSampler(uniform=0.2)
+        ),
+        ComposedSelector(stage=select.Curriculum("domain", "even,odd", above=None, iterations=2, earlier=0.25)),
+        ComposedSelector(track=select.LogMeanExp(), survey=select.Survey(rollouts=2)),
     ],
 )
-def test_other_rules_collect(tasks: Tasks) -> None:
+def test_other_rules_collect(tasks: ComposedSelector) -> None:
     recipe = GRPO.replace(name="tasks", select=tasks)
     collect = train(None, 3, recipe=recipe)
-    state = states(collect)["select[0].Tasks"]
+    state = states(collect)["select[0].ComposedSelector"]
     assert state["groups"] == 12
     found = tasks.columns(pool(16), state, np.arange(16))
     assert all(column.dtype == np.float32 and len(column) == 16 for column in found.values())
 
 
 def test_passes_go_through_the_pool() -> None:
-    recipe = GRPO.replace(name="tasks", select=Tasks(track=select.Tried(), score=select.Toward(0.0)))
-    state = states(train(None, 4, recipe=recipe))["select[0].Tasks"]
+    recipe = GRPO.replace(
+        name="tasks", select=ComposedSelector(track=select.VisitCount(), score=select.NearTarget(0.0))
+    )
+    state = states(train(None, 4, recipe=recipe))["select[0].ComposedSelector"]
     assert sorted(state["rows"].tolist()) == list(range(16))
     assert state["track"]["count"].tolist() == [1] * 16

@@ -13,51 +13,63 @@ from pools import Story, pool
 
 import agentrl_core as arl
 from agentrl_core import _core, select
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.select import Selection
 
 P = np.array([0.0, 0.25, 0.5, 1.0])
 
 
-def closed(iteration: int, *, metrics: dict[str, float] | None = None, of: Any = None) -> Closed:
-    return Closed(iteration, arl.Forest().freeze(), metrics or {}, pool=of)
+def closed(iteration: int, *, metrics: dict[str, float] | None = None, of: Any = None) -> IterationRecord:
+    return IterationRecord(iteration, arl.Forest().freeze(), metrics or {}, pool=of)
 
 
 def test_scores_by_hand() -> None:
-    assert select.Toward(0.5)(P).tolist() == [-0.5, -0.25, 0.0, -0.5]
-    assert select.Toward(0.5, width=0.25)(P).tolist() == [-0.25, 0.0, 0.0, -0.25]
+    assert select.NearTarget(0.5)(P).tolist() == [-0.5, -0.25, 0.0, -0.5]
+    assert select.NearTarget(0.5, width=0.25)(P).tolist() == [-0.25, 0.0, 0.0, -0.25]
     # p (1 - p)^2: 1/4 9/16 = 9/64, 1/8
-    assert select.Information()(P).tolist() == [0.0, 9 / 64, 1 / 8, 0.0]
+    assert select.LearningSignal()(P).tolist() == [0.0, 9 / 64, 1 / 8, 0.0]
     # (sqrt(p (1 - p)) + 0.1)^2: 0.01, (sqrt(3) / 4 + 0.1)^2, 0.36
-    np.testing.assert_allclose(select.Spread(2.0, 0.1)(P), [0.01, (math.sqrt(3) / 4 + 0.1) ** 2, 0.36, 0.01])
-    assert select.Scaled(-2.0)(P).tolist() == [0.0, -0.5, -1.0, -2.0]
+    np.testing.assert_allclose(select.OutcomeVariance(2.0, 0.1)(P), [0.01, (math.sqrt(3) / 4 + 0.1) ** 2, 0.36, 0.01])
+    assert select.Linear(-2.0)(P).tolist() == [0.0, -0.5, -1.0, -2.0]
 
 
 def test_probabilities_by_hand() -> None:
     # 0.2 / 4 + 0.8 w / sum w with w = 0, 1, 1, 2
-    found = select.Proportional(uniform=0.2).probabilities(np.array([0.0, 1.0, 1.0, 2.0]))
+    found = select.ProportionalSampler(uniform=0.2).probabilities(np.array([0.0, 1.0, 1.0, 2.0]))
     np.testing.assert_allclose(found, [0.05, 0.25, 0.25, 0.45])
     # exp((0.5 - s) / 0.1) for s = 0.5, 0.6: 1 and exp(-1)
-    found = select.Proportional(temperature=0.1).probabilities(select.Scaled(-1.0)(np.array([0.5, 0.6])))
+    found = select.ProportionalSampler(temperature=0.1).probabilities(select.Linear(-1.0)(np.array([0.5, 0.6])))
     np.testing.assert_allclose(found, [1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))])
     # Nothing has a weight yet: all alike.
-    assert select.Proportional(uniform=0.2).probabilities(np.zeros(4)).tolist() == [0.25] * 4
-    assert select.Proportional(uniform=1.0).probabilities(np.array([3.0, 1.0])).tolist() == [0.5, 0.5]
-    assert select.Proportional().probabilities(np.zeros(0)).tolist() == []
+    assert select.ProportionalSampler(uniform=0.2).probabilities(np.zeros(4)).tolist() == [0.25] * 4
+    assert select.ProportionalSampler(uniform=1.0).probabilities(np.array([3.0, 1.0])).tolist() == [0.5, 0.5]
+    assert select.ProportionalSampler().probabilities(np.zeros(0)).tolist() == []
 
 
 @pytest.mark.parametrize(
     ("sampler", "scores", "message"),
     [
-        (select.Proportional(), [0.0, 0.0], "all 2 scores are 0; give `uniform` a part"),
-        (select.Proportional(), [1.0, -1.0], r"scores\[1\] is -1\.0, and without a temperature scores are weights"),
-        (select.Proportional(), [math.nan, 1.0], r"scores\[0\] is nan"),
-        (select.Proportional(), [math.inf, 1.0], r"scores\[0\] is inf"),
-        (select.Proportional(temperature=0.1), [math.nan, 1.0], r"scores\[0\] is nan; a score has to be a number"),
-        (select.Proportional(temperature=0.1), [math.inf, 1.0], r"scores\[0\] is inf; a score has to be a number"),
-        (select.Top(), [math.nan, 1.0], r"scores\[0\] is NaN; give a number, or -inf"),
-        (select.Proportional(), [1.0, 0.0], "1 of 2 rows have a weight above 0"),
+        (select.ProportionalSampler(), [0.0, 0.0], "all 2 scores are 0; give `uniform` a part"),
+        (
+            select.ProportionalSampler(),
+            [1.0, -1.0],
+            r"scores\[1\] is -1\.0, and without a temperature scores are weights",
+        ),
+        (select.ProportionalSampler(), [math.nan, 1.0], r"scores\[0\] is nan"),
+        (select.ProportionalSampler(), [math.inf, 1.0], r"scores\[0\] is inf"),
+        (
+            select.ProportionalSampler(temperature=0.1),
+            [math.nan, 1.0],
+            r"scores\[0\] is nan; a score has to be a number",
+        ),
+        (
+            select.ProportionalSampler(temperature=0.1),
+            [math.inf, 1.0],
+            r"scores\[0\] is inf; a score has to be a number",
+        ),
+        (select.TopSampler(), [math.nan, 1.0], r"scores\[0\] is NaN; give a number, or -inf"),
+        (select.ProportionalSampler(), [1.0, 0.0], "1 of 2 rows have a weight above 0"),
     ],
 )
 def test_wrong_scores_are_clear_errors(sampler: select.Sampler, scores: list[float], message: str) -> None:
@@ -66,9 +78,14 @@ def test_wrong_scores_are_clear_errors(sampler: select.Sampler, scores: list[flo
 
 
 @pytest.mark.parametrize(
-    "sampler", [select.Proportional(), select.Proportional(uniform=0.3), select.Proportional(temperature=0.5)]
+    "sampler",
+    [
+        select.ProportionalSampler(),
+        select.ProportionalSampler(uniform=0.3),
+        select.ProportionalSampler(temperature=0.5),
+    ],
 )
-def test_first_draws_have_the_told_probabilities(sampler: select.Proportional) -> None:
+def test_first_draws_have_the_told_probabilities(sampler: select.ProportionalSampler) -> None:
     scores, count = np.array([0.1, 0.4, 0.2, 0.3]), 20_000
     expected = sampler.probabilities(scores)
     found = np.zeros(4)
@@ -78,7 +95,7 @@ def test_first_draws_have_the_told_probabilities(sampler: select.Proportional) -
         assert chances.tolist() == expected[places].tolist()
     # 3 degrees of freedom: beyond 21.1 once in 10 000.
     assert ((found - count * expected) ** 2 / (count * expected)).sum() < 21.1
-    repeated = select.Proportional(replace=True).choose(scores, np.arange(4), 9, 3)[0]
+    repeated = select.ProportionalSampler(replace=True).choose(scores, np.arange(4), 9, 3)[0]
     assert len(repeated) == 9
 
 
@@ -86,18 +103,18 @@ def test_allocators_by_hand() -> None:
     known = {"estimate": np.array([0.5, 0.0, 1.0, 0.25])}
     # w = p (1 - p)^2: 1/8, 0, 0, 9/64. Third rollouts gain w p (1 - p): 0.03125 and 0.02637; fourth
     # w (p^3 (1 - p) + (1 - p)^3 p): 0.015625 and 0.01648. Of the 4 that are left of 12 each gets two.
-    assert select.Greedy(low=2, high=5).counts({}, known, 12).tolist() == [4, 2, 2, 4]
+    assert select.GreedyAllocator(low=2, high=5).counts({}, known, 12).tolist() == [4, 2, 2, 4]
     # At most three each: the two that are left go to the task that was never solved, until it is full.
-    assert select.Greedy(low=2, high=3).counts({}, known, 12).tolist() == [3, 3, 2, 3]
+    assert select.GreedyAllocator(low=2, high=3).counts({}, known, 12).tolist() == [3, 3, 2, 3]
     # sqrt(p (1 - p)) = 0.5, 0, 0, 0.433, at least 1: 10 = 5.36, 1, 1, 4.64 -> c = 8 / 0.933
-    assert select.Shared(low=1).counts({}, known, 10).tolist() == [4, 1, 1, 4]
-    assert select.Falling(0.6, low=2).counts({}, known, 32).tolist() == [8, 8, 2, 8]
+    assert select.ProportionalAllocator(low=1).counts({}, known, 10).tolist() == [4, 1, 1, 4]
+    assert select.DecayAllocator(0.6, low=2).counts({}, known, 32).tolist() == [8, 8, 2, 8]
     with pytest.raises(RecipeError, match="low=9 is not possible; give a number up to high=4"):
-        select.Greedy(low=9, high=4)
+        select.GreedyAllocator(low=9, high=4)
 
 
 def test_dual_arms_by_hand() -> None:
-    arms = select.DualArms(low=2, high=4, bins=2, rate=0.5, explore=0.1, price_rate=0.1, average=3.0)
+    arms = select.BanditAllocator(low=2, high=4, bins=2, rate=0.5, explore=0.1, price_rate=0.1, average=3.0)
     known = {"estimate": np.array([0.2, 0.9, 0.9])}
     story, state = Story(), arms.initial_state()
     # All arms alike: any choice that spends 9 is best; 3 each, or 2 twice and ... the total is what counts.
@@ -115,7 +132,7 @@ def test_dual_arms_by_hand() -> None:
 
 
 def test_pools_lose_tasks() -> None:
-    story, kept = Story(), select.Kept(above=0.0, below=0.9, attempts=4)
+    story, kept = Story(), select.PoolFilter(above=0.0, below=0.9, attempts=4)
     state = kept.initial_state()
     first = story.visits(0, {1: [0, 0, 0, 0], 2: [1, 0], 3: [1, 1, 1, 1], 4: [1, 0, 1, 0]})
     state = kept.next(state, first, np.array(story.known), 0)
@@ -123,14 +140,14 @@ def test_pools_lose_tasks() -> None:
     # Four of ten attempts now: back in the band.
     state = kept.next(state, story.visits(1, {1: [1, 1, 1, 1, 0, 0]}), np.array(story.known), 0)
     assert state["out"].tolist() == [False, False, True, False]
-    newest = select.Kept(at_most=0.5, newest=True)
+    newest = select.PoolFilter(at_most=0.5, newest=True)
     state = newest.next(newest.initial_state(), Story().visits(0, {1: [0, 0]}), np.array([1]), 0)
     state = newest.next(state, Story().visits(1, {1: [1, 1, 0]}), np.array([1]), 0)
     assert state["out"].tolist() == [True]
 
 
 def test_pools_lose_tasks_at_the_end_of_an_epoch() -> None:
-    story, kept = Story(), select.Kept(below=0.9, per="epoch")
+    story, kept = Story(), select.PoolFilter(below=0.9, per="epoch")
     state = kept.next(kept.initial_state(), story.visits(0, {1: [1.0], 2: [0.0]}), np.array([1, 2]), 0)
     assert state["out"].tolist() == [False, False]
     state = kept.next(state, story.visits(1, {2: [1.0]}), np.array([1, 2]), 1)
@@ -139,7 +156,7 @@ def test_pools_lose_tasks_at_the_end_of_an_epoch() -> None:
 
 def test_some_of_the_outside_are_spared() -> None:
     rows = np.arange(10_000)
-    kept = select.Kept(below=1.0, spare=0.2)
+    kept = select.PoolFilter(below=1.0, spare=0.2)
     out = kept._outside(np.full(10_000, 5), np.full(10_000, 5), rows)
     # Four standard errors of 0.8.
     assert abs(out.mean() - 0.8) < 4 * math.sqrt(0.16 / 10_000)
@@ -149,7 +166,7 @@ def test_stages_advance() -> None:
     tasks = pool(6)
     tasks.column("attempts")
     tasks._columns["hops"] = np.array([1, 3, 4, 8, 9, 2])
-    stages = select.Stages("hops", "3,8", above=0.7, earlier=0.25, smoothing=0.5)
+    stages = select.Curriculum("hops", "3,8", above=0.7, earlier=0.25, smoothing=0.5)
     assert stages.of(tasks).tolist() == [0, 0, 1, 1, 2, 0]
     assert stages.last == 2
     state = stages.initial_state()
@@ -172,14 +189,14 @@ def test_stages_advance() -> None:
 
 def test_stages_of_domains_by_a_metric_or_by_time() -> None:
     tasks = pool(4, ("preference", "open", "verifiable", "other"))
-    stages = select.Stages("domain", "preference+verifiable,open", above=0.7, metric="success@preference")
+    stages = select.Curriculum("domain", "preference+verifiable,open", above=0.7, metric="success@preference")
     assert stages.of(tasks).tolist() == [0, 1, 0, -1]
     state = stages.next(stages.initial_state(), Story().visits(0, {}), closed(0, metrics={"success@preference": 0.7}))
     assert state["stage"] == 0
     state = stages.next(state, Story().visits(1, {}), closed(1, metrics={"success@preference": 0.71}))
     assert state["stage"] == 1
     assert stages.parts(state, tasks)[0][0].tolist() == [True, True, True, False]
-    timed = select.Stages("domain", "math,code", above=None, iterations=2)
+    timed = select.Curriculum("domain", "math,code", above=None, iterations=2)
     state = timed.initial_state()
     found = []
     for iteration in range(5):
@@ -198,7 +215,7 @@ def test_stages_of_domains_by_a_metric_or_by_time() -> None:
 )
 def test_impossible_stages(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        select.Stages("hops", **options)
+        select.Curriculum("hops", **options)
 
 
 def test_quotas_by_hand() -> None:
@@ -218,7 +235,7 @@ def test_quotas_by_hand() -> None:
 
 
 def test_arms_by_hand() -> None:
-    arms = select.Arms(arms=4, temperature=0.5, rate=0.5, halve_every=2, least=2)
+    arms = select.PromptBandit(variants=4, temperature=0.5, rate=0.5, halve_every=2, least=2)
     story, state = Story(), arms.initial_state()
     state = arms.next(state, story.visits(0, {1: [1, 1], 2: [0, 1], 3: [0, 0]}, variants={1: 0, 2: 1, 3: 2}))
     assert state["weights"].tolist() == [0.5, 0.25, 0.0, 0.0]
@@ -245,7 +262,7 @@ def test_surveys_are_due() -> None:
 
 
 def test_the_queue_by_hand() -> None:
-    queue = select.Failed(every=2, share=0.5, tries=2)
+    queue = select.RetryQueue(every=2, share=0.5, tries=2)
     story, state = Story(), queue.initial_state()
     state = queue.next(state, story.visits(0, {1: [0, 0], 2: [1, 0], 3: [0]}), None)
     assert state["rows"].tolist() == [1, 3]
@@ -254,7 +271,7 @@ def test_the_queue_by_hand() -> None:
     assert queue.offered(state, 4, 2, none).tolist() == [0, 1]
     assert queue.offered(state, 4, 2, np.array([1])).tolist() == [1]
     assert queue.offered(state, 2, 2, none).tolist() == [0]
-    assert select.Failed(every=2, share=0.5, order="lifo").offered(state, 2, 2, none).tolist() == [1]
+    assert select.RetryQueue(every=2, share=0.5, order="lifo").offered(state, 2, 2, none).tolist() == [1]
     tried = Selection.of(np.array([1, 3]), 4)
     tried.items[:] = state["items"]
     state = queue.next(state, story.visits(2, {1: [0], 3: [1]}), tried)
@@ -263,7 +280,7 @@ def test_the_queue_by_hand() -> None:
     again.items[:] = state["items"]
     state = queue.next(state, story.visits(4, {1: [0], 5: [0]}), again)
     assert (state["rows"].tolist(), state["items"].tolist(), state["next"]) == ([5], [2], 3)
-    old = select.Failed(max_age=2)
+    old = select.RetryQueue(max_age=2)
     assert old.next(state, story.visits(6, {}), None)["rows"].tolist() == []
 
 
@@ -271,8 +288,8 @@ def test_the_queue_by_hand() -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.integers(2, 12))
 def test_allocators_keep_the_total(rates: list[float], each: int) -> None:
     known, total = {"estimate": np.array(rates)}, each * len(rates)
-    greedy = select.Greedy("one", low=1, high=64).counts({}, known, total)
+    greedy = select.GreedyAllocator("one", low=1, high=64).counts({}, known, total)
     assert greedy.min() >= 1
     assert greedy.sum() <= total
-    shared = select.Shared(low=1, high=256).counts({}, known, total)
+    shared = select.ProportionalAllocator(low=1, high=256).counts({}, known, total)
     assert shared.sum() == total

@@ -16,8 +16,8 @@ from agentrl_core import Collector, Store, select
 from agentrl_core.env import Task
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 from agentrl_core.recipes import GRPO
-from agentrl_core.select import Pool, Tasks
-from agentrl_core.select.pool import Mixed
+from agentrl_core.select import ComposedSelector, Pool
+from agentrl_core.select.pool import MixedTasks
 
 
 class Made(Sequence[Task]):
@@ -44,7 +44,7 @@ class Made(Sequence[Task]):
 @given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 6), min_size=1))
 def test_worlds_take_turns(lengths: dict[str, int]) -> None:
     worlds = {name: Made(count, {"place": np.arange(count)}, name) for name, count in lengths.items()}
-    found = Mixed(worlds)
+    found = MixedTasks(worlds)
     expected = [(name, row) for row in range(max(lengths.values())) for name, count in lengths.items() if row < count]
     assert len(found) == len(expected)
     assert [(name, task.task_id) for name, task in found] == [(name, f"{name} {row}") for name, row in expected]
@@ -57,15 +57,15 @@ def test_worlds_take_turns(lengths: dict[str, int]) -> None:
 
 def test_columns_of_the_environment() -> None:
     domains = np.array(["b", "a", "b"])
-    pool = Pool(Mixed({"world": Made(3, {"domain": domains, "prior": np.array([0.1, 0.2, 0.3])})}))
+    pool = Pool(MixedTasks({"world": Made(3, {"domain": domains, "prior": np.array([0.1, 0.2, 0.3])})}))
     assert pool.domains == ["b", "a"]
     assert pool.column("domain").tolist() == [0, 1, 0]
     assert pool.column("prior").tolist() == [0.1, 0.2, 0.3]
     with pytest.raises(NotFoundError, match="the pool has no column 'nope'; it has: attempts, successes, last_version"):
         pool.column("nope")
     with pytest.raises(InvalidInputError, match="column 'prior' has 2 values for 3 tasks"):
-        Pool(Mixed({"world": Made(3, {"prior": np.zeros(2)})})).column("prior")
-    one = Mixed({"a": Made(1, {"prior": np.zeros(1)}), "b": Made(1)})
+        Pool(MixedTasks({"world": Made(3, {"prior": np.zeros(2)})})).column("prior")
+    one = MixedTasks({"a": Made(1, {"prior": np.zeros(1)}), "b": Made(1)})
     assert one.column("prior") is None
 
 
@@ -82,14 +82,16 @@ class Large(SmallWorld):
         return self.made
 
 
-@pytest.mark.parametrize("score", [None, select.Information()])
-def test_only_tasks_that_are_chosen_are_made(score: select.Score | None) -> None:
+@pytest.mark.parametrize("score", [None, select.LearningSignal()])
+def test_only_tasks_that_are_chosen_are_made(score: select.TaskScore | None) -> None:
     world = Large()
-    recipe = GRPO.replace(name="large", select=Tasks(score=score, sample=select.Top(among=16, posterior=True)))
+    recipe = GRPO.replace(
+        name="large", select=ComposedSelector(score=score, sample=select.TopSampler(among=16, posterior=True))
+    )
     collect = Collector(world, world, recipe, seed=1, task_pool=10**7)
     for _ in range(2):
         batch = recipe.credit(collect(tasks=3, group_size=2))
-        collect.update(batch, {})
+        collect.end_iteration(batch, {})
     assert world.made is not None
     assert 6 <= len(set(world.made.asked)) <= 7  # those that were chosen, and the first, which is looked at
 
@@ -97,19 +99,21 @@ def test_only_tasks_that_are_chosen_are_made(score: select.Score | None) -> None
 def test_an_iteration_touches_the_task_rows_of_its_batch_alone(tmp_path: Path) -> None:
     """Rows that are written are those of the tasks that were rolled out, however many were known before."""
     world = Large()
-    recipe = GRPO.replace(name="large", select=Tasks(score=select.Information(), sample=select.Top(among=4)))
+    recipe = GRPO.replace(
+        name="large", select=ComposedSelector(score=select.LearningSignal(), sample=select.TopSampler(among=4))
+    )
     with Store.open(tmp_path, sync="never") as store:
         collect = Collector(world, world, recipe, store=store, seed=1, task_pool=10**7)
         known: set[str] = set()
         for iteration in range(12):
             before = len(store.tasks)
-            collect.update(recipe.credit(collect(tasks=3, group_size=2)), {})
+            collect.end_iteration(recipe.credit(collect(tasks=3, group_size=2)), {})
             rolled_out = set(store.batch(iteration).trajectories.column("task_id"))
             assert len(rolled_out) == 3
             written = store.tasks.column("task_id")[before:]
             assert sorted(written) == sorted(rolled_out), "one row a task, and none of those before"
             known |= rolled_out
-            state = collect._now().components["select[0].Tasks"]
+            state = collect._now().components["select[0].ComposedSelector"]
             assert len(state["rows"]) == len(known), "nothing is kept of a task that nobody tried"
             assert all(len(column) == len(known) for column in state["track"].values() if np.ndim(column))
         assert len(known) > 30
@@ -118,7 +122,7 @@ def test_an_iteration_touches_the_task_rows_of_its_batch_alone(tmp_path: Path) -
 def test_facts_come_from_the_task_table() -> None:
     world = SmallWorld()
     collect = Collector(world, world, GRPO, seed=1, task_pool=8)
-    collect.update(GRPO.credit(collect(tasks=3, group_size=4)), {})
+    collect.end_iteration(GRPO.credit(collect(tasks=3, group_size=4)), {})
     pool = collect._known_pool(collect._now().tasks)
     assert sorted(pool.column("attempts").tolist()) == [0] * 5 + [4] * 3
     assert sorted(pool.column("uses").tolist()) == [0] * 5 + [1] * 3

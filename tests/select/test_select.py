@@ -17,7 +17,7 @@ def pool(size: int) -> select.Pool:
 
 
 def chosen(size: int, count: int, *, key: int, taken: Sequence[int] = ()) -> list[int]:
-    wanted = select.Wanted(count, 8, min(len(taken), 1), np.array(taken, np.int64), 0)
+    wanted = select.SelectionRequest(count, 8, min(len(taken), 1), np.array(taken, np.int64), 0)
     selection = select.Uniform().choose(pool(size), {}, wanted, key)
     selection.check(size, "Uniform")
     assert selection.rows.dtype == np.int64

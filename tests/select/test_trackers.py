@@ -77,7 +77,7 @@ def test_an_expected_success_rate_shares_out_the_prior() -> None:
     known = Candidates(tasks, np.arange(4), np.full(4, -1), 0)
     tracker = select.Beta(expected="prior")
     assert tracker.estimate(tracker.initial_state(), known).tolist() == [0.25, 1.0, 0.5, 0.0]
-    assert select.Annotated("prior").estimate({}, known).tolist() == [0.25, 1.0, 0.5, 0.0]
+    assert select.PoolColumn("prior").estimate({}, known).tolist() == [0.25, 1.0, 0.5, 0.0]
     tasks._columns["prior"] = np.array([0.25, 1.5, 0.5, 0.0])
     with pytest.raises(InvalidInputError, match="column 'prior' of the pool has numbers outside 0 to 1"):
         tracker.estimate(tracker.initial_state(), known)
@@ -153,7 +153,7 @@ def test_values_are_those_of_all_rollouts(run: list[dict[int, list[float]]]) -> 
 
 
 def test_visits_are_counted() -> None:
-    story, tracker = Story(), select.Tried()
+    story, tracker = Story(), select.VisitCount()
     state = tracker.next(tracker.initial_state(), story.visits(0, {1: [0.0], 4: [1.0]}))
     state = tracker.next(state, story.visits(1, {1: [0.0]}))
     state = tracker.next(state, story.visits(2, {1: [0.0]}, survey=True))
@@ -165,7 +165,7 @@ def test_predictions_come_from_the_last_survey() -> None:
     tasks.column("attempts")
     tasks._columns["embedding"] = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], np.float32)
     known = Candidates(tasks, np.arange(3), np.full(3, -1), 1)
-    story, tracker = Story(), select.Predicted()
+    story, tracker = Story(), select.PredictedSuccess()
     assert tracker.estimate(tracker.initial_state(), known).tolist() == [0.5] * 3
     state = tracker.next(tracker.initial_state(), story.visits(0, {0: [1, 1], 1: [0, 1]}, survey=True))
     # Task 2 is as near to both: (1 + 0.5) / 2. The surveyed have their own.
@@ -189,7 +189,7 @@ def test_draws_of_the_posterior_are_keyed_by_task() -> None:
     assert tracker.posterior_draw(state, story.candidates([3, 1], 1), 9).tolist() == draws[[2, 0]].tolist()
     with pytest.raises(InvalidInputError, match=r"alpha\[0\] is 0; give a finite number above 0"):
         select.Beta(0.0, 0.0).posterior_draw(state, story.candidates([3], 1), 9)
-    exact = select.Tried()
+    exact = select.VisitCount()
     assert exact.posterior_draw(exact.initial_state(), story.candidates([3], 1), 9).tolist() == [0.0]
 
 

@@ -15,21 +15,21 @@ from riddles import RIGHT, TOKENIZER, WRONG
 
 from agentrl_core import engine
 from agentrl_core.component.component import PHASES, Component
-from agentrl_core.component.requirements import facts_of
+from agentrl_core.component.requirements import required_facts
 from agentrl_core.engine import Request
-from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Task
+from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, ExtraColumn, StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.ss_orl import Imputed
-from agentrl_core.rollout import Play
+from agentrl_core.rollout import SelfPlay
 
 AGENTS = ("first", "second", "monitor")
 """Whom programs of several agents let speak."""
 
 
-def facts(recipe: Recipe) -> dict[str, Fact]:
+def facts(recipe: Recipe) -> dict[str, ExtraColumn]:
     """What an environment has to declare for a recipe."""
-    read = facts_of({phase: recipe.chain(phase) for phase in PHASES})
-    return {column.name: Fact("trajectory" if column.level == "draw" else "step") for column in read}
+    read = required_facts({phase: recipe.chain(phase) for phase in PHASES})
+    return {column.name: ExtraColumn("trajectory" if column.level == "draw" else "step") for column in read}
 
 
 def chance(*key: object) -> float:
@@ -45,16 +45,16 @@ class AnyEpisode:
         self._world, self._key = world, (task.task_id, seed)
         self._said: list[str] = []
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         self._said.append(action)
         said = self._world.said(*self._key, *self._said, step=len(self._said))
         pay = round(chance("pay", *self._key, *self._said), 1) / 20
         if "<answer>" in action or len(self._said) > 3:
             right = RIGHT in action
-            return Outcome(reward=0.8 * right + pay, terminated=True, success=right, facts=said)
+            return StepResult(reward=0.8 * right + pay, terminated=True, success=right, facts=said)
         failed = "<bad>" in action
         flags = TOOL_RESULT | (TOOL_ERROR if failed else 0)
-        return Outcome("error" if failed else "go on", reward=pay, flags=flags, facts=said)
+        return StepResult("error" if failed else "go on", reward=pay, flags=flags, facts=said)
 
     def state_key(self) -> bytes:
         return repr(self._said).encode()
@@ -80,18 +80,18 @@ class AnyGame:
     def _next(self) -> str:
         return self.players[len(self._said) % len(self.players)]
 
-    def step(self, actions: Mapping[str, str]) -> Mapping[str, Outcome]:
+    def step(self, actions: Mapping[str, str]) -> Mapping[str, StepResult]:
         ((player, action),) = actions.items()
         self._said.append(action)
         said = self._world.said(*self._key, player, *self._said, step=len(self._said))
         said |= {"spy": float(player == self.players[0])} if "spy" in said else {}
         if len(self._said) < self._moves:
             pay = round(chance("pay", *self._key, *self._said), 1)
-            return {player: Outcome(reward=pay, facts=said), self._next: Outcome("go on")}
+            return {player: StepResult(reward=pay, facts=said), self._next: StepResult("go on")}
         first = float(chance(*self._key, *self._said) < 0.5)
         ends = [(name, first if name == self.players[0] else 1 - first) for name in self.players]
         return {
-            name: Outcome(reward=won, terminated=True, success=won == 1.0, facts=said if name == player else None)
+            name: StepResult(reward=won, terminated=True, success=won == 1.0, facts=said if name == player else None)
             for name, won in ends
         }
 
@@ -112,7 +112,7 @@ class AnyWorld:
 
     def __init__(self, recipe: Recipe) -> None:
         self.facts = facts(recipe)
-        self.players = tuple(recipe.rollout.agents.split(",")) if isinstance(recipe.rollout, Play) else ()
+        self.players = tuple(recipe.rollout.agents.split(",")) if isinstance(recipe.rollout, SelfPlay) else ()
         self.named = tuple(_texts(recipe.select))
         self.half_recorded = isinstance(recipe.rollout, Imputed)
 
@@ -171,7 +171,7 @@ class Speaker(engine.Scripted):
         super().__init__(TOKENIZER, self._reply)
         self._surprise = float(np.log(len(TOKENIZER)))
 
-    def _reply(self, request: Request) -> engine.Reply:
+    def _reply(self, request: Request) -> engine.ScriptedReply:
         rng = np.random.default_rng(request.seed)
         context = TOKENIZER.decode(request.tokens)
         asked = (answer for words, answer in ASKED.items() if words in context)
@@ -181,7 +181,7 @@ class Speaker(engine.Scripted):
         count = len(self.chat.action(said))
         noise = 0.1 * rng.standard_normal(count)
         entropies = rng.random(count) * rng.choice([0.5, self._surprise])
-        return engine.Reply(said, (noise - self._surprise).tolist(), entropies.tolist())
+        return engine.ScriptedReply(said, (noise - self._surprise).tolist(), entropies.tolist())
 
     async def generate(self, request: Request) -> engine.Segment:
         segment = await super().generate(request)
@@ -190,4 +190,4 @@ class Speaker(engine.Scripted):
             return segment
         tokens = (segment.tokens[:, None] + places) % 256
         logprobs = np.tile(-1.0 - 0.1 * places, (len(tokens), 1)).astype(np.float32)
-        return replace(segment, top=engine.Top(tokens, logprobs))
+        return replace(segment, top=engine.TopLogprobs(tokens, logprobs))

@@ -20,7 +20,7 @@ from arithmetic import number
 
 from agentrl_core import Batch, Collector, Store
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import Fact, Outcome, Task
+from agentrl_core.env import ExtraColumn, StepResult, Task
 from agentrl_core.recipe import Recipe
 
 END = 9
@@ -48,7 +48,7 @@ class World:
 
     def __post_init__(self) -> None:
         names = self.pool.get("facts", [])
-        self.facts = {name: Fact("trajectory") for name in names}
+        self.facts = {name: ExtraColumn("trajectory") for name in names}
         self.chat: Any = SimpleNamespace(
             tokenizer=None,
             prompt=lambda text: np.array([1, 2 + int(text)], np.int32),
@@ -69,7 +69,7 @@ class World:
         del seed
         left = self.answers.get(task.task_id, [])
         said = left.pop(0) if left else {"reward": 0}
-        outcome = Outcome(
+        outcome = StepResult(
             reward=number(said["reward"]),
             terminated=True,
             success=said.get("success", number(said["reward"]) > 0),
@@ -114,7 +114,7 @@ class Run:
 
     def close(self, batch: Batch, iteration: Mapping[str, Any]) -> None:
         """End the iteration with its metrics."""
-        self.collect.update(batch, iteration.get("metrics", {}))
+        self.collect.end_iteration(batch, iteration.get("metrics", {}))
 
 
 @contextmanager

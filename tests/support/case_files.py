@@ -22,9 +22,9 @@ from case_collector import running
 from numpy.typing import NDArray
 
 from agentrl_core import Batch, Forest, recipes
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.component.component import Component, find_component
-from agentrl_core.component.state import packed
+from agentrl_core.component.state import pack_state
 from agentrl_core.env import StepFlag
 from agentrl_core.model.pack import PackOutput
 from agentrl_core.recipe import Recipe
@@ -174,7 +174,7 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
         return _collected(case, recipe, layout, seed)
     found, state = [], {}
     for place, iteration in enumerate(case.iterations):
-        batch = rollouts(iteration["members"], iteration.get("number", place)).with_state(packed(state))
+        batch = rollouts(iteration["members"], iteration.get("number", place)).with_state(pack_state(state))
         for level, columns in iteration.get("columns", {}).items():
             numbers = {name: np.array([number(value) for value in values]) for name, values in columns.items()}
             batch = batch.with_columns(level, **numbers)
@@ -182,7 +182,7 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
         if iteration.get("stage", "update") == "update" and recipe.advantage is not None:
             batch = recipe.credit(batch)
         found.append(_numbers(batch, recipe, iteration, layout))
-        state = recipe.next_states(state, Closed.of(batch, iteration.get("metrics", {})))
+        state = recipe.next_states(state, IterationRecord.of(batch, iteration.get("metrics", {})))
     return found
 
 
@@ -235,7 +235,7 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
     """
     rows = batch.column("case_token", "token").astype(np.int64)
     behaviour = torch.from_numpy(np.nan_to_num(batch.column("behaviour_logprob", "token"))).double()
-    _, steps, places = batch.locate(np.arange(len(rows)))
+    _, steps, places = batch.locate_tokens(np.arange(len(rows)))
     stored = np.stack(
         [batch.column("origin_trajectory_id", "step")[steps], batch.column("step", "step")[steps], places]
     )
@@ -244,7 +244,7 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
     shared = first[same.reshape(-1)]  # the row, in the case's order, of the first token that is stored as this one is
     found: Numbers = {}
     stage = iteration.get("stage", "update")
-    several = len(recipe.training(stage)) > 1
+    several = len(recipe.losses(stage)) > 1
     for update in recipe.updates(batch, stage=stage, models=_moved(recipe)):
         said = iteration.get(update.model, {})
         leaves = {name: torch.tensor(_said(values), dtype=torch.float64)[rows] for name, values in said.items()}

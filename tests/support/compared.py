@@ -8,7 +8,7 @@ import numpy as np
 from rollouts import small
 
 from agentrl_core import Batch
-from agentrl_core.component import Closed, StatefulComponent
+from agentrl_core.component import IterationRecord, StatefulComponent
 
 
 def column(batch: Batch, name: str = "advantage", level: str = "draw") -> list[float]:
@@ -25,6 +25,6 @@ def visits(component: StatefulComponent, *scores: list[float], **columns: list[f
     out = []
     for row in scores:
         closed = component.add_columns(state, small([(0, [1])] * len(row), draw_score=row, **columns))
-        state = json.loads(json.dumps(component.next(state, Closed.of(closed))))
+        state = json.loads(json.dumps(component.next(state, IterationRecord.of(closed))))
         out.append(column(closed))
     return out

@@ -17,18 +17,18 @@ from typing import Any
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes
-from agentrl_core.collect import Cut
+from agentrl_core.collect import BatchPolicy
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import Outcome, Task
+from agentrl_core.env import StepResult, Task
 
 ITERATIONS, TASKS, SIZE, SEED = 8, 4, 2, 9
 LONG = 8
 """One task in so many has episodes of so many turns; the others have one."""
 CUTS = {
-    "arrival": Cut(begun=2.0),
-    "bound": Cut(begun=2.0, carried=2),
-    "drop": Cut(begun=1.5, carried=0, late="drop"),
-    "window": Cut(window=8),
+    "arrival": BatchPolicy(oversample=2.0),
+    "bound": BatchPolicy(oversample=2.0, max_carryovers=2),
+    "drop": BatchPolicy(oversample=1.5, max_carryovers=0, stragglers="drop"),
+    "window": BatchPolicy(max_new_tokens=8),
 }
 
 
@@ -54,8 +54,8 @@ class Uneven(SmallWorld):
     @staticmethod
     def _answered(task: Task, seed: int, actions: list[str]) -> Any:
         if len(actions) < turns(task.task_id):
-            return Outcome("go on")
-        return Outcome(reward=float(seed % 2), terminated=True, success=True)
+            return StepResult("go on")
+        return StepResult(reward=float(seed % 2), terminated=True, success=True)
 
     async def generate(self, request: Request) -> Segment:
         if self.asked is not None:
@@ -70,15 +70,15 @@ class Uneven(SmallWorld):
 
 
 def trained(
-    world: Uneven, cut: Cut, store: Store | None = None, until: int = ITERATIONS, **options: Any
+    world: Uneven, cut: BatchPolicy, store: Store | None = None, until: int = ITERATIONS, **options: Any
 ) -> list[Batch]:
     """The batches from where the store stands."""
     batches = []
-    collect = Collector(world, world, recipes.GRPO, seed=SEED, task_pool=64, cut=cut, store=store, **options)
+    collect = Collector(world, world, recipes.GRPO, seed=SEED, task_pool=64, batch_policy=cut, store=store, **options)
     while collect.iteration < until:
         world.policy_version = collect.iteration
         batches.append(collect(tasks=TASKS, group_size=SIZE))
-        collect.update(recipes.GRPO.credit(batches[-1]), {})
+        collect.end_iteration(recipes.GRPO.credit(batches[-1]), {})
     collect.close()
     return batches
 

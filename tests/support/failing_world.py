@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Fact, Outcome, Task
+from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, ExtraColumn, StepResult, Task
 
 TURNS = 3
 
@@ -44,7 +44,7 @@ class FailingWorld:
     seconds: float = 0.0
     hang: float = 60.0
     replayable: bool = True
-    facts = {"turns": Fact("trajectory"), "turn": Fact("step")}  # noqa: RUF012 -- as an author would write it
+    facts = {"turns": ExtraColumn("trajectory"), "turn": ExtraColumn("step")}  # noqa: RUF012 -- as an author would write it
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
         del split
@@ -91,19 +91,21 @@ class FailingEpisode:
         if how == "unreadable":
             raise OddError(1, 2)
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         if self.world.seconds:
             time.sleep(self.world.seconds)
         self.turns += 1
         if self.turns == 2:
             self.fail("step")
-        if self.task.question == "refuse":
-            return Outcome("no such action", flags=TOOL_RESULT | TOOL_ERROR, reward=0.0, terminated=self.turns == TURNS)
+        if self.task.question == "fail":
+            return StepResult(
+                "no such action", flags=TOOL_RESULT | TOOL_ERROR, reward=0.0, terminated=self.turns == TURNS
+            )
         facts: dict[str, Any] = {"turn": self.turns, "turns": self.turns}
         if self.turns < TURNS:
-            return Outcome(f"after {action}", reward=0.5, flags=TOOL_RESULT, facts=facts)
+            return StepResult(f"after {action}", reward=0.5, flags=TOOL_RESULT, facts=facts)
         self.world.count(self.task, "ends")
-        return Outcome(reward=1.0, terminated=True, success=self.seed % 2 == 0, facts=facts)
+        return StepResult(reward=1.0, terminated=True, success=self.seed % 2 == 0, facts=facts)
 
     def state_key(self) -> bytes:
         if self.task.question.startswith("unsendable"):

@@ -12,7 +12,7 @@ from templates import TEMPLATES, bytes_tokenizer
 
 from agentrl_core import engine
 from agentrl_core.engine import Request
-from agentrl_core.env import Content, Image, Outcome, Task
+from agentrl_core.env import Content, Image, StepResult, Task
 
 TURNS = 3
 
@@ -61,11 +61,11 @@ class Viewing:
         """What the next observation shows."""
         return picture(100 * self.task + 10 * len(self.said) + len(self.said[-1]))
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         self.said.append(action)
         if len(self.said) == TURNS:
-            return Outcome(reward=float(len(action) % 2), terminated=True, success=True)
-        return Outcome({"role": "user", "content": [self.shown(), "Go on."]})
+            return StepResult(reward=float(len(action) % 2), terminated=True, success=True)
+        return StepResult({"role": "user", "content": [self.shown(), "Go on."]})
 
     def state_key(self) -> bytes:
         return repr((self.task, self.said)).encode()

@@ -22,12 +22,12 @@ def write(folder: Path) -> None:
         for iteration in range(3):
             batch, _ = grow(iteration, groups=2, members=2, turns=2, iteration=iteration)
             if iteration == 2:
-                batch = Batch.concat([batch, store.trajectory_batch([0, 1])]).draw([1, 0], reason="golden")
+                batch = Batch.concat([batch, store.trajectory_batch([0, 1])]).with_draws([1, 0], reason="golden")
             batch = store.rebase(batch)
             store.append(batch, iteration=iteration)
             batch = batch.with_columns("draw", **expected_columns(iteration, batch))
             batch = batch.with_columns("token", weight=batch.token_weights(np.arange(batch.num_draws)))
-            store.close_iteration(batch.with_source("golden", {"iteration": iteration}), {"iteration": iteration})
+            store.close_iteration(batch.with_recipe("golden", {"iteration": iteration}), {"iteration": iteration})
         broken_off = grow(3, groups=1, members=2, turns=2, iteration=3)[0].select_draws([])
         store.append(store.rebase(broken_off), iteration=3, partial=True)
 

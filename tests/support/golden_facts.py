@@ -44,7 +44,7 @@ def write(folder: Path) -> None:
         for iteration in range(2):
             batch = grown(iteration)
             if iteration:
-                batch = Batch.concat([batch, store.trajectory_batch([1])]).draw([1], source="replay")
+                batch = Batch.concat([batch, store.trajectory_batch([1])]).with_draws([1], source="replay")
             batch = store.rebase(batch)
             store.append(batch, iteration=iteration)
             batch = batch.with_columns("draw", **expected_columns(iteration, batch))

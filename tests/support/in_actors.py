@@ -68,5 +68,5 @@ class Holder:
 
     def update(self, batch: arl.Batch) -> int:
         """Close the iteration; the next one."""
-        self.collect.update(batch, {})
+        self.collect.end_iteration(batch, {})
         return self.collect.iteration

@@ -42,7 +42,7 @@ def write(folder: str, counter: memoryview) -> None:
         while True:
             iteration = store.iteration
             if not store.has_batch(iteration):
-                journal = store.journal(iteration)
+                journal = store.rollout_log(iteration)
                 count = len(journal.records())
                 counter[0] = iteration * (RECORDS + 1) + count
                 for number in range(count, RECORDS):

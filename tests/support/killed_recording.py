@@ -29,7 +29,7 @@ from tool_agents import client, endpoint, told
 
 from agentrl_core import Store
 from agentrl_core.agents import export as traces
-from agentrl_core.data.store import Journal
+from agentrl_core.data.store import RolloutLog
 
 tool_agents.tokenizer = functools.cache(tool_agents.tokenizer)  # the same for all processes
 
@@ -74,9 +74,9 @@ class Writes:
             os._exit(KILLED)
 
     def watch(self) -> None:
-        append = Journal.append
+        append = RolloutLog.append
 
-        def appended(journal: Journal, name: bytes, payload: bytes) -> None:
+        def appended(journal: RolloutLog, name: bytes, payload: bytes) -> None:
             what = name.decode().partition(" ")[2]
             kind = f"copied {what}" if self.commits else what
             self.commits |= what == "begin"
@@ -88,8 +88,8 @@ class Writes:
             self.place(f"in record {kind}")
             self.place(f"after record {kind}")
 
-        Journal.append = appended
-        for owner, name in ((Journal, "sync"), (Store, "append"), (Store, "flush"), (Store, "close_iteration")):
+        RolloutLog.append = appended
+        for owner, name in ((RolloutLog, "sync"), (Store, "append"), (Store, "flush"), (Store, "close_iteration")):
             setattr(owner, name, self.around(getattr(owner, name), f"{owner.__name__}.{name}"))
 
     def around(self, write, name):

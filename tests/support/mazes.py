@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_core.engine import Request, Segment, Top
-from agentrl_core.env import TOOL_RESULT, Outcome, Task
+from agentrl_core.engine import Request, Segment, TopLogprobs
+from agentrl_core.env import TOOL_RESULT, StepResult, Task
 
 END = 9
 BEGIN = "a"
@@ -51,12 +51,12 @@ class Maze:
         del task, seed
         here = [BEGIN]
 
-        def step(action: str) -> Outcome:
+        def step(action: str) -> StepResult:
             there = self.doors[here[0]][int(action.rsplit(maxsplit=1)[-1])]
             if isinstance(there, str):
                 here[0] = there
-                return Outcome(there, flags=TOOL_RESULT)
-            return Outcome(reward=there, terminated=True, success=there > 0)
+                return StepResult(there, flags=TOOL_RESULT)
+            return StepResult(reward=there, terminated=True, success=there > 0)
 
         return SimpleNamespace(observation=BEGIN, step=step, state_key=lambda: here[0].encode())  # noqa: PLW0108 -- the place changes
 
@@ -104,7 +104,9 @@ class Babbler:
         del task, seed
         return SimpleNamespace(
             observation="?",
-            step=lambda action: Outcome(reward=float(len(action) % 2), terminated=True, success=len(action) % 2 == 1),
+            step=lambda action: StepResult(
+                reward=float(len(action) % 2), terminated=True, success=len(action) % 2 == 1
+            ),
             state_key=lambda: b"begin",
         )
 
@@ -123,7 +125,7 @@ class Babbler:
             top.append(filled[: sampling.top])
         likely = None
         if sampling.top:
-            likely = Top(
+            likely = TopLogprobs(
                 np.array([[token for token, _ in row] for row in top], np.int32),
                 np.log(np.array([[probability for _, probability in row] for row in top])).astype(np.float32),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentrl_core.env import FORMAT_ERROR, Fact, Outcome, Task
+from agentrl_core.env import FORMAT_ERROR, ExtraColumn, StepResult, Task
 
 PLAYERS = ("first", "second")
 
@@ -13,7 +13,7 @@ class Nim:
     """Tasks of two games in turn, `nim` and `misere`; a legal move is paid a little, an illegal one ends the game."""
 
     runs = "inline"
-    facts = {"env_tag": Fact("trajectory", "key")}  # noqa: RUF012 -- as an author would write it
+    facts = {"env_tag": ExtraColumn("trajectory", "key")}  # noqa: RUF012 -- as an author would write it
 
     def __init__(self, stones: int = 5) -> None:
         self.stones = stones
@@ -43,7 +43,7 @@ class Game:
     def turn_of(self) -> tuple[str, ...]:
         return () if self.over else (PLAYERS[len(self.moves) % 2],)
 
-    def step(self, actions: Mapping[str, str]) -> dict[str, Outcome]:
+    def step(self, actions: Mapping[str, str]) -> dict[str, StepResult]:
         [(mover, action)] = actions.items()
         other = PLAYERS[1 - PLAYERS.index(mover)]
         self.moves.append(action)
@@ -53,19 +53,19 @@ class Game:
             self.stones -= int(action)
             if self.stones:
                 said = f"They took {action}: {self.stones} left."
-                return {mover: Outcome(reward=0.05, facts=facts), other: Outcome(said, facts=facts)}
+                return {mover: StepResult(reward=0.05, facts=facts), other: StepResult(said, facts=facts)}
         self.over = True
         wins = legal and self.tag == "nim"
         # An illegal move loses, and the other gets nothing; what is won by the other's move is paid beside its turns.
         return {
-            mover: Outcome(
+            mover: StepResult(
                 reward=1.0 if wins else -1.0,
                 terminated=True,
                 success=wins,
                 flags=0 if legal else FORMAT_ERROR,
                 facts=facts,
             ),
-            other: Outcome(
+            other: StepResult(
                 reward=0.0 if not legal else -1.0 if wins else 1.0, terminated=True, success=not wins, facts=facts
             ),
         }

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import TOOL_RESULT, Outcome, Task
+from agentrl_core.env import TOOL_RESULT, StepResult, Task
 
 
 class Numbers:
@@ -41,13 +41,13 @@ class Sums:
         self.sum = 0
         self.turns = 0
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         self.sum += sum(map(int, action.split()))
         self.turns += 1
         if self.sum > 250:
-            return Outcome(reward=1.0, terminated=True, success=self.sum % 2 == 0, info={"sum": self.sum})
+            return StepResult(reward=1.0, terminated=True, success=self.sum % 2 == 0, info={"sum": self.sum})
         flags = TOOL_RESULT if self.turns % 3 else 0
-        return Outcome(str(self.sum), reward=0.25 if self.sum % 5 == 0 else None, flags=flags)
+        return StepResult(str(self.sum), reward=0.25 if self.sum % 5 == 0 else None, flags=flags)
 
     def state_key(self) -> bytes:
         return str(self.sum).encode()

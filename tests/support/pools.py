@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_core.env import Task
-from agentrl_core.select import Candidates, Pool, Visits, Wanted
+from agentrl_core.select import Candidates, Pool, SelectionRequest, TaskOutcomes
 
 
 def pool(size: int, domains: tuple[str, ...] = ("sums",)) -> Pool:
@@ -15,8 +15,10 @@ def pool(size: int, domains: tuple[str, ...] = ("sums",)) -> Pool:
     return Pool([("world", Task(str(row), "?", domains[row % len(domains)], None)) for row in range(size)])
 
 
-def wanted(groups: int, *, iteration: int = 0, number: int = 0, taken: Any = (), group_size: int = 8) -> Wanted:
-    return Wanted(groups, group_size, number, np.array(taken, np.int64), iteration)
+def wanted(
+    groups: int, *, iteration: int = 0, number: int = 0, taken: Any = (), group_size: int = 8
+) -> SelectionRequest:
+    return SelectionRequest(groups, group_size, number, np.array(taken, np.int64), iteration)
 
 
 def candidates(rows: list[int], known: list[int], iteration: int = 0, of: Pool | None = None) -> Candidates:
@@ -39,7 +41,7 @@ class Story:
         rewards: dict[int, list[float]] | None = None,
         survey: bool = False,
         variants: dict[int, int] | None = None,
-    ) -> Visits:
+    ) -> TaskOutcomes:
         """An iteration in which the tasks of some rows had these successes (and rewards; else the same numbers)."""
         rows = sorted(outcomes)
         self.known += [row for row in rows if row not in self.known]
@@ -47,7 +49,7 @@ class Story:
         paid = [value for row in rows for value in (rewards or outcomes)[row]]
         offsets = np.cumsum([0, *(len(outcomes[row]) for row in rows)])
         arms = [(variants or {}).get(row, -1) for row in rows for _ in outcomes[row]]
-        return Visits(
+        return TaskOutcomes(
             np.array(rows, np.int64),
             offsets.astype(np.int64),
             np.array(paid, np.float64),

@@ -27,16 +27,16 @@ from torch import nn
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.collect import Cut
+from agentrl_core.collect import BatchPolicy
 from agentrl_core.component import Column
 from agentrl_core.component.component import PHASES
 from agentrl_core.model.probe import Probe
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.brorl import Pieces
 from agentrl_core.recipes.otr import OneToken
-from agentrl_core.rollout import Imagined
-from agentrl_core.schedule import Above, Freeze, Repeat, Skip, Stop
-from agentrl_core.select import Stages, Tasks
+from agentrl_core.rollout import WorldModelEnvironment
+from agentrl_core.schedule import Above, FreezeModel, RepeatStage, SkipStep, StopTraining
+from agentrl_core.select import ComposedSelector, Curriculum
 
 NOT_RUNNING = Path(__file__).parents[1] / "recipes" / "not_running.toml"
 ITERATIONS = 3
@@ -46,14 +46,18 @@ TOKENS = 1 << 20
 GROUP_SIZES = {"rstar2": 20}
 """Of recipes that keep so many draws of each group that a small one would be left out."""
 SMALLER: dict[str, dict[str, Any]] = {
-    "ac_flow": {"actions": Freeze("policy", until=2)},
-    "ace_reason": {"select": Tasks(stage=Stages("domain", "even,odd", above=None, iterations=2, earlier=0.0))},
+    "ac_flow": {"actions": FreezeModel("policy", until=2)},
+    "ace_reason": {
+        "select": ComposedSelector(stage=Curriculum("domain", "even,odd", above=None, iterations=2, earlier=0.0))
+    },
     # What a script says is far from what the models would.
-    "marft": {"actions": Skip(when=Above("approximate_kl", 1e6))},
-    "bu_po": {"actions": (Freeze("policy", until=2), Freeze("internal", since=2))},
+    "marft": {"actions": SkipStep(when=Above("approximate_kl", 1e6))},
+    "bu_po": {"actions": (FreezeModel("policy", until=2), FreezeModel("internal", since=2))},
     "brorl": {"rollout": Pieces(count=8, piece=4)},
     "otr": {"rollout": OneToken(candidates=16)},
-    "vla_rl": {"actions": (Freeze("policy", until=2), Stop(when=Above("approximate_kl", 0.02), unit="steps"))},
+    "vla_rl": {
+        "actions": (FreezeModel("policy", until=2), StopTraining(when=Above("approximate_kl", 0.02), unit="steps"))
+    },
 }
 """Recipes that would roll out hundreds for each task, wait for long, or name the domains of other tasks."""
 HEADS = {"hyper_pp": 8, "safe": 2, "td3": 2}
@@ -119,7 +123,7 @@ class Loop:
     losses: list[float] = field(default_factory=list)
     batches: list[arl.Batch] = field(default_factory=list)
     changed: set[str] = field(default_factory=set)
-    cut: Cut = Cut()  # noqa: RUF009 - frozen
+    cut: BatchPolicy = BatchPolicy()  # noqa: RUF009 - frozen
     heard: Heard = field(default_factory=lambda: Heard(None))
 
     def __post_init__(self) -> None:
@@ -130,7 +134,7 @@ class Loop:
         self.optimizers = {name: torch.optim.SGD(each.parameters(), lr=0.05) for name, each in self.models.items()}
         self.world: Any = AnyWorld(self.recipe)
         if "imagined" in vars(self.recipe.rollout).values():
-            self.world = {"real": self.world, "imagined": Imagined(self.world, Speaker())}
+            self.world = {"real": self.world, "imagined": WorldModelEnvironment(self.world, Speaker())}
 
     def collector(
         self, store: arl.Store, *, stops: int | None = None, stopping: type[Stopping] = Stopping
@@ -147,7 +151,7 @@ class Loop:
             seed=3,
             task_pool=16,
             turn_limit=5,
-            cut=self.cut,
+            batch_policy=self.cut,
         )
 
     def collect(self, store: arl.Store, **stops: Any) -> tuple[arl.Collector, arl.Batch]:
@@ -169,24 +173,24 @@ class Loop:
         batch = self.annotated(batch)
         first = collect.iteration == 0
         stages = dict.fromkeys(training.stage for training in self.recipe._trainings())
-        behind = {action.stage for action in self.recipe.at(0).chain("actions") if isinstance(action, Repeat)}
+        behind = {action.stage for action in self.recipe.at(0).chain("actions") if isinstance(action, RepeatStage)}
         for stage in stages if first else ():
             if stage != "update" and stage not in behind:
                 self.step(self.recipe.updates(self.prepared(batch, stage), stage=stage))
         batch = self.recipe.credit(batch)
         updates = self.recipe.updates(batch, seed=collect.iteration, models=self.models)
         self.step(updates)
-        self.changed |= set(self.recipe.after(updates, **self.models).changed)
+        self.changed |= set(self.recipe.run_hooks(updates, **self.models).changed)
         self.batches.append(batch)
         checkpoint = f"{collect.iteration}.pt"
         if folder is not None:
             torch.save({name: each.state_dict() for name, each in self.models.items()}, folder / checkpoint)
-        collect.update(batch, updates.metrics, checkpoint=checkpoint)
+        collect.end_iteration(batch, updates.metrics, checkpoint=checkpoint)
 
     def prepared(self, batch: arl.Batch, stage: str) -> arl.Batch:
         """The batch as a stage wants it that trains on data of its own: with targets and preferences."""
         given = {"return": np.linspace(0.0, 1.0, batch.num_draws), "advantage": np.resize([1.0, -1.0], batch.num_draws)}
-        needed = {column.name for training in self.recipe.training(stage) for column in training.needs}
+        needed = {column.name for training in self.recipe.losses(stage) for column in training.needs}
         columns = {name: values for name, values in given.items() if name in needed and not batch.has(name, "token")}
         return batch.with_columns("draw", **columns) if columns else batch
 
@@ -230,7 +234,7 @@ class Loop:
 
 
 def _asked(recipe: Recipe) -> Iterator[Column]:
-    yield from recipe.answers
+    yield from recipe.model_columns
     made = {"score", "advantage", "return", "weight", "keep"}
     for phase in PHASES:
         for link in recipe.chain(phase):

@@ -35,7 +35,7 @@ def record(run: Path, world: object) -> None:
             text = f"<answer>{solved if chance < 128 else 0}</answer>"
         count = len(chat.action(text))
         rng = np.random.default_rng(told)
-        return engine.Reply(text, logprobs=(-rng.random(count)).tolist(), entropies=rng.random(count).tolist())
+        return engine.ScriptedReply(text, logprobs=(-rng.random(count)).tolist(), entropies=rng.random(count).tolist())
 
     generate = engine.Scripted(tokenizer, reply)
     limits = {"sampling": engine.Sampling(max_tokens=24), "context_tokens": 160, "task_pool": 64}
@@ -45,5 +45,5 @@ def record(run: Path, world: object) -> None:
             collect = arl.Collector(generate, world, recipe, store=store, allow_changes=True, **limits)
             batch = recipe.credit(collect(tasks=3, group_size=6))
             batch = batch.with_columns("node_token", value=np.arange(batch.offsets("node_token")[-1]) / 8)
-            collect.update(batch, {})
+            collect.end_iteration(batch, {})
     tokenizer.save_pretrained(run / "start")

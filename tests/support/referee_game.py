@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import Message, Outcome, Task
+from agentrl_core.env import Message, StepResult, Task
 
 END = 9
 BEGIN = {"one": "you are 1", "two": "you are 2", "referee": "you are 7"}
@@ -66,23 +66,23 @@ class Game:
             return ()
         return ("referee",) if len(self.log) % 2 else ("one", "two")
 
-    def step(self, actions: Mapping[str, str]) -> dict[str, Outcome]:
+    def step(self, actions: Mapping[str, str]) -> dict[str, StepResult]:
         assert set(actions) == set(self.turn_of())
         self.log.append(dict(actions))
         if len(self.log) == self.fails_at:
             raise RuntimeError("the lights went out")
         if "referee" not in actions:
             heard = f"{actions['one']} and {actions['two']}"
-            return {"one": Outcome(reward=0.25), "two": Outcome(), "referee": Outcome(heard)}
+            return {"one": StepResult(reward=0.25), "two": StepResult(), "referee": StepResult(heard)}
         if self.turn_of():
-            return {name: Outcome(actions["referee"]) for name in ("one", "two")} | {"referee": Outcome()}
+            return {name: StepResult(actions["referee"]) for name in ("one", "two")} | {"referee": StepResult()}
         last = self.log[-2]
         won = digits(last["one"])[-1] > digits(last["two"])[-1]
         sign = 1.0 if won else -1.0
         return {
-            "one": Outcome(reward=sign, terminated=True, success=won),
-            "two": Outcome(reward=-sign, terminated=True, success=not won),
-            "referee": Outcome(reward=0.5, terminated=True, success=True),
+            "one": StepResult(reward=sign, terminated=True, success=won),
+            "two": StepResult(reward=-sign, terminated=True, success=not won),
+            "referee": StepResult(reward=0.5, terminated=True, success=True),
         }
 
     def state_key(self) -> bytes:

@@ -22,30 +22,31 @@ from small_world import SmallWorld
 import agentrl_core.loss.linear  # noqa: F401 -- loads torch here, and not in each of the processes
 from agentrl_core import Batch, Collector, Forest, Store, _core
 from agentrl_core.advantage import TrackedBaseline
-from agentrl_core.component import Closed, State, Where
-from agentrl_core.env import Outcome, Task
+from agentrl_core.component import IterationRecord, State, Where
+from agentrl_core.env import StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
 from agentrl_core.recipes.recap import BalancedSum
-from agentrl_core.replay import Failed, Inject, Memory, Mix
-from agentrl_core.schedule import PID, Above, BangBang, Choice, Proportional, Staleness
+from agentrl_core.replay import Inject, Memory, Mix
+from agentrl_core.replay.inject import GroupFailed
+from agentrl_core.schedule import PID, Above, AdaptiveKL, BangBang, Choice, LimitStaleness
 from agentrl_core.select import (
-    Arms,
     Band,
     Beta,
+    ComposedSelector,
     DynamicSampling,
-    Information,
-    Kept,
+    LearningSignal,
     Pool,
+    PoolFilter,
+    PromptBandit,
     Quota,
     Selection,
+    SelectionRequest,
     Selector,
     Survey,
-    Tasks,
-    Top,
-    Wanted,
+    TopSampler,
 )
-from agentrl_core.select import Failed as Unsolved
+from agentrl_core.select import RetryQueue as Unsolved
 
 ITERATIONS = 12
 BROUGHT = {"score": 0.3}
@@ -59,7 +60,7 @@ class Weak(Selector):
     def initial_state(self) -> State:
         return {"visits": np.zeros(32, np.int64), "sums": np.zeros(32), "surveyed": 0}
 
-    def choose(self, pool: Pool, state: State, wanted: Wanted, key: int) -> Selection:
+    def choose(self, pool: Pool, state: State, wanted: SelectionRequest, key: int) -> Selection:
         drawn = _core.rng.uniform(np.uint64(key) + np.arange(len(pool), dtype=np.uint64), 0)
         means = state["sums"] / np.maximum(state["visits"], 1) + 0.1 * drawn
         means[wanted.taken] = np.inf
@@ -70,7 +71,7 @@ class Weak(Selector):
         counts = chosen.counts + np.arange(len(rows), dtype=np.int32) % 2 + wanted.round
         return replace(chosen, counts=counts, purpose=purpose, probabilities=drawn[rows])
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         assert closed.pool is not None
         if closed.selection is None:  # nothing was selected: it was brought
             return dict(state)
@@ -102,25 +103,25 @@ RECIPES: dict[str, Recipe] = {
         replay=(
             Inject(
                 Memory(per_task=3, where=Where(origin="generated", column="score", at_least=0.5)),
-                when=Failed(best_at_most=None, mean_below=0.35),
+                when=GroupFailed(best_at_most=None, mean_below=0.35),
                 count=2,
             ),
             # What an expert did, brought before the first iteration.
             Mix(Memory(where=Where(origin="expert", column="score", above=0.0)), count=2, old_logprob="none"),
         ),
         advantage=TrackedBaseline(kind="ema", decay=BangBang("score", threshold=0.3, below=0.5, above=0.9)),
-        admit=DynamicSampling(Band(at_least=Proportional("score", target=0.3, start=0.2, at_most=0.3, gain=0.5))),
+        admit=DynamicSampling(Band(at_least=AdaptiveKL("score", target=0.3, start=0.2, at_most=0.3, gain=0.5))),
     ),
     "parts": GRPO.replace(
         # Every part of a selector that remembers, priorities that are renewed, and groups to which members are added.
         name="parts",
-        select=Tasks(
-            pool=Kept(below=1.0, attempts=12),
+        select=ComposedSelector(
+            pool=PoolFilter(below=1.0, attempts=12),
             quota=Quota(),
             track=Beta(decay=0.9, idle_decay=0.95),
-            score=Information(),
-            sample=Top(posterior=True),
-            variant=Arms(2, halve_every=6, least=1),
+            score=LearningSignal(),
+            sample=TopSampler(posterior=True),
+            variant=PromptBandit(2, halve_every=6, least=1),
             survey=Survey(tasks=1, rollouts=2, every=3),
             queue=Unsolved(every=2, share=0.5),
         ),
@@ -139,7 +140,7 @@ RECIPES: dict[str, Recipe] = {
         ),
         advantage=TrackedBaseline(kind="ema", decay=PID("score", target=0.3, start=0.7, at_least=0.5, at_most=0.9)),
         admit=DynamicSampling(
-            Band(at_least=Proportional("score", target=0.3, start=0.2, at_most=0.3, gain=0.5)), rejected="extend"
+            Band(at_least=AdaptiveKL("score", target=0.3, start=0.2, at_most=0.3, gain=0.5)), rejected="extend"
         ),
     ),
 }
@@ -147,15 +148,15 @@ RECIPES: dict[str, Recipe] = {
 RECIPES["gated"] = RECIPES["everything"].replace(
     # How far it runs ahead follows what was measured too.
     name="gated",
-    actions=Staleness(Choice((0, 3), by=Above("score", 0.33))),
+    hooks=LimitStaleness(Choice((0, 3), by=Above("score", 0.33))),
 )
 
 
-def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Pays and succeeds by two numbers of the seed, and less for the later tasks."""
     del actions
     reward = (seed % 11) / 10 * (1.0 if task.domain == "odd" else 0.5)
-    return Outcome(reward=reward, terminated=True, success=seed // 11 % 3 == 0)
+    return StepResult(reward=reward, terminated=True, success=seed // 11 % 3 == 0)
 
 
 def world() -> SmallWorld:
@@ -172,7 +173,7 @@ def train(collect: Collector, *, until: int = ITERATIONS, seconds: float = 0.0) 
             continue
         batch = collect.recipe.credit(collect(tasks=4, group_size=4))
         time.sleep(seconds)
-        collect.update(batch, metrics(batch))
+        collect.end_iteration(batch, metrics(batch))
         say("closed", collect.iteration)
 
 
@@ -202,7 +203,7 @@ def outcome(store: Store) -> dict[str, Any]:
     batches = [store.batch(iteration) for iteration in range(store.iteration)]
     trained = [batch for batch in batches if batch.num_draws]
     assert len(batches) - len(trained) <= 1, "what was brought"
-    closes = pl.DataFrame(store.writes)["state"].drop_nulls()
+    closes = pl.DataFrame(store.write_log)["state"].drop_nulls()
     states = [json.loads(text)["components"] for text in closes]
     tasks = pl.DataFrame(store.tasks).unique("task_id", keep="last", maintain_order=True).sort("task_id")
     return {

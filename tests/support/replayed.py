@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from agentrl_core import Batch, Forest, Store
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 
 
 def grow(iteration: int, groups: dict[str, list[float]], *, version: int | None = None) -> Batch:
@@ -31,7 +31,7 @@ def scored(batch: Batch) -> Batch:
     return batch.with_columns("draw", score=np.asarray(batch.column("reward", "draw"), np.float32))
 
 
-def keep(store: Store, batch: Batch, **columns: list[float]) -> Closed:
+def keep(store: Store, batch: Batch, **columns: list[float]) -> IterationRecord:
     """Append and close; what a component's `next` gets."""
     iteration = store.iteration
     batch = store.rebase(batch)
@@ -39,4 +39,4 @@ def keep(store: Store, batch: Batch, **columns: list[float]) -> Closed:
         batch = batch.with_columns("draw", **{name: np.asarray(values, np.float32) for name, values in columns.items()})
     store.append(batch, iteration=iteration)
     store.close_iteration(batch, {})
-    return Closed.of(store.batch(iteration))
+    return IterationRecord.of(store.batch(iteration))

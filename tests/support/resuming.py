@@ -22,7 +22,7 @@ from small_world import SmallWorld
 from agentrl_core import Collector, Store, recipes, rollout
 from agentrl_core.collect.journal_codec import read_segment
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import TOOL_RESULT, Outcome, Task
+from agentrl_core.env import TOOL_RESULT, StepResult, Task
 from agentrl_core.rollout import Branch, Group
 from agentrl_core.select import DynamicSampling
 
@@ -31,12 +31,12 @@ DIGEST = 16
 TABLES = ("nodes", "steps", "trajectories", "draws", "decisions", "tasks")
 
 
-def answer(task: Task, seed: int, actions: list[str]) -> Outcome:
+def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Three or more turns of two tools; pays and succeeds by the seed."""
     time.sleep(0.0005 * (len(actions[-1]) % 3))
     if len(actions) < 3 + seed % 2:
-        return Outcome(f"{task.task_id} {len(actions)}", reward=0.25, flags=TOOL_RESULT)
-    return Outcome(reward=float(seed % 5), terminated=True, success=seed % 5 == 0)
+        return StepResult(f"{task.task_id} {len(actions)}", reward=0.25, flags=TOOL_RESULT)
+    return StepResult(reward=float(seed % 5), terminated=True, success=seed % 5 == 0)
 
 
 class Known(SmallWorld):
@@ -52,7 +52,7 @@ class Known(SmallWorld):
         """What the journal of the next iteration holds."""
         if store.has_batch(store.iteration):
             return
-        for name, payload in store.journal(store.iteration).records():
+        for name, payload in store.rollout_log(store.iteration).records():
             if b"/segment" in name:
                 self.seeds.add(read_segment(payload[DIGEST:]).seed)
             if b"/effect" in name:
@@ -96,13 +96,13 @@ class Search(rollout.Rollout):
 
     async def group(self, group: Group) -> None:
         live = group.start_many(2)
-        turns = await group.round(live)
+        turns = await group.turn(live)
         live += [turn.branch.fork(turn.begin) for turn in turns if turn.uniform() < 0.7]
         await group.run(live)
-        verdict = await group.effect("judge", WORLDS[0].judge, group.name, live[0].text)
+        verdict = await group.side_effect("judge", WORLDS[0].judge, group.name, live[0].text)
         scores = await group.score()
         if scores.std() == 0 or verdict % 2:
-            async for branch in group.completed(group.start_many(2), order="given"):
+            async for branch in group.as_completed(group.start_many(2), order="given"):
                 if branch.status == "failed":
                     break
 
@@ -120,7 +120,7 @@ def train(folder: Path, store: Store) -> None:
     while store.iteration < ITERATIONS:
         collect = collector(folder, store)
         batch = collect.recipe.credit(collect(tasks=3, group_size=2))
-        collect.update(batch, {})
+        collect.end_iteration(batch, {})
 
 
 def outcome(store: Store) -> dict[str, Any]:

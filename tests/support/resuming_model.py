@@ -41,8 +41,8 @@ class Forks(rollout.Rollout):
 
     async def group(self, group: Group) -> None:
         live = group.start_many(2)
-        turns = await group.round(live)
-        live += [turn.branch.fork(turn.place(2)) for turn in turns if turn.uniform() < 0.6]
+        turns = await group.turn(live)
+        live += [turn.branch.fork(turn.position(2)) for turn in turns if turn.uniform() < 0.6]
         await group.run(live)
         scores = await group.score()
         if scores.max() < 1:
@@ -54,7 +54,7 @@ def train(folder: Path, store: Store) -> None:
     recipe = recipes.GRPO.replace(name="forks", rollout=Forks())
     generate = Listening(folder)
     if not store.has_batch(store.iteration):
-        records: Any = store.journal(store.iteration).records()
+        records: Any = store.rollout_log(store.iteration).records()
         generate.seeds = {read_segment(value[DIGEST:]).seed for name, value in records if b"/segment" in name}
     collect = Collector(
         generate,
@@ -68,7 +68,7 @@ def train(folder: Path, store: Store) -> None:
     )
     while store.iteration < ITERATIONS:
         batch = recipe.credit(collect(tasks=3, group_size=2))
-        collect.update(batch, {})
+        collect.end_iteration(batch, {})
     generate.close()
 
 

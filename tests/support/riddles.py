@@ -22,7 +22,7 @@ from templates import TEMPLATES, bytes_tokenizer
 import agentrl_core as arl
 from agentrl_core import engine, recipes
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, Outcome, Task
+from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Rollout
 
@@ -42,14 +42,14 @@ class Riddle:
         self.observation = task.question
         self.said: list[str] = []
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         self.said.append(action)
         if "<answer>" in action:
             right = RIGHT in action
-            return Outcome(reward=float(right), terminated=True, success=right)
+            return StepResult(reward=float(right), terminated=True, success=right)
         if "<bad>" in action:
-            return Outcome("error", flags=TOOL_ERROR | TOOL_RESULT)
-        return Outcome("go on", flags=TOOL_RESULT)
+            return StepResult("error", flags=TOOL_ERROR | TOOL_RESULT)
+        return StepResult("go on", flags=TOOL_RESULT)
 
     def state_key(self) -> bytes:
         return repr(self.said).encode()
@@ -72,20 +72,20 @@ class Riddles:
         return Riddle(task)
 
 
-Speaker = Callable[[str, Request], "str | engine.Reply"]
+Speaker = Callable[[str, Request], "str | engine.ScriptedReply"]
 """What is said to a context, which is told as a text."""
 
 
 def script(speaker: Speaker) -> engine.Scripted:
     """An engine that says what a function of the context says, each token with a log-prob of its own."""
 
-    def reply(request: Request) -> engine.Reply:
+    def reply(request: Request) -> engine.ScriptedReply:
         said = speaker(TOKENIZER.decode(request.tokens), request)
-        if isinstance(said, engine.Reply):
+        if isinstance(said, engine.ScriptedReply):
             return said
         count = len(says.chat.action(said))
         numbers = [((request.seed >> 8) % 97 + place) % 13 / 8 for place in range(count)]
-        return engine.Reply(said, [-number for number in numbers], numbers)
+        return engine.ScriptedReply(said, [-number for number in numbers], numbers)
 
     says = engine.Scripted(TOKENIZER, reply)
     return says
@@ -246,7 +246,9 @@ def step(recipe: Recipe, batch: arl.Batch) -> int:
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     recipe = recipe.at(0)
-    for name in dict.fromkeys(column.name for column in recipe.answers if not batch.has(column.name, column.level)):
+    for name in dict.fromkeys(
+        column.name for column in recipe.model_columns if not batch.has(column.name, column.level)
+    ):
         batch = arl.annotate(batch, name, policy, max_tokens=65536)
     updates = recipe.updates(recipe.credit(batch))
     for update in updates:

@@ -104,7 +104,7 @@ def train(folder: Path, name: str, at: int) -> None:
                 context_tokens=200,
                 sampling=Sampling(max_tokens=64),
             )
-            collect.update(collect.recipe.credit(collect(tasks=2, group_size=4)), {})
+            collect.end_iteration(collect.recipe.credit(collect(tasks=2, group_size=4)), {})
 
 
 def go_on(folder: Path, name: str, every: int) -> int:

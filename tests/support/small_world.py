@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import TOOL_RESULT, Outcome, Task
+from agentrl_core.env import TOOL_RESULT, StepResult, Task
 
 END = 9
 Answer = Callable[[Task, int, list[str]], Any]
 
 
-def paying(task: Task, seed: int, actions: list[str]) -> Outcome:
+def paying(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Two turns with a tool between them; pays by the seed, so that the draws of a group differ."""
     del task
     if len(actions) < 2:
-        return Outcome("go on", flags=TOOL_RESULT)
-    return Outcome(reward=float(seed % 2), terminated=True, success=bool(seed % 2))
+        return StepResult("go on", flags=TOOL_RESULT)
+    return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2))
 
 
 class SmallWorld:

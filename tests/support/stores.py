@@ -19,7 +19,7 @@ def trained(store: Store, iteration: int) -> Batch:
     batch = batch.with_columns("draw", advantage=rng.random(batch.num_draws))
     batch = batch.with_columns("token", weight=batch.token_weights(np.arange(batch.num_draws)))
     batch = batch.with_columns("node_token", reference_logprob=-rng.random(batch.offsets("node_token")[-1]))
-    batch = batch.with_source("mine", {"clip": 0.2})
+    batch = batch.with_recipe("mine", {"clip": 0.2})
     store.close_iteration(batch, {"iteration": iteration, "metrics": {"loss": 0.5, "kl": float("nan")}})
     return batch
 

@@ -53,7 +53,7 @@ def train(store: Store) -> None:
         batch = grow(iteration)
         if iteration % 3 == 2:
             ids = [4 * (iteration - 1), 4 * (iteration - 2) + 1]
-            batch = Batch.concat([batch, store.trajectory_batch(ids)]).draw(ids, source="replay")
+            batch = Batch.concat([batch, store.trajectory_batch(ids)]).with_draws(ids, source="replay")
         store.append(store.rebase(batch), iteration=iteration)
         store.flush()
         say("flushed", iteration)

@@ -12,7 +12,7 @@ import torch
 from agentrl_core import env, loss, recipes, replay
 from agentrl_core.cli import main
 from agentrl_core.component.component import PHASES
-from agentrl_core.component.requirements import facts_of
+from agentrl_core.component.requirements import required_facts
 from agentrl_core.exceptions import AgentRLError
 from agentrl_core.recipe import Recipe
 from agentrl_core.train import warm_start
@@ -70,7 +70,7 @@ def ran(recipe: str, options: list[str], model: Path, run: Path) -> dict[str, An
 @pytest.mark.parametrize("name", KINDS)
 def test_a_recipe_of_each_kind_runs(name: str, model: Path, tmp_path: Path) -> None:
     saved = ran(name, KINDS[name], model, tmp_path / "run")
-    trained = {link.model for link in recipes.get(name).training()}
+    trained = {link.model for link in recipes.get(name).losses()}
     assert saved["optimizers"].keys() == trained | {"policy"}
     assert saved["models"].keys() >= trained
     assert all(value.isfinite().all() for weights in saved["models"].values() for value in weights.values())
@@ -94,7 +94,7 @@ REFUSED = (
 
 
 def missing(recipe: Recipe, world: env.ReasoningGym) -> list[str]:
-    read = facts_of({phase: recipe.chain(phase) for phase in PHASES})
+    read = required_facts({phase: recipe.chain(phase) for phase in PHASES})
     return [column.name for column in read if column.name not in world.facts]
 
 

@@ -1,4 +1,4 @@
-"""`Update.together`: the loss of the whole update and its gradient, in packs of any size."""
+"""`Update.gradient_cached`: the loss of the whole update and its gradient, in packs of any size."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_packs_of_any_size_are_one_pack(name: str, room: int) -> None:
     """No unit is whole in a pack, and none has to be: the same rows in the same order, bit for bit."""
     wanted, metrics = in_one_pack(name)
     updates, update = begun(name)
-    found, count = added(name, update.together(said(name), max_tokens=least(name) + room))
+    found, count = added(name, update.gradient_cached(said(name), max_tokens=least(name) + room))
     assert count > 1
     torch.testing.assert_close(found[0], wanted[0], rtol=1e-6, atol=1e-9)  # a share by float32 weights for each pack
     for gradient, right in zip(found[1], wanted[1], strict=True):
@@ -93,7 +93,7 @@ def test_the_tree_layout_is_the_same(name: str, room: int) -> None:
     policy = LOSSES[name]
     wanted, metrics = in_one_pack(name)
     updates, update = begun(name)
-    values = update.together(said(name), max_tokens=least(name) + room, layout="tree", balance="work")
+    values = update.gradient_cached(said(name), max_tokens=least(name) + room, layout="tree", balance="work")
     found, count = added(name, values)
     assert count > 1
     # Sums of float32 weights over branches.
@@ -110,7 +110,7 @@ def test_the_tree_layout_is_the_same(name: str, room: int) -> None:
 def test_it_is_the_loss_of_all_rows_in_loops(name: str) -> None:
     policy, rollouts = LOSSES[name], rolled(name)
     wanted = rollouts.at_once(policy)
-    found, _ = added(name, begun(name)[1].together(said(name), max_tokens=least(name)))
+    found, _ = added(name, begun(name)[1].gradient_cached(said(name), max_tokens=least(name)))
     assert close(found, wanted, 1e-5)  # float32 products of weight and advantage there
 
 
@@ -156,7 +156,7 @@ def test_a_model_feels_the_same(name: str) -> None:
         {"max_tokens": WHOLE},
     ):
         tolerance = 1e-6 if options.get("layout") == "tree" and policy.foldable else 1e-9
-        same(stepped(model, update.together(model, **options)), wanted, tolerance)
+        same(stepped(model, update.gradient_cached(model, **options)), wanted, tolerance)
 
 
 @pytest.mark.parametrize("name", ["forking_tokens", "light_if, policy, update", "pacs"])
@@ -174,10 +174,10 @@ def test_logits_are_not_kept_with_linear_logprob(name: str) -> None:
         return PackOutput(*found)
 
     _, update = begun(name)
-    wanted = stepped(model, update.together(model, max_tokens=WHOLE))
-    same(stepped(model, update.together(run, max_tokens=least(name))), wanted, 1e-9)
+    wanted = stepped(model, update.gradient_cached(model, max_tokens=WHOLE))
+    same(stepped(model, update.gradient_cached(run, max_tokens=least(name))), wanted, 1e-9)
     with pytest.raises(InvalidInputError, match=r"returned FusedOutput for a pack; .*linear_logprob"):
-        list(update.together(lambda pack: fused(model, pack, LOSSES[name]), max_tokens=least(name)))
+        list(update.gradient_cached(lambda pack: fused(model, pack, LOSSES[name]), max_tokens=least(name)))
 
 
 def fused(model: nn.Module, pack: Pack, policy: loss.Loss) -> PackOutput:
@@ -194,7 +194,7 @@ def test_dropout_drops_the_same_in_both_runs() -> None:
         seen.append(output.logprob.detach())
         return output
 
-    for value in update.together(run, max_tokens=least("forking_tokens")):
+    for value in update.gradient_cached(run, max_tokens=least("forking_tokens")):
         torch.rand(3)  # somebody else draws too
         value.backward()
     half = len(seen) // 2
@@ -212,8 +212,8 @@ def test_a_pack_alone_is_run_once() -> None:
         return said("m2po")(pack)
 
     _, update = begun("m2po")
-    assert len(list(update.together(run, max_tokens=WHOLE))) == len(calls) == 1
-    count = len(list(update.together(run, max_tokens=least("m2po"))))
+    assert len(list(update.gradient_cached(run, max_tokens=WHOLE))) == len(calls) == 1
+    count = len(list(update.gradient_cached(run, max_tokens=least("m2po"))))
     assert calls[1 : 1 + count] == calls[1 + count :]
     assert sum(calls[1 : 1 + count]) == calls[0]
 
@@ -228,7 +228,7 @@ def test_log_probs_of_minus_infinity_have_no_gradient() -> None:
     def run(pack: Pack) -> PackOutput:
         return PackOutput(logprob[pack.token], rollouts.outputs(pack.token).entropy)
 
-    for value in update.together(run, max_tokens=least(name)):
+    for value in update.gradient_cached(run, max_tokens=least(name)):
         assert value.isfinite()
         value.backward()
     assert logprob.grad.isfinite().all()
@@ -240,7 +240,7 @@ def test_a_scaled_value_scales_its_gradient() -> None:
     """As gradient scalers of mixed precision and gradient accumulation do."""
     name = "pacs"
     wanted, _ = in_one_pack(name)
-    scaled = (8.0 * value for value in begun(name)[1].together(said(name), max_tokens=least(name)))
+    scaled = (8.0 * value for value in begun(name)[1].gradient_cached(said(name), max_tokens=least(name)))
     found, _ = added(name, scaled)
     assert close(found, (8.0 * wanted[0], [8.0 * gradient for gradient in wanted[1]]), 1e-6)
 
@@ -258,12 +258,12 @@ def test_what_a_function_must_return() -> None:
     _, update = begun("forking_tokens")
     tokens = least("forking_tokens")
     with pytest.raises(InvalidInputError, match="returned tuple for a pack; return a PackOutput"):
-        list(update.together(lambda pack: (pack.target, pack.target), max_tokens=tokens))
+        list(update.gradient_cached(lambda pack: (pack.target, pack.target), max_tokens=tokens))
     short = PackOutput(torch.zeros(1), torch.zeros(1))
     with pytest.raises(InvalidInputError, match=r"returned logprob of shape \(1,\) for a pack of \d+ prediction pairs"):
-        list(update.together(lambda _: short, max_tokens=tokens))
+        list(update.gradient_cached(lambda _: short, max_tokens=tokens))
     with pytest.raises(InvalidInputError, match=f"max_tokens is {tokens - 1}, but draw"):
-        update.together(said("forking_tokens"), max_tokens=tokens - 1)
+        update.gradient_cached(said("forking_tokens"), max_tokens=tokens - 1)
 
 
 @loss.function(needs=["old_logprob"], unit="update")
@@ -281,7 +281,7 @@ def test_a_function_of_the_whole_update() -> None:
     weight = single.streams.weight_kl.double()
     assert weight.sum().item() == pytest.approx(1.0)
     (weight * (logprob - logprob.mean()) ** 2).sum().backward()
-    for value in update.together(lambda pack: rollouts.outputs(pack.token), max_tokens=99):
+    for value in update.gradient_cached(lambda pack: rollouts.outputs(pack.token), max_tokens=99):
         value.backward()
     found = rollouts.leaves["logprob"].grad[single.token]
     torch.testing.assert_close(found, logprob.grad, rtol=1e-12, atol=1e-14)
@@ -305,7 +305,7 @@ def as_rank(rank: int, store: distributed.Store, name: str, layout: str) -> tupl
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     group = distributed.ProcessGroupGloo(store, rank, 2, options)
     updates, update = begun(name)
-    found, count = added(name, update.together(said(name), max_tokens=200, layout=layout, group=group))
+    found, count = added(name, update.gradient_cached(said(name), max_tokens=200, layout=layout, group=group))
     return found, updates.metrics, count
 
 

@@ -12,10 +12,21 @@ from rollouts import small
 from torch import Tensor, nn
 
 from agentrl_core import Batch, Recipe, Schedule, advantage, loss, recipes
-from agentrl_core.component import Closed
+from agentrl_core.component import IterationRecord
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.model.pack import PackOutput
-from agentrl_core.schedule import Above, Dual, Freeze, Rate, Repeat, Rollback, Skip, Stop, Swap, Sync
+from agentrl_core.schedule import (
+    Above,
+    Dual,
+    FreezeModel,
+    RepeatStage,
+    RollbackModels,
+    ScaleLearningRate,
+    SkipStep,
+    StopTraining,
+    SwapModels,
+    SyncModel,
+)
 
 
 class Model(nn.Module):
@@ -41,7 +52,7 @@ BATCH = small([(0, [3]), (0, [1]), (1, [1]), (1, [2])], draw_score=[1.0, 0.0, 0.
 
 
 def recipe(*actions: Any, **others: Any) -> Recipe:
-    made = recipes.GRPO.replace(minibatches=2, actions=actions or None, **others)
+    made = recipes.GRPO.replace(minibatches=2, hooks=actions or None, **others)
     assert Recipe.from_toml(made.to_toml()) == made
     return made
 
@@ -58,14 +69,14 @@ def train(
         for pack in update.pack(max_tokens=100):
             update.loss(model.run(pack), pack).backward()
         look((update, update.step(optimizer)))
-    return updates, recipe.after(updates, **after)
+    return updates, recipe.run_hooks(updates, **after)
 
 
 def credited_at(recipe: Recipe, iteration: int, states: dict[str, Any]) -> Batch:
     """The batch as of an iteration."""
     ids = BATCH.column("trajectory_id", "draw")
     none = BATCH.select_draws(np.zeros(0, np.int64))
-    batch = none.draw(ids, source="fresh", iteration=iteration)
+    batch = none.with_draws(ids, source="fresh", iteration=iteration)
     return recipe.with_states(batch.with_columns("draw", score=BATCH.column("score", "draw")), states)
 
 
@@ -76,12 +87,12 @@ def iterations(recipe: Recipe, count: int, models: dict[str, Model]) -> Iterator
         batch = credited_at(recipe, iteration, states)
         updates, outcome = train(recipe, batch, models)
         yield updates, outcome
-        states = recipe.next_states(states, Closed.of(recipe.credit(batch), updates.metrics))
+        states = recipe.next_states(states, IterationRecord.of(recipe.credit(batch), updates.metrics))
 
 
 def test_a_reference_follows() -> None:
     models = {"policy": Model(1.0, 7), "reference": Model(0.0, 3)}
-    policy = recipe(Sync("policy", "reference", every=2))
+    policy = recipe(SyncModel("policy", "reference", every=2))
     kept = []
     for _, outcome in iterations(policy, 4, models):
         kept.append((outcome.changed, models["reference"].numbers == models["policy"].numbers))
@@ -94,7 +105,7 @@ def test_a_reference_follows() -> None:
 def test_it_follows_softly_every_few_steps_of_the_run() -> None:
     """Two steps an iteration, every third step: steps 3, 6 of six. The policy is held still by rate 0."""
     models = {"policy": Model(1.0), "reference": Model(0.0)}
-    moved = recipe(Sync("policy", "reference", mix=0.5, every=3, unit="steps"), Rate(0.0))
+    moved = recipe(SyncModel("policy", "reference", mix=0.5, every=3, unit="steps"), ScaleLearningRate(0.0))
     found = [models["reference"].shift[0].item() for _ in iterations(moved, 3, models)]
     assert found == [0.0, 0.5, 0.75]
     assert models["reference"].mean[0].item() == 7.5
@@ -103,22 +114,25 @@ def test_it_follows_softly_every_few_steps_of_the_run() -> None:
 def test_it_counts_the_steps_of_each_iteration_by_themselves() -> None:
     """Two steps an iteration; the second of each from iteration to iteration. The policy is held still by rate 0."""
     models = {"policy": Model(1.0), "reference": Model(0.0)}
-    second = Sync("policy", "reference", mix=0.5, once=2, unit="steps_of_iteration")
-    found = [models["reference"].shift[0].item() for _ in iterations(recipe(second, Rate(0.0)), 3, models)]
+    second = SyncModel("policy", "reference", mix=0.5, once=2, unit="steps_of_iteration")
+    found = [models["reference"].shift[0].item() for _ in iterations(recipe(second, ScaleLearningRate(0.0)), 3, models)]
     assert found == [0.5, 0.75, 0.875]
 
 
 def test_it_begins_at_an_iteration() -> None:
-    assert [number for number in range(1, 9) if Freeze("critic", since=3, until=7, every=2).falls(number)] == [4, 6]
+    assert [number for number in range(1, 9) if FreezeModel("critic", since=3, until=7, every=2).is_due(number)] == [
+        4,
+        6,
+    ]
     models = {"policy": Model(1.0)}
-    taken = [len(list(updates)) for updates, _ in iterations(recipe(Freeze("policy", since=2)), 3, models)]
+    taken = [len(list(updates)) for updates, _ in iterations(recipe(FreezeModel("policy", since=2)), 3, models)]
     assert taken == [2, 0, 0]
 
 
 def test_an_average_is_corrected() -> None:
     """decay 0.5: the n-th is the mean of n + 1 terms weighted 1, 0.5, 0.25, ... from the newest."""
     models = {"policy": Model(0.0), "proximal": Model(0.0)}
-    averaged = recipe(Sync("policy", "proximal", mix=0.5, corrected=True), Rate(0.0))
+    averaged = recipe(SyncModel("policy", "proximal", mix=0.5, corrected=True), ScaleLearningRate(0.0))
     terms, found = [0.0], []
     running = iterations(averaged, 3, models)
     for value in (2.0, -1.0, 4.0):
@@ -136,7 +150,7 @@ def test_a_slow_average_of_a_model_in_half_precision_needs_float32() -> None:
     policy = Model(2.0, dtype=torch.bfloat16)
     for dtype, expected in ((torch.float32, 1.0 + 1e-4), (torch.bfloat16, 1.0)):
         models = {"policy": policy, "average": Model(1.0, dtype=dtype)}
-        next(iterations(recipe(Sync("policy", "average", mix=1e-4), Rate(0.0)), 1, models))
+        next(iterations(recipe(SyncModel("policy", "average", mix=1e-4), ScaleLearningRate(0.0)), 1, models))
         assert models["average"].shift[0].item() == pytest.approx(expected, rel=1e-7)
         assert models["average"].shift.dtype == dtype
 
@@ -145,7 +159,7 @@ def test_slow_and_fast_steps() -> None:
     """SFPO: what the steps did is taken to the share alpha."""
     models, alone = {"policy": Model(1.0)}, {"policy": Model(1.0)}
     next(iterations(recipe().replace(minibatches=1), 1, alone))
-    _, outcome = next(iterations(recipe(Sync("begin", "policy", mix=0.75)).replace(minibatches=1), 1, models))
+    _, outcome = next(iterations(recipe(SyncModel("begin", "policy", mix=0.75)).replace(minibatches=1), 1, models))
     whole = alone["policy"].shift - 1.0
     assert whole.abs().max() > 0.05
     torch.testing.assert_close(models["policy"].shift - 1.0, 0.25 * whole, rtol=1e-5, atol=1e-7)
@@ -155,14 +169,14 @@ def test_slow_and_fast_steps() -> None:
 def test_models_are_exchanged_restarted_and_rolled_back() -> None:
     models = {"policy": Model(1.0, 1), "solver": Model(2.0, 2)}
     before = {name: model.numbers for name, model in models.items()}
-    next(iterations(recipe(Swap("policy", "solver"), Rate(0.0)), 1, models))
+    next(iterations(recipe(SwapModels("policy", "solver"), ScaleLearningRate(0.0)), 1, models))
     assert [models[name].numbers for name in ("solver", "policy")] == list(before.values())
     models = {"policy": Model(1.0), "start": Model(-3.0, 9)}
-    next(iterations(recipe(Sync("start", "policy", when=Above("loss", -10.0))), 1, models))
+    next(iterations(recipe(SyncModel("start", "policy", when=Above("loss", -10.0))), 1, models))
     assert models["policy"].numbers == models["start"].numbers
     models = {"policy": Model(1.0)}
     for threshold, rolled in ((-10.0, True), (10.0, False)):
-        _, outcome = next(iterations(recipe(Rollback(when=Above("loss", threshold))), 1, models))
+        _, outcome = next(iterations(recipe(RollbackModels(when=Above("loss", threshold))), 1, models))
         assert outcome.rolled_back is rolled
         assert (models["policy"].shift.tolist() == [1.0] * 3) is rolled
 
@@ -176,18 +190,18 @@ def test_steps_are_left_out_and_scaled() -> None:
     first, second = moved()
     assert first != 0.0
     # The gradient of the ratio at 1 does not depend on the shift, so each step is what it was.
-    assert moved(Skip(once=1)) == pytest.approx([0.0, second - first])
-    assert moved(Skip(when=Above("loss", -10.0))) == [0.0, 0.0]
-    assert moved(Skip(when=Above("loss", 10.0))) == [first, second]
-    assert moved(Rate(0.5, once=2)) == pytest.approx([first, first + 0.5 * (second - first)])
-    assert moved(Rate(Schedule(0.25, 1.0, iterations=5))) == pytest.approx([0.25 * first, 0.25 * second])
+    assert moved(SkipStep(once=1)) == pytest.approx([0.0, second - first])
+    assert moved(SkipStep(when=Above("loss", -10.0))) == [0.0, 0.0]
+    assert moved(SkipStep(when=Above("loss", 10.0))) == [first, second]
+    assert moved(ScaleLearningRate(0.5, once=2)) == pytest.approx([first, first + 0.5 * (second - first)])
+    assert moved(ScaleLearningRate(Schedule(0.25, 1.0, iterations=5))) == pytest.approx([0.25 * first, 0.25 * second])
 
 
 def test_the_rate_by_the_effective_sample_size() -> None:
     """Weights 3, 1 of a step's draws: ESS = 16 / 10 of 2, rho 0.8; base 0.9: sqrt(0.8 / 0.9)."""
     rates: list[float] = []
     batch = BATCH.with_columns("draw", importance=[3.0, 1.0, 3.0, 1.0])
-    scaled = recipe(Rate(column="importance", base=0.9))
+    scaled = recipe(ScaleLearningRate(column="importance", base=0.9))
     updates = scaled.updates(scaled.credit(batch))
     for update in updates:
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -204,7 +218,7 @@ def test_the_rate_by_the_effective_sample_size() -> None:
 
 def test_models_are_trained_in_turn() -> None:
     links = (loss.Train(loss.Policy(), model="other"), loss.Policy())
-    turns = recipe(Freeze("policy", until=3), Freeze("other", every=2), loss=links)
+    turns = recipe(FreezeModel("policy", until=3), FreezeModel("other", every=2), loss=links)
     models = {"policy": Model(0.0), "other": Model(0.0)}
     seen = [{part.training.model for part in updates._parts} for updates, _ in iterations(turns, 4, models)]
     assert seen == [{"other"}, set(), {"policy", "other"}, {"policy"}]
@@ -212,17 +226,17 @@ def test_models_are_trained_in_turn() -> None:
 
 def test_updates_stop_early_and_the_training_too() -> None:
     models, steps = {"policy": Model(0.0)}, []
-    stops = recipe(Stop(when=Above("loss", -10.0), unit="steps"), epochs=3)
+    stops = recipe(StopTraining(when=Above("loss", -10.0), unit="steps"), epochs=3)
     _, outcome = train(stops, BATCH, models, steps.append)
     assert (len(steps), outcome.stop) == (1, False)
-    outcomes = [outcome.stop for _, outcome in iterations(recipe(Stop(once=2)), 3, {"policy": Model(0.0)})]
+    outcomes = [outcome.stop for _, outcome in iterations(recipe(StopTraining(once=2)), 3, {"policy": Model(0.0)})]
     assert outcomes == [False, True, False]
 
 
 def test_passes_are_repeated_until_they_are_fine() -> None:
     links = (loss.Policy(), loss.Train(loss.Policy(), stage="fixup", minibatches=1))
     for threshold, passes in ((-10.0, 3), (10.0, 1)):
-        fixed = recipe(Repeat("fixup", at_most=3, when=Above("loss", threshold)), loss=links)
+        fixed = recipe(RepeatStage("fixup", at_most=3, when=Above("loss", threshold)), loss=links)
         steps: list[Any] = []
         updates, _ = train(fixed, BATCH, {"policy": Model(0.0)}, steps.append)
         assert len(steps) == 2 + passes
@@ -244,29 +258,29 @@ def test_a_coefficient_moves_with_every_step() -> None:
         expected.append(max(1e-6, expected[-1] + 2.0 * (value - 0.5)))
     assert len(seen) == 4
     assert seen == pytest.approx(expected[:4])
-    states = moving.next_states({}, Closed.of(moving.credit(BATCH), updates.metrics))
+    states = moving.next_states({}, IterationRecord.of(moving.credit(BATCH), updates.metrics))
     assert states["loss[0].Policy.drift.coefficient"]["value"] == pytest.approx(expected[4]), "and so has the store"
 
 
 def test_what_cannot_be_done_is_said() -> None:
-    moved = recipe(Sync("policy", "reference"), Rate(0.0))
-    with pytest.raises(InvalidInputError, match=r"Sync: model 'reference' was not given \(there is policy\)"):
+    moved = recipe(SyncModel("policy", "reference"), ScaleLearningRate(0.0))
+    with pytest.raises(InvalidInputError, match=r"SyncModel: model 'reference' was not given \(there is policy\)"):
         train(moved, BATCH, {"policy": Model(0.0)})
     models: dict[str, Any] = {"policy": Model(0.0), "reference": nn.Linear(2, 2)}
     with pytest.raises(InvalidInputError, match=r"one model has shift of \[3\], the other no shift"):
         train(moved, BATCH, models)
     with pytest.raises(InvalidInputError, match=r"model 'reference' is a int; give a torch\.nn\.Module"):
         train(moved, BATCH, {"policy": Model(0.0)}, reference=3)
-    late = recipe(Sync("begin", "reference"))
+    late = recipe(SyncModel("begin", "reference"))
     with pytest.raises(InvalidInputError, match="what model 'reference' was at the iteration's begin is not known"):
         train(late, BATCH, {"policy": Model(0.0)}, reference=Model(1.0))
     for make, message in (
-        (lambda: Sync("policy", "policy"), "name another model"),
-        (lambda: Sync("policy", "begin"), "what was at the begin is past"),
-        (lambda: Sync("policy", "average", corrected=True, once=3), "say how often with `every` alone"),
-        (lambda: Freeze("policy", unit="steps"), "frozen for whole iterations"),
-        (lambda: Sync("policy", "average", every=0), "option every=0 is not possible"),
-        (lambda: recipes.GRPO.replace(actions=advantage.GroupRelative()), "is no component of phase actions"),
+        (lambda: SyncModel("policy", "policy"), "name another model"),
+        (lambda: SyncModel("policy", "begin"), "what was at the begin is past"),
+        (lambda: SyncModel("policy", "average", corrected=True, once=3), "say how often with `every` alone"),
+        (lambda: FreezeModel("policy", unit="steps"), "frozen for whole iterations"),
+        (lambda: SyncModel("policy", "average", every=0), "option every=0 is not possible"),
+        (lambda: recipes.GRPO.replace(hooks=advantage.GroupRelative()), "is no component of phase actions"),
     ):
         with pytest.raises(RecipeError, match=message):
             make()

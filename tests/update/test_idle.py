@@ -63,7 +63,7 @@ def gradients(updates: Updates, layout: str) -> tuple[list[torch.Tensor], int, d
 
 
 def updates_of(recipe: Recipe, batch: Batch, *, metrics_of_all: bool) -> Updates:
-    (training,) = recipe.training()
+    (training,) = recipe.losses()
     return Updates(batch, [replace(training, epochs=1, minibatches=1)], metrics_of_all=metrics_of_all)
 
 
@@ -127,7 +127,7 @@ def test_ranks_and_gradient_caching_leave_out_the_same(layout: str) -> None:
                 for pack in rank:
                     update.loss(pack.run(model), pack).backward()
         else:
-            for value in update.together(model, max_tokens=11, layout=layout):
+            for value in update.gradient_cached(model, max_tokens=11, layout=layout):
                 value.backward()
         for parameter, other in zip(model.parameters(), wanted, strict=True):
             torch.testing.assert_close(parameter.grad, other, rtol=1e-5, atol=1e-8)

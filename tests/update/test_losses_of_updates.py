@@ -102,16 +102,16 @@ def test_a_model_answers(name: str) -> None:
     """Forward and backward through a model with a value head; what it cannot answer is said."""
     policy, model = LOSSES[name], network()
     torch.manual_seed(1)
-    heads = BINS if "value_logits" in policy.answers else 2 if "soft_minimum" in repr(policy) else 1
+    heads = BINS if "value_logits" in policy.outputs else 2 if "soft_minimum" in repr(policy) else 1
     model.value_head = nn.Linear(32, heads).double()
     update = Rollouts.random(policy, 0).update(policy)
     model.zero_grad()
     for pack in update.pack(max_tokens={"group": 200, "update": 1000}.get(policy.unit, 90)):
-        assert pack.answers == policy.answers
+        assert pack.outputs == policy.outputs
         if name in NOT_ANSWERED:
             with pytest.raises(UnsupportedError, match=r"cannot give the answer 'full_kl'.*dataclasses\.replace"):
                 pack.run(model)
-            outputs = pack.run(model, answers=())
+            outputs = pack.run(model, outputs=())
             outputs = replace(outputs, full_kl=outputs.entropy)
         else:
             outputs = pack.run(model)
@@ -128,7 +128,7 @@ def test_answers_are_those_of_the_models_own_forward() -> None:
     (plan,) = batch.plan([0], max_tokens=999)
     scale = np.asarray(batch.column("inverse_temperature", "token"), np.float32)[plan.token]
     asked = ("value", "top_p_entropy", "mean_logprob")
-    pack = Pack.from_plan(plan, {"inverse_temperature": scale}, answers=asked)
+    pack = Pack.from_plan(plan, {"inverse_temperature": scale}, outputs=asked)
     found = pack.run(model)
     assert found.value_logits is None
     starts = plan.cu_seqlens.tolist()
@@ -172,7 +172,7 @@ def test_annotate_takes_values_for_a_column_of_values() -> None:
     model, batch = tiny_model("llama"), grow(0)
     model.value_head = nn.Linear(32, 1).double()
     values = annotate(batch, "old_value", model).column("old_value", "token")
-    given = annotate(batch, "mine", lambda pack: pack.run(model, answers=("value",)).value).column("mine", "token")
+    given = annotate(batch, "mine", lambda pack: pack.run(model, outputs=("value",)).value).column("mine", "token")
     np.testing.assert_array_equal(values, given)
     assert np.isfinite(values).sum() == batch.column("trainable", "token").sum()
     logprobs = annotate(batch, "reference_logprob", model).column("reference_logprob", "token")

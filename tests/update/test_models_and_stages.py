@@ -57,14 +57,14 @@ def test_one_recipe_trains_both(key: str) -> None:
     stages = dict.fromkeys(getattr(link, "stage", "update") for link in recipe.chain("loss"))
     seen = set()
     for stage in stages:
-        named = [training.model for training in recipe.training(stage)]
-        compared = any(of_groups(training.loss) for training in recipe.training(stage))
+        named = [training.model for training in recipe.losses(stage)]
+        compared = any(of_groups(training.loss) for training in recipe.losses(stage))
         trained = models()
         optimizers = {name: torch.optim.SGD(model.parameters(), lr=1e-2) for name, model in trained.items()}
         before = {name: snapshot(model) for name, model in trained.items()}
         updates = recipe.updates(credited("draw" if compared else "token"), stage=stage)
         for update in updates:
-            for value in update.together(trained[update.model], max_tokens=200):
+            for value in update.gradient_cached(trained[update.model], max_tokens=200):
                 value.backward()
             optimizers[update.model].step()
         changed = {name for name, model in trained.items() if not snapshot(model).equal(before[name])}
@@ -143,9 +143,9 @@ def test_what_a_recipe_refuses() -> None:
     with pytest.raises(RecipeError, match="more than one loss of model 'policy'"):
         recipes.GRPO.replace(loss=(loss.Policy(), loss.Train(loss.Imitation())))
     with pytest.raises(RecipeError, match="no component of stage 'warm_up'; it has losses of: update"):
-        recipes.GRPO.replace(loss=(critic, loss.Policy())).training("warm_up")
+        recipes.GRPO.replace(loss=(critic, loss.Policy())).losses("warm_up")
     with pytest.raises(RecipeError, match="no component of stage 'update'; add a loss: replace"):
-        recipes.GRPO.replace(loss=None).training()
+        recipes.GRPO.replace(loss=None).losses()
     with pytest.raises(RecipeError, match=r"loss\.Train: option model='the critic' is not possible; give a name"):
         loss.Train(loss.Value(), model="the critic")
     with pytest.raises(RecipeError, match="option epochs=0 is not possible"):
@@ -155,5 +155,5 @@ def test_what_a_recipe_refuses() -> None:
 def test_one_loss_alone_is_itself() -> None:
     recipe = recipes.GRPO.replace(loss=(loss.Policy(),), epochs=3)
     assert recipe == recipes.GRPO.replace(loss=loss.Policy(), epochs=3)
-    (training,) = recipe.training()
+    (training,) = recipe.losses()
     assert training == loss.Train(loss.Policy(), epochs=3, minibatches=recipe.minibatches)

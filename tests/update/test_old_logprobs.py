@@ -32,7 +32,7 @@ def grow(codes: list[int], *, recomputed: bool = True) -> Batch:
     batch = batch.select_draws([])
     names = ("behaviour", "recomputed", "none")
     for row, code in enumerate(codes):
-        batch = batch.draw([ids[row]], source="replay", old_logprob=names[code], iteration=0)  # type: ignore[arg-type]
+        batch = batch.with_draws([ids[row]], source="replay", old_logprob=names[code], iteration=0)  # type: ignore[arg-type]
     count = len(codes)
     batch = batch.with_columns("draw", score=np.ones(count, np.float32))
     batch = batch.with_columns("token", advantage=np.repeat(np.array(ADVANTAGES[:count], np.float32), TOKENS))
@@ -101,7 +101,7 @@ def fresh(codes: list[int], sources: list[str]) -> Batch:
     ids, names = batch.column("trajectory_id", "draw"), ("behaviour", "recomputed", "none")
     again = batch.select_draws([])
     for row, (code, source) in enumerate(zip(codes, sources, strict=True)):
-        again = again.draw([ids[row]], source=source, old_logprob=names[code], iteration=0)  # type: ignore[arg-type]
+        again = again.with_draws([ids[row]], source=source, old_logprob=names[code], iteration=0)  # type: ignore[arg-type]
     count = len(codes)
     again = again.with_columns("draw", score=np.ones(count, np.float32))
     columns = {"advantage": np.repeat(np.array(ADVANTAGES[:count], np.float32), TOKENS)}

@@ -86,7 +86,7 @@ def test_forks_have_the_role_of_their_parent() -> None:
 
 def test_what_was_a_baseline_stays_one(tmp_path: Path) -> None:
     batch = rollouts(ROLES)
-    again = batch.draw([1, 0, 2])
+    again = batch.with_draws([1, 0, 2])
     assert again.column("trained", "draw").tolist() == [1, 0, 1, 0, 1, 1]
     with Store.open(tmp_path / "run") as store:
         store.append(store.rebase(batch), iteration=0)

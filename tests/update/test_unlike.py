@@ -80,7 +80,7 @@ def test_stale_tokens_at_ratio_one_are_warned_of() -> None:
     with pytest.warns(AgentRLWarning, match=r"versions 3 to 4, .*add weight.ImportanceWeight\(\)"):
         updates(stale, recipe)
     updates(stale, recipe.replace(weight=weight.ImportanceWeight()))
-    updates(stale, recipe.replace(weight=weight.Newest()))
+    updates(stale, recipe.replace(weight=weight.LatestVersionOnly()))
     updates(sampled((3, 4)))
     updates(arl.annotate(sampled((3, 3)), "recomputed_logprob", tiny()), recipe)
 

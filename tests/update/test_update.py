@@ -221,7 +221,7 @@ def test_sources_are_dealt_evenly(make_batch: Callable[..., Batch]) -> None:
     """Every draw once; of each source no minibatch has two more than another, nor of all."""
     batch = make_batch(groups=4)
     ids = batch.column("trajectory_id", "draw")
-    batch = batch.draw(ids[::3], source="replay").draw(ids[1::6], source="expert")
+    batch = batch.with_draws(ids[::3], source="replay").with_draws(ids[1::6], source="expert")
     batch = batch.with_columns("draw", score=np.ones(batch.num_draws), advantage=np.ones(batch.num_draws))
     sources = np.asarray(batch.column("source", "draw"))
     assert len(set(sources.tolist())) == 3

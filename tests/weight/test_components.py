@@ -15,7 +15,7 @@ VALID = [True, False, True, True]
 def test_definitions() -> None:
     assert weight.token_mean(LENGTHS, valid=VALID).tolist() == [1 / 7] * 3 + [0.0] + [1 / 7] * 4
     assert weight.sequence_mean(LENGTHS, valid=VALID).tolist() == [1 / 6] * 3 + [0.0] + [1 / 8] * 4
-    assert weight.constant(LENGTHS, 20, valid=VALID).tolist() == [1 / 40] * 3 + [0.0] + [1 / 40] * 4
+    assert weight.constant_denominator(LENGTHS, 20, valid=VALID).tolist() == [1 / 40] * 3 + [0.0] + [1 / 40] * 4
 
 
 def test_nothing_trained_weighs_nothing() -> None:
@@ -74,7 +74,7 @@ def test_turns_and_episodes_count_once() -> None:
         (lambda: weight.token_mean([1, -2]), r"lengths\[1\]=-2 is negative"),
         (lambda: weight.token_mean([0.5]), "lengths has dtype float64; give whole numbers"),
         (lambda: weight.sequence_mean([1], valid=[True, True]), "valid has 2 rows"),
-        (lambda: weight.constant([1], 0.0), "constant is 0, but must be a positive number"),
+        (lambda: weight.constant_denominator([1], 0.0), "constant is 0, but must be a positive number"),
     ],
 )
 def test_bad_input(call: object, message: str) -> None:

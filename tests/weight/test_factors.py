@@ -16,7 +16,7 @@ from rollouts import counted, means, plain, small, with_tokens
 from agentrl_core import Batch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.exceptions import NotFoundError, RecipeError
-from agentrl_core.weight import ColumnScaled, EntropyScaled, ImportanceWeight, LiveRescale, MarkedScaled, TrustRegion
+from agentrl_core.weight import ColumnScaled, EntropyScaled, ImportanceWeight, MarkedScaled, SignalRescale, TrustRegion
 
 SEEDS = st.integers(0, 10**6)
 
@@ -91,21 +91,21 @@ def test_links_multiply_and_the_finer_level_holds() -> None:
 def test_dead_groups_do_not_shrink_the_step() -> None:
     draws = [(0, [1]), (0, [1]), (1, [1]), (1, [1]), (2, [1])]
     batch = small(draws, draw_score=[1.0, 0.0, 1.0, 1.0, np.nan])
-    assert column(LiveRescale()(batch), "weight", "draw") == [2.0] * 5
-    assert column(LiveRescale(at_most=1.5)(batch), "weight", "draw") == [1.5] * 5
-    close(column(LiveRescale(kind="rows")(batch), "weight", "draw"), [4 / 3] * 5)
-    group = LiveRescale(kind="rows", group_by="group_id")(batch)
+    assert column(SignalRescale()(batch), "weight", "draw") == [2.0] * 5
+    assert column(SignalRescale(at_most=1.5)(batch), "weight", "draw") == [1.5] * 5
+    close(column(SignalRescale(kind="rows")(batch), "weight", "draw"), [4 / 3] * 5)
+    group = SignalRescale(kind="rows", group_by="group_id")(batch)
     assert column(group, "weight", "draw") == [2.0, 2.0, 1.0, 1.0, 1.0]
     dead = small(draws, draw_score=[1.0] * 5)
-    assert column(LiveRescale()(dead), "weight", "draw") == [1.0] * 5
+    assert column(SignalRescale()(dead), "weight", "draw") == [1.0] * 5
 
 
 def test_gpg_counts_draws_without_gradient() -> None:
     """Groups 1, 0 and 1, 1: half of the draws have a gradient; verl counts the scores that are not 0, three of four."""
     batch = small([(0, [1]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 0.0, 1.0, 1.0])
     batch = GroupRelative(scale="none")(batch)
-    assert column(LiveRescale(kind="rows", column="advantage")(batch), "weight", "draw") == [2.0] * 4
-    close(column(LiveRescale(kind="rows")(batch), "weight", "draw"), [4 / 3] * 4)
+    assert column(SignalRescale(kind="rows", column="advantage")(batch), "weight", "draw") == [2.0] * 4
+    close(column(SignalRescale(kind="rows")(batch), "weight", "draw"), [4 / 3] * 4)
 
 
 # Columns
@@ -260,8 +260,8 @@ def test_trust_regions() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LiveRescale(group_by="group_id"), "option group_by='group_id'"),
-        (lambda: LiveRescale(at_most=0.5), "option at_most=0.5"),
+        (lambda: SignalRescale(group_by="group_id"), "option group_by='group_id'"),
+        (lambda: SignalRescale(at_most=0.5), "option at_most=0.5"),
         (lambda: ColumnScaled(at_least=20.0, at_most=10.0), "option at_most=10.0"),
         (lambda: ColumnScaled(kind="exponential"), "option at_most=None is not possible; give the largest factor"),
         (lambda: ColumnScaled(temperature=0.0), "option temperature=0.0"),

@@ -16,7 +16,7 @@ from agentrl_core.env import StepFlag
 from agentrl_core.exceptions import NotFoundError, RecipeError
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome, Unscored
+from agentrl_core.reward import OutcomeScore, Unscored
 from agentrl_core.select import Band
 from agentrl_core.weight import ColumnScaled, FlagFilter, GroupFilter, SelectDraws, SelectTokens
 
@@ -205,7 +205,7 @@ def test_flags_of_steps_go_by_their_names() -> None:
             forest.append(trajectory, [3], kind="action", logprobs=[-1.0])
             forest.step(trajectory, flags=flag)
         forest.finish(trajectory, reward=1.0)
-    batch = Outcome()(forest.freeze())
+    batch = OutcomeScore()(forest.freeze())
     for name, kept in {
         "tool_error": [1, 0, 1, 1, 1],
         "void": [1, 1, 0, 1, 1],
@@ -216,7 +216,7 @@ def test_flags_of_steps_go_by_their_names() -> None:
     assert np.isnan(Unscored(flags="judge_failed,void")(batch).column("score", "draw")).tolist() == [0, 0, 1, 0, 1]
     own = batch.with_columns("step", void=[1, 0, 0, 0, 0, 0, 0])
     assert column(FlagFilter(flags="void")(own), "keep", "draw") == [0, 1, 1, 1, 1]
-    recipe = Recipe(name="x", reward=(Outcome(), Unscored(flags="judge_failed")), advantage=GroupRelative())
+    recipe = Recipe(name="x", reward=(OutcomeScore(), Unscored(flags="judge_failed")), advantage=GroupRelative())
     recipe.credit(forest.freeze())
     with pytest.raises(NotFoundError, match="no column"):
         FlagFilter(flags="no_such_flag")(batch)

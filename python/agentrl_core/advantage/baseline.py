@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from agentrl_core.advantage.relative import Normalisation
 from agentrl_core.component import (
     BatchComponent,
-    Closed,
     Column,
+    IterationRecord,
     Rows,
     StatefulComponent,
     column_name,
@@ -335,7 +335,7 @@ class TrackedBaseline(StatefulComponent):
             advantages = np.maximum(advantages, 0.0)
         return rows.write(advantage=np.where(rows.valid, advantages, 0.0))
 
-    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """What is remembered of the iteration, besides what was."""
         _, following = self._compared(Rows(closed.batch, "draw"), state)
         return following

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, step, token
-from agentrl_core.component.rows import last_of
+from agentrl_core.component.rows import last_of_chain
 from agentrl_core.operators import returns
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Gae(BatchComponent):
             after = rows.values("next_value")[order] if self.at_truncation == "bootstrap" else values
             bootstrap = np.where(cut & valid, after, 0.0)
             if self.at_truncation == "drop":
-                policy = valid & ~(cut & last_of(chains, valid))
+                policy = valid & ~(cut & last_of_chain(chains, valid))
         advantage, returned = np.zeros(len(rows)), np.zeros(len(rows))
         gain, target = returns.gae(
             self._rewards(rows, order, chains),
@@ -193,7 +193,7 @@ class Gae(BatchComponent):
         if self.column:
             rewards = np.nan_to_num(rows.values(self.column)[order], nan=0.0)
         if self.outcome:
-            last = last_of(chains, valid)
+            last = last_of_chain(chains, valid)
             rewards = rewards + np.where(last, np.nan_to_num(rows.values(self.outcome)[order], nan=0.0), 0.0)
         if self.kl_coefficient > 0.0:
             rewards = rewards - self.kl_coefficient * _divergence(rows)[order]

@@ -17,7 +17,7 @@ _ANSWERS: tuple[Json, Json] = (
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _PlaceholderTurn:
     """An answer of nobody, as the template writes it."""
 
     answer: Json
@@ -27,7 +27,7 @@ class _Turn:
     """How often that token is there up to the end of the turn."""
 
 
-class Template:
+class TemplateSuffix:
     """The tokens of the messages behind an answer, without those before it.
 
     A short chat of a question and an answer stands in place of the real one, so that the work is that of the new
@@ -37,7 +37,7 @@ class Template:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._turns: dict[str, _Turn | None] = {}
+        self._turns: dict[str, _PlaceholderTurn | None] = {}
         self._agrees: dict[str, bool] = {}
 
     async def behind(
@@ -75,7 +75,7 @@ class Template:
             return None
         return written[end + 1 :] if last == turn.end else written[end:]
 
-    async def _turn(self, calls: Sequence[Json], options: Json | None) -> _Turn | None:
+    async def _turn(self, calls: Sequence[Json], options: Json | None) -> _PlaceholderTurn | None:
         """The turn that stands in place of an answer with these calls."""
         kind = f"{len(calls)} {options}"
         if kind not in self._turns:
@@ -89,10 +89,12 @@ class Template:
         return (
             None
             if turn is None
-            else _Turn(turn.answer | ({"tool_calls": list(calls)} if calls else {}), turn.end, turn.count)
+            else _PlaceholderTurn(turn.answer | ({"tool_calls": list(calls)} if calls else {}), turn.end, turn.count)
         )
 
-    async def _found(self, written: Sequence[list[int] | None], options: Json | None, *, calls: bool) -> _Turn | None:
+    async def _found(
+        self, written: Sequence[list[int] | None], options: Json | None, *, calls: bool
+    ) -> _PlaceholderTurn | None:
         first, second = written
         if first is None or second is None:
             return None
@@ -108,7 +110,7 @@ class Template:
             if not same:
                 return None
             end = first[-same]
-        return _Turn(_ANSWERS[0], end, first.count(end))
+        return _PlaceholderTurn(_ANSWERS[0], end, first.count(end))
 
     async def _tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class RequestPosition(NamedTuple):
     """Where a request stands.
 
     Attributes:
@@ -15,12 +15,12 @@ class Place(NamedTuple):
         is_new: whether the lane begins with it.
     """
 
-    lane: int
+    conversation: int
     behind: int | None
     is_new: bool
 
 
-class Lanes:
+class SessionConversations:
     """The conversations of a session, which are trajectories of one episode.
 
     A request belongs to the lane of the last answer in its history. A history without an answer of ours (summed up, or
@@ -37,7 +37,7 @@ class Lanes:
         self._busy: set[int] = set()
 
     @classmethod
-    def of(cls, answers: Iterable[tuple[int, str, str]]) -> Lanes:
+    def of(cls, answers: Iterable[tuple[int, str, str]]) -> SessionConversations:
         """Those of answers that were given: lane, digest of the chat, and that of its first message for a new lane."""
         lanes = cls()
         for lane, chat, opening in answers:
@@ -47,7 +47,7 @@ class Lanes:
             lanes.end(lane, chat)
         return lanes
 
-    def begin(self, chain: Sequence[str]) -> Place:
+    def begin(self, chain: Sequence[str]) -> RequestPosition:
         """Take a request, by the digests of its messages; its lane is busy until `end` or `give_up`."""
         found: int | None = None
         behind = None
@@ -64,7 +64,7 @@ class Lanes:
         else:
             is_new = False
         self._busy.add(found)
-        return Place(found, behind, is_new)
+        return RequestPosition(found, behind, is_new)
 
     def end(self, lane: int, chat: str) -> None:
         """Its request was answered: `chat` is the digest of the chat that ends with the answer; empty: of none."""

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl_core.agents.history_digest import Json
-from agentrl_core.agents.upstream import Answer
+from agentrl_core.agents.upstream import ChatResponse
 
 IsGone = Callable[[], Awaitable[bool]]
 """Whether who asked has hung up."""
 
 
 @dataclass
-class _Asked:
+class _PendingRequest:
     """A request that is being answered."""
 
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[ChatResponse]
     is_gone: IsGone
 
 
-class Repeats:
+class RequestDeduplicator:
     """Gives a request that is sent again the answer that was made, and samples none.
 
     A request is sent again when its client says so, or when it is the same as one whose client had hung up before it
@@ -32,16 +32,16 @@ class Repeats:
         before: the last answer to a request, by its digest and the request itself; None: there is none.
     """
 
-    def __init__(self, before: Callable[[str, Json], Answer | None]) -> None:
+    def __init__(self, before: Callable[[str, Json], ChatResponse | None]) -> None:
         self._before = before
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _PendingRequest] = {}
         """Requests that are being answered, by their digests."""
         self._unheard: set[str] = set()
         """Those whose client had hung up when they were answered."""
 
     async def once(
         self, key: str, request: Json, ask: Callable[[], Awaitable[Any]], is_gone: IsGone, *, retry: bool
-    ) -> Answer:
+    ) -> ChatResponse:
         """The answer to a request.
 
         Args:
@@ -60,7 +60,7 @@ class Repeats:
             self._unheard.discard(key)
             return answer
         else:
-            asked = self._asked[key] = _Asked(asyncio.ensure_future(ask()), is_gone)
+            asked = self._asked[key] = _PendingRequest(asyncio.ensure_future(ask()), is_gone)
         try:
             # Shielded: one who gives up waiting must not take the answer from the others.
             answer = await asyncio.shield(asked.answer)

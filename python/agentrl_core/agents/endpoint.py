@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from agentrl_core.agents import export as traces
-from agentrl_core.agents.chat_template import Template
+from agentrl_core.agents.chat_template import TemplateSuffix
 from agentrl_core.agents.fields import Object, Text, shown, whole
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.origins import check_origin
-from agentrl_core.agents.recorder import Recorder
-from agentrl_core.agents.records import END, REWARD, TASK, Recorded
-from agentrl_core.agents.routes import Doors, key_of, serving
+from agentrl_core.agents.recorder import SessionRecorder
+from agentrl_core.agents.records import END, REWARD, TASK, SessionRecord
+from agentrl_core.agents.routes import Routes, key_of, serving
 from agentrl_core.agents.session import Session
 from agentrl_core.agents.upstream import Upstream
 from agentrl_core.data.batch import Batch
@@ -46,11 +46,11 @@ _CLOSE = Object(END)
 _WEIGHTS = Object({"version": whole(0, 2**63 - 1)}, required=("version",))
 
 
-class Endpoint(Doors):
+class Endpoint(Routes):
     """Records what agents of any framework say, token by token, while they run as they are.
 
     An agent is pointed to it by its base URL and its API key, and speaks OpenAI's chat completions, completions or
-    responses, or Anthropic's messages. Each session is an episode, each conversation in it a trajectory (`lanes.Lanes`
+    responses, or Anthropic's messages. Each session is an episode, each conversation in it a trajectory (`lanes.SessionConversations`
     says what is one), and each answer a turn, stored once with the token ids and log-probs that the engine reported.
     `app` is an ASGI application; `running` serves it in a thread.
 
@@ -93,8 +93,8 @@ class Endpoint(Doors):
         if api_key is not None and not (api_key and api_key.isascii() and api_key.isprintable()):
             raise InvalidInputError("api_key is empty or not printable ASCII; give such a text, or None for no key")
         self.upstream = upstream
-        self._recorder = Recorder(store)
-        self._template = Template(upstream)
+        self._recorder = SessionRecorder(store)
+        self._template = TemplateSuffix(upstream)
         self._api_key = api_key
         self._max_sessions = max_sessions
         self._keys: dict[str, str] = {}
@@ -190,7 +190,7 @@ class Endpoint(Doors):
         """
         return [
             {"reason": one.reason, "closed": one.recorded.closed, "group": one.recorded.group}
-            | traces.shaped(one.recorded, "openenv")
+            | traces.export_session(one.recorded, "openenv")
             for one in self._recorder.excluded
         ]
 
@@ -248,7 +248,7 @@ class Endpoint(Doors):
         """See `Doors.conversation`. A session that is named and not open yet begins with its first request."""
         if session not in self._sessions:
             if not begins:
-                recorded = Recorded(session, session, session, 0)
+                recorded = SessionRecord(session, session, session, 0)
                 return Session(recorded, self._recorder, self.upstream, self._template)
             self.open(session)
         return self._sessions[session]
@@ -259,12 +259,12 @@ class Endpoint(Doors):
             check_origin(request)
 
     def check_key(self, request: Request) -> None:
-        """See `Doors.check_key`: a key of the endpoint."""
+        """See `Routes.check_key`: a key of the endpoint."""
         if self._api_key is not None and not _same(key_of(request), self._api_key):
             raise PermissionError
 
     async def models(self) -> Json:
-        """See `Doors.models`."""
+        """See `Routes.models`."""
         return await self.upstream.models()
 
     async def ready(self) -> None:
@@ -301,7 +301,7 @@ class Endpoint(Doors):
         if shape == "arrow":
             stream = traces.arrow(self._recorder.batch([recorded]))
             return Response(stream, media_type="application/vnd.apache.arrow.stream")
-        return JSONResponse(traces.shaped(recorded, shape))
+        return JSONResponse(traces.export_session(recorded, shape))
 
     async def _weights(self, request: Request) -> Response:
         body = await self.body(request)

@@ -11,8 +11,8 @@ import numpy as np
 
 from agentrl_core import _core
 from agentrl_core.agents.history_digest import Json
-from agentrl_core.agents.messages import message_of
-from agentrl_core.agents.upstream import Answer, Choice, RefusedError
+from agentrl_core.agents.messages import parse_message
+from agentrl_core.agents.upstream import ChatResponse, RefusedError, ResponseChoice
 from agentrl_core.engine.base import Engine, Request, Sampling
 from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
@@ -62,14 +62,14 @@ class EngineUpstream:
         except AgentRLError as error:  # what a template does not take, or leaves out, is the client's to mend
             raise RefusedError(400, {"error": {"message": str(error)}}) from error
 
-    async def chat(self, request: Json, tokens: Sequence[int] | None) -> Answer:
+    async def chat(self, request: Json, tokens: Sequence[int] | None) -> ChatResponse:
         """See `Upstream.chat`."""
         tools, options = request.get("tools"), request.get("chat_template_kwargs")
         if tokens is None:
             tokens = await self.tokenize(request["messages"], tools, options, open_turn=True)
         return await self._generated(request, list(tokens), is_chat=True)
 
-    async def complete(self, request: Json) -> Answer:
+    async def complete(self, request: Json) -> ChatResponse:
         """See `Upstream.complete`."""
         prompt = request["prompt"]
         tokens = self._tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
@@ -86,7 +86,7 @@ class EngineUpstream:
     async def close(self) -> None:
         """The engine is its owner's to close."""
 
-    async def _generated(self, request: Json, tokens: list[int], *, is_chat: bool) -> Answer:
+    async def _generated(self, request: Json, tokens: list[int], *, is_chat: bool) -> ChatResponse:
         number = next(self._numbers)
         seed = request.get("seed")
         stops = self._engine.chat.stop_token_ids
@@ -113,10 +113,10 @@ class EngineUpstream:
         for segment in segments:
             text = self._engine.chat.decode(segment.tokens)
             described = bool(request.get("tools")) and self._engine.chat.describes_tools
-            spoken = message_of(self._tokenizer, text, opening, described=described) if is_chat else None
+            spoken = parse_message(self._tokenizer, text, opening, described=described) if is_chat else None
             message = {"content": text} if spoken is None else spoken
             reason = "tool_calls" if message.get("tool_calls") else segment.finish_reason
-            choices.append(Choice(message, segment.tokens.tolist(), segment.logprobs.tolist(), reason))
+            choices.append(ResponseChoice(message, segment.tokens.tolist(), segment.logprobs.tolist(), reason))
         sampled = sum(len(segment.tokens) for segment in segments)
         usage = {"prompt_tokens": len(tokens), "completion_tokens": sampled, "total_tokens": len(tokens) + sampled}
-        return Answer(tokens, choices, usage)
+        return ChatResponse(tokens, choices, usage)

@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable
 
 from agentrl_core.agents.history_digest import Json
-from agentrl_core.agents.records import Recorded, Turn
+from agentrl_core.agents.records import SessionRecord, SessionTurn
 from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import InvalidInputError
 
 
-def shaped(recorded: Recorded, shape: str) -> Json:
+def export_session(recorded: SessionRecord, shape: str) -> Json:
     """A session as `openenv` (entries of TRL and OpenEnv), `rllm` (traces of its gateway) or `agent-lightning` events.
 
     Raises:
@@ -42,7 +42,7 @@ def arrow(batch: Batch) -> bytes:
     return target.getvalue()
 
 
-def _tokens(recorded: Recorded, turn: Turn) -> Json:
+def _tokens(recorded: SessionRecord, turn: SessionTurn) -> Json:
     return {
         "prompt_token_ids": recorded.context(turn.number).tolist(),
         "completion_token_ids": turn.output.tolist(),
@@ -50,7 +50,7 @@ def _tokens(recorded: Recorded, turn: Turn) -> Json:
     }
 
 
-def _openenv(recorded: Recorded) -> Json:
+def _openenv(recorded: SessionRecord) -> Json:
     entries = []
     for turn in recorded.turns:
         tokens = _tokens(recorded, turn)
@@ -65,7 +65,7 @@ def _openenv(recorded: Recorded) -> Json:
     return {"entries": entries}
 
 
-def _rllm(recorded: Recorded) -> Json:
+def _rllm(recorded: SessionRecord) -> Json:
     traces = [
         {
             "trace_id": f"{recorded.session}-{turn.number}",
@@ -80,7 +80,7 @@ def _rllm(recorded: Recorded) -> Json:
     return {"traces": traces, "reward": (recorded.closed or {}).get("reward")}
 
 
-def _agent_lightning(recorded: Recorded) -> Json:
+def _agent_lightning(recorded: SessionRecord) -> Json:
     events: list[Json] = []
     for turn in recorded.turns:
         events.append(
@@ -93,7 +93,7 @@ def _agent_lightning(recorded: Recorded) -> Json:
     return {"events": events}
 
 
-_SHAPES: dict[str, Callable[[Recorded], Json]] = {
+_SHAPES: dict[str, Callable[[SessionRecord], Json]] = {
     "openenv": _openenv,
     "rllm": _rllm,
     "agent-lightning": _agent_lightning,

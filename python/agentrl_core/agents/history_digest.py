@@ -50,7 +50,7 @@ def digests(messages: Sequence[Mapping[str, Any]], context: object, known: Seque
     return found
 
 
-class Histories:
+class HistoryDigests:
     """Digests of chats that go on: those of the messages that the chat before had too are not made again."""
 
     def __init__(self) -> None:

@@ -13,12 +13,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from agentrl_core.agents.conversations import Lanes
-from agentrl_core.agents.deduplication import IsGone, Repeats
-from agentrl_core.agents.history_digest import Histories, Json, digests, text_of
-from agentrl_core.agents.messages import for_template, message_of
-from agentrl_core.agents.routes import Doors, key_of, serving
-from agentrl_core.agents.upstream import Answer, Choice
+from agentrl_core.agents.conversations import SessionConversations
+from agentrl_core.agents.deduplication import IsGone, RequestDeduplicator
+from agentrl_core.agents.history_digest import HistoryDigests, Json, digests, text_of
+from agentrl_core.agents.messages import for_template, parse_message
+from agentrl_core.agents.routes import Routes, key_of, serving
+from agentrl_core.agents.upstream import ChatResponse, ResponseChoice
 from agentrl_core.engine.chat_renderer import QUESTION, ChatRenderer, checked_options
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 
@@ -37,7 +37,7 @@ _NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 @dataclass(frozen=True)
-class Call:
+class ModelCall:
     """Something that an agent asks the model, and waits for.
 
     Attributes:
@@ -52,8 +52,8 @@ class Call:
         loop: that of the endpoint.
     """
 
-    lane: int
-    whole: bool
+    conversation: int
+    replaces_history: bool
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None
     state: str
@@ -63,7 +63,7 @@ class Call:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
 
-class Talk:
+class InProcessSession:
     """What one agent asks, as one session.
 
     Args:
@@ -75,7 +75,7 @@ class Talk:
 
     def __init__(
         self,
-        offer: Callable[[Call], None],
+        offer: Callable[[ModelCall], None],
         tokenizer: Any,
         template: ChatRenderer | None,
         options: Mapping[str, Any],
@@ -85,30 +85,30 @@ class Talk:
         self._tokenizer = tokenizer
         self._template = template
         self._options = dict(options)
-        self._given: dict[str, Answer] = {}
+        self._given: dict[str, ChatResponse] = {}
         """The last answer to each request, by its digest."""
-        self._repeats = Repeats(lambda key, _: self._given.get(key))
-        self._lanes = Lanes()
-        self._chats = Histories()
+        self._repeats = RequestDeduplicator(lambda key, _: self._given.get(key))
+        self._lanes = SessionConversations()
+        self._chats = HistoryDigests()
         self._waiting: set[Future[str]] = set()
         self._over = False
 
-    async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
-        """Answer a chat; see `doors.Conversation`."""
+    async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> ChatResponse:
+        """Answer a chat; see `doors.SessionHandler`."""
         del version
         if self._over:
             raise InvalidInputError(_OVER)
         return await self._repeats.once(key, request, lambda: self._ask(request, key), is_gone, retry=retry)
 
-    async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
-        """Answer a prompt, which is a lane of one turn; see `doors.Conversation`."""
+    async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> ChatResponse:
+        """Answer a prompt, which is a lane of one turn; see `doors.SessionHandler`."""
         del version
         if self._over:
             raise InvalidInputError(_OVER)
         return await self._repeats.once(key, request, lambda: self._continue(request, key), is_gone, retry=retry)
 
     async def count(self, request: Json) -> int:
-        """Count the tokens of a chat as the template renders it; see `doors.Conversation`."""
+        """Count the tokens of a chat as the template renders it; see `doors.SessionHandler`."""
         if self._tokenizer is None:
             raise InvalidInputError(
                 "tokens: no tokenizer is known that could count them; make env.Agents(tokenizer=...)"
@@ -134,7 +134,7 @@ class Talk:
             with suppress(InvalidStateError):
                 waiting.set_exception(InvalidInputError(_OVER))
 
-    async def _ask(self, request: Json, key: str) -> Answer:
+    async def _ask(self, request: Json, key: str) -> ChatResponse:
         messages, tools = request["messages"], request.get("tools") or None
         options = {**self._options, **checked_options(request.get("chat_template_kwargs"))} or None
         for message in messages:
@@ -151,33 +151,36 @@ class Talk:
         others = [self._lanes.another(chain[0]) for _ in range(1, count)]
         told = [_said(message) for message in messages]
         following = told if place.behind is None else told[place.behind + 1 :]
-        calls = [Call(place.lane, place.behind is None, following, tools, chain[-1], most, options)]
-        calls += [replace(calls[0], lane=lane, whole=True, messages=told, answer=Future()) for lane in others]
+        calls = [ModelCall(place.conversation, place.behind is None, following, tools, chain[-1], most, options)]
+        calls += [replace(calls[0], conversation=lane, replaces_history=True, messages=told, answer=Future()) for lane in others]
         texts = await self._told(calls)
         opening = "" if self._template is None else self._template.tried([QUESTION], open_turn=True)
         described = bool(tools) and self._template is not None and not self._template.shows_tools
         choices = []
         for call, text in zip(calls, texts, strict=True):
-            message = message_of(self._tokenizer, text, opening, described=described)
+            message = parse_message(self._tokenizer, text, opening, described=described)
             _cut(message, stops)
-            self._lanes.end(call.lane, digests([*messages, message | {"role": "assistant"}], None, chain)[-1])
-            choices.append(Choice(message, [], [], "tool_calls" if message.get("tool_calls") else "stop"))
-        answer = self._given[key] = Answer([], choices, dict(_NO_USAGE))
+            self._lanes.end(call.conversation, digests([*messages, message | {"role": "assistant"}], None, chain)[-1])
+            choices.append(ResponseChoice(message, [], [], "tool_calls" if message.get("tool_calls") else "stop"))
+        answer = self._given[key] = ChatResponse([], choices, dict(_NO_USAGE))
         return answer
 
-    async def _continue(self, request: Json, key: str) -> Answer:
+    async def _continue(self, request: Json, key: str) -> ChatResponse:
         most, count, stops = _options(request)
         message = self._raw(request["prompt"])
         state = digests([message], ["completions", message.get("tokens")])[-1]
         lanes = [self._lanes.another(state) for _ in range(count)]
-        calls = [Call(lane, whole=True, messages=[message], tools=None, state=state, max_tokens=most) for lane in lanes]
+        calls = [
+            ModelCall(lane, replaces_history=True, messages=[message], tools=None, state=state, max_tokens=most)
+            for lane in lanes
+        ]
         choices = []
         for call, text in zip(calls, await self._told(calls), strict=True):
-            self._lanes.end(call.lane, "")
+            self._lanes.end(call.conversation, "")
             told: Json = {"content": text}
             _cut(told, stops)
-            choices.append(Choice(told, [], [], "stop"))
-        answer = self._given[key] = Answer([], choices, dict(_NO_USAGE))
+            choices.append(ResponseChoice(told, [], [], "stop"))
+        answer = self._given[key] = ChatResponse([], choices, dict(_NO_USAGE))
         return answer
 
     def _raw(self, prompt: str | list[int]) -> Json:
@@ -195,7 +198,7 @@ class Talk:
                 )
         return {"role": "prompt", "content": "", "tokens": prompt}
 
-    async def _told(self, calls: Sequence[Call]) -> list[str]:
+    async def _told(self, calls: Sequence[ModelCall]) -> list[str]:
         """What the model says to calls, which are offered together."""
         self._waiting.update(call.answer for call in calls)
         if self._over:
@@ -206,17 +209,17 @@ class Talk:
             return await asyncio.gather(*(asyncio.wrap_future(call.answer) for call in calls))
         except BaseException:
             for call in calls:
-                self._lanes.give_up(call.lane)
+                self._lanes.give_up(call.conversation)
             raise
         finally:
             self._waiting.difference_update(call.answer for call in calls)
 
 
-class Loopback(Doors):
+class InProcessEndpoint(Routes):
     """An endpoint of this machine alone, started when the first agent begins.
 
     Args:
-        tokenizer: see `Talk`.
+        tokenizer: see `InProcessSession`.
         options: of the chat template.
         max_bytes: of a request's body.
 
@@ -224,7 +227,7 @@ class Loopback(Doors):
         call: the class of what programs ask.
     """
 
-    call: ClassVar = Call
+    call: ClassVar = ModelCall
 
     def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None, max_bytes: int = 32 << 20) -> None:
         super().__init__(max_bytes)
@@ -232,35 +235,35 @@ class Loopback(Doors):
         self._options = checked_options(options)
         has_template = getattr(tokenizer, "chat_template", None) is not None
         self._template = ChatRenderer(tokenizer, None, self._options) if has_template else None
-        self._talks: dict[str, tuple[str, Talk]] = {}
+        self._talks: dict[str, tuple[str, InProcessSession]] = {}
         self._lock = threading.Lock()
         self._serving = ExitStack()
         self._url = ""
         self._process = 0
 
     def session_of(self, request: Request) -> str:
-        """See `Doors.session_of`: every session has a key of its own."""
+        """See `Routes.session_of`: every session has a key of its own."""
         name = str(request.path_params.get("session", ""))
         key, _ = self._known(name)
         if not hmac.compare_digest(key_of(request).encode(), key.encode()):
             raise PermissionError
         return name
 
-    def conversation(self, session: str, *, begins: bool) -> Talk:
+    def conversation(self, session: str, *, begins: bool) -> InProcessSession:
         """See `Doors.conversation`: sessions begin with their episodes."""
         del begins
         _, talk = self._known(session)
         return talk
 
     def check_key(self, request: Request) -> None:
-        """See `Doors.check_key`."""
+        """See `Routes.check_key`."""
         self.session_of(request)
 
     async def models(self) -> Json:
-        """See `Doors.models`."""
+        """See `Routes.models`."""
         return {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "agentrl"}]}
 
-    def open(self, offer: Callable[[Call], None]) -> tuple[str, str, str, Talk]:
+    def open(self, offer: Callable[[ModelCall], None]) -> tuple[str, str, str, InProcessSession]:
         """Begin a session: its name, its base URL, its key, and what it says."""
         with self._lock:
             if not self._url or self._process != os.getpid():  # a forked child has none of its parent's threads
@@ -270,15 +273,15 @@ class Loopback(Doors):
         self._talks[name] = key, talk
         return name, f"{self._url}/s/{name}/v1", key, talk
 
-    def _known(self, name: str) -> tuple[str, Talk]:
+    def _known(self, name: str) -> tuple[str, InProcessSession]:
         if name not in self._talks:
             raise NotFoundError("there is no such session, or it is over")
         return self._talks[name]
 
-    def _talk(self, offer: Callable[[Call], None]) -> Talk:
-        return Talk(offer, self._tokenizer, self._template, self._options)
+    def _talk(self, offer: Callable[[ModelCall], None]) -> InProcessSession:
+        return InProcessSession(offer, self._tokenizer, self._template, self._options)
 
-    def shut(self, name: str) -> None:
+    def close_session(self, name: str) -> None:
         """End a session."""
         _, talk = self._talks.pop(name, ("", None))
         if talk is not None:
@@ -287,7 +290,7 @@ class Loopback(Doors):
     def close(self) -> None:
         """End them all. The endpoint begins again when an agent does."""
         for name in list(self._talks):
-            self.shut(name)
+            self.close_session(name)
         with self._lock:
             self._url = ""
             self._serving.close()

@@ -11,7 +11,7 @@ from agentrl_core.agents.history_digest import Json, text_of
 from agentrl_core.engine.tool_description import written_calls
 
 
-def message_of(tokenizer: Any, text: str, opening: str, *, described: bool = False) -> Json:
+def parse_message(tokenizer: Any, text: str, opening: str, *, described: bool = False) -> Json:
     """The message that a text is, by the tokenizer's `response_template` (Hugging Face), where it has one.
 
     Args:

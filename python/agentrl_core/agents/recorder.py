@@ -16,19 +16,19 @@ from agentrl_core.agents.fields import shown
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.records import (
     REWARD,
-    Recorded,
+    SessionRecord,
+    SessionTurn,
     Tokens,
-    Turn,
     check_name,
     checked_end,
     packed,
     records_of,
     unpacked,
 )
-from agentrl_core.agents.upstream import Answer
+from agentrl_core.agents.upstream import ChatResponse
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
-from agentrl_core.data.store import Journal, Store
+from agentrl_core.data.store import RolloutLog, Store
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 
 _BEGIN = " begin"
@@ -49,11 +49,11 @@ class Excluded:
         reason: why it cannot become rows.
     """
 
-    recorded: Recorded
+    recorded: SessionRecord
     reason: str
 
 
-class Recorder:
+class SessionRecorder:
     """The sessions of an iteration.
 
     Every record goes into the journal of the store's iteration, and holds of a prompt only what the session's turns
@@ -80,31 +80,31 @@ class Recorder:
     def __init__(self, store: Store | None = None, seed: int = 0) -> None:
         self.store = store
         self.iteration = 0 if store is None else store.iteration
-        self.sessions: dict[str, Recorded] = {}
+        self.sessions: dict[str, SessionRecord] = {}
         self.excluded: list[Excluded] = []
         self.lock = threading.RLock()
         self._seed = seed
-        self._journal: Journal | None = None
+        self._journal: RolloutLog | None = None
         if store is not None:
             self._journal = self._found(store)
 
-    def _found(self, store: Store) -> Journal:
-        """Read the sessions of a store; returns the journal to go on with."""
+    def _found(self, store: Store) -> RolloutLog:
+        """Read the sessions of a store; returns the rollout_log to go on with."""
         if store.has_batch(self.iteration):
-            # Killed in a commit, after the batch: all that it left is in the next journal.
-            following = store.journal(self.iteration + 1)
+            # Killed in a commit, after the batch: all that it left is in the next rollout_log.
+            following = store.rollout_log(self.iteration + 1)
             if self._read_all(following):
                 store.close_iteration(store.batch(self.iteration), self._state())
                 self.iteration += 1
                 return following
-        journal = store.journal(self.iteration)
-        self._read_all(journal)
-        return journal
+        rollout_log = store.rollout_log(self.iteration)
+        self._read_all(rollout_log)
+        return rollout_log
 
-    def _read_all(self, journal: Journal) -> bool:
-        """Take the records of a journal back in; returns whether a commit began it."""
+    def _read_all(self, rollout_log: RolloutLog) -> bool:
+        """Take the records of a rollout_log back in; returns whether a commit began it."""
         has_begun = False
-        for raw, payload in journal.records():
+        for raw, payload in rollout_log.records():
             name = raw.decode()
             if name == _BEGIN:
                 has_begun = True
@@ -113,7 +113,7 @@ class Recorder:
                 self._read(name, json.loads(payload))
         return has_begun
 
-    def open(self, session: str, task: str, group: str) -> Recorded:
+    def open(self, session: str, task: str, group: str) -> SessionRecord:
         """Begin a session of a task, as the next member of a group.
 
         Raises:
@@ -128,7 +128,7 @@ class Recorder:
                     f"group is {shown(group)}, which has sessions of task {shown(members[0].task)} and not of "
                     f"{shown(task)}; give another group, or none"
                 )
-            recorded = Recorded(session, task, group, len(members))
+            recorded = SessionRecord(session, task, group, len(members))
             self._check(recorded)
             self._write(session, "open", {"task": task, "group": group, "member": recorded.member})
             self.sessions[session] = recorded
@@ -136,15 +136,15 @@ class Recorder:
 
     def turn(
         self,
-        recorded: Recorded,
-        answer: Answer,
+        recorded: SessionRecord,
+        answer: ChatResponse,
         request: Json,
         version: int,
         *,
         near: int,
         said: Sequence[tuple[int, str, str]],
         asked: str,
-    ) -> list[Turn]:
+    ) -> list[SessionTurn]:
         """Keep an answer, a turn for each of its choices. When this returns, no kill loses it.
 
         Args:
@@ -167,7 +167,7 @@ class Recorder:
                 prompt = np.asarray(answer.prompt, np.int32)
                 origin, shared = _origin(recorded, prompt, near)
                 turns = [
-                    Turn(
+                    SessionTurn(
                         len(recorded.turns) + place,
                         origin,
                         shared,
@@ -197,7 +197,7 @@ class Recorder:
             recorded.turns += turns
         return turns
 
-    def reward(self, recorded: Recorded, reward: float, turn: int | None) -> None:
+    def reward(self, recorded: SessionRecord, reward: float, turn: int | None) -> None:
         """Pay for a turn; None: for the last.
 
         Raises:
@@ -215,7 +215,7 @@ class Recorder:
             self._write(recorded.session, "reward", {"turn": place, "reward": float(reward)})
             recorded.turns[place].reward = float(reward)
 
-    def close(self, recorded: Recorded, end: Json) -> None:
+    def close(self, recorded: SessionRecord, end: Json) -> None:
         """End a session: its reward, whether it was a success, how it ended.
 
         Raises:
@@ -227,11 +227,11 @@ class Recorder:
             self._write(recorded.session, "close", end)
             recorded.closed = end
 
-    def batch(self, sessions: list[Recorded]) -> Batch:
+    def batch(self, sessions: list[SessionRecord]) -> Batch:
         """The rows of some sessions, which are closed, or `partial` as they stand."""
         return self._forest(sessions).freeze(partial=True)
 
-    def _forest(self, sessions: Iterable[Recorded]) -> Forest:
+    def _forest(self, sessions: Iterable[SessionRecord]) -> Forest:
         """Make rows of sessions."""
         forest = Forest(iteration=self.iteration, seed=self._seed)
         tasks: dict[str, str] = {}
@@ -257,16 +257,16 @@ class Recorder:
                 )
         return forest
 
-    def _check(self, recorded: Recorded) -> None:
+    def _check(self, recorded: SessionRecord) -> None:
         """Refuse a session that cannot become rows, by making them of it alone."""
         self._forest([recorded])
 
-    def _fitting(self, closed: list[Recorded]) -> tuple[Batch | None, list[Recorded], list[Excluded]]:
+    def _fitting(self, closed: list[SessionRecord]) -> tuple[Batch | None, list[SessionRecord], list[Excluded]]:
         """The batch of closed sessions, those that are in it, and those that no batch can hold."""
         try:
             return self.batch(closed), closed, []
         except Exception:  # noqa: BLE001 -- whatever is wrong with one session must not hold back the others
-            fitting, excluded = list[Recorded](), list[Excluded]()
+            fitting, excluded = list[SessionRecord](), list[Excluded]()
             tasks = dict[str, str]()
             for recorded in closed:
                 try:
@@ -302,7 +302,7 @@ class Recorder:
             done = {recorded.session for recorded in fitting}
             left = {name: recorded for name, recorded in self.sessions.items() if name not in done}
             if self.store is not None:
-                following = self.store.journal(self.iteration + 1)
+                following = self.store.rollout_log(self.iteration + 1)
                 self._put(following, _BEGIN, {"iteration": self.iteration})
                 for name, payload in self._records(left.values()):
                     self._put(following, name, payload)
@@ -328,7 +328,7 @@ class Recorder:
         """What an iteration is closed with."""
         return {"metrics": {"sessions.excluded": len(self.excluded)}}
 
-    def _records(self, left: Iterable[Recorded]) -> list[tuple[str, Json]]:
+    def _records(self, left: Iterable[SessionRecord]) -> list[tuple[str, Json]]:
         """All that is kept, but for the sessions of a batch, as the records of a journal."""
         records = []
         for one in self.excluded:
@@ -342,14 +342,14 @@ class Recorder:
         if self._journal is not None:
             self._put(self._journal, f"{session} {what}", payload)
 
-    def _put(self, journal: Journal, name: str, payload: Json) -> None:
+    def _put(self, journal: RolloutLog, name: str, payload: Json) -> None:
         journal.append(name.encode(), to_json(payload, "record").encode())
 
     def _read(self, name: str, payload: Json) -> None:
         """Take a record of the journal back in."""
         session, _, what = name.partition(" ")
         if what == "open":
-            self.sessions[session] = Recorded(session, payload["task"], payload["group"], payload["member"])
+            self.sessions[session] = SessionRecord(session, payload["task"], payload["group"], payload["member"])
             return
         recorded = self.sessions.get(session)
         if recorded is None:
@@ -364,7 +364,7 @@ class Recorder:
             self.excluded.append(Excluded(self.sessions.pop(session), payload["reason"]))
 
 
-def _check_task(tasks: dict[str, str], recorded: Recorded) -> None:
+def _check_task(tasks: dict[str, str], recorded: SessionRecord) -> None:
     """Refuse a session of another task than that of its group; `tasks` are those of the groups."""
     if tasks.setdefault(recorded.group, recorded.task) != recorded.task:
         raise InvalidInputError(
@@ -372,13 +372,13 @@ def _check_task(tasks: dict[str, str], recorded: Recorded) -> None:
         )
 
 
-def _alone(turn: Turn, prompt: Tokens, place: int) -> Turn:
+def _alone(turn: SessionTurn, prompt: Tokens, place: int) -> SessionTurn:
     """A turn as the first of its session, with the last tokens of its prompt: those that no turn before it has."""
     json.dumps([turn.message, turn.details], allow_nan=False, ensure_ascii=False).encode()
     return replace(turn, number=place, origin=-1, shared=0, added=turn.added if len(turn.added) else prompt[-1:])
 
 
-def _origin(recorded: Recorded, prompt: Tokens, near: int) -> tuple[int, int]:
+def _origin(recorded: SessionRecord, prompt: Tokens, near: int) -> tuple[int, int]:
     """The turn that a prompt shares most tokens with, and how many: the near one, or one of the last."""
     places = [near] if near >= 0 else range(len(recorded.turns))[-RECENT:]
     best = (-1, 0)
@@ -390,7 +390,7 @@ def _origin(recorded: Recorded, prompt: Tokens, near: int) -> tuple[int, int]:
     return best
 
 
-def _ingested(forest: Forest, group: int, member: int, recorded: Recorded) -> list[int]:
+def _ingested(forest: Forest, group: int, member: int, recorded: SessionRecord) -> list[int]:
     """Give the turns of a session to a forest, each lane as a trajectory; returns these.
 
     A token whose log-prob nobody knows is not trained. Where no turn was paid, the last of each lane is paid what the
@@ -428,8 +428,8 @@ def _ingested(forest: Forest, group: int, member: int, recorded: Recorded) -> li
 
 def _begun(
     forest: Forest,
-    recorded: Recorded,
-    turn: Turn,
+    recorded: SessionRecord,
+    turn: SessionTurn,
     lanes: dict[int, int],
     nodes: list[int],
     start: tuple[int, int, int | None],

@@ -38,7 +38,7 @@ INFO_BYTES = 256 << 10
 
 
 @dataclass
-class Turn:
+class SessionTurn:
     """One answer of a session. Its prompt is told by what another turn's tokens begin with, and by what follows.
 
     Args:
@@ -81,14 +81,14 @@ class Turn:
 
 
 @dataclass
-class Recorded:
+class SessionRecord:
     """A session as it is kept."""
 
     session: str
     task: str
     group: str
     member: int
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[SessionTurn] = field(default_factory=list)
     closed: Json | None = None
     """Its end: reward, success, status; None while it is open."""
 
@@ -162,7 +162,7 @@ def checked_end(end: Json) -> Json:
     return checked
 
 
-def records_of(recorded: Recorded) -> list[tuple[str, Json]]:
+def records_of(recorded: SessionRecord) -> list[tuple[str, Json]]:
     """A session as the records of a journal."""
     opened = {"task": recorded.task, "group": recorded.group, "member": recorded.member}
     records: list[tuple[str, Json]] = [(f"{recorded.session} open", opened)]
@@ -175,15 +175,15 @@ def records_of(recorded: Recorded) -> list[tuple[str, Json]]:
     return records
 
 
-def packed(turn: Turn) -> Json:
+def packed(turn: SessionTurn) -> Json:
     """A turn as JSON."""
     logprobs = [None if math.isnan(value) else value for value in turn.logprobs.tolist()]
     lists = {"added": turn.added.tolist(), "output": turn.output.tolist(), "logprobs": logprobs}
     return dict(vars(turn)) | lists
 
 
-def unpacked(packed: Json) -> Turn:
+def unpacked(packed: Json) -> SessionTurn:
     """A turn of what `packed` made of it."""
     logprobs = [math.nan if value is None else value for value in packed["logprobs"]]
     arrays = {"added": np.asarray(packed["added"], np.int32), "output": np.asarray(packed["output"], np.int32)}
-    return Turn(**(packed | arrays | {"logprobs": np.asarray(logprobs, np.float32)}))
+    return SessionTurn(**(packed | arrays | {"logprobs": np.asarray(logprobs, np.float32)}))

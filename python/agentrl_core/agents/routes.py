@@ -17,7 +17,7 @@ from agentrl_core.agents.connections import BODY_SECONDS, HEAD_BYTES, HEADERS, O
 from agentrl_core.agents.dialects import chat, completions, messages, responses
 from agentrl_core.agents.fields import parsed
 from agentrl_core.agents.history_digest import Json
-from agentrl_core.agents.upstream import Answer, RefusedError
+from agentrl_core.agents.upstream import ChatResponse, RefusedError
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError, MissingDependencyError, NotFoundError
 
 try:
@@ -51,7 +51,7 @@ RETRIES = "x-stainless-retry-count"
 """Header in which the clients of OpenAI and Anthropic say how often they have asked before."""
 
 
-class Conversation(Protocol):
+class SessionHandler(Protocol):
     """Who answers the requests of one session."""
 
     histories: dict[str, list[Json]]
@@ -59,13 +59,13 @@ class Conversation(Protocol):
 
     async def chat(
         self, request: Json, version: int, *, key: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
-    ) -> Answer:
+    ) -> ChatResponse:
         """Answer a request to `/v1/chat/completions`."""
         ...
 
     async def complete(
         self, request: Json, version: int, *, key: str, retry: bool, is_gone: Callable[[], Awaitable[bool]]
-    ) -> Answer:
+    ) -> ChatResponse:
         """Answer a request to `/v1/completions`."""
         ...
 
@@ -74,7 +74,7 @@ class Conversation(Protocol):
         ...
 
 
-class Doors(ABC):
+class Routes(ABC):
     """The routes that agents use. Whoever has them says whose request it is, and which models there are.
 
     Args:
@@ -97,7 +97,7 @@ class Doors(ABC):
         """
 
     @abstractmethod
-    def conversation(self, session: str, *, begins: bool) -> Conversation:
+    def conversation(self, session: str, *, begins: bool) -> SessionHandler:
         """Return a session by its name.
 
         Args:
@@ -306,7 +306,7 @@ def key_of(request: Request) -> str:
     return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
 
 
-def _continued(session: Conversation, body: Json) -> Json:
+def _continued(session: SessionHandler, body: Json) -> Json:
     """A body with the history that it names, which is one of its own session."""
     named = body["previous_response_id"]
     if named not in session.histories:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from agentrl_core.agents.chat_template import Template
-from agentrl_core.agents.conversations import Lanes
-from agentrl_core.agents.deduplication import IsGone, Repeats
-from agentrl_core.agents.history_digest import Histories, Json, digests
-from agentrl_core.agents.recorder import Recorder
-from agentrl_core.agents.records import Recorded
-from agentrl_core.agents.upstream import Answer, Choice, Upstream
+from agentrl_core.agents.chat_template import TemplateSuffix
+from agentrl_core.agents.conversations import SessionConversations
+from agentrl_core.agents.deduplication import IsGone, RequestDeduplicator
+from agentrl_core.agents.history_digest import HistoryDigests, Json, digests
+from agentrl_core.agents.recorder import SessionRecorder
+from agentrl_core.agents.records import SessionRecord
+from agentrl_core.agents.upstream import ChatResponse, ResponseChoice, Upstream
 
 
 class Session:
@@ -20,7 +20,7 @@ class Session:
     what of a message counts). Its prompt is then the tokens of that turn and the template's tokens of what follows, so
     the model reads what it wrote, its reasoning too, however the client sends it back. Where the history was edited
     before that, it branches there; where it has no answer of ours, the engine renders it anew. Which conversation it
-    belongs to, and so which trajectory, is what `lanes.Lanes` says.
+    belongs to, and so which trajectory, is what `lanes.SessionConversations` says.
 
     Args:
         recorded: what is kept of it.
@@ -29,7 +29,9 @@ class Session:
         template: of the upstream's model.
     """
 
-    def __init__(self, recorded: Recorded, recorder: Recorder, upstream: Upstream, template: Template) -> None:
+    def __init__(
+        self, recorded: SessionRecord, recorder: SessionRecorder, upstream: Upstream, template: TemplateSuffix
+    ) -> None:
         self.recorded = recorded
         self._recorder = recorder
         self._upstream = upstream
@@ -38,11 +40,11 @@ class Session:
         """The turn whose answer is the last message of a chat, by the chat's digest."""
         self.histories: dict[str, list[Json]] = {}
         """Items of conversations, by the response that ends them."""
-        self._repeats = Repeats(self._before)
-        self._chats = Histories()
-        self._lanes = Lanes.of((turn.lane, turn.chat, turn.opening) for turn in recorded.turns)
+        self._repeats = RequestDeduplicator(self._before)
+        self._chats = HistoryDigests()
+        self._lanes = SessionConversations.of((turn.lane, turn.chat, turn.opening) for turn in recorded.turns)
 
-    async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
+    async def chat(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> ChatResponse:
         """Answer a chat, and keep the turn.
 
         Args:
@@ -56,14 +58,14 @@ class Session:
         self.recorded.check_open()
         return await self._repeats.once(key, request, lambda: self._answer(request, version, key), is_gone, retry=retry)
 
-    async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> Answer:
+    async def complete(self, request: Json, version: int, *, key: str, retry: bool, is_gone: IsGone) -> ChatResponse:
         """Answer a request to `/v1/completions`, and keep the turn; the arguments are those of `chat`."""
 
-        async def answer() -> tuple[Answer, int, list[str]]:
+        async def answer() -> tuple[ChatResponse, int, list[str]]:
             found = await self._upstream.complete(request)
             return found, -1, [""] * len(found.choices)
 
-        async def ask() -> Answer:
+        async def ask() -> ChatResponse:
             return await self._kept(request, version, key, ["completions"], answer)
 
         self.recorded.check_open()
@@ -78,7 +80,7 @@ class Session:
             tokens = await self._upstream.tokenize(messages, tools, options, open_turn=True)
         return len(tokens)
 
-    def _before(self, key: str, request: Json) -> Answer | None:
+    def _before(self, key: str, request: Json) -> ChatResponse | None:
         """The last answer to a request, from what was recorded."""
         turns = [turn for turn in self.recorded.turns if turn.asked == key][-int(request.get("n", 1)) :]
         if not turns:
@@ -87,17 +89,17 @@ class Session:
         sampled = sum(len(turn.output) for turn in turns)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": sampled, "total_tokens": len(prompt) + sampled}
         choices = [
-            Choice(turn.message, turn.output.tolist(), turn.logprobs.tolist(), turn.finish_reason, turn.details)
+            ResponseChoice(turn.message, turn.output.tolist(), turn.logprobs.tolist(), turn.finish_reason, turn.details)
             for turn in turns
         ]
-        return Answer(prompt, choices, usage)
+        return ChatResponse(prompt, choices, usage)
 
-    async def _answer(self, request: Json, version: int, asked: str) -> Answer:
+    async def _answer(self, request: Json, version: int, asked: str) -> ChatResponse:
         messages, tools = request["messages"], request.get("tools")
         options = request.get("chat_template_kwargs")
         chain = self._chats.digests(messages, [tools, options])
 
-        async def ask() -> tuple[Answer, int, list[str]]:
+        async def ask() -> tuple[ChatResponse, int, list[str]]:
             near, tokens = await self._near(chain, messages, tools, options)
             answer = await self._upstream.chat(request, tokens)
             said = [choice.message | {"role": "assistant"} for choice in answer.choices]
@@ -126,18 +128,18 @@ class Session:
         version: int,
         asked: str,
         chain: Sequence[str],
-        ask: Callable[[], Awaitable[tuple[Answer, int, list[str]]]],
-    ) -> Answer:
+        ask: Callable[[], Awaitable[tuple[ChatResponse, int, list[str]]]],
+    ) -> ChatResponse:
         """What `ask` gives, kept as turns of the lane that the request belongs to; other choices begin their own."""
         place = self._lanes.begin(chain)
         try:
             answer, near, chats = await ask()
-            lanes = [place.lane, *(self._lanes.another(chain[0]) for _ in chats[1:])]
+            lanes = [place.conversation, *(self._lanes.another(chain[0]) for _ in chats[1:])]
             openings = [chain[0] if place.is_new else "", *(chain[0] for _ in chats[1:])]
             said = list(zip(lanes, chats, openings, strict=True))
             turns = self._recorder.turn(self.recorded, answer, request, version, near=near, said=said, asked=asked)
         except BaseException:
-            self._lanes.give_up(place.lane)
+            self._lanes.give_up(place.conversation)
             raise
         for turn in turns:
             self._lanes.end(turn.lane, turn.chat)

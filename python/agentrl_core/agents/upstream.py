@@ -19,7 +19,7 @@ CLOSE_TO_ZERO = 1e-3
 
 
 @dataclass(frozen=True)
-class Choice:
+class ResponseChoice:
     """One answer: what the client is told, and the tokens that were sampled.
 
     Args:
@@ -38,11 +38,11 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChatResponse:
     """The answer to one request: the tokens of its prompt as the engine read them, and a choice or several."""
 
     prompt: list[int]
-    choices: list[Choice]
+    choices: list[ResponseChoice]
     usage: Json = field(default_factory=dict)
 
 
@@ -80,11 +80,11 @@ class Upstream(Protocol):
         """The tokens of a chat; with `open_turn` up to the assistant's next word. `options` are of the template."""
         ...
 
-    async def chat(self, request: Json, tokens: Sequence[int] | None) -> Answer:
+    async def chat(self, request: Json, tokens: Sequence[int] | None) -> ChatResponse:
         """Answer a chat; behind `tokens`, where they are given, in place of those of the template."""
         ...
 
-    async def complete(self, request: Json) -> Answer:
+    async def complete(self, request: Json) -> ChatResponse:
         """Answer a request to `/v1/completions`."""
         ...
 
@@ -162,7 +162,7 @@ class VllmUpstream:
         with self._reading("/tokenize"):
             return [int(token) for token in reply["tokens"]]
 
-    async def chat(self, request: Json, tokens: Sequence[int] | None) -> Answer:
+    async def chat(self, request: Json, tokens: Sequence[int] | None) -> ChatResponse:
         """See `Upstream.chat`."""
         body = request | {"stream": False, "logprobs": True, "return_token_ids": True}
         body.pop("stream_options", None)
@@ -172,12 +172,12 @@ class VllmUpstream:
         with self._reading("/v1/chat/completions"):
             choices = [self._choice(request, choice) for choice in reply["choices"]]
             sampled, counted = sum(len(choice.tokens) for choice in choices), reply["usage"]["completion_tokens"]
-            answer = Answer([int(token) for token in reply["prompt_token_ids"]], choices, dict(reply["usage"]))
+            answer = ChatResponse([int(token) for token in reply["prompt_token_ids"]], choices, dict(reply["usage"]))
         if sampled != counted:
             raise EngineError(f"the server at {self._url} gives {sampled} token ids, and says it sampled {counted}")
         return answer
 
-    async def complete(self, request: Json) -> Answer:
+    async def complete(self, request: Json) -> ChatResponse:
         """See `Upstream.complete`."""
         body = request | {"stream": False, "return_token_ids": True, "logprobs": request.get("logprobs") or 0}
         reply = await self._post("/v1/completions", body)
@@ -188,7 +188,7 @@ class VllmUpstream:
                 tokens = [int(token) for token in choice["token_ids"]]
                 details = choice["logprobs"] if request.get("logprobs") is not None else None
                 choices.append(
-                    Choice(
+                    ResponseChoice(
                         {"content": str(choice["text"])},
                         tokens,
                         _aligned(told, tokens),
@@ -197,7 +197,7 @@ class VllmUpstream:
                     )
                 )
             prompt = [int(token) for token in reply["choices"][0]["prompt_token_ids"]]
-            return Answer(prompt, choices, dict(reply.get("usage") or {}))
+            return ChatResponse(prompt, choices, dict(reply.get("usage") or {}))
 
     async def models(self) -> Json:
         """See `Upstream.models`."""
@@ -207,13 +207,13 @@ class VllmUpstream:
         """See `Upstream.close`."""
         await self._client.aclose()
 
-    def _choice(self, request: Json, choice: Json) -> Choice:
+    def _choice(self, request: Json, choice: Json) -> ResponseChoice:
         tokens = [int(token) for token in choice["token_ids"]]
         content = (choice.get("logprobs") or {}).get("content") or []
         message = {name: value for name, value in choice["message"].items() if value is not None and value != []}
         message.setdefault("content", None)
         reason = str(choice["finish_reason"])
-        return Choice(
+        return ResponseChoice(
             message,
             tokens,
             _aligned([place.get("logprob") for place in content], tokens),

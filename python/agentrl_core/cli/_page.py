@@ -14,7 +14,7 @@ from agentrl_core import recipes
 from agentrl_core.cli.train import tables_of
 from agentrl_core.component import Column, Component, find_component
 from agentrl_core.component.component import PHASES, ForeignComponentError, only_own_components
-from agentrl_core.component.requirements import facts_of
+from agentrl_core.component.requirements import required_facts
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 
@@ -22,7 +22,7 @@ _PLAIN = Recipe(name="plain")
 
 
 @dataclass(frozen=True)
-class Page:
+class RecipePage:
     """A recipe with what its file says about it.
 
     Args:
@@ -37,13 +37,13 @@ class Page:
     foreign: Mapping[str, list[Component | dict[str, Any]]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str) -> Page:
+    def of(cls, name: str) -> RecipePage:
         """The page of a file of `recipes/`."""
         recipe = recipes.get(name)
         return cls(recipe, inspect.getdoc(importlib.import_module(f"agentrl_core.recipes.{name}")) or "")
 
     @classmethod
-    def of_file(cls, name: str) -> Page:
+    def of_file(cls, name: str) -> RecipePage:
         """Return the page of a TOML file; components of other packages are shown by their names, and not imported.
 
         Raises:
@@ -97,7 +97,7 @@ class Page:
     @cached_property
     def facts(self) -> tuple[Column, ...]:
         """What the environment has to say beyond its reward."""
-        return facts_of({phase: self.recipe.chain(phase) for phase in PHASES})
+        return required_facts({phase: self.recipe.chain(phase) for phase in PHASES})
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def _shown(link: Component | dict[str, Any]) -> str:
     return f"{link['component']}({options})"
 
 
-def differences(one: Page, other: Page) -> list[tuple[str, str, str]]:
+def differences(one: RecipePage, other: RecipePage) -> list[tuple[str, str, str]]:
     """Return the places in which two recipes differ, with both values; a dash stands for none."""
     tables = [dict(page.table) for page in (one, other)]
     for phase in PHASES:  # a component alone is a chain of one, where the other recipe has a chain

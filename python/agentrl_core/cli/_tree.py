@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._view import number
-from agentrl_core.cli._words import Words
+from agentrl_core.cli._words import Detokenizer
 
 if TYPE_CHECKING:
     import polars as pl
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _PREVIEW = 24
 
 
-def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set[int], words: Words) -> Tree:
+def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set[int], words: Detokenizer) -> Tree:
     """The branches of a group; nodes without a fork between them share a line, and so do branches that say the same.
 
     Args:

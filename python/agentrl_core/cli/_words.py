@@ -13,7 +13,7 @@ _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 4  # bytes, hence tokens
 
 
-class Words:
+class Detokenizer:
     """Makes text of tokens, by a tokenizer or, without one, as their ids.
 
     Args:
@@ -24,7 +24,7 @@ class Words:
         self._decode = decode
 
     @classmethod
-    def find(cls, run: str, given: str | None) -> Words:
+    def find(cls, run: str, given: str | None) -> Detokenizer:
         """Those of a tokenizer that is given, or else of the one that the run keeps.
 
         Raises:

@@ -14,7 +14,7 @@ from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from agentrl_core.engine import Engine, Request, Sampling
-    from agentrl_core.engine.logprob_check import Finding
+    from agentrl_core.engine.logprob_check import LogprobCheck
 
 _COLUMNS = ("temperature", "top_p", "top_k", "tokens", "cached", "mean", "largest", "position", "cause")
 
@@ -111,9 +111,9 @@ def _engine(names: list[str], model: str, policy: Any, tokenizer: Any) -> Engine
     raise InvalidInputError(f"--engine {' '.join(names)}: give vllm, transformers, or addresses like http://host:8000")
 
 
-def _findings(generate: Engine, policy: Any, samplings: list[Sampling], options: dict[str, Any]) -> list[Finding]:
+def _findings(generate: Engine, policy: Any, samplings: list[Sampling], options: dict[str, Any]) -> list[LogprobCheck]:
     from agentrl_core.engine import Request
-    from agentrl_core.engine.logprob_check import diagnose, sample_requests
+    from agentrl_core.engine.logprob_check import check_logprobs, sample_requests
 
     def requests(sampling: Sampling) -> list[Request]:
         if not options["prompt"]:
@@ -122,12 +122,12 @@ def _findings(generate: Engine, policy: Any, samplings: list[Sampling], options:
         return [Request(prompt, seed, sampling) for seed, prompt in enumerate(prompts)]
 
     return [
-        diagnose(generate, policy, requests(sampling), version=options["version"], tolerance=options["tolerance"])
+        check_logprobs(generate, policy, requests(sampling), version=options["version"], tolerance=options["tolerance"])
         for sampling in samplings
     ]
 
 
-def _print_table(findings: list[Finding]) -> None:
+def _print_table(findings: list[LogprobCheck]) -> None:
     out = console()
     rows = [
         (
@@ -149,7 +149,7 @@ def _print_table(findings: list[Finding]) -> None:
         out.print(escaped(message), markup=False, soft_wrap=True)
 
 
-def _print_json(findings: list[Finding]) -> None:
+def _print_json(findings: list[LogprobCheck]) -> None:
     rows = [dataclasses.asdict(finding) for finding in findings]
     for row in rows:
         row.update({name: None for name in ("mean", "largest") if not math.isfinite(row[name])})

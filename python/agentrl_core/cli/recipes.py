@@ -14,7 +14,7 @@ from agentrl_core.component.toml import toml_lines
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
-    from agentrl_core.cli._page import Page
+    from agentrl_core.cli._page import RecipePage
 
 _CHANGED = tuple(PHASES)
 
@@ -67,19 +67,19 @@ def run(
     return 0
 
 
-def _wanted(do: str, names: list[str], count: int) -> list[Page]:
-    from agentrl_core.cli._page import Page
+def _wanted(do: str, names: list[str], count: int) -> list[RecipePage]:
+    from agentrl_core.cli._page import RecipePage
 
     if len(names) != count:
         raise InvalidInputError(f"recipes {do}: {len(names)} names given; give {'one' if count == 1 else 'two'}")
-    return [Page.of_file(name) if name.endswith(".toml") else Page.of(name) for name in names]
+    return [RecipePage.of_file(name) if name.endswith(".toml") else RecipePage.of(name) for name in names]
 
 
 def _list(phases: list[str], needs: list[str], *, facts: bool, json: bool) -> None:
     from agentrl_core import recipes
-    from agentrl_core.cli._page import Page
+    from agentrl_core.cli._page import RecipePage
 
-    pages = [Page.of(name) for name in recipes.names()]
+    pages = [RecipePage.of(name) for name in recipes.names()]
     known = sorted({name for page in pages for name in (*page.models, *(fact.name for fact in page.facts))})
     for name in needs:
         if name not in known:
@@ -107,7 +107,7 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, json: bool) -> No
     out.print(f"{len(found)} of {len(pages)} recipes; agentrl recipes show NAME has the page of one")
 
 
-def _show(page: Page, *, json: bool) -> None:
+def _show(page: RecipePage, *, json: bool) -> None:
     if json:
         _print_json({**page.to_dict(), "text": page.text, "recipe": page.table})
         return
@@ -135,7 +135,7 @@ def _show(page: Page, *, json: bool) -> None:
             out.print("\n".join(map(in_a_line, part.splitlines())) + "\n", markup=False)
 
 
-def _diff(one: Page, other: Page, *, json: bool) -> None:
+def _diff(one: RecipePage, other: RecipePage, *, json: bool) -> None:
     from agentrl_core.cli._page import differences
 
     rows = differences(one, other)

@@ -23,7 +23,7 @@ t = pl.scan_ipc("{run}/trajectories/*.arrow").join(pl.scan_ipc("{run}/draws/*.ar
 print(t.group_by("iteration").agg(pl.col("success").mean(), pl.len()).sort("iteration").collect())"""
 
 
-class Live:
+class RunDisplay:
     """The progress bar of a run, and the clean way to stop it: Ctrl-C ends the run after the engine's turn.
 
     A second Ctrl-C does not wait.

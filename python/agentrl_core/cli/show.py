@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl_core import env
 from agentrl_core.cli._tree import group_tree
 from agentrl_core.cli._view import console, escaped, nearest, number, opened
-from agentrl_core.cli._words import Words
+from agentrl_core.cli._words import Detokenizer
 from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.exceptions import NotFoundError
 
@@ -55,11 +55,11 @@ def run(path: str, trajectory: int, tokenizer: str | None) -> int:
     from agentrl_core.integrations.polars import scan
 
     with opened(path) as store:
-        _show(out, scan(store), trajectory, Words.find(path, tokenizer))
+        _show(out, scan(store), trajectory, Detokenizer.find(path, tokenizer))
     return 0
 
 
-def _show(out: Console, tables: Tables, trajectory: int, words: Words) -> None:
+def _show(out: Console, tables: Tables, trajectory: int, words: Detokenizer) -> None:
     import polars as pl
     from rich.text import Text
 
@@ -149,7 +149,7 @@ def _of_step(step: dict[str, Any], tokens: Sequence[dict[str, Any]]) -> str:
     return ", ".join(parts)
 
 
-def _coloured(tokens: Sequence[dict[str, Any]], strongest: float, words: Words) -> Text:
+def _coloured(tokens: Sequence[dict[str, Any]], strongest: float, words: Detokenizer) -> Text:
     from rich.text import Text
 
     text = Text()

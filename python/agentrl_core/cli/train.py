@@ -45,7 +45,7 @@ def run(**given: Any) -> int:
     """Train, and show how it went."""
     from rich.console import Console
 
-    from agentrl_core.cli.report import Live, learning_curve, show_summary
+    from agentrl_core.cli.report import RunDisplay, learning_curve, show_summary
     from agentrl_core.train.loop import TrainOptions, begun, train
 
     chosen = given.pop("recipe")
@@ -63,7 +63,7 @@ def run(**given: Any) -> int:
     options = TrainOptions(**values)
     console = Console()
     try:
-        with Live(console) as progress:
+        with RunDisplay(console) as progress:
             summary = train(options, recipe, progress)
     except KeyboardInterrupt:
         print("interrupted; go on with --resume", file=sys.stderr)

@@ -11,27 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.collect.batch_policy import Cut
-from agentrl_core.collect.group_retry import Again, group_ids, matching
-from agentrl_core.collect.iteration import BROKEN, COLUMNS, SAID, Begin, Made, draw_columns
+from agentrl_core.collect.batch_policy import BatchPolicy
+from agentrl_core.collect.group_retry import GroupRetries, group_ids, matching
+from agentrl_core.collect.iteration import BROKEN, COLUMNS, SAID, BuiltBatch, IterationInputs, draw_columns
 from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.journal_codec import read_value, write_value
-from agentrl_core.collect.partial_rollouts import Flight
+from agentrl_core.collect.partial_rollouts import InFlightGroups
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.runner import Runner
-from agentrl_core.collect.token_accounting import Account, Said
-from agentrl_core.component.state import SELECTION, packed
+from agentrl_core.collect.runner import ProgramRunner
+from agentrl_core.collect.token_accounting import TokenCounts, TokenLedger
+from agentrl_core.component.state import SELECTION, pack_state
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.old_logprobs import with_old_logprobs
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.select import Selection, Wanted
+from agentrl_core.select import Selection, SelectionRequest
 from agentrl_core.select.selection import SURVEY, TRAIN
 from agentrl_core.select.task_outcomes import entries_of
 
 
 @dataclass(frozen=True)
-class Flying:
+class PartialRollouts:
     """How groups are run that may go on behind the iteration's batch.
 
     Attributes:
@@ -42,14 +42,14 @@ class Flying:
         later: the journal of the next iteration.
     """
 
-    cut: Cut
-    runner: Callable[[], Runner]
+    batch_policy: BatchPolicy
+    runner: Callable[[], ProgramRunner]
     programs: Callable[[int], Rollout]
     statistics: Callable[[str], Mapping[str, Any]]
     later: Callable[[], Journal]
 
 
-class Gathered:
+class BatchBuilder:
     """The batch of an iteration as it comes together, round by round: rewarded, injected, admitted.
 
     Args:
@@ -57,7 +57,7 @@ class Gathered:
         reward: phase reward, by the states of the iteration's begin.
     """
 
-    def __init__(self, begin: Begin, reward: Callable[[Batch], Batch]) -> None:
+    def __init__(self, begin: IterationInputs, reward: Callable[[Batch], Batch]) -> None:
         self._begin = begin
         self._reward = reward
         self._replay = begin.replay()
@@ -69,7 +69,7 @@ class Gathered:
         self._broken = {"failed": 0, "abandoned": 0}
         self.admitted = 0
         self.selections: list[Selection] = []
-        self.account = Account()
+        self.account = TokenLedger()
 
     def chose(self, rows: NDArray[np.int64]) -> None:
         """These rows of the pool are rolled out."""
@@ -81,7 +81,7 @@ class Gathered:
         """Keep groups that nobody draws."""
         self._parts.append(fresh.select_draws(np.zeros(0, np.int64)))
 
-    def admit(self, fresh: Batch, selection: Selection, again: Again) -> Again:
+    def admit(self, fresh: Batch, selection: Selection, again: GroupRetries) -> GroupRetries:
         """Let the recipe admit groups; the rejected ones whose tasks are tried again.
 
         Args:
@@ -112,14 +112,14 @@ class Gathered:
         if admission.becomes(0) == "replace":
             return again
         rejected = ~np.isin(matching(fresh, batch), group_ids(batch)[accepted])
-        return Again.of(fresh, rejected, entries, selection, again, admission)
+        return GroupRetries.of(fresh, rejected, entries, selection, again, admission)
 
     def ran(self, progress: Progress) -> None:
         """Note what broke down meanwhile."""
         self._broken["failed"] += progress.failed
         self._broken["abandoned"] += progress.abandoned
 
-    def made(self, group_size: int) -> Made:
+    def made(self, group_size: int) -> BuiltBatch:
         """The batch: what was admitted, with what replay mixes in."""
         begin, parts = self._begin, self._parts
         batch = parts[0] if len(parts) == 1 else Batch.concat(parts)
@@ -130,19 +130,24 @@ class Gathered:
         state = {
             **batch.state,
             SELECTION: said.to_dict(),
-            COLUMNS: packed(draw_columns(batch)),
+            COLUMNS: pack_state(draw_columns(batch)),
             BROKEN: self._broken,
             SAID: vars(self.account),
         }
-        return Made(batch.with_state(state), self._domains, self._drawn, self._known, self._rewarded)
+        return BuiltBatch(batch.with_state(state), self._domains, self._drawn, self._known, self._rewarded)
 
     def _score(self, batch: Batch) -> Batch:
         return self._reward(_with_tasks(self._begin, batch, self._places))
 
 
 def make_batch(
-    begin: Begin, runner: Runner, journal: Journal, reward: Callable[[Batch], Batch], tasks: int, group_size: int
-) -> Made:
+    begin: IterationInputs,
+    runner: ProgramRunner,
+    journal: Journal,
+    reward: Callable[[Batch], Batch],
+    tasks: int,
+    group_size: int,
+) -> BuiltBatch:
     """Select, roll out, reward, inject, admit, until enough groups are admitted; then mix, and score what was joined.
 
     Args:
@@ -153,12 +158,12 @@ def make_batch(
         tasks: how many groups are wanted.
         group_size: trajectories of a group, where the selector does not say.
     """
-    gathered, again = Gathered(begin, reward), Again.nothing()
+    gathered, again = BatchBuilder(begin, reward), GroupRetries.nothing()
     taken, first = np.zeros(0, np.int64), 0
     for number in range(begin.recipe.admit.rounds):
         selection, missing = again.selection, tasks - gathered.admitted - len(again)
         if missing > 0:
-            wanted = Wanted(missing, group_size, number, taken, begin.iteration)
+            wanted = SelectionRequest(missing, group_size, number, taken, begin.iteration)
             others = _selected(begin, journal, wanted)
             taken = np.concatenate([taken, others.rows])
             selection = Selection.concat([selection, others]) if len(again) else others
@@ -184,14 +189,19 @@ def make_batch(
         if gathered.admitted >= tasks:
             break
     gathered.ran(runner.progress)
-    gathered.account.consume(runner.said.values(), begin.iteration)
+    gathered.account.consume(runner.token_counts.values(), begin.iteration)
     gathered.account.balance(before=0)
     return gathered.made(group_size)
 
 
 def cut_batch(
-    begin: Begin, flying: Flying, journal: Journal, reward: Callable[[Batch], Batch], tasks: int, group_size: int
-) -> Made:
+    begin: IterationInputs,
+    flying: PartialRollouts,
+    journal: Journal,
+    reward: Callable[[Batch], Batch],
+    tasks: int,
+    group_size: int,
+) -> BuiltBatch:
     """The same of groups that are in flight: those that were carried into the iteration, and new ones for the rest.
 
     What is in flight when the batch is cut is in the journal of the next iteration before this returns.
@@ -207,20 +217,20 @@ def cut_batch(
     Raises:
         RecipeError: the recipe surveys tasks, or tries rejected ones again.
     """
-    cut = flying.cut
+    cut = flying.batch_policy
     if begin.recipe.admit.becomes(0) != "replace":
         raise RecipeError(
             f"recipe {begin.recipe.name!r}: {begin.recipe.admit.title()} tries rejected tasks again, and with {cut} "
             "groups are taken one by one; leave cut out, or replace them"
         )
-    gathered, account = Gathered(begin, reward), Account()
+    gathered, account = BatchBuilder(begin, reward), TokenLedger()
     gathered.account = account
-    flight = Flight.carried(journal)
+    flight = InFlightGroups.carried(journal)
     before, taken, first = flight.undrawn, flight.selection.rows, 0
     for number in range(begin.recipe.admit.rounds):
         missing = cut.in_flight(tasks - gathered.admitted) - len(flight)
         if missing > 0:
-            selection = _selected(begin, journal, Wanted(missing, group_size, number, taken, begin.iteration))
+            selection = _selected(begin, journal, SelectionRequest(missing, group_size, number, taken, begin.iteration))
             if (selection.purpose == SURVEY).any():
                 raise RecipeError(
                     f"recipe {begin.recipe.name!r}: {begin.recipe.select.title()} surveys tasks, and with "
@@ -233,7 +243,7 @@ def cut_batch(
             break
         gathered.chose(flight.selection.rows)
         runner = flying.runner()
-        fresh, landed = runner.fly(
+        fresh, landed = runner.roll_out_in_flight(
             begin.pool.tasks(flight.selection.rows),
             flight,
             programs=flying.programs,
@@ -245,16 +255,16 @@ def cut_batch(
         over = sorted(landed.ended + landed.dropped)
         gathered.selections.append(flight.selection.take(np.array(over, np.int64)))
         for place in landed.stay:
-            said = runner.said.get(flight.name(place), Said())
+            said = runner.token_counts.get(flight.name(place), TokenCounts())
             if place in landed.dropped:
                 account.dropped += said.behind(flight.drawn[place]).tokens.total()
             else:
                 account.consume([said.behind(flight.drawn[place])], begin.iteration)
-        flight = flight.behind(landed, runner.said)
+        flight = flight.behind(landed, runner.token_counts)
         if landed.stay:
-            fresh = fresh if cut.window is None else _with_success(fresh)
-            gathered.admit(fresh, flight.selection, Again.nothing())
-        if gathered.admitted >= tasks or cut.window is not None:
+            fresh = fresh if cut.max_new_tokens is None else _with_success(fresh)
+            gathered.admit(fresh, flight.selection, GroupRetries.nothing())
+        if gathered.admitted >= tasks or cut.max_new_tokens is not None:
             break
     flight = flight.weighed(journal)
     account.in_flight = flight.undrawn
@@ -271,7 +281,7 @@ def _with_success(batch: Batch) -> Batch:
     return batch.with_columns("draw", success=success[rows])
 
 
-def _with_tasks(begin: Begin, batch: Batch, places: Mapping[str, int]) -> Batch:
+def _with_tasks(begin: IterationInputs, batch: Batch, places: Mapping[str, int]) -> Batch:
     """The batch with what the selector knows of the draws' tasks, as columns `task_<name>`."""
     select = begin.recipe.select
     rows = np.array([places.get(task, -1) for task in batch.texts("task_id", "draw")], np.int64)
@@ -284,7 +294,7 @@ def _with_tasks(begin: Begin, batch: Batch, places: Mapping[str, int]) -> Batch:
     return batch.with_columns("draw", **made) if made else batch
 
 
-def _selected(begin: Begin, journal: Journal, wanted: Wanted) -> Selection:
+def _selected(begin: IterationInputs, journal: Journal, wanted: SelectionRequest) -> Selection:
     """What select answers, which is in the journal before anything of it is rolled out."""
     select = begin.recipe.select
     asked = (select.to_dict(), wanted.groups, wanted.group_size, len(begin.pool), begin.seed)

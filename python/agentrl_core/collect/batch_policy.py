@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Literal
 
-from agentrl_core.collect.recorded_episode import World
+from agentrl_core.collect.recorded_episode import EnvironmentHandle
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipe import Recipe
@@ -15,35 +15,35 @@ from agentrl_core.rollout.program import Rollout
 
 
 @dataclass(frozen=True)
-class Cut:
+class BatchPolicy:
     """When the batch of an iteration is cut, and what becomes of the groups that are in flight then.
 
-    Of N groups that are wanted, `begun` N are in flight: those that were carried over, and new ones for the rest. As
+    Of N groups that are wanted, `oversample` N are in flight: those that were carried over, and new ones for the rest. As
     soon as N of them have ended, the batch is cut. What is being said ends as it stands; the groups that have not ended
     (and those that ended too late to be wanted) are carried over: they go on in the next iteration, before new ones,
     under its weights, from everything that they asked and got. Nothing that was sampled is lost, and nobody waits for
     the longest episode.
 
     This is consumption in the order of **arrival**, and it is biased: the first batches have more of the short episodes
-    than the tasks have, and the long ones come later, under newer weights. `carried` bounds that. `begun=1`, the
+    than the tasks have, and the long ones come later, under newer weights. `max_carryovers` bounds that. `oversample=1`, the
     default, waits for all that is in flight, and has no bias.
 
-    With `window` the batch is cut, too, when each trajectory that goes on has said so many tokens in this iteration:
+    With `max_new_tokens` the batch is cut, too, when each trajectory that goes on has said so many tokens in this iteration:
     it is drawn as it stands, as truncated and with a `success` of NaN, and goes on in the next one, where it is drawn
-    again with what it says then. `weight.Newest` leaves in the loss what the iteration has added.
+    again with what it says then. `weight.LatestVersionOnly` leaves in the loss what the iteration has added.
 
     One trajectory is never in two batches, but for windows; what is dropped is kept in the files, and drawn by nobody.
     The metrics of an iteration say what became of the tokens (`tokens.generated`, `consumed`, `dropped`, …).
 
-    Sources: APRIL arXiv:2509.18521 (`Cut(begun=2.0)`: begin twice as many, stop at N, carry over); T-PPO
-    arXiv:2506.15050 (`Cut(window=l)`); RollArt (`Cut(begun=1.25, carried=1, late="drop")`: redundant environments, and
-    a bound of age behind which a trajectory is aborted); LOOP arXiv:2502.01600 (`carried=0, late="drop"`).
+    Sources: APRIL arXiv:2509.18521 (`BatchPolicy(oversample=2.0)`: begin twice as many, stop at N, carry over); T-PPO
+    arXiv:2506.15050 (`BatchPolicy(max_new_tokens=l)`); RollArt (`BatchPolicy(oversample=1.25, max_carryovers=1, stragglers="drop")`: redundant environments, and
+    a bound of age behind which a trajectory is aborted); LOOP arXiv:2502.01600 (`max_carryovers=0, stragglers="drop"`).
 
     Args:
-        begun: groups in flight for each one that is wanted, at least 1.
-        window: most tokens that a trajectory says in an iteration; None: no limit.
-        carried: most iterations into which a group is carried; None: as many as it takes.
-        late: what becomes of a group that has not ended in the last of them: the cut waits for it (`wait`; a batch then
+        oversample: groups in flight for each one that is wanted, at least 1.
+        max_new_tokens: most tokens that a trajectory says in an iteration; None: no limit.
+        max_carryovers: most iterations into which a group is carried; None: as many as it takes.
+        stragglers: what becomes of a group that has not ended in the last of them: the cut waits for it (`wait`; a batch then
             has more groups than wanted, if more are due), or it is stopped and drawn by nobody (`drop`, which favours
             short episodes for good).
 
@@ -51,47 +51,55 @@ class Cut:
         InvalidInputError: an argument is not what it should be.
 
     Example:
-        >>> from agentrl_core.collect import Cut
-        >>> april = Cut(begun=2.0)
+        >>> from agentrl_core.collect import BatchPolicy
+        >>> april = BatchPolicy(oversample=2.0)
         >>> april.in_flight(32)
         64
         >>> # Seven of eight have ended, the third among them first; four are wanted, and the last one is due.
-        >>> Cut(begun=2.0, carried=1).chosen([2, 0, 1, 4, 5, 6, 3], wanted=4, due={7})
-        >>> Cut(begun=2.0, carried=1).chosen([2, 0, 1, 4, 5, 6, 7], wanted=4, due={7})
+        >>> BatchPolicy(oversample=2.0, max_carryovers=1).select_groups([2, 0, 1, 4, 5, 6, 3], wanted=4, due={7})
+        >>> BatchPolicy(oversample=2.0, max_carryovers=1).select_groups([2, 0, 1, 4, 5, 6, 7], wanted=4, due={7})
         [0, 1, 2, 7]
     """
 
-    begun: float = 1.0
-    window: int | None = None
-    carried: int | None = None
-    late: Literal["wait", "drop"] = "wait"
+    oversample: float = 1.0
+    max_new_tokens: int | None = None
+    max_carryovers: int | None = None
+    stragglers: Literal["wait", "drop"] = "wait"
 
     def __post_init__(self) -> None:
-        if isinstance(self.begun, bool) or not isinstance(self.begun, Real) or not 1 <= self.begun < float("inf"):
-            raise InvalidInputError(f"Cut: begun={self.begun!r}; give a number of at least 1")
-        for name, least in (("window", 1), ("carried", 0)):
+        if (
+            isinstance(self.oversample, bool)
+            or not isinstance(self.oversample, Real)
+            or not 1 <= self.oversample < float("inf")
+        ):
+            raise InvalidInputError(f"BatchPolicy: oversample={self.oversample!r}; give a number of at least 1")
+        for name, least in (("max_new_tokens", 1), ("max_carryovers", 0)):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < least):
-                raise InvalidInputError(f"Cut: {name}={value!r}; give a whole number of at least {least}, or None")
-        if self.late not in ("wait", "drop"):
-            raise InvalidInputError(f"Cut: late={self.late!r}; give 'wait' or 'drop'")
-        if self.late == "drop" and self.carried is None:
-            raise InvalidInputError("Cut: late='drop' needs the iterations that a group may take; give carried=")
+                raise InvalidInputError(
+                    f"BatchPolicy: {name}={value!r}; give a whole number of at least {least}, or None"
+                )
+        if self.stragglers not in ("wait", "drop"):
+            raise InvalidInputError(f"BatchPolicy: stragglers={self.stragglers!r}; give 'wait' or 'drop'")
+        if self.stragglers == "drop" and self.max_carryovers is None:
+            raise InvalidInputError(
+                "BatchPolicy: stragglers='drop' needs the iterations that a group may take; give max_carryovers="
+            )
 
     @property
-    def waits_for_all(self) -> bool:
+    def is_synchronous(self) -> bool:
         """Whether nothing is in flight behind a cut."""
-        return self.begun == 1 and self.window is None
+        return self.oversample == 1 and self.max_new_tokens is None
 
     def in_flight(self, wanted: int) -> int:
         """How many groups are in flight where so many are wanted."""
-        return round(self.begun * wanted)
+        return round(self.oversample * wanted)
 
     def is_due(self, carried: int) -> bool:
         """Whether a group that was carried so often cannot be carried again."""
-        return self.carried is not None and carried >= self.carried
+        return self.max_carryovers is not None and carried >= self.max_carryovers
 
-    def chosen(self, ended: list[int], *, wanted: int, due: Collection[int]) -> list[int] | None:
+    def select_groups(self, ended: list[int], *, wanted: int, due: Collection[int]) -> list[int] | None:
         """Which groups the batch has: those that are due, then whoever ended first; None: it is not cut yet.
 
         Args:
@@ -100,20 +108,20 @@ class Cut:
             due: the groups that cannot be carried over again.
         """
         overdue = [group for group in ended if group in due]
-        if len(ended) < wanted or (self.late == "wait" and len(overdue) < len(due)):
+        if len(ended) < wanted or (self.stragglers == "wait" and len(overdue) < len(due)):
             return None
         others = [group for group in ended if group not in due]
-        most = wanted if self.late == "drop" else max(wanted, len(overdue))
+        most = wanted if self.stragglers == "drop" else max(wanted, len(overdue))
         return sorted((overdue + others)[:most])
 
-    def check(self, recipe: Recipe, worlds: Mapping[str, World], **limits: object) -> None:
+    def check(self, recipe: Recipe, worlds: Mapping[str, EnvironmentHandle], **limits: object) -> None:
         """Refuse what cannot be stopped in the middle and go on.
 
         Raises:
             InvalidInputError: an environment cannot be brought back, the program decides over several groups, or a
                 limit would change meanwhile.
         """
-        if self.waits_for_all:
+        if self.is_synchronous:
             return
         for world in worlds.values():
             if not world.replayable:
@@ -134,5 +142,5 @@ class Cut:
                 )
 
 
-WHOLE = Cut()
+WHOLE = BatchPolicy()
 """All that is in flight."""

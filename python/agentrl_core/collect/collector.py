@@ -15,30 +15,30 @@ import numpy as np
 
 from agentrl_core import _core
 from agentrl_core.collect import event_loop as loop
-from agentrl_core.collect.batch_builder import Flying, cut_batch, make_batch
-from agentrl_core.collect.batch_policy import WHOLE, Cut
-from agentrl_core.collect.concurrency import rooms
+from agentrl_core.collect.batch_builder import PartialRollouts, cut_batch, make_batch
+from agentrl_core.collect.batch_policy import WHOLE, BatchPolicy
+from agentrl_core.collect.concurrency import slot_limiters
 from agentrl_core.collect.evaluation import Evaluation
-from agentrl_core.collect.gc_tuning import give_back
+from agentrl_core.collect.gc_tuning import trim_heap
 from agentrl_core.collect.import_trajectories import imported
 from agentrl_core.collect.iteration import (
-    Begin,
-    Made,
-    account,
-    as_committed,
+    BuiltBatch,
+    IterationInputs,
+    attach_current_state,
     check_stepped,
-    closed,
     counts,
-    delivered,
+    iteration_record,
     scores,
+    token_metrics,
+    with_committed_columns,
 )
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.model_queries import Model
-from agentrl_core.collect.prefetch import Ahead, Begun, Underway
+from agentrl_core.collect.prefetch import IterationPrefetcher, IterationTask, PrefetchedInputs
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.recorded_episode import World
-from agentrl_core.collect.run_state import Head, Known, keep_tokenizer
-from agentrl_core.collect.runner import Runner, Setting
+from agentrl_core.collect.recorded_episode import EnvironmentHandle
+from agentrl_core.collect.run_state import RunState, TaskStatistics, save_tokenizer
+from agentrl_core.collect.runner import CollectionSettings, ProgramRunner
 from agentrl_core.collect.task_digest import task_digest
 from agentrl_core.collect.validation import (
     check_ahead,
@@ -51,10 +51,10 @@ from agentrl_core.collect.validation import (
     checked_tasks,
     mixed_tasks,
 )
-from agentrl_core.collect.warn_once import Notices, say_missed, say_nothing_drawn, say_unasked
+from agentrl_core.collect.warn_once import WarnOnce, say_nothing_drawn, warn_missed_metrics, warn_unused_records
 from agentrl_core.component.column import draw
 from agentrl_core.component.schedule import Schedule
-from agentrl_core.component.state import split
+from agentrl_core.component.state import split_arrays
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
@@ -64,7 +64,7 @@ from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent, Rollout
 from agentrl_core.select import Pool
-from agentrl_core.select.pool import Mixed
+from agentrl_core.select.pool import MixedTasks
 
 
 class Collector:
@@ -96,14 +96,14 @@ class Collector:
         concurrency: most trajectories that run at once; or a table of it by the names of the environments.
         staleness: how many iterations ahead of the trainer rollouts are made, while it steps: the batch of iteration i
             is sampled by weights of version i - staleness and later. 0: nothing runs between two calls. The recipe
-            may hold back more (`schedule.Staleness`).
-        cut: when the batch of an iteration is cut, and what becomes of what is in flight then; see `collect.Cut`. The
+            may hold back more (`schedule.LimitStaleness`).
+        cut: when the batch of an iteration is cut, and what becomes of what is in flight then; see `collect.BatchPolicy`. The
             default waits for all that began.
         processes: how many processes an environment that runs in processes gets; None: one for each core.
         memory_bytes: most memory of such a process, that of all its episodes together; None: no limit. One that needs
             more is ended, the step that it was in is charged, and its other episodes go on in another.
         progress: called ten times a second with a `Progress`, in the thread that collects.
-        models: whom programs ask for numbers (`Group.ask`), by the name of the column: functions from token paths to a
+        models: whom programs ask for numbers (`Group.query`), by the name of the column: functions from token paths to a
             number for each, such as a quality head. They run in a thread.
         allow_changes: go on with a run whose store was made with another recipe, seed, group size or data set, or whose
             engine has other weights than the store says.
@@ -137,7 +137,7 @@ class Collector:
         call_seconds: float | Schedule | None = None,
         concurrency: int | Mapping[str, int] = 1024,
         staleness: int = 0,
-        cut: Cut = WHOLE,
+        batch_policy: BatchPolicy = WHOLE,
         processes: int | None = None,
         memory_bytes: int | None = None,
         progress: Callable[[Progress], None] | None = None,
@@ -154,15 +154,17 @@ class Collector:
         check_concurrency(concurrency, list(environments))
         check_ahead(engines, staleness)
         check_limits(call_seconds, context_tokens=context_tokens, turn_limit=turn_limit, memory_bytes=memory_bytes)
-        if draw("score") not in recipe.collected:
+        if draw("score") not in recipe.collected_columns:
             raise RecipeError(
                 f"recipe {recipe.name!r}: admission reads the score, but phase reward makes none before it waits for a "
-                "column that only a model makes; begin the chain with a link that makes one, such as reward.Outcome()"
+                "column that only a model makes; begin the chain with a link that makes one, such as reward.OutcomeScore()"
             )
         if recipe.replay is not None and store is None:
             raise RecipeError(f"recipe {recipe.name!r}: replay draws from a store; give one: Collector(..., store=...)")
         self.engines = engines
-        self.worlds = {name: World(each, name, processes, memory_bytes) for name, each in environments.items()}
+        self.worlds = {
+            name: EnvironmentHandle(each, name, processes, memory_bytes) for name, each in environments.items()
+        }
         self.recipe = recipe
         self.store = store
         self.seed = seed
@@ -173,26 +175,26 @@ class Collector:
         self.concurrency = concurrency
         self.progress = progress
         self._pool_size = task_pool
-        self._pool: Mixed | None = None
+        self._pool: MixedTasks | None = None
         self._asking = threading.RLock()
         """Held while an environment is asked for tasks, which iterations that run ahead do in their threads."""
         self._listeners: list[Callable[[int, Mapping[str, Any]], object]] = []
         self._journals: dict[int, Journal] = {}
-        self._notices = Notices()
-        check_cut(cut, recipe, self.worlds, staleness, context_tokens=context_tokens, turn_limit=turn_limit)
-        self.cut = cut
+        self._notices = WarnOnce()
+        check_cut(batch_policy, recipe, self.worlds, staleness, context_tokens=context_tokens, turn_limit=turn_limit)
+        self.batch_policy = batch_policy
         self._models = dict(models or {})
         self._allow_changes = allow_changes
-        self._head = Head(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else Head.of(store)
+        self._head = RunState(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else RunState.of(store)
         self._tasks = self._head.tasks
         """What the head's become with the batch that was collected last."""
         recipe.check(facts=self._setting().facts(recipe))
-        self._ahead = Ahead(staleness, recipe, store, self._make_ahead) if staleness else None
-        self._rooms = rooms(concurrency, environments)
+        self._ahead = IterationPrefetcher(staleness, recipe, store, self._make_ahead) if staleness else None
+        self._rooms = slot_limiters(concurrency, environments)
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
         self._check_run()
         self._head = self._head.carried(recipe, self._run, self._notices)
-        keep_tokenizer(store, engines.values())
+        save_tokenizer(store, engines.values())
 
     @property
     def iteration(self) -> int:
@@ -229,7 +231,7 @@ class Collector:
         if self._ahead is not None:
             self._ahead.begin(head, tasks, group_size)
         if self.store is None:
-            return as_committed(self._collected(head, tasks, group_size))
+            return with_committed_columns(self._collected(head, tasks, group_size))
         if is_committed:
             batch = self.store.batch(head.iteration)
         else:
@@ -237,12 +239,12 @@ class Collector:
             self.store.append(batch, iteration=head.iteration)
             self.store.flush()
             self._journals.pop(head.iteration, None)  # nobody asks it any more, and it holds all that was sampled
-            self._head = Head.of(self.store, tasks=self._tasks).carried(self.recipe, self._run, self._notices)
+            self._head = RunState.of(self.store, tasks=self._tasks).carried(self.recipe, self._run, self._notices)
         # Chance in phase reward follows from ids, which the store gives: a restart scores what is stored, and so do we.
-        batch = as_committed(batch)
+        batch = with_committed_columns(batch)
         return scores(self.recipe, batch, head.components)(batch)
 
-    def update(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
+    def end_iteration(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
         """Close the iteration: its computed columns and metrics go to the store, and the next one begins.
 
         The metrics get `success` and `success@<domain>`, the share of the trajectories of the iteration that solved
@@ -262,7 +264,7 @@ class Collector:
 
         Raises:
             InvalidInputError: the batch is of another iteration than the one that is open.
-            RecipeError: the recipe decides about optimizer steps (`schedule.Skip`, `schedule.Rate`), and was not asked.
+            RecipeError: the recipe decides about optimizer steps (`schedule.SkipStep`, `schedule.ScaleLearningRate`), and was not asked.
         """
         if not isinstance(batch, Batch):
             raise InvalidInputError(f"update: batch={batch!r} is no Batch; give the one that was trained")
@@ -276,10 +278,10 @@ class Collector:
                 "its batch with collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
-        metrics = {"collect": counts(batch), "said": account(batch), **metrics}
+        metrics = {"collect": counts(batch), "said": token_metrics(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
-        ended = closed(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))
+        ended = iteration_record(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))
         solved = {name: value for name, value in ended.metrics.items() if name.split("@")[0] == "success"}
         metrics = {**solved, **metrics}
         components = self.recipe.next_states(head.components, ended)
@@ -287,7 +289,7 @@ class Collector:
             # One assignment: an interrupt finds it done or not begun.
             self._head = replace(head, iteration=head.iteration + 1, components=components, tasks=self._tasks)
         else:
-            table, arrays = split(components)
+            table, arrays = split_arrays(components)
             state = {
                 "metrics": metrics,
                 "checkpoint": checkpoint,
@@ -296,11 +298,11 @@ class Collector:
                 "run": {**head.run, **self._run},
             }
             self.store.close_iteration(batch, state, arrays)
-            self._head = Head.of(self.store, tasks=head.tasks)
+            self._head = RunState.of(self.store, tasks=head.tasks)
         if self._ahead is not None:
             self._ahead.end(head.iteration)
         self._journals = {number: each for number, each in self._journals.items() if number > head.iteration}
-        say_missed(self._notices, self.recipe, components)
+        warn_missed_metrics(self._notices, self.recipe, components)
         for call in self._listeners:
             call(head.iteration, metrics)
 
@@ -350,7 +352,7 @@ class Collector:
         def close(kept: Batch) -> None:
             # As a batch that is rolled out: with a score of every draw, of which there are none.
             scored = self.recipe.score(self.recipe.with_states(kept, self._now().components))
-            self.update(scored, metrics or {})
+            self.end_iteration(scored, metrics or {})
 
         return imported(self.store, self.iteration, self._setting().facts(self.recipe), close)
 
@@ -410,7 +412,7 @@ class Collector:
             >>> script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
             >>> collect = arl.Collector(script, world, recipes.GRPO)
             >>> collect.on_iteration(lambda iteration, metrics: print(iteration, metrics["collect"]["draws"]))
-            >>> collect.update(collect(tasks=2, group_size=4), {})
+            >>> collect.end_iteration(collect(tasks=2, group_size=4), {})
             0 8
         """
         self._listeners.append(call)
@@ -426,13 +428,13 @@ class Collector:
 
         loop.run(end)
 
-    def _now(self) -> Head:
+    def _now(self) -> RunState:
         """Where the loop stands, which is what the store has committed.
 
         A Ctrl-C can surface behind a commit and before the line that would note it here.
         """
         if self.store is not None and self._head.sequence != self.store.sequence:
-            self._head = Head.of(self.store).carried(self.recipe, self._run, self._notices)
+            self._head = RunState.of(self.store).carried(self.recipe, self._run, self._notices)
         return self._head
 
     def _check_run(self) -> None:
@@ -445,10 +447,10 @@ class Collector:
         if self._ahead is not None:
             return self._ahead.journal(iteration)
         if iteration not in self._journals:
-            self._journals[iteration] = Journal(None if self.store is None else self.store.journal(iteration))
+            self._journals[iteration] = Journal(None if self.store is None else self.store.rollout_log(iteration))
         return self._journals[iteration]
 
-    def _collected(self, head: Head, tasks: int, group_size: int) -> Batch:
+    def _collected(self, head: RunState, tasks: int, group_size: int) -> Batch:
         """The batch of the open iteration, made now or made ahead, and what the statistics of tasks become with it."""
         journal = self._journal_of(head.iteration)
         if self._ahead is None:
@@ -457,48 +459,50 @@ class Collector:
             batch = made.batch
         else:
             made = self._ahead.take(head.iteration, self.progress)
-            batch = delivered(made.batch, self.recipe, head.components)
+            batch = attach_current_state(made.batch, self.recipe, head.components)
         titles = ", ".join(world.title for world in self.worlds.values())
         say_nothing_drawn(self._notices, self.recipe, titles, made, head.iteration)
-        say_unasked(self._notices, journal)
+        warn_unused_records(self._notices, journal)
         with_changes, self._tasks = batch._core.advance_tasks(head.tasks, dict(made.domains))
-        give_back(with_changes.level_len("node_token"))
+        trim_heap(with_changes.level_len("node_token"))
         return Batch(with_changes)
 
     def _make(
-        self, head: Head, iteration: int, journal: Journal, tasks: int, group_size: int, setting: Setting
-    ) -> Made:
+        self, head: RunState, iteration: int, journal: Journal, tasks: int, group_size: int, setting: CollectionSettings
+    ) -> BuiltBatch:
         """Select, roll out and admit for an iteration, by what was known when it began."""
         states = head.components
         recipe = self.recipe.at(iteration, states)
-        begin = Begin(iteration, recipe, states, self._known_pool(head.tasks), self.seed, self.store)
+        begin = IterationInputs(iteration, recipe, states, self._known_pool(head.tasks), self.seed, self.store)
 
-        def runner() -> Runner:
+        def runner() -> ProgramRunner:
             return self._runner(setting, head, iteration, recipe, journal, "train")
 
-        if self.cut.waits_for_all:
+        if self.batch_policy.is_synchronous:
             return make_batch(begin, runner(), journal, self._scores(head), tasks, group_size)
-        flying = Flying(
-            self.cut,
+        flying = PartialRollouts(
+            self.batch_policy,
             runner,
             lambda began: self.recipe.at(began, states).rollout,
-            Known(head.tasks),
+            TaskStatistics(head.tasks),
             lambda: self._journal_of(iteration + 1),
         )
         return cut_batch(begin, flying, journal, self._scores(head), tasks, group_size)
 
-    def _make_ahead(self, iteration: int, begun: Begun, journal: Journal, underway: Underway[Made]) -> Made:
+    def _make_ahead(
+        self, iteration: int, begun: PrefetchedInputs, journal: Journal, underway: IterationTask[BuiltBatch]
+    ) -> BuiltBatch:
         """The same beside other iterations, in a thread of its own."""
-        setting = replace(self._setting(), progress=underway.look, rooms=self._rooms, turn=underway)
-        if not self.cut.waits_for_all:
+        setting = replace(self._setting(), progress=underway.check_stopped, rooms=self._rooms, turn=underway)
+        if not self.batch_policy.is_synchronous:
             # What is in flight here is what the one before has left.
-            underway.follow()
+            underway.wait_for_previous_batch()
             setting = replace(setting, turn=None)
         head = begun.head.carried(self.recipe, self._run, self._notices)
         return self._make(head, iteration, journal, begun.tasks, begun.group_size, setting)
 
-    def _setting(self) -> Setting:
-        return Setting(
+    def _setting(self) -> CollectionSettings:
+        return CollectionSettings(
             self.engines,
             self.worlds,
             self.sampling,
@@ -509,26 +513,26 @@ class Collector:
             self.seed,
             self._notices,
             self.progress,
-            self.cut,
+            self.batch_policy,
         )
 
     def _runner(
         self,
-        setting: Setting,
-        head: Head,
+        setting: CollectionSettings,
+        head: RunState,
         iteration: int,
         recipe: Recipe,
         journal: Journal,
         mode: Literal["train", "evaluate"],
-    ) -> Runner:
-        return Runner(
+    ) -> ProgramRunner:
+        return ProgramRunner(
             setting,
             recipe,
             iteration,
             journal,
             mode=mode,
             reward=self._scores(head),
-            statistics=Known(head.tasks),
+            statistics=TaskStatistics(head.tasks),
             states=head.components,
             models=self._models,
             store=self.store if mode == "train" else None,
@@ -539,11 +543,11 @@ class Collector:
         """The tasks that are selected from, with what is known of them."""
         return Pool(self._task_pool(), tasks.tasks)
 
-    def _scores(self, head: Head) -> Callable[[Batch], Batch]:
+    def _scores(self, head: RunState) -> Callable[[Batch], Batch]:
         """Phase reward, by what components remember."""
         return lambda batch: self.recipe.score(self.recipe.with_states(batch, head.components))
 
-    def _task_pool(self) -> Mixed:
+    def _task_pool(self) -> MixedTasks:
         """The tasks that are selected from, each with its world; those of several worlds in turn."""
         with self._asking:
             if self._pool is None:

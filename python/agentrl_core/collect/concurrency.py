@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 
-class Places:
+class Slots:
     """Places that somebody holds: as many as are needed, or all that there are.
 
     Args:
@@ -17,12 +17,12 @@ class Places:
         needed: how many.
     """
 
-    def __init__(self, room: Room, needed: int) -> None:
+    def __init__(self, room: SlotLimiter, needed: int) -> None:
         self._room = room
         self._needed = needed
         self.held = min(needed, room.size)
 
-    def release(self, count: int) -> None:
+    def release_slots(self, count: int) -> None:
         """So many fewer are needed; those that are held beyond that are free for others."""
         self._needed = max(self._needed - count, 0)
         freed = max(self.held - self._needed, 0)
@@ -30,7 +30,7 @@ class Places:
         self._room.give(freed)
 
 
-class Room:
+class SlotLimiter:
     """Places for `size` branches.
 
     Those of the oldest iteration come first, and of one iteration those who asked first. A group that needs more than
@@ -44,9 +44,9 @@ class Room:
         self._asked = itertools.count()
 
     @asynccontextmanager
-    async def take(self, count: int, iteration: int = 0) -> AsyncIterator[Places]:
+    async def take(self, count: int, iteration: int = 0) -> AsyncIterator[Slots]:
         """Hold places for so many branches of an iteration; some can be given back before the rest."""
-        places = Places(self, count)
+        places = Slots(self, count)
         count = places.held
         if self._waiting or count > self._free:
             future = asyncio.get_running_loop().create_future()
@@ -74,9 +74,9 @@ class Room:
                 future.set_result(None)
 
 
-def rooms(concurrency: int | Mapping[str, int], worlds: Iterable[str]) -> dict[str, Room]:
+def slot_limiters(concurrency: int | Mapping[str, int], worlds: Iterable[str]) -> dict[str, SlotLimiter]:
     """The room of each environment: one for all of them, or each its own."""
     if isinstance(concurrency, Mapping):
-        return {world: Room(concurrency[world]) for world in worlds}
-    shared = Room(concurrency)
+        return {world: SlotLimiter(concurrency[world]) for world in worlds}
+    shared = SlotLimiter(concurrency)
     return dict.fromkeys(worlds, shared)

@@ -9,18 +9,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentrl_core.collect.batch_policy import Cut
-from agentrl_core.collect.concurrency import Places, Room, rooms
+from agentrl_core.collect.batch_policy import BatchPolicy
+from agentrl_core.collect.concurrency import SlotLimiter, Slots, slot_limiters
 from agentrl_core.collect.failures import Failures, is_wrong_call
-from agentrl_core.collect.journal import Journal, digest, group_of, keep_left_over, question
+from agentrl_core.collect.journal import Journal, digest, group_of, keep_unused_segments, question
 from agentrl_core.collect.journal_codec import plain_value, read_segment, read_value, write_segment, write_value
-from agentrl_core.collect.library import Solved
-from agentrl_core.collect.model_queries import Asking, Model
-from agentrl_core.collect.partial_rollouts import Flight, Gate, Landed, land
+from agentrl_core.collect.library import StoreLibrary
+from agentrl_core.collect.model_queries import Model, QueryBatcher
+from agentrl_core.collect.partial_rollouts import BatchCut, InFlightGroups, RequestGate, cut_batch
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.recorded_episode import Episode, World
-from agentrl_core.collect.token_accounting import Said
-from agentrl_core.collect.warn_once import Notices
+from agentrl_core.collect.recorded_episode import EnvironmentHandle, RecordedEpisode
+from agentrl_core.collect.token_accounting import TokenCounts
+from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
@@ -30,9 +30,9 @@ from agentrl_core.env.base import TOOL_RESULT, Task
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.library import Library, Nothing
+from agentrl_core.rollout.library import EmptyLibrary, Library
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.tasks import side_by_side
+from agentrl_core.rollout.tasks import gather_or_cancel
 
 _RETRIES = 3
 _FIRST_PAUSE = 0.1
@@ -43,7 +43,7 @@ _EVALUATION = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class Limits:
+class BranchLimits:
     """What a branch may use.
 
     Attributes:
@@ -59,7 +59,7 @@ class Limits:
     branches: int | Mapping[str, int]
 
 
-class Conductor:
+class RolloutDriver:
     """Who runs programs; see `rollout.runtime` for what they ask.
 
     Args:
@@ -88,22 +88,22 @@ class Conductor:
         self,
         forest: Forest,
         engines: Mapping[str, Engine],
-        worlds: Mapping[str, World],
+        worlds: Mapping[str, EnvironmentHandle],
         program: Rollout,
         journal: Journal,
         *,
         sampling: Sampling,
-        limits: Limits,
+        limits: BranchLimits,
         seed: int,
         mode: Literal["train", "evaluate"],
-        notices: Notices,
+        notices: WarnOnce,
         reward: Callable[[Batch], Batch],
         statistics: Callable[[str], Mapping[str, Any]],
         states: Mapping[str, Any] | None = None,
         models: Mapping[str, Model] | None = None,
         store: Store | None = None,
         known: int = 0,
-        shared: Mapping[str, Room] | None = None,
+        shared: Mapping[str, SlotLimiter] | None = None,
         window: int | None = None,
         old_logprob: str = "behaviour",
     ) -> None:
@@ -124,9 +124,9 @@ class Conductor:
         self._notices = notices
         self._reward = reward
         self._statistics = statistics
-        self.library: Library = Nothing() if store is None else Solved(store, known, self.chat(""))
+        self.library: Library = EmptyLibrary() if store is None else StoreLibrary(store, known, self.chat(""))
         self.states: Mapping[str, Any] = states or {}
-        self.ask = Asking(models or {}).ask
+        self.query = QueryBatcher(models or {}).ask
         self._facts = {name: fact.level for world in worlds.values() for name, fact in world.facts.items()}
         self._facts |= {name: fact.level for name, fact in program.facts.items()}
         self._agents = {name: number for number, name in enumerate(engines)}
@@ -136,11 +136,11 @@ class Conductor:
         """The group of a selection to which each group of the forest belongs."""
         self._failures = Failures(program.title(), notices, self.progress, known)
         self._worlds_of: dict[str, str] = {}
-        self._rooms = rooms(limits.branches, worlds) if shared is None else shared
-        self._places: dict[str, Places] = {}
+        self._rooms = slot_limiters(limits.branches, worlds) if shared is None else shared
+        self._places: dict[str, Slots] = {}
         """Those of each group of a selection."""
-        self._gate = Gate(window)
-        self.said: defaultdict[str, Said] = defaultdict(Said)
+        self._gate = RequestGate(window)
+        self.said: defaultdict[str, TokenCounts] = defaultdict(TokenCounts)
         """What engines said for each group of a selection."""
         self._began: dict[str, Mapping[str, Any]] = {}
         """What was known of a task when its group began, where that was in another iteration."""
@@ -172,17 +172,17 @@ class Conductor:
         await self.program.cohort(Cohort(self, groups, (self.forest.iteration, first)))
         self._end(groups)
 
-    async def fly(
+    async def roll_out_in_flight(
         self,
         tasks: Sequence[Task],
-        flight: Flight,
+        flight: InFlightGroups,
         *,
         worlds: Mapping[str, str],
         programs: Callable[[int], Rollout],
-        cut: Cut,
+        cut: BatchPolicy,
         number: int,
         wanted: int,
-    ) -> Landed:
+    ) -> BatchCut:
         """Run groups that are in flight until the batch is cut; the forest has those that are in the batch.
 
         Args:
@@ -202,7 +202,7 @@ class Conductor:
             group.program = programs(key[0])
             groups.append(group)
         due = {place for place, (began, _) in enumerate(flight.keys) if cut.is_due(now - began)}
-        landed = await land(
+        landed = await cut_batch(
             groups,
             lambda group: self._play(group, group.program.group),
             self._stop_all,
@@ -223,7 +223,7 @@ class Conductor:
         self._end([groups[place] for place in landed.stay])
         return landed
 
-    def _end_early(self, groups: Sequence[Group], landed: Landed, flight: Flight) -> None:
+    def _end_early(self, groups: Sequence[Group], landed: BatchCut, flight: InFlightGroups) -> None:
         """End the branches of groups that are in a batch and have not come to their ends."""
         for place in landed.stay:
             groups[place]._deliver()  # noqa: SLF001 -- its program may not come to it
@@ -233,7 +233,7 @@ class Conductor:
                 elif branch.over and flight.drawn[place] and not self._gate.has_said(branch.name):
                     branch.drop("it ended in an earlier window, whose batch has it")
                 elif place in landed.unfinished:
-                    branch.cut_off("the window is over")
+                    branch._truncate("the window is over")
 
     def _group(self, task: Task, size: int, variant: int, key: tuple[int, int], place: int) -> Group:
         """A group of a selection."""
@@ -246,42 +246,42 @@ class Conductor:
 
     def _end(self, groups: Sequence[Group]) -> None:
         """What there is to say of groups that have come to their end."""
-        left = self._journal.left_over()
+        left = self._journal.unused_segments()
         for group in groups:
-            keep_left_over(self.forest, group.number, left.get(group.name, ()), len(self._engines))
+            keep_unused_segments(self.forest, group.number, left.get(group.name, ()), len(self._engines))
         self._failures.end()
-        self._say_what_was_missed()
+        self._warn_missed_forks()
 
     def _stop_all(self) -> None:
         """End every segment that is being said, with what there is."""
         for name in list(self._asked):
             self.stop(name)
 
-    async def play(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
+    async def run_groups(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
         """Run a program on each group; one that raises fails alone."""
-        await side_by_side([self._play(group, program) for group in groups])
+        await gather_or_cancel([self._play(group, program) for group in groups])
 
     async def _play(self, group: Group, program: Callable[[Group], Awaitable[Any]]) -> None:
         room = self._rooms[self._world_of(group.task)]
-        async with room.take(self.program.branches(group.size), self.forest.iteration) as places:
+        async with room.take(self.program.final_group_size(group.size), self.forest.iteration) as places:
             self._places[group.name] = places
             try:
-                await group.play(program)
+                await group.run_program(program)
                 self._failures.done += 1
             except Exception as error:  # noqa: BLE001 -- whatever a program raises
                 self._failures.take(group, error)
 
-    def release(self, name: str, count: int) -> None:
+    def release_slots(self, name: str, count: int) -> None:
         """Give back so many of the places of a group; one that another made has none of its own."""
         if name in self._places:
-            self._places[name].release(count)
+            self._places[name].release_slots(count)
 
     async def derive(self, group: Group) -> None:
         """Run the program of a group that another group made, to its end."""
         self.forest.add_group(group.number, group.task.task_id, key=group.key)
         self._numbers_of[group.number] = group_of(group.name)
         # In a task of its own, which is the one that decides about it.
-        await side_by_side([group.play(group.program.group)])
+        await gather_or_cancel([group.run_program(group.program.group)])
 
     def chat(self, agent: str) -> Chat:
         """How text becomes tokens for the model of an agent."""
@@ -330,9 +330,9 @@ class Conductor:
         text = repr((self._seed, iteration, *parts)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
-    def episode(self, task: Task, environment: str | None, seed: int) -> Episode:
+    def episode(self, task: Task, environment: str | None, seed: int) -> RecordedEpisode:
         """An episode of a task, which is reset when it is first asked."""
-        return Episode(
+        return RecordedEpisode(
             self._world(task, environment),
             task,
             seed,
@@ -346,11 +346,11 @@ class Conductor:
         """The name of a task's world; one that no selection chose is of the first."""
         return self._worlds_of.get(task.task_id, next(iter(self._worlds)))
 
-    def imagines(self, task: Task, environment: str | None) -> bool:
+    def uses_world_model(self, task: Task, environment: str | None) -> bool:
         """Whether an episode of a task is a dream of a world model."""
-        return self._world(task, environment).imagined
+        return self._world(task, environment).is_world_model
 
-    def _world(self, task: Task, environment: str | None) -> World:
+    def _world(self, task: Task, environment: str | None) -> EnvironmentHandle:
         name = self._world_of(task) if environment is None else environment
         if name not in self._worlds:
             known = ", ".join(map(repr, self._worlds))
@@ -361,7 +361,7 @@ class Conductor:
         """What the run knows of a task."""
         return self._began[task_id] if task_id in self._began else self._statistics(task_id)
 
-    def turned(self, flags: int, failed: str | None) -> None:
+    def count_turn(self, flags: int, failed: str | None) -> None:
         """A turn was answered with these flags, or its episode broke down."""
         self.progress.turns += failed is None
         self.progress.tool_results += bool(flags & TOOL_RESULT)
@@ -435,7 +435,7 @@ class Conductor:
 
     def scores(self, group: Group, column: str) -> dict[int, float]:
         """What phase reward makes of a group as it stands: a number for the handle of each ended branch."""
-        batch, handles = self.forest.look(group.number)
+        batch, handles = self.forest.snapshot(group.number)
         scored = self._reward(batch)
         of_id = dict(zip(batch.trajectories.column("trajectory_id").tolist(), handles.tolist(), strict=True))
         ids = scored.column("trajectory_id", "draw").tolist()
@@ -445,7 +445,7 @@ class Conductor:
         engine = self._engines.get(agent)
         return next(iter(self._engines.values())) if engine is None else engine
 
-    def _say_what_was_missed(self) -> None:
+    def _warn_missed_forks(self) -> None:
         """Warn where a program that forks at tool results was told of none."""
         if self.program.forks_at_tools and self.progress.turns and not self.progress.tool_results:
             title = ", ".join(world.title for world in self._worlds.values())

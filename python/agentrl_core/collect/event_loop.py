@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agentrl_core.collect.gc_tuning import seldom
-from agentrl_core.collect.watchdog import LOOK_SECONDS, Selector, Watchdog
+from agentrl_core.collect.gc_tuning import relaxed_gc
+from agentrl_core.collect.watchdog import LOOK_SECONDS, CountingSelector, Watchdog
 from agentrl_core.exceptions import InvalidInputError
 
 Value = TypeVar("Value")
@@ -29,7 +29,7 @@ _loops: dict[int, _Running] = {}
 @dataclass(frozen=True)
 class _Running:
     loop: asyncio.AbstractEventLoop
-    selector: Selector
+    selector: CountingSelector
     thread: threading.Thread
 
 
@@ -54,7 +54,7 @@ def _running() -> _Running:
     with _lock:
         running = _loops.get(os.getpid())
         if running is None:
-            selector = Selector()
+            selector = CountingSelector()
             loop = asyncio.SelectorEventLoop(selector)
             thread = threading.Thread(target=_serve, args=(loop,), name="agentrl-collect", daemon=True)
             running = _loops[os.getpid()] = _Running(loop, selector, thread)
@@ -98,7 +98,7 @@ def run(
         else:
             done.set()
 
-    with seldom():
+    with relaxed_gc():
         try:
             loop.call_soon_threadsafe(start)
             watchdog, watched = Watchdog(loop, running.selector), time.monotonic()

@@ -8,7 +8,7 @@ from agentrl_core.exceptions import AgentRLError, DataError, InvalidInputError, 
 
 if TYPE_CHECKING:
     from agentrl_core.collect.progress import Progress
-    from agentrl_core.collect.warn_once import Notices
+    from agentrl_core.collect.warn_once import WarnOnce
     from agentrl_core.rollout.group import Group
 
 _MOST_FAILED = 0.2
@@ -35,7 +35,7 @@ class Failures:
         done: how many came to their ends.
     """
 
-    def __init__(self, program: str, notices: Notices, progress: Progress, known: int) -> None:
+    def __init__(self, program: str, notices: WarnOnce, progress: Progress, known: int) -> None:
         self.groups = self.done = 0
         self._program = program
         self._notices = notices

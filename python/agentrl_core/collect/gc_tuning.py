@@ -17,7 +17,7 @@ _WORTH_TOKENS = 1 << 17
 """Behind a batch of fewer stored tokens there is too little to look for."""
 
 
-def give_back(tokens: int) -> None:
+def trim_heap(tokens: int) -> None:
     """Have the system use the memory that the rollouts of so many stored tokens took, while a trainer steps.
 
     Rollouts run in a thread, whose memory the C library keeps for that thread alone, also when all of it is free: as
@@ -39,7 +39,7 @@ def _trim() -> Callable[[int], int] | None:
     return trim
 
 
-class _Seldom:
+class _RelaxedGc:
     """What Python is told as long as anything runs.
 
     Turns make objects that live until their group ends. By default Python looks at them after each 700, and whenever
@@ -78,15 +78,15 @@ class _Seldom:
             self.end()
 
 
-_seldom = _Seldom()
-os.register_at_fork(after_in_child=_seldom.forget)
+_relaxed_gc = _RelaxedGc()
+os.register_at_fork(after_in_child=_relaxed_gc.forget)
 
 
 @contextmanager
-def seldom() -> Iterator[None]:
+def relaxed_gc() -> Iterator[None]:
     """Have Python collect garbage seldom meanwhile, in all threads."""
-    _seldom.begin()
+    _relaxed_gc.begin()
     try:
         yield
     finally:
-        _seldom.end()
+        _relaxed_gc.end()

@@ -12,7 +12,7 @@ from agentrl_core.select import Admission, Selection
 
 
 @dataclass(frozen=True, eq=False)
-class Again:
+class GroupRetries:
     """What a round of an iteration tries again, one row a group; its selection begins with these rows.
 
     Attributes:
@@ -27,7 +27,7 @@ class Again:
     members: list[NDArray[np.int64]]
 
     @classmethod
-    def nothing(cls) -> Again:
+    def nothing(cls) -> GroupRetries:
         """No group is tried again."""
         none = np.zeros(0, np.int64)
         return cls(Selection.of(none, 1), none, [])
@@ -39,9 +39,9 @@ class Again:
         rejected: NDArray[np.bool_],
         entries: NDArray[np.int64],
         selection: Selection,
-        before: Again,
+        before: GroupRetries,
         admission: Admission,
-    ) -> Again:
+    ) -> GroupRetries:
         """The rejected groups of a round whose tasks are tried again.
 
         Args:
@@ -101,7 +101,7 @@ class Again:
         order = np.argsort(first[inverse], kind="stable")  # members of a group stand together
         iteration = int(np.asarray(fresh.trajectories.column("iteration"))[0])
         kept = whole.select_draws(np.arange(admitted))
-        batch = kept.draw(ids[order], group_ids=groups[order], source="fresh", iteration=iteration)
+        batch = kept.with_draws(ids[order], group_ids=groups[order], source="fresh", iteration=iteration)
         return batch, np.concatenate([np.full(before.num_groups, -1), rows[np.sort(first)]])
 
 

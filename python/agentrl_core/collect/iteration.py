@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.component.state import SELECTION, Closed, State, unpacked
+from agentrl_core.component.state import SELECTION, IterationRecord, State, unpack_state
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.store import Store
@@ -17,7 +17,7 @@ from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe, place_of
 from agentrl_core.replay.apply import ReplayPhase
 from agentrl_core.replay.base import Replay
-from agentrl_core.schedule import Rate, Skip
+from agentrl_core.schedule import ScaleLearningRate, SkipStep
 from agentrl_core.select import Pool, Selection
 
 BROKEN = "broken_down"
@@ -31,7 +31,7 @@ _BEGAN = "began"
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class BuiltBatch:
     """The batch of an iteration, and how it came about.
 
     Attributes:
@@ -55,14 +55,14 @@ def draw_columns(batch: Batch) -> dict[str, NDArray[Any]]:
     return {} if table is None else {name: table.column(name) for name in table.column_names if name != "draw_id"}
 
 
-def as_committed(batch: Batch) -> Batch:
+def with_committed_columns(batch: Batch) -> Batch:
     """A batch as it was made: with the columns of its draws, which the store has in its state until it is closed."""
     state = batch.state
-    columns = unpacked(state.pop(COLUMNS, {}))
+    columns = unpack_state(state.pop(COLUMNS, {}))
     return batch.with_state(state).with_columns("draw", **columns)
 
 
-def delivered(batch: Batch, recipe: Recipe, states: Mapping[str, State]) -> Batch:
+def attach_current_state(batch: Batch, recipe: Recipe, states: Mapping[str, State]) -> Batch:
     """A batch that was begun ahead, as it is trained: with what the components remember now, and what they did then."""
     kept = {name: value for name, value in batch.state.items() if name in (SELECTION, COLUMNS, BROKEN, SAID)}
     began = {name: value for name, value in batch.state.items() if name not in kept}
@@ -86,17 +86,17 @@ def scores(recipe: Recipe, batch: Batch, states: Mapping[str, State]) -> Callabl
 def counts(batch: Batch) -> dict[str, int]:
     """How many draws a batch has, and how many of them no update can use."""
     unscored = int(np.isnan(batch.column("score", "draw")).sum()) if batch.has("score", "draw") else 0
-    return {"draws": batch.num_draws, "unscored": unscored, **broken_down(batch)}
+    return {"draws": batch.num_draws, "unscored": unscored, **failure_counts(batch)}
 
 
-def account(batch: Batch) -> dict[str, float]:
+def token_metrics(batch: Batch) -> dict[str, float]:
     """What became of the tokens that engines said, and their mean age; nothing of a batch that no collector made."""
     said = dict(batch.state.get(SAID, {}))
     behind = said.pop("behind", None)
     return said if behind is None else {**said, "age": behind / max(said["consumed"], 1)}
 
 
-def broken_down(batch: Batch) -> dict[str, int]:
+def failure_counts(batch: Batch) -> dict[str, int]:
     """How many trajectories failed, also before their first token, and how many threads were abandoned."""
     rows = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
     return {"failed": rows, "abandoned": 0, **batch.state.get(BROKEN, {})}
@@ -108,18 +108,18 @@ def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
     Raises:
         RecipeError: as said.
     """
-    asked = [link.title() for link in recipe.chain("actions") if isinstance(link, (Skip, Rate))]
+    asked = [link.title() for link in recipe.chain("hooks") if isinstance(link, (SkipStep, ScaleLearningRate))]
     if asked and metrics.get("updates") and not metrics.get("stepped"):
         raise RecipeError(
             f"recipe {recipe.name!r}: {asked[0]} decides about optimizer steps, and Update.step was never called; "
             "write update.step(optimizer) in place of optimizer.step() and optimizer.zero_grad(), and give "
-            "Updates.metrics to collect.update"
+            "Updates.metrics to collect.end_iteration"
         )
 
 
-def closed(
+def iteration_record(
     batch: Batch, metrics: Mapping[str, object], iteration: int, pool: Pool, score: Callable[[Batch], Batch]
-) -> Closed:
+) -> IterationRecord:
     """What there is of an iteration that ends: a function of what the store has of it, the same after any kill.
 
     Args:
@@ -132,7 +132,7 @@ def closed(
     said = batch.state.get(SELECTION)
     selection = None if said is None else Selection.from_dict(said)
     finished = _finished(batch, iteration, score)
-    return Closed.of(
+    return IterationRecord.of(
         batch,
         {**_solved(finished, pool, selection), **metrics},
         iteration=iteration,
@@ -170,11 +170,11 @@ def _finished(batch: Batch, iteration: int, score: Callable[[Batch], Batch]) -> 
     if set(ids.tolist()) == set(batch.column("trajectory_id", "draw").tolist()):
         return batch
     none = batch.select_draws(np.zeros(0, np.int64))
-    return score(none.draw(ids, source="fresh", iteration=iteration))
+    return score(none.with_draws(ids, source="fresh", iteration=iteration))
 
 
 @dataclass(frozen=True)
-class Begin:
+class IterationInputs:
     """What an iteration begins with, which stays as it is until the iteration is closed.
 
     Attributes:

@@ -168,7 +168,7 @@ class Journal:
                 each = self._latest(name)
                 yield read_segment(each[DIGEST_BYTES:]) if isinstance(each, bytes) else each
 
-    def left_over(self) -> dict[str, list[tuple[str, Segment]]]:
+    def unused_segments(self) -> dict[str, list[tuple[str, Segment]]]:
         """What was sampled and never asked for again, by the group of the selection; each with its name, in order."""
         if not (self._unasked or self._replaced):
             return {}
@@ -209,7 +209,7 @@ _sampling_text: Callable[[Sampling], str] = lru_cache(maxsize=64)(repr)
 """Sampling as part of a digest."""
 
 
-def keep_left_over(forest: Forest, group: int, segments: Sequence[tuple[str, Segment]], engines: int) -> None:
+def keep_unused_segments(forest: Forest, group: int, segments: Sequence[tuple[str, Segment]], engines: int) -> None:
     """Keep recorded segments as trajectories of a group: helpers that were aborted, one for each.
 
     A record names the question and has its digest, and the context is that of a program which nobody runs any more:

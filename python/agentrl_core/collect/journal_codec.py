@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from agentrl_core._util.json_text import to_json
-from agentrl_core.engine.base import Segment, Top
-from agentrl_core.env.base import Context, Outcome
-from agentrl_core.env.episode import Answer, Joint
+from agentrl_core.engine.base import Segment, TopLogprobs
+from agentrl_core.env.base import Context, StepResult
+from agentrl_core.env.episode import JointStep, StepRecord
 from agentrl_core.env.image import Image
 from agentrl_core.exceptions import InvalidInputError
 
@@ -61,32 +61,32 @@ def read_segment(payload: bytes) -> Segment:
     top = None
     if likely:
         shape = (count, likely)
-        top = Top(take(np.int32, count * likely).reshape(shape), take(np.float32, count * likely).reshape(shape))
+        top = TopLogprobs(take(np.int32, count * likely).reshape(shape), take(np.float32, count * likely).reshape(shape))
     # Behind the rest, since earlier versions did not keep it.
     cached = None if offset == len(payload) else int(_CACHED.unpack_from(payload, offset)[0])
     return Segment(tokens, logprobs, entropies, _FINISHES[finish], version, seed, top, cached)  # type: ignore[arg-type]
 
 
-def write_answer(answer: Answer | Joint) -> bytes:
+def write_answer(answer: StepRecord | JointStep) -> bytes:
     """An answer of an environment as bytes; one of several agents has a table of them."""
-    if isinstance(answer, Joint):
+    if isinstance(answer, JointStep):
         of = {agent: _table(each) for agent, each in answer.of.items()}
         joint = {"of": of, "turn_of": list(answer.turn_of), "state_key": _packed(answer.state_key)}
         return _json({"joint": joint}, "Outcome")
     return _json(_table(answer), "Outcome")
 
 
-def read_answer(payload: bytes) -> Answer | Joint:
+def read_answer(payload: bytes) -> StepRecord | JointStep:
     """The answer that `write_answer` wrote."""
     table = json.loads(payload)
     joint = table.pop("joint", None)
     if joint is None:
         return _answer(table)
     of = {agent: _answer(each) for agent, each in joint["of"].items()}
-    return Joint(of, tuple(joint["turn_of"]), _unpacked(joint["state_key"]))
+    return JointStep(of, tuple(joint["turn_of"]), _unpacked(joint["state_key"]))
 
 
-def _table(answer: Answer) -> dict[str, Any]:
+def _table(answer: StepRecord) -> dict[str, Any]:
     """An answer as JSON: what is as it is where nobody says anything is left out."""
     outcome = answer.outcome
     table: dict[str, Any] = {}
@@ -105,22 +105,22 @@ def _table(answer: Answer) -> dict[str, Any]:
             table[name] = value
     if outcome.facts:
         table["facts"] = {name: _packed(value) for name, value in outcome.facts.items()}
-    if outcome.besides:
-        table["besides"] = [_placed(context) for context in outcome.besides]
+    if outcome.parallel_requests:
+        table["besides"] = [_placed(context) for context in outcome.parallel_requests]
     table["state_key"] = _packed(answer.state_key)
     return table
 
 
-def _answer(table: dict[str, Any]) -> Answer:
+def _answer(table: dict[str, Any]) -> StepRecord:
     state = _unpacked(table.pop("state_key"))
     reward = table.pop("reward", None)
     facts = {name: _unpacked(value) for name, value in (table.pop("facts", None) or {}).items()}
     table["observation"] = _seen(table.get("observation"))
     context = table.pop("context", None)
     table["context"] = None if context is None else _place(context)
-    table["besides"] = tuple(map(_place, table.pop("besides", ())))
-    outcome = Outcome(reward=None if reward is None else float(reward), facts=facts or None, **table)
-    return Answer(outcome, state)
+    table["parallel_requests"] = tuple(map(_place, table.pop("besides", ())))
+    outcome = StepResult(reward=None if reward is None else float(reward), facts=facts or None, **table)
+    return StepRecord(outcome, state)
 
 
 def plain_value(value: Any, name: str) -> Any:
@@ -153,7 +153,7 @@ def write_begin(begin: Begin) -> bytes:
     table: dict[str, Any] = {"state_key": _packed(state_key), "tools": tools}
     if contexts:
         table["contexts"] = [_placed(context) for context in contexts]
-    if isinstance(observation, Joint):
+    if isinstance(observation, JointStep):
         of = {agent: _shown(content) for agent, content in observation.of.items()}
         table |= {"observation": of, "turn_of": list(observation.turn_of)}
     else:
@@ -174,22 +174,28 @@ def read_begin(payload: bytes) -> Begin:
     observation = table["observation"]
     if "turn_of" in table:
         of = {agent: _seen(content) for agent, content in observation.items()}
-        observation = Joint(of, tuple(table["turn_of"]))
+        observation = JointStep(of, tuple(table["turn_of"]))
     else:
         observation = _seen(observation)
     return observation, _unpacked(table["state_key"]), table["tools"], tuple(map(_place, table.get("contexts", ())))
 
 
+_KEYS = {"conversation": "lane", "replaces_history": "whole"}
+"""Keys of a journal for fields of `Context`."""
+_NAMES = {key: name for name, key in _KEYS.items()}
+
+
 def _placed(context: Context) -> dict[str, Any]:
     """Where an observation stands, as JSON."""
-    told = {name: value for name, value in vars(context).items() if value is not None and value != b""}
+    told = {_KEYS.get(name, name): value for name, value in vars(context).items() if value is not None and value != b""}
     return told | {"observation": _shown(context.observation), "state_key": _packed(context.state_key)}
 
 
 def _place(table: dict[str, Any]) -> Context:
     """The context that `_placed` wrote."""
     observation, state_key = _seen(table.pop("observation", None)), _unpacked(table.pop("state_key", {"hex": ""}))
-    return Context(**table, observation=observation, state_key=state_key)
+    named = {_NAMES.get(name, name): value for name, value in table.items()}
+    return Context(**named, observation=observation, state_key=state_key)
 
 
 def _shown(content: Any) -> Any:

@@ -13,7 +13,7 @@ from agentrl_core.rollout.library import unsolved
 from agentrl_core.rollout.prefix import Prefix
 
 
-class Solved:
+class StoreLibrary:
     """The trajectories of earlier iterations that solved their task; see `rollout.Library`.
 
     Args:

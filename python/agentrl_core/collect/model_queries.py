@@ -16,7 +16,7 @@ Model = Callable[[Paths], Sequence[float] | NDArray[np.floating[Any]]]
 """What says a number of each of some token paths."""
 
 
-class Asking:
+class QueryBatcher:
     """Collects what is asked in one turn of the event loop, and asks each model once for it.
 
     Args:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from agentrl_core.collect.batch_policy import Cut
+from agentrl_core.collect.batch_policy import BatchPolicy
 from agentrl_core.collect.journal import CARRIED, Journal, digest, group_of
 from agentrl_core.collect.journal_codec import read_value, write_value
-from agentrl_core.collect.token_accounting import Said
+from agentrl_core.collect.token_accounting import TokenCounts
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.tasks import cancel
@@ -27,7 +27,7 @@ _SETTLED = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Flight:
+class InFlightGroups:
     """Groups that are in flight, in the order in which they began.
 
     Attributes:
@@ -72,7 +72,7 @@ class Flight:
             drawn=self.drawn + [{} for _ in range(count)],
         )
 
-    def behind(self, landed: Landed, said: Mapping[str, Said]) -> Self:
+    def behind(self, landed: BatchCut, said: Mapping[str, TokenCounts]) -> Self:
         """Those that go on behind a cut, where engines said so much for the groups."""
         over = {*landed.ended, *landed.dropped}
         places = [place for place in range(len(self)) if place not in over]
@@ -107,7 +107,7 @@ def _plain(statistics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Landed:
+class BatchCut:
     """What came of groups that were in flight, by their places.
 
     Attributes:
@@ -126,7 +126,7 @@ class Landed:
         return sorted(self.ended + self.unfinished + self.dropped)
 
 
-class Gate:
+class RequestGate:
     """Lets requests through to engines until a batch is cut, and of each branch so many tokens.
 
     Args:
@@ -185,20 +185,20 @@ class Gate:
         return segment
 
 
-async def land(
+async def cut_batch(
     groups: Sequence[Group],
     play: Callable[[Group], Any],
     stop: Callable[[], None],
-    end: Callable[[Landed], None],
+    end: Callable[[BatchCut], None],
     *,
-    cut: Cut,
-    gate: Gate,
+    cut: BatchPolicy,
+    gate: RequestGate,
     progress: Progress,
     journal: Journal,
     name: str,
     wanted: int,
     due: set[int],
-) -> Landed:
+) -> BatchCut:
     """Run the programs of groups until the batch is cut, and end those that go on where they stand.
 
     Which groups the batch has is a matter of speed: it is recorded before anybody is stopped, so that a run that goes
@@ -218,7 +218,7 @@ async def land(
         due: those that cannot be carried over again.
     """
     table = journal.find(name, digest(name), read_value)
-    landed = None if table is None else Landed(**table)
+    landed = None if table is None else BatchCut(**table)
     here = range(len(groups)) if landed is None else landed.stay
     if landed is not None:
         gate.closed = frozenset(groups[place].name for place in here if place not in landed.ended)
@@ -259,19 +259,19 @@ async def land(
 
 
 async def _cut(
-    settles: Callable[[], Any], ended: list[int], groups: Sequence[Group], cut: Cut, wanted: int, due: set[int]
-) -> Landed:
+    settles: Callable[[], Any], ended: list[int], groups: Sequence[Group], cut: BatchPolicy, wanted: int, due: set[int]
+) -> BatchCut:
     """Wait until the batch is cut, and say how."""
     while True:
         settled = await settles()
-        if cut.window is not None:
+        if cut.max_new_tokens is not None:
             if settled:
                 unfinished = [place for place, group in enumerate(groups) if place not in ended and _has_said(group)]
-                return Landed(sorted(ended), unfinished, [])
+                return BatchCut(sorted(ended), unfinished, [])
             continue
-        chosen = cut.chosen(ended, wanted=wanted, due=due)
+        chosen = cut.select_groups(ended, wanted=wanted, due=due)
         if chosen is not None:
-            return Landed(chosen, [], sorted(due.difference(chosen)) if cut.late == "drop" else [])
+            return BatchCut(chosen, [], sorted(due.difference(chosen)) if cut.stragglers == "drop" else [])
 
 
 def _has_said(group: Group) -> bool:

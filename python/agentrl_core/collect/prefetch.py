@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from agentrl_core.collect.iteration import Made
+from agentrl_core.collect.iteration import BuiltBatch
 from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.run_state import Head
+from agentrl_core.collect.run_state import RunState
 from agentrl_core.data.store import Store, open_snapshot
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Staleness
+from agentrl_core.schedule import LimitStaleness
 
 Value = TypeVar("Value")
 _WATCH_SECONDS = 0.1
@@ -24,7 +24,7 @@ _BEGIN = "begin"
 
 
 @dataclass(frozen=True)
-class Begun:
+class PrefetchedInputs:
     """What an iteration began with; in its journal before anything of it is selected.
 
     Attributes:
@@ -34,7 +34,7 @@ class Begun:
         snapshot: what the store held; None: there is none.
     """
 
-    head: Head
+    head: RunState
     tasks: int
     group_size: int
     snapshot: str | None
@@ -44,7 +44,7 @@ class Begun:
         return json.dumps([self.tasks, self.group_size, self.snapshot]).encode()
 
 
-class Ahead:
+class IterationPrefetcher:
     """The iterations that are under way: the one that is open, and so many behind it.
 
     Iteration k begins when iteration k - staleness is asked for, so it sees what was known when that one began. It is a
@@ -53,7 +53,7 @@ class Ahead:
 
     Args:
         staleness: how many iterations run ahead of the open one, where the recipe does not hold them back.
-        recipe: may hold them back; see `schedule.Staleness`.
+        recipe: may hold them back; see `schedule.LimitStaleness`.
         store: has their journals; None: they are in memory.
         work: makes an iteration.
     """
@@ -66,9 +66,9 @@ class Ahead:
         self._journals: dict[int, Journal] = {}
         # An iteration that is under way opens the journal of the next one, to which it carries what it leaves.
         self._opening = threading.Lock()
-        self._underway: dict[int, Underway[Made]] = {}
+        self._underway: dict[int, IterationTask[BuiltBatch]] = {}
 
-    def begin(self, head: Head, tasks: int, group_size: int) -> None:
+    def begin(self, head: RunState, tasks: int, group_size: int) -> None:
         """Have the open iteration and those behind it run, as far as they may and do not."""
         for iteration in range(head.iteration, head.iteration + allowed(self._recipe, self._staleness, head) + 1):
             if self._store is not None and self._store.has_batch(iteration):
@@ -80,7 +80,7 @@ class Ahead:
                 self._underway[iteration] = known = self._iteration(iteration, head, tasks, group_size)
             known.start()
 
-    def take(self, iteration: int, watch: Callable[[Progress], object] | None) -> Made:
+    def take(self, iteration: int, watch: Callable[[Progress], object] | None) -> BuiltBatch:
         """What an iteration came to, as soon as it has. What ends the wait ends all of them; they can begin again."""
         try:
             return self._underway[iteration].wait(watch)
@@ -93,7 +93,7 @@ class Ahead:
         with self._opening:
             if iteration not in self._journals:
                 store = self._store
-                self._journals[iteration] = Journal(None if store is None else store.journal(iteration))
+                self._journals[iteration] = Journal(None if store is None else store.rollout_log(iteration))
             return self._journals[iteration]
 
     def end(self, iteration: int) -> None:
@@ -109,65 +109,67 @@ class Ahead:
         for underway in self._underway.values():
             underway.join()
 
-    def _iteration(self, iteration: int, head: Head, tasks: int, group_size: int) -> Underway[Made]:
+    def _iteration(self, iteration: int, head: RunState, tasks: int, group_size: int) -> IterationTask[BuiltBatch]:
         journal, work = self.journal(iteration), self._work
         journal.begin()
         begun = self._begun(journal, head, tasks, group_size)
-        return Underway(
+        return IterationTask(
             lambda underway: work(iteration, begun, journal, underway),
             f"agentrl-iteration-{iteration}",
             self._underway.get(iteration - 1),
         )
 
-    def _begun(self, journal: Journal, head: Head, tasks: int, group_size: int) -> Begun:
+    def _begun(self, journal: Journal, head: RunState, tasks: int, group_size: int) -> PrefetchedInputs:
         """What it began with, now or before a kill."""
         store = self._store
-        now = Begun(head, tasks, group_size, None if store is None else store._core.snapshot)  # noqa: SLF001
+        now = PrefetchedInputs(head, tasks, group_size, None if store is None else store._core.snapshot)  # noqa: SLF001
 
-        def read(payload: bytes) -> Begun:
+        def read(payload: bytes) -> PrefetchedInputs:
             tasks, group_size, snapshot = json.loads(payload)
             if store is None or snapshot == now.snapshot:
-                return Begun(head, tasks, group_size, snapshot)
+                return PrefetchedInputs(head, tasks, group_size, snapshot)
             with open_snapshot(store.path, snapshot) as then:
-                return Begun(Head.of(then), tasks, group_size, snapshot)
+                return PrefetchedInputs(RunState.of(then), tasks, group_size, snapshot)
 
         begun = journal.find(_BEGIN, digest(_BEGIN), read)
         if begun is None:
-            journal.keep(_BEGIN, digest(_BEGIN), now, Begun.write)
+            journal.keep(_BEGIN, digest(_BEGIN), now, PrefetchedInputs.write)
         return now if begun is None else begun
 
 
-def allowed(recipe: Recipe, staleness: int, head: Head) -> int:
+def allowed(recipe: Recipe, staleness: int, head: RunState) -> int:
     """How many iterations may begin behind the open one: what the collector says, or less where the recipe does.
 
     Example:
         >>> from agentrl_core import _core, recipes
-        >>> from agentrl_core.schedule import Above, Staleness
-        >>> recipe = recipes.GRPO.replace(actions=Staleness(1, when=Above("approximate_kl", 0.02)))
-        >>> far = {"actions[0].Staleness.when": {"value": 1.0, "missed": 0}}
-        >>> [allowed(recipe, 4, Head(9, states, {}, {}, None, _core.Batch.empty(), 0)) for states in ({}, far)]
+        >>> from agentrl_core.schedule import Above, LimitStaleness
+        >>> recipe = recipes.GRPO.replace(hooks=LimitStaleness(1, when=Above("approximate_kl", 0.02)))
+        >>> far = {"actions[0].LimitStaleness.when": {"value": 1.0, "missed": 0}}
+        >>> [allowed(recipe, 4, RunState(9, states, {}, {}, None, _core.Batch.empty(), 0)) for states in ({}, far)]
         [4, 1]
     """
     iteration, states = head.iteration, head.components
-    placed = recipe.at(iteration, states).placed("actions")
-    gates = [(place, each) for place, each in placed if isinstance(each, Staleness)]
-    return min([staleness, *(each.at_most for place, each in gates if each.at_begin(iteration, states, place))])
+    components = recipe.at(iteration, states).components("hooks")
+    gates = [(place, each) for place, each in components if isinstance(each, LimitStaleness)]
+    return min([staleness, *(each.at_most for place, each in gates if each.is_active(iteration, states, place))])
 
 
 class _StoppedError(Exception):
     """It is not wanted any more."""
 
 
-class Underway(Generic[Value]):
+class IterationTask(Generic[Value]):
     """What is made in a thread of its own, from `start` until `wait` gives it or `stop` gives it up.
 
     Args:
-        make: makes it of this, which it tells how it goes (`look`), and whose turn it waits for (`come`).
+        make: makes it of this, which it tells how it goes (`check_stopped`), and whose turn it waits for (`wait_for_previous`).
         name: of the thread.
         before: who comes first; None: nobody.
     """
 
-    def __init__(self, make: Callable[[Underway[Value]], Value], name: str, before: Underway[Value] | None) -> None:
+    def __init__(
+        self, make: Callable[[IterationTask[Value]], Value], name: str, before: IterationTask[Value] | None
+    ) -> None:
         self._make = make
         self._before = before
         self._came = threading.Event()
@@ -215,19 +217,19 @@ class Underway(Generic[Value]):
         if watch is not None and self._progress is not None:
             watch(self._progress)
 
-    def look(self, progress: Progress) -> None:
+    def check_stopped(self, progress: Progress) -> None:
         """See how it goes (for who makes it), and raise where it has to stop."""
         self._progress = progress
         if self.stopped:
             raise _StoppedError
 
-    def come(self) -> None:
+    def wait_for_previous(self) -> None:
         """Wait until the one before has come, or is over."""
         if self._before is not None:
             self._before._came.wait()  # noqa: SLF001 -- one of its own
             self._before = None
 
-    def follow(self) -> None:
+    def wait_for_previous_batch(self) -> None:
         """Wait until the one before is made, and be given up where it is not."""
         if self._before is not None:
             before, self._before = self._before, None
@@ -237,7 +239,7 @@ class Underway(Generic[Value]):
         if self.stopped:
             raise _StoppedError
 
-    def came(self) -> None:
+    def release_next(self) -> None:
         """Let the one behind come."""
         self._came.set()
 
@@ -251,5 +253,5 @@ class Underway(Generic[Value]):
             self._over.set()
 
 
-Work = Callable[[int, Begun, Journal, Underway[Made]], Made]
+Work = Callable[[int, PrefetchedInputs, Journal, IterationTask[BuiltBatch]], BuiltBatch]
 """Makes the batch of an iteration, as what is under way."""

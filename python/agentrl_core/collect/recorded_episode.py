@@ -11,22 +11,22 @@ from typing import Any
 from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.journal_codec import Begin, read_answer, read_begin, write_answer, write_begin
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.warn_once import Notices
-from agentrl_core.env.base import FORMAT_ERROR, Context, Environment, Fact, Task, was_cut
-from agentrl_core.env.episode import Answer, EpisodeError, Joint
-from agentrl_core.env.runtime.process_worker import Process
-from agentrl_core.env.runtime.ray_worker import Actor
-from agentrl_core.env.runtime.remote_worker import Hosts
-from agentrl_core.env.runtime.thread_worker import Threads
-from agentrl_core.env.runtime.validation import Checks, shown
-from agentrl_core.env.runtime.worker import Inline, OverdueError, Reply, WorkerDiedError, Workers
+from agentrl_core.collect.warn_once import WarnOnce
+from agentrl_core.env.base import FORMAT_ERROR, Context, Environment, ExtraColumn, Task, was_cut
+from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord
+from agentrl_core.env.runtime.process_worker import ProcessWorker
+from agentrl_core.env.runtime.ray_worker import RayWorker
+from agentrl_core.env.runtime.remote_worker import WorkerPool
+from agentrl_core.env.runtime.thread_worker import ThreadWorkers
+from agentrl_core.env.runtime.validation import EnvironmentChecks, shown
+from agentrl_core.env.runtime.worker import InlineWorkers, OverdueError, RawStep, WorkerDiedError, Workers
 from agentrl_core.exceptions import InternalError, InvalidInputError
 
 _REPAIRS = 2
 """How often an episode that broke down is built anew before its branch is failed."""
 
 
-class World:
+class EnvironmentHandle:
     """An environment, and where its episodes run.
 
     Args:
@@ -44,20 +44,20 @@ class World:
         self.name = name
         self.title = type(environment).__name__
         self.replayable = bool(getattr(environment, "replayable", True))
-        self.imagined = bool(getattr(environment, "imagined", False))
+        self.is_world_model = bool(getattr(environment, "imagined", False))
         self.restores = hasattr(environment, "restore")
-        self.facts: Mapping[str, Fact] = getattr(environment, "facts", None) or {}
+        self.facts: Mapping[str, ExtraColumn] = getattr(environment, "facts", None) or {}
         for fact, declared in self.facts.items():
-            if not isinstance(declared, Fact):
+            if not isinstance(declared, ExtraColumn):
                 raise InvalidInputError(
-                    f"environment {self.title}: facts[{fact!r}] is {declared!r}; declare it as env.Fact(level, kind)"
+                    f"environment {self.title}: facts[{fact!r}] is {declared!r}; declare it as env.ExtraColumn(level, kind)"
                 )
         runs = getattr(environment, "runs", "thread")
         kinds: dict[str, Callable[[], Workers]] = {
-            "inline": lambda: Inline(environment),
-            "thread": lambda: Threads(environment),
-            "process": lambda: Hosts(lambda: Process(environment, memory_bytes), processes),
-            "ray": lambda: Hosts(lambda: Actor(environment), processes),
+            "inline": lambda: InlineWorkers(environment),
+            "thread": lambda: ThreadWorkers(environment),
+            "process": lambda: WorkerPool(lambda: ProcessWorker(environment, memory_bytes), processes),
+            "ray": lambda: WorkerPool(lambda: RayWorker(environment), processes),
         }
         if runs not in kinds:
             raise InvalidInputError(
@@ -81,7 +81,7 @@ class World:
             workers.close()
 
 
-class Episode:
+class RecordedEpisode:
     """An episode of a world, whatever happens to the one that runs.
 
     What the journal holds is answered from there, and nothing runs until somebody goes on. An episode that raises,
@@ -95,13 +95,13 @@ class Episode:
 
     def __init__(
         self,
-        world: World,
+        world: EnvironmentHandle,
         task: Task,
         seed: int,
         *,
         journal: Journal,
         progress: Progress,
-        notices: Notices,
+        notices: WarnOnce,
         seconds: float | None,
     ) -> None:
         self._world = world
@@ -116,7 +116,7 @@ class Episode:
         self.moves: list[Any] = []
         self._snapshots: list[Any] = []
         self._handle: Any = None
-        self._checks = Checks(world.title, task.task_id, world.facts)
+        self._checks = EnvironmentChecks(world.title, task.task_id, world.facts)
 
     @property
     def title(self) -> str:
@@ -180,7 +180,7 @@ class Episode:
             return self._checked(number, action, reply), reply.snapshot
 
         answer, snapshot = await self._whole(act)
-        answers = answer.of.values() if isinstance(answer, Joint) else [answer]
+        answers = answer.of.values() if isinstance(answer, JointStep) else [answer]
         # NaN is the one number that is not itself.
         if [each for each in answers if each.outcome.reward != each.outcome.reward]:
             self._notices.once(
@@ -199,14 +199,14 @@ class Episode:
         self.answers.append(answer)
         self._snapshots.append(snapshot)
 
-    def copy(self, turns: int) -> Episode:
+    def copy(self, turns: int) -> RecordedEpisode:
         """An episode of its own that is where this one was behind so many actions."""
         if not self._world.replayable:
             raise InvalidInputError(
                 f"environment {self._world.title} says replayable=False, so an episode of it cannot be forked or "
                 'brought back; use episode="keep", or a rollout without forks'
             )
-        other = Episode(
+        other = RecordedEpisode(
             self._world,
             self._task,
             self._seed,
@@ -276,12 +276,12 @@ class Episode:
         checks.step = 0
         remedy = "give a text, or messages with role and content"
         observation = first.observation
-        if isinstance(observation, Joint):
+        if isinstance(observation, JointStep):
             said = {agent: checks.content(each, "observations", remedy) for agent, each in observation.of.items()}
-            observation = Joint(said, observation.turn_of)
+            observation = JointStep(said, observation.turn_of)
         else:
-            observation = checks.content(observation, "Episode.observation", remedy)
-        contexts = checks.contexts(first.contexts, "Episode.contexts") if first.contexts else ()
+            observation = checks.content(observation, "RecordedEpisode.observation", remedy)
+        contexts = checks.contexts(first.contexts, "RecordedEpisode.contexts") if first.contexts else ()
         begin = (observation, checks.state(first.state_key), checks.tools(first.tools), contexts)
         if self._begin is None:
             self._begin = begin
@@ -302,11 +302,11 @@ class Episode:
             states += [context.state_key for context in answer.outcome.besides]
         return json.dumps([state if isinstance(state, str) else state.decode("latin-1") for state in states]).encode()
 
-    def _checked(self, step: int, action: Any, reply: Reply) -> Any:
+    def _checked(self, step: int, action: Any, reply: RawStep) -> Any:
         """What a step gave, as it should be."""
         self._checks.step = step
         agents: Any = self._known[0]
-        if not isinstance(agents, Joint):
+        if not isinstance(agents, JointStep):
             return _without_mistake(action, self._checks.answer(reply.outcome, reply.state_key))
         joint = self._checks.joint(reply.outcome, reply.state_key, action, agents.of)
         of = {agent: _without_mistake(action.get(agent, ""), answer) for agent, answer in joint.of.items()}
@@ -329,7 +329,7 @@ def _reasons(action: str | Mapping[str, str]) -> list[str]:
     return [f"{agent} {reason}" for agent, reason in reasons.items() if reason != "stop"]
 
 
-def _without_mistake(action: str, answer: Answer) -> Answer:
+def _without_mistake(action: str, answer: StepRecord) -> StepRecord:
     """The answer to an action that a limit cut, without `FORMAT_ERROR`: its form is no mistake of the policy."""
     outcome = answer.outcome
     if not (was_cut(action) and outcome.flags & FORMAT_ERROR):
@@ -342,7 +342,7 @@ def _named(observation: object, state_key: object) -> dict[str, object]:
 
 
 def _shown(answer: Any) -> dict[str, object]:
-    if isinstance(answer, Joint):
+    if isinstance(answer, JointStep):
         of = {f"{name} for {agent}": value for agent, each in answer.of.items() for name, value in _shown(each).items()}
         return {"turn_of": answer.turn_of, "state_key": answer.state_key, "agents": sorted(answer.of), **of}
     outcome = answer.outcome

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from agentrl_core import _core
 from agentrl_core._util.files import new_file
-from agentrl_core.collect.warn_once import Notices
+from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.component.component import PHASES
-from agentrl_core.component.state import Remembers, State, fitting, joined
+from agentrl_core.component.state import State, Stateful, compatible_state, join_arrays
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine
 from agentrl_core.exceptions import InvalidInputError, StoreError
@@ -21,7 +21,7 @@ from agentrl_core.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Head:
+class RunState:
     """Where the loop stands after the last write of its store (or in memory, where there is none)."""
 
     iteration: int
@@ -44,10 +44,10 @@ class Head:
         tasks = store._core.tasks() if tasks is None else tasks
         state = store.state
         components, run, versions = (state.get(name, {}) for name in ("components", "run", "policy_versions"))
-        components = joined(components, store.arrays)
+        components = join_arrays(components, store.arrays)
         return cls(store.iteration, components, run, versions, state.get("checkpoint"), tasks, store.sequence)
 
-    def carried(self, recipe: Recipe, run: Mapping[str, Any], notices: Notices) -> Self:
+    def carried(self, recipe: Recipe, run: Mapping[str, Any], notices: WarnOnce) -> Self:
         """The same for a run that goes on with another recipe: what does not fit its components begins anew.
 
         Args:
@@ -63,11 +63,11 @@ class Head:
             if before.get(place) != after[place]:
                 states.pop(place, None)
             elif place in states:
-                states[place] = fitting(controller.initial_state(), states[place])
+                states[place] = compatible_state(controller.initial_state(), states[place])
         now = recipe.at(self.iteration, states)
-        for place, link in (each for phase in PHASES for each in now.placed(phase)):
-            if isinstance(link, Remembers) and place in states:
-                states[place] = fitting(link.initial_state(), states[place])
+        for place, link in (each for phase in PHASES for each in now.components(phase)):
+            if isinstance(link, Stateful) and place in states:
+                states[place] = compatible_state(link.initial_state(), states[place])
         anew = [place for place, state in self.components.items() if not _within(state, states.get(place, {}))]
         if anew:
             notices.once(
@@ -109,7 +109,7 @@ class Head:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class TaskStatistics:
     """What a run knows of each task, as of a head."""
 
     tasks: _core.Batch
@@ -183,7 +183,7 @@ def _within(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     )
 
 
-def keep_tokenizer(store: Store | None, engines: Iterable[Engine]) -> None:
+def save_tokenizer(store: Store | None, engines: Iterable[Engine]) -> None:
     """Write `tokenizer/tokenizer.json` into the run, of the first engine that has a fast tokenizer; once.
 
     Raises:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from agentrl_core.collect import event_loop as loop
-from agentrl_core.collect.batch_policy import WHOLE, Cut
-from agentrl_core.collect.concurrency import Room
-from agentrl_core.collect.driver import Conductor, Limits
+from agentrl_core.collect.batch_policy import WHOLE, BatchPolicy
+from agentrl_core.collect.concurrency import SlotLimiter
+from agentrl_core.collect.driver import BranchLimits, RolloutDriver
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.model_queries import Model
-from agentrl_core.collect.partial_rollouts import Flight, Landed
-from agentrl_core.collect.prefetch import Underway
+from agentrl_core.collect.partial_rollouts import BatchCut, InFlightGroups
+from agentrl_core.collect.prefetch import IterationTask
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.recorded_episode import World
-from agentrl_core.collect.token_accounting import Said
-from agentrl_core.collect.warn_once import Notices
+from agentrl_core.collect.recorded_episode import EnvironmentHandle
+from agentrl_core.collect.token_accounting import TokenCounts
+from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
@@ -31,34 +31,34 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Setting:
+class CollectionSettings:
     """Who speaks, who answers and what a branch may use; see `Collector`, whose arguments they are.
 
     Where several iterations run at once, they share `rooms`, and each asks for places in its `turn`, if it has one.
     """
 
     engines: Mapping[str, Engine]
-    worlds: Mapping[str, World]
+    worlds: Mapping[str, EnvironmentHandle]
     sampling: Sampling
     context_tokens: int | Schedule
     turn_limit: int | Schedule | None
     call_seconds: float | Schedule | None
     concurrency: int | Mapping[str, int]
     seed: int
-    notices: Notices
+    notices: WarnOnce
     progress: Callable[[Progress], None] | None
-    cut: Cut = WHOLE
-    rooms: Mapping[str, Room] | None = None
-    turn: Underway[Any] | None = None
+    batch_policy: BatchPolicy = WHOLE
+    rooms: Mapping[str, SlotLimiter] | None = None
+    turn: IterationTask[Any] | None = None
 
-    def limits(self, iteration: int) -> Limits:
+    def limits(self, iteration: int) -> BranchLimits:
         """What a branch may use in an iteration."""
 
         def now(value: Any) -> Any:
             return value.at(iteration) if isinstance(value, Schedule) else value
 
         turns = now(self.turn_limit)
-        return Limits(
+        return BranchLimits(
             round(now(self.context_tokens)),
             None if turns is None else round(turns),
             now(self.call_seconds),
@@ -74,7 +74,7 @@ class Setting:
         return facts
 
 
-class Runner:
+class ProgramRunner:
     """Runs the program of a recipe on tasks, and freezes what came of it.
 
     Args:
@@ -93,7 +93,7 @@ class Runner:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: CollectionSettings,
         recipe: Recipe,
         iteration: int,
         journal: Journal,
@@ -110,7 +110,7 @@ class Runner:
         facts = setting.facts(recipe)
         self._forest = Forest(iteration=iteration, seed=setting.seed, entropies=estimator, facts=facts)
         self._watch, self._turn = setting.progress, setting.turn
-        self._conductor = Conductor(
+        self._conductor = RolloutDriver(
             self._forest,
             setting.engines,
             setting.worlds,
@@ -128,7 +128,7 @@ class Runner:
             store=store,
             known=known,
             shared=setting.rooms,
-            window=setting.cut.window,
+            window=setting.batch_policy.max_new_tokens,
             old_logprob=recipe.old_logprob,
         )
         self._alone = setting.rooms is None
@@ -139,7 +139,7 @@ class Runner:
         return self._conductor.progress
 
     @property
-    def said(self) -> dict[str, Said]:
+    def token_counts(self) -> dict[str, TokenCounts]:
         """What engines said for each group."""
         return self._conductor.said
 
@@ -166,24 +166,24 @@ class Runner:
         def begin() -> Coroutine[Any, Any, None]:
             # Whoever comes behind has its groups started behind these.
             if turn is not None:
-                turn.came()
+                turn.release_next()
             return conductor.roll_out(tasks, sizes, first=first, worlds=worlds, variants=variants)
 
         if turn is not None:
-            turn.come()
+            turn.wait_for_previous()
         self._run(begin)
         return self._forest.freeze()
 
-    def fly(
+    def roll_out_in_flight(
         self,
         chosen: Sequence[tuple[str, Task]],
-        flight: Flight,
+        flight: InFlightGroups,
         *,
         programs: Callable[[int], Rollout],
-        cut: Cut,
+        cut: BatchPolicy,
         number: int,
         wanted: int,
-    ) -> tuple[Batch, Landed]:
+    ) -> tuple[Batch, BatchCut]:
         """Run groups that are in flight until the batch is cut; those that are in it, frozen, and which they are.
 
         Args:
@@ -197,8 +197,10 @@ class Runner:
         worlds = {task.task_id: world for world, task in chosen}
         tasks, conductor = [task for _, task in chosen], self._conductor
 
-        def begin() -> Coroutine[Any, Any, Landed]:
-            return conductor.fly(tasks, flight, worlds=worlds, programs=programs, cut=cut, number=number, wanted=wanted)
+        def begin() -> Coroutine[Any, Any, BatchCut]:
+            return conductor.roll_out_in_flight(
+                tasks, flight, worlds=worlds, programs=programs, cut=cut, number=number, wanted=wanted
+            )
 
         landed = self._run(begin)
         return self._forest.freeze(), landed

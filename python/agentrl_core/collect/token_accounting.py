@@ -10,7 +10,7 @@ from agentrl_core.engine.base import Segment
 
 
 @dataclass
-class Said:
+class TokenCounts:
     """What engines said for a group.
 
     Attributes:
@@ -29,10 +29,10 @@ class Said:
         self.context += context
         self.cached += segment.cached_tokens or 0
 
-    def behind(self, drawn: Mapping[str, int]) -> Said:
+    def behind(self, drawn: Mapping[str, int]) -> TokenCounts:
         """What was said behind what earlier batches had, by version."""
         rest = Counter({version: count - drawn.get(str(version), 0) for version, count in self.tokens.items()})
-        return Said(rest, self.context, self.cached)
+        return TokenCounts(rest, self.context, self.cached)
 
     def older_than(self, version: int) -> int:
         """How many tokens older weights said."""
@@ -44,7 +44,7 @@ class Said:
 
 
 @dataclass
-class Account:
+class TokenLedger:
     """What became of the tokens of an iteration: generated + in flight before = consumed + dropped + in flight behind.
 
     Attributes:
@@ -67,7 +67,7 @@ class Account:
     context: int = 0
     cached: int = 0
 
-    def consume(self, said: Iterable[Said], iteration: int) -> None:
+    def consume(self, said: Iterable[TokenCounts], iteration: int) -> None:
         """Groups join the batch."""
         for each in said:
             self.consumed += each.tokens.total()

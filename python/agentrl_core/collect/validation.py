@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from numbers import Integral
 from typing import Any
 
-from agentrl_core.collect.batch_policy import Cut
-from agentrl_core.collect.recorded_episode import World
+from agentrl_core.collect.batch_policy import BatchPolicy
+from agentrl_core.collect.recorded_episode import EnvironmentHandle
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine
@@ -16,7 +16,7 @@ from agentrl_core.env.base import Environment, Split, Task
 from agentrl_core.env.task_check import task_problems
 from agentrl_core.exceptions import DataError, InvalidInputError
 from agentrl_core.recipe import Recipe
-from agentrl_core.select.pool import Mixed
+from agentrl_core.select.pool import MixedTasks
 from agentrl_core.update.unlike import warn_of_staleness
 
 
@@ -53,12 +53,14 @@ def check_ahead(engines: Mapping[str, Engine], staleness: object) -> None:
             )
 
 
-def check_cut(cut: object, recipe: Recipe, worlds: Mapping[str, World], staleness: int, **limits: Any) -> None:
+def check_cut(
+    cut: object, recipe: Recipe, worlds: Mapping[str, EnvironmentHandle], staleness: int, **limits: Any
+) -> None:
     """Refuse what is no cut, and what a cut does not go with; warn of a recipe that cannot see stale tokens."""
-    if not isinstance(cut, Cut):
-        raise InvalidInputError(f"Collector: cut={cut!r}; give a collect.Cut, such as Cut(begun=2.0)")
+    if not isinstance(cut, BatchPolicy):
+        raise InvalidInputError(f"Collector: cut={cut!r}; give a collect.Cut, such as BatchPolicy(begun=2.0)")
     cut.check(recipe, worlds, **limits)
-    if staleness or not cut.waits_for_all:
+    if staleness or not cut.is_synchronous:
         warn_of_staleness(recipe)
 
 
@@ -100,12 +102,14 @@ def checked_tasks(environment: Environment, count: int, split: Split) -> Sequenc
     return tasks
 
 
-def mixed_tasks(worlds: Mapping[str, World], count: int, asking: AbstractContextManager[object]) -> Mixed:
+def mixed_tasks(
+    worlds: Mapping[str, EnvironmentHandle], count: int, asking: AbstractContextManager[object]
+) -> MixedTasks:
     """The training tasks of several worlds, each with its world; `asking` is held where a world is asked for one."""
     with asking:
         tasks = {name: checked_tasks(world.environment, count, "train") for name, world in worlds.items()}
     check_apart(tasks)
-    return Mixed(tasks, asking)
+    return MixedTasks(tasks, asking)
 
 
 def check_apart(tasks: Mapping[str, Sequence[Task]]) -> None:

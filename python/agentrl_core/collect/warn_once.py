@@ -11,12 +11,12 @@ from agentrl_core.component.controller import MISSED
 from agentrl_core.exceptions import AgentRLWarning, InvalidInputError
 
 if TYPE_CHECKING:
-    from agentrl_core.collect.iteration import Made
+    from agentrl_core.collect.iteration import BuiltBatch
     from agentrl_core.collect.journal import Journal
     from agentrl_core.recipe import Recipe
 
 
-class Notices:
+class WarnOnce:
     """Warnings that are given once each, however many trajectories and iterations have the same to say."""
 
     def __init__(self) -> None:
@@ -29,18 +29,18 @@ class Notices:
             warnings.warn(message, AgentRLWarning, stacklevel=2)
 
 
-def say_missed(notices: Notices, recipe: Recipe, components: Mapping[str, Any]) -> None:
+def warn_missed_metrics(notices: WarnOnce, recipe: Recipe, components: Mapping[str, Any]) -> None:
     """Tell of controllers that were to follow a metric which was missing or NaN."""
     for place, controller in recipe.controllers.items():
         if components.get(place, {}).get(MISSED):
             notices.once(
                 f"controller {place}",
                 f"{controller.title()} at {place} follows {', '.join(controller.reads)}, which the metrics of an "
-                "iteration lacked or had as NaN: it stays where it is then; give the metric to collect.update",
+                "iteration lacked or had as NaN: it stays where it is then; give the metric to collect.end_iteration",
             )
 
 
-def say_unasked(notices: Notices, journal: Journal) -> None:
+def warn_unused_records(notices: WarnOnce, journal: Journal) -> None:
     """Tell of records that nobody asked for again: the programs are not those that were cut off."""
     unasked = journal.unasked
     if unasked:
@@ -53,7 +53,7 @@ def say_unasked(notices: Notices, journal: Journal) -> None:
         )
 
 
-def say_nothing_drawn(notices: Notices, recipe: Recipe, titles: str, made: Made, iteration: int) -> None:
+def say_nothing_drawn(notices: WarnOnce, recipe: Recipe, titles: str, made: BuiltBatch, iteration: int) -> None:
     """Report an iteration that has nothing to train on, each time: an error if the environment is why.
 
     Raises:

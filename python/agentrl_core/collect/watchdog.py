@@ -20,7 +20,7 @@ _NOBODYS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), syscon
 """Where code lies that no user wrote."""
 
 
-class Selector(selectors.DefaultSelector):
+class CountingSelector(selectors.DefaultSelector):
     """Counts the turns of a loop: in one of them each task is called once."""
 
     turns = 0
@@ -43,7 +43,7 @@ class Watchdog:
 
     told: set[tuple[str, int]] = set()  # noqa: RUF012 -- of the process
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, selector: Selector) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, selector: CountingSelector) -> None:
         self._loop = loop
         self._selector = selector
         self._seen: tuple[int, Any] = (0, None)
@@ -76,7 +76,7 @@ class Watchdog:
         warnings.warn(
             f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno}) held the event loop for more "
             f"than {_MOST_SECONDS * 1e3:.0f} ms, while every other rollout stood still; await what takes long, such as "
-            'asyncio.to_thread(...) or group.effect(...), and let an environment that does run with runs="thread"',
+            'asyncio.to_thread(...) or group.side_effect(...), and let an environment that does run with runs="thread"',
             RuntimeWarning,
             stacklevel=2,
         )

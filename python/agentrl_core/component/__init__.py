@@ -7,20 +7,20 @@ from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.component.options import column_name, option
 from agentrl_core.component.rows import Rows
 from agentrl_core.component.schedule import Schedule
-from agentrl_core.component.state import Closed, Remembers, State, StatefulComponent
+from agentrl_core.component.state import IterationRecord, State, Stateful, StatefulComponent
 
 __all__ = [
     "BatchComponent",
     "Choice",
-    "Closed",
     "Column",
     "Component",
     "Controller",
+    "IterationRecord",
     "Level",
-    "Remembers",
     "Rows",
     "Schedule",
     "State",
+    "Stateful",
     "StatefulComponent",
     "Where",
     "column_name",

@@ -89,13 +89,13 @@ def needed(level: Level, *names: str) -> tuple[Column, ...]:
     return tuple(Column(level, name, _model_of(level, name)) for name in names if name != TRAINED)
 
 
-def is_said(column: Column, facts: Declared | None) -> bool:
+def is_declared(column: Column, facts: Declared | None) -> bool:
     """Whether an environment that declares these facts says a column; what it says of an episode holds for its steps.
 
     Example:
-        >>> from agentrl_core.component.column import draw, is_said, step
+        >>> from agentrl_core.component.column import draw, is_declared, step
         >>> facts = {"step": {"flawed": "number"}, "trajectory": {"answer": "key"}}
-        >>> [is_said(column, facts) for column in (step("flawed"), draw("flawed"), draw("answer"), step("answer"))]
+        >>> [is_declared(column, facts) for column in (step("flawed"), draw("flawed"), draw("answer"), step("answer"))]
         [True, False, True, True]
     """
     levels = ("trajectory",) if column.level == "draw" else ("step", "trajectory")

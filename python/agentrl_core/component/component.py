@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, Self
 from agentrl_core import renames
 from agentrl_core.component.column import Column
 from agentrl_core.component.options import ColumnName, Filled, Range, Rule, declared
-from agentrl_core.component.repr import written
+from agentrl_core.component.repr import component_repr
 from agentrl_core.component.schedule import Changing, Schedule
 from agentrl_core.exceptions import RecipeError
 
@@ -35,7 +35,7 @@ PHASES: dict[str, str] = {
     "weight": "weight",
     "loss": "loss",
     "replay": "replay",
-    "actions": "schedule",
+    "hooks": "schedule",
 }
 """The phases of a recipe and the package that holds the components of each; those before `replay` in their order."""
 
@@ -87,10 +87,10 @@ class Component:
     makes: ClassVar[tuple[Column, ...]] = ()
     """The columns it adds."""
 
-    __repr__ = written
+    __repr__ = component_repr
 
     def __init_subclass__(cls) -> None:
-        cls.__repr__ = vars(cls).get("__repr__", written)  # type: ignore[method-assign]  # else dataclass writes one
+        cls.__repr__ = vars(cls).get("__repr__", component_repr)  # type: ignore[method-assign]  # else dataclass writes one
 
     def own_needs(self) -> Iterable[Column]:
         """The columns it reads because of its options, beyond those that an option names."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from agentrl_core.component.component import Component, find_component, made_schedule
 from agentrl_core.component.schedule import Changing, Schedule
-from agentrl_core.component.state import Closed, Remembers, State
+from agentrl_core.component.state import IterationRecord, State, Stateful
 from agentrl_core.exceptions import RecipeError
 
 MISSED = "missed"
@@ -19,10 +19,10 @@ MISSED = "missed"
 
 
 @dataclass(frozen=True)
-class Controller(Remembers, Changing, ABC):
+class Controller(Stateful, Changing, ABC):
     """A number that follows metrics, for any number among the options of any component.
 
-    It moves once an iteration, in `collect.update`, by the metrics that the iteration is closed with, or with every
+    It moves once an iteration, in `collect.end_iteration`, by the metrics that the iteration is closed with, or with every
     optimizer step, by what the step said. A metric that is missing or NaN leaves it where it is, and is counted.
     A subclass says which metrics it `reads`, what it `begin`s with, how it `move`s, and its `value`.
 
@@ -66,7 +66,7 @@ class Controller(Remembers, Changing, ABC):
             return {**state, MISSED: state[MISSED] + 1}
         return {**self.move(state, *found), MISSED: state[MISSED]}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """The state after an iteration, or after each of its optimizer steps."""
         seen = closed.steps if self.every == "step" else (closed.metrics,)
         return functools.reduce(self.moved, seen, state)

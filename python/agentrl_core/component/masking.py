@@ -18,17 +18,17 @@ _UNWRITTEN = {"weight": 1.0, "keep": 1.0}
 """What a column is where nobody wrote it; others are unknown there."""
 
 
-def voting(batch: Batch, held: NDArray[np.bool_]) -> Batch:
+def with_voting_draws(batch: Batch, held: NDArray[np.bool_]) -> Batch:
     """The batch in which only these draws have a score, so that no others count."""
     score = batch.column("score", "draw") if batch.has("score", "draw") else np.zeros(batch.num_draws, np.float32)
     return batch.with_columns("draw", score=np.where(held, score, np.nan).astype(np.float32))
 
 
-def written(
+def write_masked(
     batch: Batch, held: NDArray[np.bool_], component: Callable[[Batch], Batch], makes: tuple[Column, ...]
 ) -> Batch:
     """The batch with what a component makes of these draws alone; the others keep what they have."""
-    made = component(voting(batch, held))
+    made = component(with_voting_draws(batch, held))
     for column in makes:
         finer = LEVELS[LEVELS.index(column.level) :]
         # The coarsest level at which it is found is that at which it was made.

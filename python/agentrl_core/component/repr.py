@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 
-def written(component: Any) -> str:
+def component_repr(component: Any) -> str:
     """A dataclass as it is written, with the options that are not at their defaults: `Clip(high=0.28)`."""
     said = []
     for each in fields(component):

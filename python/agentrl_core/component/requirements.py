@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_core.component.column import LEVELS, Column, is_said, token
+from agentrl_core.component.column import LEVELS, Column, is_declared, token
 from agentrl_core.component.component import PHASES, Component
 from agentrl_core.component.rows import Rows, level_of
 from agentrl_core.data.batch import Batch
@@ -34,7 +34,7 @@ def check_columns(
     """
     made: set[Column] = set()
     for phase, chain in phases.items():
-        if not chain and phase not in ("weight", "actions"):
+        if not chain and phase not in ("weight", "hooks"):
             raise RecipeError(
                 f"recipe {recipe!r}: phase {phase} has no component; "
                 f"add one from agentrl_core.{PHASES[phase]}: replace({phase}=...)"
@@ -57,10 +57,10 @@ def _check_column(
 ) -> None:
     level, name = column
     reach = LEVELS[: LEVELS.index(column.level) + 1]
-    if column.is_fact or is_said(column, facts) or any(Column(coarser, name) in made for coarser in reach):
+    if column.is_fact or is_declared(column, facts) or any(Column(coarser, name) in made for coarser in reach):
         return
     if batch is not None:
-        if batch.has(name, column.level) or is_said(column, batch.facts):
+        if batch.has(name, column.level) or is_declared(column, batch.facts):
             return
     elif column.model or (facts is None and name.startswith("reward.")):
         return  # to be annotated, or a component of the reward, if the environment names one so
@@ -92,7 +92,7 @@ def check_recomputed(recipe: str, losses: Iterable[Component], batch: Batch) -> 
         )
 
 
-def checked(recipe: str, phase: str, link: Component, batch: Any) -> Batch:
+def require_made_columns(recipe: str, phase: str, link: Component, batch: Any) -> Batch:
     """What a link returned, refused here if it is not what the link says that it makes."""
     name = f"recipe {recipe!r}: {link.title()} (phase {phase})"
     if not isinstance(batch, Batch):
@@ -118,7 +118,7 @@ def annotate_call(column: Column) -> str:
     return f"batch = arl.annotate(batch, {column.name.removesuffix('_before')!r}, {column.model}{probe})"
 
 
-def refuse_missing(recipe: str, needs: Iterable[Column], batch: Batch, stage: str) -> None:
+def require_columns(recipe: str, needs: Iterable[Column], batch: Batch, stage: str) -> None:
     """Refuse a batch that lacks a column of the losses of a stage, with the call that adds it."""
     for column in needs:
         if not batch.has(column.name, column.level):
@@ -128,7 +128,7 @@ def refuse_missing(recipe: str, needs: Iterable[Column], batch: Batch, stage: st
             raise RecipeError(f"{recipe}: the batch has no column {column.name!r} at level {column.level}; {remedy}")
 
 
-def refuse_unknown(recipe: str, phases: Mapping[str, tuple[Component, ...]], batch: Batch) -> None:
+def require_finite_credit(recipe: str, phases: Mapping[str, tuple[Component, ...]], batch: Batch) -> None:
     """Refuse an advantage or weight that is no number where a token with a score is trained."""
     tokens = Rows(batch, "token")
     for phase in ("advantage", "weight"):
@@ -156,7 +156,7 @@ def require_batch(batch: object) -> None:
         raise InvalidInputError(f"batch is {type(batch).__name__}; give a Batch, as a collector or a store returns it")
 
 
-def answers_of(links: Sequence[Component], old_logprob: str) -> tuple[Column, ...]:
+def model_columns_of(links: Sequence[Component], old_logprob: str) -> tuple[Column, ...]:
     """What models have to say for a recipe: the columns of its components, and what fresh draws are compared with."""
     columns = [column for link in links for column in link.needs if column.model]
     if "recomputed" in (old_logprob, *(getattr(link, "old_logprob", "") for link in links)):
@@ -164,14 +164,14 @@ def answers_of(links: Sequence[Component], old_logprob: str) -> tuple[Column, ..
     return tuple(dict.fromkeys(columns))
 
 
-def facts_of(phases: Mapping[str, tuple[Component, ...]]) -> tuple[Column, ...]:
+def required_facts(phases: Mapping[str, tuple[Component, ...]]) -> tuple[Column, ...]:
     """What an environment has to say for a recipe: the columns that are read, and that no component or model makes.
 
     Example:
         >>> from agentrl_core import recipes
         >>> from agentrl_core.component.component import PHASES
-        >>> from agentrl_core.component.requirements import facts_of
-        >>> facts_of({phase: recipes.FAPO.chain(phase) for phase in PHASES})
+        >>> from agentrl_core.component.requirements import required_facts
+        >>> required_facts({phase: recipes.FAPO.chain(phase) for phase in PHASES})
         (draw('flawed'),)
     """
     program = phases.get("rollout", ())

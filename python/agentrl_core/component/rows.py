@@ -21,12 +21,12 @@ Voter = Literal["row", "step", "trajectory", "episode", "token", "group"]
 """What votes once in a statistic: every row, step, trajectory, episode, trained token, or every group."""
 
 
-def sums(values: NDArray[Any], index: NDArray[np.uint32], length: int) -> NDArray[np.float64]:
+def sum_rows(values: NDArray[Any], index: NDArray[np.uint32], length: int) -> NDArray[np.float64]:
     """The sum of the values of each of `length` rows, by the index of the row that each belongs to."""
     return np.bincount(index, weights=values, minlength=length).astype(np.float64)
 
 
-def last_of(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def last_of_chain(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether a row is the last of its chain that counts; the rows of a chain stand together."""
     last = np.zeros(len(chains), dtype=np.bool_)
     counted = np.flatnonzero(valid)
@@ -35,9 +35,9 @@ def last_of(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.bool_]
     return last
 
 
-def first_of(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def first_of_chain(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether a row is the first of its chain that counts; the rows of a chain stand together."""
-    return last_of(chains[::-1], valid[::-1])[::-1]
+    return last_of_chain(chains[::-1], valid[::-1])[::-1]
 
 
 def level_of(batch: Batch, name: str, otherwise: Level) -> Level:
@@ -148,12 +148,12 @@ class Rows:
     def trained(self) -> NDArray[np.float64]:
         """The number of trained tokens of each row."""
         tokens = Rows(self.batch, "token")
-        return sums(tokens.flags("trainable"), tokens.within(self.level), len(self))
+        return sum_rows(tokens.flags("trainable"), tokens.within(self.level), len(self))
 
     @functools.cached_property
     def last(self) -> NDArray[np.bool_]:
         """Whether a row is the last of its draw that counts."""
-        return last_of(self.draws, self.valid)
+        return last_of_chain(self.draws, self.valid)
 
     def voters(self, voter: Voter) -> NDArray[np.uint32] | None:
         """Ids of the rows that share a vote; None where every row has its own."""
@@ -231,6 +231,6 @@ def mean_of_tokens(batch: Batch, name: str, level: Level) -> tuple[NDArray[np.fl
     tokens, rows = Rows(batch, "token"), Rows(batch, level)
     known = tokens.known(name)
     parts = tokens.within(level)
-    counts = sums(known.astype(np.float64), parts, len(rows))
-    totals = sums(np.where(known, tokens.values(name), 0.0), parts, len(rows))
+    counts = sum_rows(known.astype(np.float64), parts, len(rows))
+    totals = sum_rows(np.where(known, tokens.values(name), 0.0), parts, len(rows))
     return totals / np.maximum(counts, 1.0), counts > 0.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args
 
-from agentrl_core.component.repr import written
+from agentrl_core.component.repr import component_repr
 from agentrl_core.exceptions import RecipeError
 
 Kind = Literal["linear", "cosine", "exponential", "step", "stairs", "inverse"]
@@ -103,7 +103,7 @@ class Schedule(Changing):
     stairs: int = 1
     then: Schedule | None = None
 
-    __repr__ = written
+    __repr__ = component_repr
 
     def __post_init__(self) -> None:
         for name in ("start", "end"):

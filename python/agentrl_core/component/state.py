@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.component import Component
-from agentrl_core.component.masking import voting
+from agentrl_core.component.masking import with_voting_draws
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ _ARRAY = "array"
 
 
 @dataclass(frozen=True, eq=False)
-class Closed:
-    """All that there is of an iteration when it is closed: what `Remembers.next` learns from.
+class IterationRecord:
+    """All that there is of an iteration when it is closed: what `Stateful.next` learns from.
 
     Args:
         iteration: its number.
@@ -62,8 +62,8 @@ class Closed:
 
         Example:
             >>> import agentrl_core as arl
-            >>> from agentrl_core.component import Closed
-            >>> Closed.of(arl.Forest().freeze(), {"loss": 0.5, "critic": {"loss": 0.25}, "note": "text"}).metrics
+            >>> from agentrl_core.component import IterationRecord
+            >>> IterationRecord.of(arl.Forest().freeze(), {"loss": 0.5, "critic": {"loss": 0.25}, "note": "text"}).metrics
             {'loss': 0.5, 'critic.loss': 0.25}
         """
         iterations = batch.column("iteration", "draw")
@@ -71,18 +71,18 @@ class Closed:
         steps = said.pop("steps", ())
         iteration = int(iterations.max()) if len(iterations) else others.pop("iteration", 0)
         others = {"iteration": iteration, "steps": _rows(steps), **others}
-        return cls(batch=batch, metrics=numbers(said), **others)
+        return cls(batch=batch, metrics=flatten_metrics(said), **others)
 
-    def voting(self, held: NDArray[np.bool_]) -> Self:
+    def with_draws_only(self, held: NDArray[np.bool_]) -> Self:
         """The same with a batch in which only these draws count."""
-        return replace(self, batch=voting(self.batch, held))
+        return replace(self, batch=with_voting_draws(self.batch, held))
 
 
 @dataclass(frozen=True)
-class Remembers(Component, ABC):
+class Stateful(Component, ABC):
     """Base of every component that remembers, in any phase.
 
-    The state is read as of the iteration's begin, any number of times; `next` runs once, in `collect.update`, over the
+    The state is read as of the iteration's begin, any number of times; `next` runs once, in `collect.end_iteration`, over the
     iteration that is closed. So a state is a fold over the committed iterations, the same after any kill. It stands
     under the component's place in the recipe: `advantage[0].TrackedBaseline`.
     """
@@ -92,12 +92,12 @@ class Remembers(Component, ABC):
         """The state before the first iteration."""
 
     @abstractmethod
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """The state of the next iteration, from this one's and what is closed. `state` itself stays as it is."""
 
 
 @dataclass(frozen=True)
-class StatefulComponent(BatchComponent, Remembers, ABC):
+class StatefulComponent(BatchComponent, Stateful, ABC):
     """A component that adds columns by what it remembers, as two pure functions: `add_columns` and `next`."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ class StatefulComponent(BatchComponent, Remembers, ABC):
         return self.add_columns(self.initial_state(), batch)
 
 
-def split(state: Mapping[str, Any]) -> tuple[State, dict[str, NDArray[Any]]]:
+def split_arrays(state: Mapping[str, Any]) -> tuple[State, dict[str, NDArray[Any]]]:
     """A state as its part of plain values and its arrays by path, which `joined` puts together again.
 
     A path joins the keys of the tables by `/`; in a key `~` is written `~0` and `/` is written `~1` (RFC 6901).
@@ -119,11 +119,11 @@ def split(state: Mapping[str, Any]) -> tuple[State, dict[str, NDArray[Any]]]:
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.component.state import joined, split
-        >>> state = {"select[0].Tasks": {"seen": 2, "track": {"alpha": np.ones(3)}}}
-        >>> split(state)
-        ({'select[0].Tasks': {'seen': 2, 'track': {}}}, {'select[0].Tasks/track/alpha': array([1., 1., 1.])})
-        >>> joined(*split(state))["select[0].Tasks"]["track"]["alpha"].tolist()
+        >>> from agentrl_core.component.state import join_arrays, split_arrays
+        >>> state = {"select[0].ComposedSelector": {"seen": 2, "track": {"alpha": np.ones(3)}}}
+        >>> split_arrays(state)
+        ({'select[0].ComposedSelector': {'seen': 2, 'track': {}}}, {'select[0].ComposedSelector/track/alpha': array([1., 1., 1.])})
+        >>> join_arrays(*split_arrays(state))["select[0].ComposedSelector"]["track"]["alpha"].tolist()
         [1.0, 1.0, 1.0]
     """
     arrays: dict[str, NDArray[Any]] = {}
@@ -149,9 +149,9 @@ def _without_arrays(table: Mapping[str, Any], path: tuple[str, ...], arrays: dic
     return plain
 
 
-def joined(table: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> State:
+def join_arrays(table: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> State:
     """The state that `split` took apart."""
-    state = {key: joined(value, {}) if isinstance(value, Mapping) else value for key, value in table.items()}
+    state = {key: join_arrays(value, {}) if isinstance(value, Mapping) else value for key, value in table.items()}
     for path, array in arrays.items():
         *outer, last = (key.replace("~1", "/").replace("~0", "~") for key in path.split("/"))
         inside = state
@@ -161,7 +161,7 @@ def joined(table: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Stat
     return state
 
 
-def fitting(initial: State, kept: Mapping[str, Any]) -> State:
+def compatible_state(initial: State, kept: Mapping[str, Any]) -> State:
     """What of a state goes on in a component that begins with `initial`: the tables that are made alike.
 
     Of tables whose plain values or arrays are others, those of `initial` stand. An array is made alike if it has as
@@ -169,9 +169,9 @@ def fitting(initial: State, kept: Mapping[str, Any]) -> State:
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.component.state import fitting
+        >>> from agentrl_core.component.state import compatible_state
         >>> kept = {"seen": 3, "track": {"rate": np.ones(4)}, "arms": {"weights": np.ones(2)}}
-        >>> fitting({"seen": 0, "track": {"rate": np.zeros(0)}, "arms": {"weights": np.zeros(3)}}, kept)
+        >>> compatible_state({"seen": 0, "track": {"rate": np.zeros(0)}, "arms": {"weights": np.zeros(3)}}, kept)
         {'seen': 3, 'track': {'rate': array([1., 1., 1., 1.])}, 'arms': {'weights': array([0., 0., 0.])}}
     """
     if not initial:
@@ -180,7 +180,7 @@ def fitting(initial: State, kept: Mapping[str, Any]) -> State:
     if not all(name in kept and _alike(initial[name], kept[name]) for name in initial if name not in tables):
         return initial
     own = {name: kept[name] if isinstance(kept.get(name), Mapping) else value for name, value in tables.items()}
-    return {**kept, **{name: fitting(tables[name], value) for name, value in own.items()}}
+    return {**kept, **{name: compatible_state(tables[name], value) for name, value in own.items()}}
 
 
 def _alike(initial: Any, kept: Any) -> bool:
@@ -190,8 +190,8 @@ def _alike(initial: Any, kept: Any) -> bool:
     return same and len(initial) in (0, len(kept))
 
 
-def packed(state: Mapping[str, Any]) -> State:
-    """Return a state as plain JSON values, with arrays as text; `unpacked` reads it back, bit for bit.
+def pack_state(state: Mapping[str, Any]) -> State:
+    """Return a state as plain JSON values, with arrays as text; `unpack_state` reads it back, bit for bit.
 
     An array is a table with the keys `array`, `shape` and `bytes`. A key `array` of the state itself, such as the name
     of a task, is written `~array`, so the two cannot be confused; `~array` is written `~~array`, and so on.
@@ -200,23 +200,23 @@ def packed(state: Mapping[str, Any]) -> State:
         RecipeError: an array has a type or a shape that a state cannot hold.
 
     Example:
-        >>> from agentrl_core.component.state import packed, unpacked
-        >>> packed({"seen": {"array": 2}})
+        >>> from agentrl_core.component.state import pack_state, unpack_state
+        >>> pack_state({"seen": {"array": 2}})
         {'seen': {'~array': 2}}
-        >>> unpacked(packed({"seen": {"array": 2}}))
+        >>> unpack_state(pack_state({"seen": {"array": 2}}))
         {'seen': {'array': 2}}
     """
-    table, arrays = split(_escaped(state))
-    return joined(table, {path: _text(array) for path, array in arrays.items()})  # type: ignore[misc]
+    table, arrays = split_arrays(_escaped(state))
+    return join_arrays(table, {path: _text(array) for path, array in arrays.items()})  # type: ignore[misc]
 
 
-def unpacked(table: Mapping[str, Any]) -> State:
+def unpack_state(table: Mapping[str, Any]) -> State:
     """Return the state that `packed` wrote."""
     state: State = {}
     for key, value in table.items():
         name = key[1:] if key[:1] == "~" and key.lstrip("~") == _ARRAY else key
         if isinstance(value, Mapping):
-            state[name] = _array(value) if _is_array(value) else unpacked(value)
+            state[name] = _array(value) if _is_array(value) else unpack_state(value)
         else:
             state[name] = value
     return state
@@ -244,12 +244,12 @@ def _array(table: Mapping[str, Any]) -> NDArray[Any]:
     return flat.reshape(table["shape"]).copy()
 
 
-def numbers(metrics: Mapping[str, object], before: str = "") -> dict[str, float]:
+def flatten_metrics(metrics: Mapping[str, object], before: str = "") -> dict[str, float]:
     """The numbers of a table by name, those of tables in it with dots: what controllers and the store read."""
     found: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, Mapping):
-            found.update(numbers(value, f"{before}{name}."))
+            found.update(flatten_metrics(value, f"{before}{name}."))
         elif isinstance(value, (Real, np.number)) and not isinstance(value, bool):
             found[f"{before}{name}"] = float(value)
     return found

@@ -224,7 +224,7 @@ class Batch:
         arrays = {name: read(values, name) for name, values in columns.items()}
         return Batch(self._core.with_columns(level, **arrays))
 
-    def with_source(self, recipe: str, options: str | Mapping[str, Any]) -> Batch:
+    def with_recipe(self, recipe: str, options: str | Mapping[str, Any]) -> Batch:
         """The batch with a note of what made its computed columns; it is saved with them."""
         text = options if isinstance(options, str) else to_json(options, "options")
         return Batch(self._core.with_source(recipe, text))
@@ -378,7 +378,7 @@ class Batch:
         tokens, columns = self._core.contexts()
         return Contexts(tokens, *columns)
 
-    def locate(self, tokens: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def locate_tokens(self, tokens: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Where action tokens come from: of each its draw, its row at level `step`, and its place in the step's action.
 
         Args:
@@ -397,7 +397,7 @@ class Batch:
             >>> forest.finish(trajectory, reward=1.0)
             >>> batch = forest.freeze()
             >>> (pack,) = batch.plan([0], max_tokens=100)
-            >>> [rows.tolist() for rows in batch.locate(pack.token)]
+            >>> [rows.tolist() for rows in batch.locate_tokens(pack.token)]
             [[0, 0], [0, 0], [0, 1]]
         """
         indices = integers(tokens, "tokens")
@@ -420,7 +420,7 @@ class Batch:
         """
         return Batch(_core.Batch.concat([part._core for part in parts]))
 
-    def draw(
+    def with_draws(
         self,
         trajectory_ids: ArrayLike,
         *,
@@ -462,7 +462,7 @@ class Batch:
             )
         )
 
-    def join(self, stored: Batch, draws: Draws) -> Batch:
+    def with_stored_draws(self, stored: Batch, draws: Draws) -> Batch:
         """The batch with draws of stored trajectories: where each votes, whose place it takes, whether it is trained.
 
         Rows of the store are appended. A draw that is replaced goes, its trajectory stays. Columns of draws are carried

@@ -14,8 +14,8 @@ Declared: TypeAlias = Mapping[str, Mapping[str, str]]
 """For level `step` and level `trajectory` the kind of each name: `number` or `key`."""
 
 
-class Fact(Protocol):
-    """A declaration, as `env.Fact` is one."""
+class ColumnDeclaration(Protocol):
+    """A declaration, as `env.ExtraColumn` is one."""
 
     @property
     def level(self) -> Literal["step", "trajectory"]:
@@ -28,13 +28,13 @@ class Fact(Protocol):
         ...
 
 
-def by_level(facts: Mapping[str, Fact]) -> dict[str, dict[str, Literal["number", "key"]]]:
+def by_level(facts: Mapping[str, ColumnDeclaration]) -> dict[str, dict[str, Literal["number", "key"]]]:
     """The declarations of an environment as `Forest` and `Recipe.check` take them.
 
     Example:
         >>> from agentrl_core.data.facts import by_level
-        >>> from agentrl_core.env import Fact
-        >>> by_level({"flawed": Fact("step"), "answer": Fact("trajectory", "key")})
+        >>> from agentrl_core.env import ExtraColumn
+        >>> by_level({"flawed": ExtraColumn("step"), "answer": ExtraColumn("trajectory", "key")})
         {'step': {'flawed': 'number'}, 'trajectory': {'answer': 'key'}}
     """
     levels: dict[str, dict[str, Literal["number", "key"]]] = {}

@@ -105,7 +105,7 @@ class Forest:
     adopt = branches.adopt
     fork = branches.fork
     splice = branches.splice
-    under = branches.under
+    with_prompt = branches.with_prompt
     rollback = branches.rollback
     replace = branches.replace
     rewrite = branches.rewrite
@@ -144,7 +144,7 @@ class Forest:
 
     def __repr__(self) -> str:
         """What is live, and which groups cannot freeze yet because some of their trajectories run."""
-        numbers, counts = np.unique(self.frontier().group, return_counts=True)
+        numbers, counts = np.unique(self.running().group, return_counts=True)
         said = [f"{count} in group {number}" for number, count in zip(numbers[:5], counts[:5], strict=True)]
         more = ["..."] if len(numbers) > len(said) else []
         running = f"; {counts.sum()} trajectories run: {', '.join(said + more)}" if len(numbers) else ""
@@ -375,7 +375,7 @@ class Forest:
         """Mark every trajectory that is still running as aborted, so that everything can freeze."""
         self._core.abort()
 
-    def decide(
+    def log_decision(
         self,
         operation: Operation,
         trajectory: int,
@@ -409,7 +409,7 @@ class Forest:
             >>> trunk = forest.start(0, 0)
             >>> _ = forest.append(trunk, [1], kind="prompt")
             >>> branch = forest.fork(trunk, ordinal=0)
-            >>> forest.decide("fork", trunk, in_round=0, result=branch, score=1.25)
+            >>> forest.log_decision("fork", trunk, in_round=0, result=branch, score=1.25)
         """
         self._core.decide(
             operation,
@@ -423,7 +423,7 @@ class Forest:
             reason=reason,
         )
 
-    def frontier(self, group: int | None = None) -> RunningTrajectories:
+    def running(self, group: int | None = None) -> RunningTrajectories:
         """The trajectories of a group, or of all, that are running, as columns."""
         return RunningTrajectories(**self._core.frontier(group))
 
@@ -444,7 +444,7 @@ class Forest:
         """
         return self._core.tree(group)
 
-    def look(self, group: int) -> tuple[Batch, NDArray[np.int64]]:
+    def snapshot(self, group: int) -> tuple[Batch, NDArray[np.int64]]:
         """A frozen copy of one live group, to score it or to choose by before it ends; the forest stays as it is.
 
         Trajectories that are running have status `partial` and are not drawn. The ids of the copy are of the copy
@@ -469,7 +469,7 @@ class Forest:
             ...     _ = forest.append(trajectory, [1, 2], kind="prompt")
             ...     _ = forest.append(trajectory, [3], kind="action", logprobs=[-0.5])
             >>> forest.finish(over, reward=1.0)
-            >>> batch, handles = forest.look(0)
+            >>> batch, handles = forest.snapshot(0)
             >>> batch.num_draws, handles.tolist() == [over, running], len(forest)
             (1, True, 1)
         """

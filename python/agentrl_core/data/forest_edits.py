@@ -16,14 +16,14 @@ Tokens = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 Floats = Sequence[float] | NDArray[np.float32] | NDArray[np.float64]
 
 
-class Live(Protocol):
+class ForestCore(Protocol):
     """A `Forest`, as its methods in other files see it."""
 
     _core: _core.Forest
 
 
 def adopt(
-    forest: Live,
+    forest: ForestCore,
     group: int,
     batch: Batch,
     trajectory_id: int,
@@ -67,7 +67,7 @@ def adopt(
 
 @overload
 def fork(
-    forest: Live,
+    forest: ForestCore,
     trajectory: int,
     *,
     node: int | None = ...,
@@ -81,7 +81,7 @@ def fork(
 
 @overload
 def fork(
-    forest: Live,
+    forest: ForestCore,
     trajectory: int,
     *,
     node: int | None = ...,
@@ -94,7 +94,7 @@ def fork(
 
 
 def fork(
-    forest: Live,
+    forest: ForestCore,
     trajectory: int,
     *,
     node: int | None = None,
@@ -161,7 +161,7 @@ def fork(
 
 
 def splice(
-    forest: Live,
+    forest: ForestCore,
     prefix: int,
     suffix: int,
     *,
@@ -197,7 +197,7 @@ def splice(
     return forest._core.splice(prefix, node, end, suffix, from_node, start)
 
 
-def under(forest: Live, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
+def with_prompt(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
     """Tell the actions of a trajectory behind another prompt; returns the handle of the new trajectory.
 
     What was done with a demonstration or a hint in sight is trained as if it had been done without. Everything from
@@ -222,13 +222,13 @@ def under(forest: Live, trajectory: int, tokens: Tokens, *, state: bytes | str |
         >>> _ = forest.append(shown, [7, 7, 7, 1], kind="prompt")    # a demonstration, then the task
         >>> _ = forest.append(shown, [2, 3], kind="action", logprobs=[-0.5, -0.5])
         >>> forest.finish(shown, reward=1.0)
-        >>> forest.tokens(forest.under(shown, [1])).tolist()
+        >>> forest.tokens(forest.with_prompt(shown, [1])).tolist()
         [1, 2, 3]
     """
     return forest._core.under(trajectory, tokens, None if state is None else columns.as_bytes(state, "state"))
 
 
-def rollback(forest: Live, trajectory: int, node: int, end: int | None = None) -> int:
+def rollback(forest: ForestCore, trajectory: int, node: int, end: int | None = None) -> int:
     """Go back to an earlier token; returns the handle of the trajectory that goes on from there.
 
     What is left behind stays in the files, pruned as "rolled back".
@@ -254,7 +254,7 @@ def rollback(forest: Live, trajectory: int, node: int, end: int | None = None) -
     return forest._core.rollback(trajectory, node, end)
 
 
-def replace(forest: Live, trajectory: int, by: int) -> None:
+def replace(forest: ForestCore, trajectory: int, by: int) -> None:
     """Put another trajectory of the group in the place of this one, which stays in the files, pruned.
 
     Its `info` says `{"replaced_by": trajectory_id, ...}`.
@@ -269,7 +269,7 @@ def replace(forest: Live, trajectory: int, by: int) -> None:
     forest._core.replace(trajectory, by)
 
 
-def rewrite(forest: Live, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
+def rewrite(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
     """Give a trajectory another context (memory, summary, window, sub-agent); returns how many tokens are shared.
 
     The context enters the tree where it first differs from the trajectory's own path. The rest is one node of kind
@@ -299,7 +299,7 @@ def rewrite(forest: Live, trajectory: int, tokens: Tokens, *, state: bytes | str
     return forest._core.rewrite(trajectory, tokens, None if state is None else columns.as_bytes(state, "state"))
 
 
-def prune(forest: Live, trajectory: int, reason: str, *, gradient_only: bool = False) -> None:
+def prune(forest: ForestCore, trajectory: int, reason: str, *, gradient_only: bool = False) -> None:
     """Take a trajectory out of training; its tokens stay in the files, with the reason in `info`.
 
     Args:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.data.facts import fact_column
-from agentrl_core.data.forest_edits import Live
+from agentrl_core.data.forest_edits import ForestCore
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
@@ -69,7 +69,7 @@ class Ingested:
 
 
 def ingest(
-    forest: Live,
+    forest: ForestCore,
     trajectories: object,
     prompts: Lists,
     outputs: Lists,
@@ -209,7 +209,7 @@ def ingest(
 
 
 def append_many(
-    forest: Live,
+    forest: ForestCore,
     trajectories: object,
     tokens: Lists,
     *,
@@ -299,7 +299,7 @@ def append_many(
 
 
 def append_chats(
-    forest: Live,
+    forest: ForestCore,
     trajectories: object,
     tokens: Lists,
     sampled: Lists,

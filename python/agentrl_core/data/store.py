@@ -162,11 +162,11 @@ class Store:
         return renames.table().measured(self._core.metrics())
 
     @property
-    def writes(self) -> Table:
+    def write_log(self) -> Table:
         """One row for each write: iteration, kind, rows by folder; of a closed iteration its state, its components."""
         return self._core.writes()
 
-    def journal(self, iteration: int) -> Journal:
+    def rollout_log(self, iteration: int) -> RolloutLog:
         """The journal of an iteration whose batch is not in the store yet, as a killed process left it, or empty.
 
         It is gone when the batch is committed (`append` without `partial`, and `flush`), or the iteration closed.
@@ -176,7 +176,7 @@ class Store:
             StoreError: the file cannot be read.
             UnsupportedError: a newer version wrote it.
         """
-        return Journal(self._core.journal(iteration))
+        return RolloutLog(self._core.journal(iteration))
 
     def files(self, table: str) -> list[tuple[Path, int, dict[str, tuple[int, int]]]]:
         """The Arrow files of a table, in the order of their rows: what a scanner reads for this snapshot.
@@ -387,7 +387,7 @@ class Store:
         self.close()
 
 
-class Journal:
+class RolloutLog:
     """Records of an iteration that is under way: what a run must know again if it is killed before the batch is stored.
 
     A record is a name and a payload, bytes of the caller's own. When `append` returns, the operating system has it:
@@ -402,10 +402,10 @@ class Journal:
         >>> import agentrl_core as arl
         >>> folder = tempfile.mkdtemp()
         >>> store = arl.Store.open(folder)
-        >>> store.journal(0).append(b"group 3, member 1, turn 0", b"a segment")
+        >>> store.rollout_log(0).append(b"group 3, member 1, turn 0", b"a segment")
         >>> store.close()                                       # or be killed
         >>> store = arl.Store.open(folder)
-        >>> journal = store.journal(0)
+        >>> journal = store.rollout_log(0)
         >>> journal.records()
         [(b'group 3, member 1, turn 0', b'a segment')]
         >>> number = store.append(arl.Forest().freeze(), iteration=0)

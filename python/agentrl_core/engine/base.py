@@ -125,7 +125,7 @@ class Request:
 
 
 @dataclass(frozen=True, eq=False)
-class Top:
+class TopLogprobs:
     """The c likeliest tokens at each of the n places of a segment, the likeliest first.
 
     `tokens` int32 [n, c]; `logprobs` float32 [n, c] in the distribution sampled from, -inf where top_k or top_p kept
@@ -163,7 +163,7 @@ class Segment:
     finish_reason: Literal["stop", "length", "abort"]
     policy_version: int
     seed: int
-    top: Top | None = None
+    top: TopLogprobs | None = None
     cached_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -186,7 +186,7 @@ class Engine(Protocol):
     """Something that generates. Requests may come from several event loops and threads at once.
 
     It may have two more attributes: `takes_images` (see `Request`), and `precision`, how many bits a weight has with
-    which it samples, an integer or None (`rollout.WithPrecision` records it).
+    which it samples, an integer or None (`rollout.RecordPrecision` records it).
 
     Example:
         >>> import numpy as np
@@ -314,7 +314,7 @@ def complete(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
 def aborted(request: Request, version: int) -> Segment:
     """The segment of a request that was ended before its first token."""
     nothing, top = np.empty(0, np.float32), (0, request.sampling.top)
-    likeliest = Top(np.empty(top, np.int32), np.empty(top, np.float32)) if request.sampling.top else None
+    likeliest = TopLogprobs(np.empty(top, np.int32), np.empty(top, np.float32)) if request.sampling.top else None
     return Segment(np.empty(0, np.int32), nothing, nothing, "abort", version, request.seed, likeliest)
 
 
@@ -385,8 +385,8 @@ def checked_segment(segment: object, request: Request, vocabulary_size: int) -> 
     )
 
 
-def _checked_top(top: object, count: int, vocabulary_size: int) -> Top:
-    if not isinstance(top, Top):
+def _checked_top(top: object, count: int, vocabulary_size: int) -> TopLogprobs:
+    if not isinstance(top, TopLogprobs):
         raise DataError(f"Segment: top is {top!r:.60}; give an engine.Top, or None")
     tokens = _array("top.tokens", top.tokens, "iu", dimensions=2)
     logprobs = _array("top.logprobs", top.logprobs, "f", dimensions=2)
@@ -399,7 +399,7 @@ def _checked_top(top: object, count: int, vocabulary_size: int) -> Top:
         raise DataError(f"Segment: top.tokens holds an id outside the vocabulary of {vocabulary_size} tokens")
     if np.isnan(logprobs).any() or (logprobs == np.inf).any():
         raise DataError("Segment: top.logprobs holds NaN or infinity; give -inf for what was not kept")
-    return Top(tokens, logprobs)
+    return TopLogprobs(tokens, logprobs)
 
 
 def _array(name: str, values: object, kinds: str, dimensions: int = 1) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from agentrl_core.engine.chat_messages import IMAGE, Message, is_text, plain_mes
 from agentrl_core.engine.chat_renderer import ANSWER, QUESTION, VALUE
 from agentrl_core.engine.chat_template import RESULT, THOUGHT, ChatTemplate
 from agentrl_core.env.base import Content
-from agentrl_core.env.image import Image, images_in, is_said
+from agentrl_core.env.image import Image, images_in, is_content
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -379,7 +379,7 @@ def _frozen(content: Content, role: str) -> str:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise InvalidInputError(f"Chat: message {index} is {message!r}; give a table with 'role' and 'content'")
         said = message.get("content")
-        if not is_said(said) and not (said is None and message.get("tool_calls")):
+        if not is_content(said) and not (said is None and message.get("tool_calls")):
             raise InvalidInputError(
                 f"Chat: the content of message {index} is {said!r}; give a text, texts and env.Image in a list, or "
                 "tool_calls without one"

@@ -30,7 +30,7 @@ _SECONDS_AT_EXIT = 5.0
 
 
 @dataclass(eq=False)
-class _Asked:
+class _QueuedRequest:
     """A request that somebody waits for."""
 
     number: int
@@ -51,10 +51,10 @@ class _Work:
 
 
 # What is sent to the thread: the requests of one turn of an event loop, work, that somebody leaves, and the end.
-_Mail = list[_Asked] | _Work | Literal["leaves", "end"]
+_Mail = list[_QueuedRequest] | _Work | Literal["leaves", "end"]
 
 
-class Stepping(ABC):
+class ContinuousBatching(ABC):
     """Base of engines that generate token by token for many requests at a time (continuous batching).
 
     A daemon thread, started by the first request, calls the methods below, and nothing else does. Requests come from
@@ -90,12 +90,12 @@ class Stepping(ABC):
         self._process = 0
         self._closed = False
         # Of those who wait, under the lock.
-        self._asked: dict[Request, list[_Asked]] = {}
-        self._turns: dict[asyncio.AbstractEventLoop, list[_Asked]] = {}
+        self._asked: dict[Request, list[_QueuedRequest]] = {}
+        self._turns: dict[asyncio.AbstractEventLoop, list[_QueuedRequest]] = {}
         # Of the thread alone.
-        self._newcomers: dict[int, _Asked] = {}
-        self._running: dict[int, _Asked] = {}
-        self._answers: list[tuple[_Asked, Segment | EngineError]] = []
+        self._newcomers: dict[int, _QueuedRequest] = {}
+        self._running: dict[int, _QueuedRequest] = {}
+        self._answers: list[tuple[_QueuedRequest, Segment | EngineError]] = []
         self._finished_work: list[_Work] = []
         self._ends = False
 
@@ -111,7 +111,7 @@ class Stepping(ABC):
         check_request(request, self.vocabulary_size)
         self._check(request)
         loop = asyncio.get_running_loop()
-        asked = _Asked(next(self._numbers), request, loop, loop.create_future())
+        asked = _QueuedRequest(next(self._numbers), request, loop, loop.create_future())
         self._register(asked)
         try:
             return await asked.answer
@@ -215,7 +215,7 @@ class Stepping(ABC):
                 f"{os.getpid()}, where its thread does not exist; make another engine here"
             )
 
-    def _register(self, asked: _Asked) -> None:
+    def _register(self, asked: _QueuedRequest) -> None:
         """Put a request into the turn of its loop, which is sent when the turn is over."""
         with self._lock:
             self._check_open("generate")
@@ -234,7 +234,7 @@ class Stepping(ABC):
                 return
         _hand_over([(asked, aborted(asked.request, self.policy_version)) for asked in turn])
 
-    def _strike(self, asked: _Asked) -> None:
+    def _strike(self, asked: _QueuedRequest) -> None:
         """It was answered, or nobody waits for the answer any more."""
         with self._lock:
             same = self._asked[asked.request]
@@ -330,7 +330,9 @@ class Stepping(ABC):
         self._newcomers, self._running = {}, {}
         self._answers += self._failures(waiting, error)
 
-    def _failures(self, concerned: Sequence[_Asked], error: BaseException) -> list[tuple[_Asked, EngineError]]:
+    def _failures(
+        self, concerned: Sequence[_QueuedRequest], error: BaseException
+    ) -> list[tuple[_QueuedRequest, EngineError]]:
         # The frames hold the tensors of the step; without them an engine that had no memory left has it again.
         traceback.clear_frames(error.__traceback__)
         failures = []
@@ -348,7 +350,9 @@ class Stepping(ABC):
         answers, self._answers = self._answers, []
         work, self._finished_work = self._finished_work, []
         answers.sort(key=lambda answer: answer[0].number)
-        of_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[_Asked, Segment | EngineError]]] = defaultdict(list)
+        of_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[_QueuedRequest, Segment | EngineError]]] = (
+            defaultdict(list)
+        )
         for answer in answers:
             of_loop[answer[0].loop].append(answer)
         for loop, ended in of_loop.items():
@@ -358,7 +362,7 @@ class Stepping(ABC):
             each.done.set()
 
 
-def _hand_over(answers: list[tuple[_Asked, Segment | EngineError]]) -> None:
+def _hand_over(answers: list[tuple[_QueuedRequest, Segment | EngineError]]) -> None:
     """Runs in the loop of those who wait."""
     for asked, answer in answers:
         if asked.answer.done():  # cancelled
@@ -369,14 +373,14 @@ def _hand_over(answers: list[tuple[_Asked, Segment | EngineError]]) -> None:
             asked.answer.set_result(answer)
 
 
-def _serve(mail: SimpleQueue[_Mail], engine: weakref.ref[Stepping]) -> None:
+def _serve(mail: SimpleQueue[_Mail], engine: weakref.ref[ContinuousBatching]) -> None:
     """The thread: it knows its engine only while there is something to do."""
     goes_on = True
     while goes_on:
         goes_on = _serve_once(mail.get(), engine)
 
 
-def _serve_once(mail: _Mail, reference: weakref.ref[Stepping]) -> bool:
+def _serve_once(mail: _Mail, reference: weakref.ref[ContinuousBatching]) -> bool:
     engine = reference()
     return engine is not None and engine._serve(mail)  # noqa: SLF001 -- its thread
 

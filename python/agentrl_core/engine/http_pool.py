@@ -12,7 +12,7 @@ _IDLE_SECONDS = 2.0
 _CONNECT_SECONDS = 10.0
 
 
-class Connections:
+class HttpPool:
     """Connections to one server, each a client of its own, used by one request at a time.
 
     A pool of httpx looks at each of its connections for every request that begins or ends, which takes time with the

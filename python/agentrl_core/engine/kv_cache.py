@@ -15,7 +15,7 @@ _GROWTH = 32
 _MORE_ROWS = 1.5
 
 
-class RowCache(Cache):
+class KVCache(Cache):
     """Keys and values of every layer: [rows, heads, positions, width], with room for more of both.
 
     Row b has tokens at positions 0 to lengths[b] - 1. In a step every row writes behind its own last position and sees,
@@ -58,7 +58,7 @@ class RowCache(Cache):
         count = len(self.lengths)
         return ((keys[:count], values[:count]) for keys, values in zip(self._keys, self._values, strict=True))
 
-    def join(self, other: RowCache, rows: NDArray[np.int64]) -> None:
+    def join(self, other: KVCache, rows: NDArray[np.int64]) -> None:
         """Take these rows of another cache behind one's own; a row may be named more than once."""
         before = len(self.lengths)
         count = before + len(rows)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from agentrl_core.engine.base import Engine, Request, Sampling, Segment, complete
-from agentrl_core.engine.token_sampling import processed
+from agentrl_core.engine.token_sampling import processed_logprobs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,7 +27,7 @@ _PROMPT_LENGTHS = (1, 3, 9, 17, 33, 40)
 
 
 @dataclass(frozen=True)
-class Finding:
+class LogprobCheck:
     """How far an engine is from the policy, over all tokens of some requests with one sampling.
 
     Args:
@@ -60,14 +60,14 @@ def sample_requests(vocabulary_size: int, sampling: Sampling, seed: int = 0) -> 
     return [Request(prompt, 2 * index + copy, sampling) for index, prompt in enumerate(prompts) for copy in range(2)]
 
 
-def diagnose(
+def check_logprobs(
     engine: Engine,
     model: PreTrainedModel,
     requests: Sequence[Request],
     *,
     version: int | None = None,
     tolerance: float = 1e-3,
-) -> Finding:
+) -> LogprobCheck:
     """Generate, run the model over what came, and say where log-probabilities differ and why.
 
         d_t = | log p_engine(t) - log p(t) |,   p as in `Sampling`, from the model's logits
@@ -90,11 +90,11 @@ def diagnose(
 
     Example:
         >>> from agentrl_core import engine, env, warm_start
-        >>> from agentrl_core.engine.logprob_check import diagnose, sample_requests
+        >>> from agentrl_core.engine.logprob_check import check_logprobs, sample_requests
         >>> model, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)
         >>> generate = engine.Transformers(model, tokenizer)
         >>> requests = sample_requests(generate.vocabulary_size, engine.Sampling(temperature=0.7, max_tokens=8))
-        >>> diagnose(generate, model, requests).cause
+        >>> check_logprobs(generate, model, requests).cause
         'none'
     """
     first = complete(engine, requests)
@@ -102,14 +102,14 @@ def diagnose(
     asked = [*requests, *turns]
     segments = [*first, *complete(engine, turns)]
     sampling = requests[0].sampling
-    seen = [_Seen(model, request, segment) for request, segment in zip(asked, segments, strict=True)]
+    seen = [_ScoredSegment(model, request, segment) for request, segment in zip(asked, segments, strict=True)]
     differences = [one.differences(sampling) for one in seen]
     every = np.concatenate(differences)
     index = int(np.argmax([one.max() for one in differences]))
     token = int(differences[index].argmax())
     cause, message = _cause(seen, differences, sampling, version, tolerance)
     cached = [segment.cached_tokens for segment in segments]
-    return Finding(
+    return LogprobCheck(
         sampling=sampling,
         cause=cause,
         message=message,
@@ -122,7 +122,7 @@ def diagnose(
     )
 
 
-class _Seen:
+class _ScoredSegment:
     """A segment and the model's own logits at each of its tokens."""
 
     def __init__(self, model: Any, request: Request, segment: Segment) -> None:
@@ -136,7 +136,7 @@ class _Seen:
 
     def differences(self, sampling: Sampling) -> NDArray[np.float64]:
         """d_t if the engine's numbers are of this sampling."""
-        chosen = processed(self.logits, sampling).gather(-1, self.tokens[:, None])[:, 0]
+        chosen = processed_logprobs(self.logits, sampling).gather(-1, self.tokens[:, None])[:, 0]
         apart: NDArray[np.float64] = np.abs(chosen.double().cpu().numpy() - self.segment.logprobs)
         return np.minimum(np.nan_to_num(apart, nan=np.inf), 1e9)  # a token that should never have been drawn
 
@@ -148,7 +148,7 @@ def _next_turn(request: Request, segment: Segment) -> Request:
 
 
 def _cause(
-    seen: list[_Seen],
+    seen: list[_ScoredSegment],
     differences: list[NDArray[np.float64]],
     sampling: Sampling,
     version: int | None,
@@ -196,11 +196,11 @@ def _cause(
     )
 
 
-def _largest(seen: list[_Seen], sampling: Sampling) -> float:
+def _largest(seen: list[_ScoredSegment], sampling: Sampling) -> float:
     return max(float(one.differences(sampling).max()) for one in seen)
 
 
-def _fitted(seen: list[_Seen], sampling: Sampling) -> float:
+def _fitted(seen: list[_ScoredSegment], sampling: Sampling) -> float:
     """The temperature at which the engine's numbers are closest to the model's."""
 
     def distance(temperature: float) -> float:

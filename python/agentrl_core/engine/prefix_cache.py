@@ -20,7 +20,7 @@ class _Entry:
     used: int
 
 
-class KeptCache:
+class PrefixCache:
     """What segments that ended leave for the next turn of their branch, and for forks of it.
 
     One that begins with another takes its place; above the limit the ones that were used longest ago go.

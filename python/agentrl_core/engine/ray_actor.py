@@ -123,7 +123,7 @@ class RayActor:
     def _start(self) -> Any:
         # With its weights from the beginning: Ray keeps no order of what comes after.
         weights = self._weights or (None, 0)
-        return self._ray.remote(_Serving).options(**self._options).remote(self._make, *weights)
+        return self._ray.remote(_EngineActor).options(**self._options).remote(self._make, *weights)
 
     def _replaced(self, actor: Any, error: Exception) -> EngineError:
         """What to say of an actor that died; another one takes its place."""
@@ -145,7 +145,7 @@ class RayActor:
             raise InvalidInputError(f"{method}: this RayActor is closed; make another")
 
 
-class _Serving:
+class _EngineActor:
     """What the actor is."""
 
     def __init__(self, make: Callable[[], Engine], packed: Packed | None, version: int) -> None:

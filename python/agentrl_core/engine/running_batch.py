@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
-from agentrl_core.engine.base import Request, Sampling, Segment, Top
-from agentrl_core.engine.kv_cache import RowCache
-from agentrl_core.engine.prefix_cache import KeptCache, Layers
-from agentrl_core.engine.token_sampling import Drawn, draw
+from agentrl_core.engine.base import Request, Sampling, Segment, TopLogprobs
+from agentrl_core.engine.kv_cache import KVCache
+from agentrl_core.engine.prefix_cache import Layers, PrefixCache
+from agentrl_core.engine.token_sampling import SampledTokens, sample_tokens
 
 # Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts
 # of a part have like lengths.
@@ -28,7 +28,7 @@ _ROW = np.dtype([("number", "i8"), ("seed", "u8"), ("limit", "i8"), ("drawn", "i
 _STEP = np.dtype([("token", "i4"), ("logprob", "f4"), ("entropy", "f4")])
 
 
-class Rows:
+class RunningBatch:
     """Rows of one batch: a request, its place in the cache, and what was drawn for it.
 
     Token i of a segment is drawn with `uniform(seed, i)`, whatever the other rows do.
@@ -39,7 +39,7 @@ class Rows:
         kept: known beforehand, and where rows that leave put theirs; None: each row is computed from its beginning.
     """
 
-    def __init__(self, model: Any, requests: Mapping[int, Request], kept: KeptCache | None = None) -> None:
+    def __init__(self, model: Any, requests: Mapping[int, Request], kept: PrefixCache | None = None) -> None:
         self._model = model
         self._kept = kept
         self._requests = list(requests.values())
@@ -62,7 +62,7 @@ class Rows:
         self._rows["cached"][np.unique(prompt_of_row, return_index=True)[1]] = known
         token = torch.tensor([int(prompt[-1]) for prompt in prompts], device=model.device)
         logits = self._next_logits(token, computed)
-        self._cache = RowCache(np.empty(0, np.int64), model.device, model.dtype)
+        self._cache = KVCache(np.empty(0, np.int64), model.device, model.dtype)
         self._cache.join(computed, prompt_of_row)
         self._token = token
         self._first_logits: torch.Tensor | None = logits[torch.from_numpy(prompt_of_row).to(model.device)]
@@ -83,11 +83,11 @@ class Rows:
         for kind in kinds:
             sampling, rows = self._samplings[kind], np.flatnonzero(self._rows["kind"] == kind)
             if len(kinds) == 1:
-                drawn = draw(logits, uniform, sampling)
+                drawn = sample_tokens(logits, uniform, sampling)
                 self._token = drawn.token
             else:
                 place = torch.from_numpy(rows).to(logits.device)
-                drawn = draw(logits[place], uniform[place], sampling)
+                drawn = sample_tokens(logits[place], uniform[place], sampling)
                 self._token[place] = drawn.token
             tokens = self._write(rows, drawn)
             if sampling.stop_token_ids:
@@ -100,7 +100,7 @@ class Rows:
         leaving = np.isin(self._rows["number"], numbers)
         return self._leave(leaving, version, aborted=True) if leaving.any() else {}
 
-    def join(self, other: Rows) -> None:
+    def join(self, other: RunningBatch) -> None:
         """Take the rows of another batch, which have drawn their first token, behind one's own."""
         before = len(self)
         self._cache.join(other._cache, np.arange(len(other)))
@@ -122,7 +122,7 @@ class Rows:
             numbers[rows] = uniform(self._rows["seed"][rows], count)
         return numbers
 
-    def _write(self, rows: NDArray[np.int64], drawn: Drawn) -> NDArray[np.int64]:
+    def _write(self, rows: NDArray[np.int64], drawn: SampledTokens) -> NDArray[np.int64]:
         """Keep what was drawn for some rows; the tokens."""
         place = (rows, self._rows["drawn"][rows])
         tokens: NDArray[np.int64] = drawn.token.cpu().numpy()
@@ -167,11 +167,13 @@ class Rows:
             finish_reason=reason,
             policy_version=version,
             seed=request.seed,
-            top=Top(np.stack([ids for ids, _ in top]), np.stack([numbers for _, numbers in top])) if top else None,
+            top=TopLogprobs(np.stack([ids for ids, _ in top]), np.stack([numbers for _, numbers in top]))
+            if top
+            else None,
             cached_tokens=int(self._rows["cached"][row]),
         )
 
-    def _next_logits(self, token: torch.Tensor, cache: RowCache) -> torch.Tensor:
+    def _next_logits(self, token: torch.Tensor, cache: KVCache) -> torch.Tensor:
         """Logits [B, V] behind one more token for each row."""
         position, mask = cache.begin_step()
         outputs = self._model(
@@ -185,13 +187,13 @@ class Rows:
         logits: torch.Tensor = outputs.logits
         return logits[:, -1]
 
-    def _prefill(self, prompts: list[NDArray[np.int32]]) -> tuple[RowCache, NDArray[np.int64]]:
+    def _prefill(self, prompts: list[NDArray[np.int32]]) -> tuple[KVCache, NDArray[np.int64]]:
         """The keys and values of each prompt, and of how many of its tokens they were known.
 
         Padding is on the right, where a causal model never looks.
         """
         lengths = np.array([len(prompt) for prompt in prompts], np.int64)
-        cache = RowCache(lengths, self._model.device, self._model.dtype)
+        cache = KVCache(lengths, self._model.device, self._model.dtype)
         found = [([], 0) if self._kept is None else self._kept.find(prompt) for prompt in prompts]
         known = np.array([count for _, count in found], np.int64)
         missing = lengths - known
@@ -221,7 +223,7 @@ class Rows:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The keys and values of rows whose beginnings are known."""
         lengths = np.array([layers[0][0].shape[1] for layers in known], np.int64)
-        cache = RowCache(lengths, self._model.device, self._model.dtype)
+        cache = KVCache(lengths, self._model.device, self._model.dtype)
         for row, layers in enumerate(known):
             cache.fill(np.array([row]), ((keys[None], values[None]) for keys, values in layers))
         positions, mask = cache.begin_step(ids.shape[1])

@@ -33,7 +33,7 @@ class _Delayed:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ScriptedReply:
     """What to say: a text (its stop token is added) or token ids, with a log-probability and an entropy for each token.
 
     Without `logprobs` or `entropies` they are 0: a script is certain of what it says.
@@ -53,7 +53,7 @@ class Scripted:
 
     Args:
         tokenizer: with a chat template; its length is the vocabulary's.
-        replies: texts or `Reply`s; or a function that gives one of them. A function with a parameter named `request`
+        replies: texts or `ScriptedReply`s; or a function that gives one of them. A function with a parameter named `request`
             gets the `Request` under that name; any other gets the request's tokens, int32 [n].
         delay: seconds until a reply is given, by `asyncio.sleep`; or a function from the `Request` to them, with which
             a test makes any order of completion. 0: at once.
@@ -79,7 +79,7 @@ class Scripted:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        replies: Sequence[str | Reply] | Callable[..., str | Reply],
+        replies: Sequence[str | ScriptedReply] | Callable[..., str | ScriptedReply],
         *,
         delay: float | Callable[[Request], float] = 0.0,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -157,7 +157,7 @@ class Scripted:
     def _segment(self, request: Request) -> Segment:
         sampling = request.sampling
         said = self._function(request) if self._function else self._next()
-        reply = Reply(said) if isinstance(said, str) else said
+        reply = ScriptedReply(said) if isinstance(said, str) else said
         tokens = (
             self.chat.action(reply.content) if isinstance(reply.content, str) else np.array(reply.content, np.int32)
         )
@@ -175,7 +175,7 @@ class Scripted:
             seed=request.seed,
         )
 
-    def _next(self) -> str | Reply:
+    def _next(self) -> str | ScriptedReply:
         if not self._left:
             raise InvalidInputError(
                 "Scripted: the list of replies is used up; give as many replies as there are requests"
@@ -183,7 +183,7 @@ class Scripted:
         return self._left.pop()
 
 
-def _of_request(function: Callable[..., str | Reply]) -> Callable[[Request], str | Reply]:
+def _of_request(function: Callable[..., str | ScriptedReply]) -> Callable[[Request], str | ScriptedReply]:
     """The function as one of the whole request."""
     if "request" in inspect.signature(function).parameters:
         return lambda request: function(request=request)

@@ -10,7 +10,7 @@ from agentrl_core.engine.base import Sampling
 from agentrl_core.engine.entropy_temperature import LEAST, EntropyTemperature
 
 
-class Drawn(NamedTuple):
+class SampledTokens(NamedTuple):
     """`token` int64 [B], `logprob` [B] and `entropy` [B] in the type of the log-softmax.
 
     `top` is the `sampling.top` likeliest tokens, int64 [B, c], and their log-probabilities [B, c]; None where c is 0.
@@ -22,7 +22,7 @@ class Drawn(NamedTuple):
     top: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
-def draw(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> Drawn:
+def sample_tokens(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> SampledTokens:
     """Draw by inverse CDF: the first token whose cumulative probability exceeds `uniform`.
 
         x = z / temperature, -inf outside top_k and top_p;  log p = x - logsumexp(x);  H = -sum p log p  (0 log 0 = 0)
@@ -37,7 +37,9 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> Dra
         x = logits if logits.dtype == torch.float64 else logits.float()
         token = x.argmax(dim=-1)
         zero = torch.zeros_like(token, dtype=x.dtype)
-        return Drawn(token, zero, zero, _top(torch.log_softmax(x, dim=-1), sampling.top) if sampling.top else None)
+        return SampledTokens(
+            token, zero, zero, _top(torch.log_softmax(x, dim=-1), sampling.top) if sampling.top else None
+        )
     x, chosen_by = _at_temperature(logits, sampling)
     log_p = _truncated(x, sampling)
     p = log_p.exp()
@@ -47,15 +49,15 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor, sampling: Sampling) -> Dra
     level = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
     token = torch.searchsorted(cumulative, level[:, None], right=True)
     entropy = torch.special.entr(p).sum(dim=-1) if chosen_by is None else chosen_by
-    return Drawn(token[:, 0], log_p.gather(-1, token)[:, 0], entropy, _top(log_p, sampling.top))
+    return SampledTokens(token[:, 0], log_p.gather(-1, token)[:, 0], entropy, _top(log_p, sampling.top))
 
 
-def processed(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+def processed_logprobs(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """The log p of `draw`, [B, V], at a temperature above 0."""
     return _truncated(_at_temperature(logits, sampling)[0], sampling)
 
 
-def factor(log_p: torch.Tensor, rule: EntropyTemperature) -> tuple[torch.Tensor, torch.Tensor]:
+def temperature_factor(log_p: torch.Tensor, rule: EntropyTemperature) -> tuple[torch.Tensor, torch.Tensor]:
     """By what the temperature of each row is multiplied, [B], and the entropy [B] that says so."""
     entropy = torch.special.entr(log_p.exp()).sum(dim=-1)
     height = entropy.clamp(min=LEAST).log() - rule.zero
@@ -71,7 +73,7 @@ def _at_temperature(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Ten
         x = x / sampling.temperature
     if sampling.by_entropy is None:
         return x, None
-    by, entropy = factor(torch.log_softmax(x, dim=-1), sampling.by_entropy)
+    by, entropy = temperature_factor(torch.log_softmax(x, dim=-1), sampling.by_entropy)
     return x / by[:, None], entropy
 
 

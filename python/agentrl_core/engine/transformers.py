@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat, ends_of
-from agentrl_core.engine.continuous_batching import Stepping
-from agentrl_core.engine.prefix_cache import KeptCache
-from agentrl_core.engine.running_batch import Rows
+from agentrl_core.engine.continuous_batching import ContinuousBatching
+from agentrl_core.engine.prefix_cache import PrefixCache
+from agentrl_core.engine.running_batch import RunningBatch
 from agentrl_core.engine.weights import check_weights, layout_of, plain_name, state_of, unwrapped
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class Transformers(Stepping):
+class Transformers(ContinuousBatching):
     """Samples from a causal language model of Hugging Face, on the model's own device.
 
     The model is held by reference: when it is the policy that is being trained, its latest weights are always the ones
@@ -75,12 +75,14 @@ class Transformers(Stepping):
         device: str | torch.device | None = None,
         copy: bool = False,
         batch_invariant: bool = False,
-        kept_tokens: int = 32_768,
+        prefix_cache_tokens: int = 32_768,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if kept_tokens < 0:
-            raise InvalidInputError(f"Transformers: kept_tokens is {kept_tokens}; give 0 (none) or a positive integer")
+        if prefix_cache_tokens < 0:
+            raise InvalidInputError(
+                f"Transformers: kept_tokens is {prefix_cache_tokens}; give 0 (none) or a positive integer"
+            )
         own: Any = deepcopy(model) if copy else model
         self.model: Any = own if device is None else own.to(device)
         self.tokenizer: Any = tokenizer if tokenizer is not None else _tokenizer_of(model)
@@ -91,8 +93,8 @@ class Transformers(Stepping):
         self.batch_invariant = batch_invariant
         self.shares_parameters = not copy
         """Whether the model may be the one that is trained: until the weights of another one are taken."""
-        self._batches: list[Rows] = []
-        self._kept = KeptCache(kept_tokens) if kept_tokens and not batch_invariant else None
+        self._batches: list[RunningBatch] = []
+        self._kept = PrefixCache(prefix_cache_tokens) if prefix_cache_tokens and not batch_invariant else None
         self._weights: tuple[tuple[int, int], ...] = ()
         """What the kept keys and values were computed with: see `_stamp`."""
         _check_attention(self.model)
@@ -121,7 +123,7 @@ class Transformers(Stepping):
         if self._kept is not None and self._weights != (stamp := _stamp(self.model)):
             self._kept.forget()
             self._weights = stamp
-        batches = [Rows(self.model, requests, self._kept) for requests in apart]
+        batches = [RunningBatch(self.model, requests, self._kept) for requests in apart]
         ended = self._of_each(batches, lambda rows: rows.step(self.policy_version))
         self._batches += batches
         if not self.batch_invariant:
@@ -159,7 +161,7 @@ class Transformers(Stepping):
         self._kept = None
 
     @staticmethod
-    def _of_each(batches: list[Rows], do: Callable[[Rows], dict[int, Segment]]) -> dict[int, Segment]:
+    def _of_each(batches: list[RunningBatch], do: Callable[[RunningBatch], dict[int, Segment]]) -> dict[int, Segment]:
         """What ends in each batch; those that are empty then are dropped."""
         ended: dict[int, Segment] = {}
         for rows in batches:

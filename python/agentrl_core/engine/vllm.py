@@ -13,7 +13,7 @@ import numpy as np
 from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat
-from agentrl_core.engine.continuous_batching import Stepping
+from agentrl_core.engine.continuous_batching import ContinuousBatching
 from agentrl_core.engine.vllm_output import PROCESSED
 from agentrl_core.engine.vllm_temperature import ARGUMENT, PROCESSOR
 from agentrl_core.engine.vllm_worker import replace_weights
@@ -29,7 +29,7 @@ _BITS: dict[str, int] = {"fp8": 8, "modelopt": 8, "awq": 4, "modelopt_fp4": 4, "
 """Of the weights by vLLM's methods of quantisation."""
 
 
-class Vllm(Stepping):
+class Vllm(ContinuousBatching):
     """Samples with vLLM, one request for each segment, with processed log-probabilities and the prefix cache.
 
     Log-probabilities are those of the distribution sampled from (after temperature, top_k and top_p);

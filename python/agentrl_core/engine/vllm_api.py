@@ -12,7 +12,7 @@ import numpy as np
 
 from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted
-from agentrl_core.engine.http_pool import Connections
+from agentrl_core.engine.http_pool import HttpPool
 from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _UNTOUCHED = "default"
 _WORKER = "agentrl_core.engine.vllm_worker.VllmWorker"
 
 
-class Server:
+class VllmApi:
     """A server, how busy it is, and the version of its weights as it last said.
 
     Args:
@@ -48,7 +48,7 @@ class Server:
         self.context_tokens = 0
         self.busy = 0
         self.rests_until = 0.0
-        self._connections = Connections(url, seconds)
+        self._connections = HttpPool(url, seconds)
         self._loads = False
 
     async def open(self) -> None:
@@ -64,7 +64,7 @@ class Server:
         try:
             models = await self._answer("GET", "/v1/models", None)
             answer = await self._post(_GENERATE, {"token_ids": [0], "sampling_params": params | {"detokenize": False}})
-        except _Closed as closed:
+        except _MissingRoute as closed:
             raise UnsupportedError(
                 f"VllmServer: {self.url} takes no tokens ({closed}); start it with --enable-scale-out"
             ) from None
@@ -162,7 +162,7 @@ class Server:
             return
         try:
             information = await self._answer("GET", "/server_info?config_format=json", None)
-        except _Closed as closed:
+        except _MissingRoute as closed:
             raise UnsupportedError(
                 f"update_weights: {self.url} takes no weights ({closed}); start it with VLLM_SERVER_DEV_MODE=1"
             ) from None
@@ -204,14 +204,14 @@ class Server:
                 f"see whether it runs, and what it last wrote"
             ) from error
         if response.status_code in (403, 404, 405):
-            raise _Closed(f"{path.partition('?')[0]}: {response.status_code}")
+            raise _MissingRoute(f"{path.partition('?')[0]}: {response.status_code}")
         if response.status_code >= 400:
             message = f"VllmServer: {self.url} answers {response.status_code}: {_said(response)}"
             raise EngineError(message) if response.status_code >= 500 else InvalidInputError(message)
         return response.json() if response.content else None
 
 
-class _Closed(Exception):  # noqa: N818 -- it is no error until somebody says what to do
+class _MissingRoute(Exception):  # noqa: N818 -- it is no error until somebody says what to do
     """A door that this server does not have."""
 
 

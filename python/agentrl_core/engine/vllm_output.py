@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.engine.base import Request, Segment, Top
+from agentrl_core.engine.base import Request, Segment, TopLogprobs
 from agentrl_core.exceptions import InvalidInputError
 
 PROCESSED = "processed_logprobs"
@@ -96,6 +96,6 @@ def segment(
         finish_reason="abort" if aborted else ended,
         policy_version=version,
         seed=request.seed,
-        top=Top(ids[:, :count].copy(), of_ids[:, :count].copy()) if count else None,
+        top=TopLogprobs(ids[:, :count].copy(), of_ids[:, :count].copy()) if count else None,
         cached_tokens=cached_tokens,
     )

@@ -20,7 +20,7 @@ from agentrl_core._util.files import UNFINISHED, new_folder
 from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment, aborted, check_request
 from agentrl_core.engine.chat import Chat
-from agentrl_core.engine.vllm_api import Server
+from agentrl_core.engine.vllm_api import VllmApi
 from agentrl_core.engine.weights import check_version, check_weights, is_adapted, state_of, unwrapped
 from agentrl_core.exceptions import (
     AgentRLError,
@@ -40,12 +40,12 @@ _MOST_GROUPS = 65_536
 
 
 @dataclass(eq=False)
-class _Asked:
+class _ServerRequest:
     """A request that somebody waits for."""
 
     request: Request
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    server: Server | None = None
+    server: VllmApi | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     leaves: bool = False
     """It shall end as it is."""
@@ -86,7 +86,7 @@ class VllmServer:
         folder: seen by the trainer and all servers, where `update_weights` leaves a checkpoint; None: weights stay.
         entropies: whether segments have them; without, a server has less to write (`entropy_estimator` is "none" then).
         seconds: a server that takes longer for a segment counts as one that does not answer.
-        precision: how many bits a weight has there, which servers do not tell (`rollout.WithPrecision` records it).
+        precision: how many bits a weight has there, which servers do not tell (`rollout.RecordPrecision` records it).
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
 
     Raises:
@@ -137,11 +137,11 @@ class VllmServer:
         self._thread.start()
         self._stop = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
         self._lock = threading.Lock()
-        self._asked: dict[Request, list[_Asked]] = {}
+        self._asked: dict[Request, list[_ServerRequest]] = {}
         """Who waits, under the lock."""
         # Of the loop alone.
-        self._servers = [Server(url, seconds) for url in urls]
-        self._homes: OrderedDict[str, Server] = OrderedDict()
+        self._servers = [VllmApi(url, seconds) for url in urls]
+        self._homes: OrderedDict[str, VllmApi] = OrderedDict()
         self._aborting: set[asyncio.Task[None]] = set()
         self._goes_on = asyncio.Event()
         """Unset while weights are replaced."""
@@ -169,7 +169,7 @@ class VllmServer:
                 "generate: by_entropy is not known to a vLLM server; sample with engine.Vllm or engine.Transformers"
             )
         vllm_output.check(request, self._context_tokens, "start the servers with a larger --max-model-len")
-        asked = _Asked(request)
+        asked = _ServerRequest(request)
         with self._lock:  # now, so that an abort finds it whatever the loop does first
             self._asked.setdefault(request, []).append(asked)
         try:
@@ -268,16 +268,16 @@ class VllmServer:
                 f"engine of those that agree"
             )
 
-    async def _ask(self, asked: _Asked) -> Segment:
+    async def _ask(self, asked: _ServerRequest) -> Segment:
         try:
             return await self._answer(asked)
         finally:
             asked.ended.set()
 
-    async def _answer(self, asked: _Asked) -> Segment:
+    async def _answer(self, asked: _ServerRequest) -> Segment:
         """What the first server says that can."""
         failure: EngineError | None = None
-        tried: set[Server] = set()
+        tried: set[VllmApi] = set()
         while len(tried) < len(self._servers):
             await self._goes_on.wait()
             if asked.leaves:
@@ -307,7 +307,7 @@ class VllmServer:
             f"call update_weights(model, version={self.policy_version})"
         )
 
-    def _choose(self, group: str, tried: set[Server]) -> Server | None:
+    def _choose(self, group: str, tried: set[VllmApi]) -> VllmApi | None:
         """The group's server; else the least busy one that has the weights, of those that failed lately if need be."""
         able = [one for one in self._servers if one not in tried and one.version == self.policy_version]
         now = time.monotonic()
@@ -335,7 +335,7 @@ class VllmServer:
                     task.add_done_callback(self._aborting.discard)
 
     @staticmethod
-    async def _abort(asked: _Asked, server: Server) -> None:
+    async def _abort(asked: _ServerRequest, server: VllmApi) -> None:
         try:
             await server.abort(asked.name, asked.ended)
         except AgentRLError:  # a server that does not answer answers the request neither

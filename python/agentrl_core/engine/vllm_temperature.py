@@ -34,7 +34,7 @@ def _processor() -> type[Any]:
     from vllm.v1.sample.logits_processor import LogitsProcessor
     from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-    from agentrl_core.engine.token_sampling import factor
+    from agentrl_core.engine.token_sampling import temperature_factor
 
     class TemperatureByEntropy(LogitsProcessor):
         """Divides the logits of a request by what the rule multiplies its temperature with.
@@ -62,7 +62,7 @@ def _processor() -> type[Any]:
             for row, rule in self._rules.items():
                 rows[rule].append(row)
             for rule, own in rows.items():
-                logits[own] /= factor(logits[own].log_softmax(dim=-1), rule)[0][:, None]
+                logits[own] /= temperature_factor(logits[own].log_softmax(dim=-1), rule)[0][:, None]
             return logits
 
     return TemperatureByEntropy

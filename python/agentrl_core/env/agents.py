@@ -15,7 +15,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any, ClassVar, cast
 
-from agentrl_core.env.base import Context, Environment, Message, Outcome, Split, Task
+from agentrl_core.env.base import Context, Environment, Message, Split, StepResult, Task
 from agentrl_core.env.task_list import TaskList
 from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
@@ -238,7 +238,7 @@ class AgentEpisode:
                 f"Agents: run of task {self._task.task_id!r} ended without asking the model anything; let it call the "
                 "model at least once, at the address that it is given"
             )
-        self.contexts = (cast("Context", outcome.context), *outcome.besides)
+        self.contexts = (cast("Context", outcome.context), *outcome.parallel_requests)
 
     @property
     def observation(self) -> list[Message]:
@@ -254,7 +254,7 @@ class AgentEpisode:
         """The conversation that the next answer stands behind."""
         return cast("bytes", self._asked.state.encode())
 
-    async def step(self, action: str) -> Outcome:
+    async def step(self, action: str) -> StepResult:
         """Answer what it asked, and wait for what it asks next, or for its end."""
         self._last = self._told.popleft() if self._told else self._asked
         with suppress(InvalidStateError):  # whoever asked gave it up meanwhile
@@ -287,7 +287,7 @@ class AgentEpisode:
             )
         return self._last
 
-    async def _next(self) -> Outcome:
+    async def _next(self) -> StepResult:
         """What the program asks next, and what it asks beside that; or its end."""
         is_told = bool(self._told)
         try:
@@ -310,10 +310,12 @@ class AgentEpisode:
                 besides.append(self._context(call, beside=True))
             self._heard = []
         first = self._asked
-        return Outcome(
+        return StepResult(
             self.observation,
             context=self._context(first),
-            besides=besides if is_told else [each for each in besides if each.lane != self._lanes[first.lane]],
+            parallel_requests=besides
+            if is_told
+            else [each for each in besides if each.conversation != self._lanes[first.lane]],
         )
 
     async def _listen(self) -> None:
@@ -375,7 +377,7 @@ class AgentEpisode:
             return context
         return replace(context, observation=list(call.messages), state_key=call.state.encode())
 
-    def _ended(self) -> Outcome:
+    def _ended(self) -> StepResult:
         """How the program ended."""
         end = self._end[0]
         if isinstance(end, Exception):
@@ -385,7 +387,7 @@ class AgentEpisode:
                 f"Agents: run gave {end!r:.60} for task {self._task.task_id!r}; return the reward, a number"
             )
         reward = float(end)
-        return Outcome(reward=reward, terminated=True, success=reward >= 1.0)
+        return StepResult(reward=reward, terminated=True, success=reward >= 1.0)
 
 
 def _broken(error: BaseException) -> Exception:

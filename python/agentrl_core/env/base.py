@@ -11,7 +11,7 @@ from agentrl_core.env.image import Image
 
 Split = Literal["train", "held_out"]
 
-# Bits of `Outcome.flags`, as plain numbers.
+# Bits of `StepResult.flags`, as plain numbers.
 TOOL_ERROR = int(StepFlag.TOOL_ERROR)
 FORMAT_ERROR = int(StepFlag.FORMAT_ERROR)
 TOOL_RESULT = int(StepFlag.TOOL_RESULT)
@@ -39,7 +39,7 @@ Content = str | Message | Sequence[Message]
 
 
 @dataclass(frozen=True)
-class Fact:
+class ExtraColumn:
     """Something that an environment says beyond its reward, and that components find as a column under its name.
 
     Args:
@@ -79,19 +79,19 @@ class Context:
     episode's reward and verdict.
 
     Args:
-        lane: number of the conversation that acts next; the episode begins in 0, and the next new one is 1.
-        whole: the observation is the whole context of the lane from here on; else it stands behind the lane's last
+        conversation: number of the conversation that acts next; the episode begins in 0, and the next new one is 1.
+        replaces_history: the observation is the whole context of the lane from here on; else it stands behind the lane's last
             action, as what that action is answered.
         tools: JSON schemas of the tools that the template shows with a whole context.
         max_tokens: most tokens of the action that comes next in the lane, where it may have fewer than others.
-        observation: of a lane that waits beside another one (`Outcome.besides`): what stands there.
+        observation: of a lane that waits beside another one (`StepResult.parallel_requests`): what stands there.
         state_key: of such a lane: the state that it is in.
         chat_template_kwargs: options of the chat template for a whole context and what follows it, such as
             `{"enable_thinking": False}`.
     """
 
-    lane: int = 0
-    whole: bool = False
+    conversation: int = 0
+    replaces_history: bool = False
     tools: Sequence[Mapping[str, Any]] | None = None
     max_tokens: int | None = None
     observation: Content | None = None
@@ -139,7 +139,7 @@ def was_cut(action: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepResult:
     """What one action gave: the next observation, or the end of the episode.
 
     Args:
@@ -154,14 +154,14 @@ class Outcome:
             `earlier_steps` a list of those of each action before it, where there are any.
         facts: values of what the environment declares in `facts`, by name.
         context: where the observation stands; None: behind this action.
-        besides: lanes that have begun to wait for an action of theirs: their actions may be generated at the same time.
+        parallel_requests: lanes that have begun to wait for an action of theirs: their actions may be generated at the same time.
             The outcomes that follow name these lanes, in this order, before any other.
 
     Example:
-        >>> from agentrl_core.env import Outcome
-        >>> Outcome("the door opens").terminated
+        >>> from agentrl_core.env import StepResult
+        >>> StepResult("the door opens").terminated
         False
-        >>> Outcome(reward=1.0, terminated=True, success=True).observation is None
+        >>> StepResult(reward=1.0, terminated=True, success=True).observation is None
         True
     """
 
@@ -174,7 +174,7 @@ class Outcome:
     info: Mapping[str, object] | None = None
     facts: Mapping[str, float | str | bytes] | None = None
     context: Context | None = None
-    besides: Sequence[Context] = ()
+    parallel_requests: Sequence[Context] = ()
 
 
 class Episode(Protocol):
@@ -192,7 +192,7 @@ class Episode(Protocol):
         """The first observation."""
         ...
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         """Give the text of an action, without its stop token, to the environment; see `Action` for why it ended."""
         ...
 
@@ -205,7 +205,7 @@ class MultiEpisode(Protocol):
     """One run of one task that several agents play together; what `Episode` says holds for it too.
 
     Agents move one after the other or several at once, as `turn_of` says. A program starts a branch for each of them
-    (`group.start(agent=..., episode=first)`) and lets those move whose turn it is (`branch.moves`).
+    (`group.start(agent=..., episode=first)`) and lets those move whose turn it is (`branch.can_act`).
     """
 
     @property
@@ -217,7 +217,7 @@ class MultiEpisode(Protocol):
         """The agents that move next, together where they are several; none: the episode is over."""
         ...
 
-    def step(self, actions: Mapping[str, str]) -> Mapping[str, Outcome]:
+    def step(self, actions: Mapping[str, str]) -> Mapping[str, StepResult]:
         """Take the actions of the agents that move; an outcome for each of them, and whoever else is told something.
 
         An outcome without an observation says nothing yet. What somebody is told while others move comes into its next
@@ -235,7 +235,7 @@ class Environment(Protocol):
 
     It may have more, each with a default:
 
-    - `facts: Mapping[str, Fact]`: what its outcomes say beyond the reward.
+    - `facts: Mapping[str, ExtraColumn]`: what its outcomes say beyond the reward.
     - `runs`: where its episodes run: `inline` (in the loop itself, for what is pure and fast), `thread` (the default)
       or `process` (it is pickled; an episode that hangs or crashes harms no other).
     - `replayable: bool`: False where the same actions do not lead to the same place again; forks are refused then.

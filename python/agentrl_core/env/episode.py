@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl_core.env.base import Outcome
+from agentrl_core.env.base import StepResult
 
 
 @dataclass(frozen=True)
-class Answer:
+class StepRecord:
     """What the environment answered to an action, and the state that the episode went on in (None: it is over)."""
 
-    outcome: Outcome
+    outcome: StepResult
     state_key: bytes | str | None
 
 
 @dataclass(frozen=True)
-class Joint:
+class JointStep:
     """What an episode of several agents says, by agent.
 
     Attributes:
@@ -36,7 +36,7 @@ class EpisodeError(Exception):
     """An episode that cannot go on; the message says why. Its branch is over, as failed."""
 
 
-def seen_by(agent: str, state: bytes | str) -> bytes:
+def agent_state_key(agent: str, state: bytes | str) -> bytes:
     """The state of a joint episode as the state of one agent."""
     raw = state.encode() if isinstance(state, str) else state
     return agent.encode() + b"\0" + raw

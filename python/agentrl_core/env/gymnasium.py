@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from agentrl_core.env.base import Split, Task
-from agentrl_core.env.text_game import GAME_FACTS, GameEpisode, Move, check_counts, payload_of, seeded_tasks
-from agentrl_core.env.toy_text import TOY_TEXT, Words
+from agentrl_core.env.text_game import GAME_FACTS, GameEpisode, GameStep, check_counts, payload_of, seeded_tasks
+from agentrl_core.env.toy_text import TOY_TEXT, GameText
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Gymnasium:
         self.name = name or identity
         count = _discrete(environment, self.name)
         toy = TOY_TEXT.get(identity.partition("-v")[0])
-        known = toy or Words()
+        known = toy or GameText()
         self._describe = describe or known.describe
         self._actions = [str(action) for action in actions or known.actions or range(count)]
         if len(self._actions) != count:
@@ -180,16 +180,16 @@ class _GymnasiumGame:
         self._score = 0.0
         self.seen = describe(environment.unwrapped, observation)
 
-    def play(self, command: str) -> Move:
+    def play(self, command: str) -> GameStep:
         if command not in self._actions:
             legend = f"No action {command!r}. Actions: {', '.join(self._actions)}"
-            return Move(legend, self._score, refused=True)
+            return GameStep(legend, self._score, refused=True)
         observation, paid, terminated, truncated, _ = self._environment.step(self._actions.index(command))
         reward = float(paid)
         self._score += reward
         self.seen = self._describe(self._environment.unwrapped, observation)
         success = bool(terminated) and self._solved(self._score, reward)
-        return Move(self.seen, self._score, reward, bool(terminated), bool(truncated), success)
+        return GameStep(self.seen, self._score, reward, bool(terminated), bool(truncated), success)
 
     def state(self) -> str:
         return f"{self._instruction}\n{self.seen}"

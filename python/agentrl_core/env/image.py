@@ -25,9 +25,9 @@ class Image:
         InvalidInputError: no bytes, or a file that cannot be read.
 
     Example:
-        >>> from agentrl_core.env import Image, Outcome
+        >>> from agentrl_core.env import Image, StepResult
         >>> screenshot = Image(bytes.fromhex("89504e470d0a1a0a"))
-        >>> Outcome([{"role": "tool", "content": ["The page now:", screenshot]}]).observation
+        >>> StepResult([{"role": "tool", "content": ["The page now:", screenshot]}]).observation
         [{'role': 'tool', 'content': ['The page now:', Image(8 bytes, 4c4b6a3be1314ab8)]}]
     """
 
@@ -68,7 +68,7 @@ def images_in(content: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) ->
     return tuple(part for message in messages for part in message.get("content") or () if isinstance(part, Image))
 
 
-def is_said(content: object) -> bool:
+def is_content(content: object) -> bool:
     """Whether this can be a message's content: a text, or texts and images."""
     if isinstance(content, str):
         return True

@@ -15,8 +15,8 @@ import numpy as np
 
 from agentrl_core.env import protocol_rules as violations
 from agentrl_core.env.base import Content, Environment, Task
-from agentrl_core.env.protocol_rules import Record
-from agentrl_core.env.single_agent_view import Joined, JoinedEpisode
+from agentrl_core.env.protocol_rules import EpisodeLog
+from agentrl_core.env.single_agent_view import SingleAgentEpisode, SingleAgentView
 from agentrl_core.exceptions import InvalidInputError
 
 Actions = Sequence[str] | Callable[[Task, int, Content], str]
@@ -25,7 +25,7 @@ _ACTIONS = ("<call>1+1</call>", "", "<answer>1</answer>", "look", "<action>0</ac
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """What `check` saw of an environment that breaks nothing.
 
     Args:
@@ -48,7 +48,7 @@ def check(
     actions: Actions = _ACTIONS,
     seed: int = 0,
     steps: int = 8,
-) -> Report:
+) -> CheckReport:
     """Play a few episodes of an environment in every way that the runtime may, and tell what breaks the protocol.
 
     Checked are: tasks (the same in every call, splits apart, payloads that a new process finds again), equal episodes
@@ -75,7 +75,7 @@ def check(
     Example:
         >>> from agentrl_core import env
         >>> env.check(env.ReasoningGym(["lcm"]), actions=["<call>lcm(2,3)</call>", "<answer>6</answer>"])
-        Report(tasks=3, steps=6, ended=3, hints=())
+        CheckReport(tasks=3, steps=6, ended=3, hints=())
     """
     if tasks < 1 or steps < 1:
         raise InvalidInputError(f"check: tasks is {tasks} and steps is {steps}; give at least 1 of each")
@@ -87,7 +87,7 @@ def check(
     if checker.problems:
         lines = "\n".join(f"- {problem}" for problem in dict.fromkeys(checker.problems))
         raise InvalidInputError(f"{type(environment).__name__} breaks the protocol of environments:\n{lines}")
-    return Report(
+    return CheckReport(
         tasks=len(checker.records),
         steps=sum(len(record.outcomes) for record in checker.records),
         ended=sum(record.ended for record in checker.records),
@@ -104,7 +104,7 @@ class _Checker:
         self.steps = steps
         self.problems: list[str] = []
         self.hints: list[str] = []
-        self.records: list[Record] = []
+        self.records: list[EpisodeLog] = []
         self.loop = asyncio.new_event_loop()
 
     def run(self) -> _Checker:
@@ -160,15 +160,15 @@ class _Checker:
 
     # -- episodes
 
-    def _play(self, task: Task) -> Record:
+    def _play(self, task: Task) -> EpisodeLog:
         """One episode, looked at all the way."""
-        record = Record(task)
+        record = EpisodeLog(task)
         episode: Any = None
         place = f"reset of task {task.task_id!r}"
         try:
             episode = self.settled(cast(Any, self.environment).reset(task, self.seed))
             if hasattr(episode, "observations"):
-                self.environment, episode = Joined(self.environment), JoinedEpisode(episode)
+                self.environment, episode = SingleAgentView(self.environment), SingleAgentEpisode(episode)
             record.first = seen = episode.observation
             self.problems += violations.of_observation(seen, place)
             self.problems += violations.of_tools(episode)
@@ -199,7 +199,7 @@ class _Checker:
             return self.actions(task, number, seen)
         return self.actions[number % len(self.actions)]
 
-    def _note(self, record: Record, episode: Any) -> None:
+    def _note(self, record: EpisodeLog, episode: Any) -> None:
         key = episode.state_key()
         if not isinstance(key, bytes):
             self.problems.append(f"state_key() gives {type(key).__name__}; give bytes")
@@ -252,7 +252,7 @@ class _Checker:
             self.problems += self._in_threads()
         self.problems += self._restored()
 
-    def _differences(self, environment: Any, record: Record, how: str) -> list[str]:
+    def _differences(self, environment: Any, record: EpisodeLog, how: str) -> list[str]:
         """What differs from the record where its actions are played again."""
         episode: Any = None
         try:
@@ -263,8 +263,8 @@ class _Checker:
         finally:
             self._close(episode, record.task)
 
-    def _again(self, episode: Any, record: Record, start: int = 0) -> Record:
-        again = Record(record.task, episode.observation, keys=[episode.state_key()])
+    def _again(self, episode: Any, record: EpisodeLog, start: int = 0) -> EpisodeLog:
+        again = EpisodeLog(record.task, episode.observation, keys=[episode.state_key()])
         for action in record.actions[start:]:
             again.outcomes.append(self.settled(episode.step(action)))
             again.keys.append(episode.state_key())
@@ -277,7 +277,7 @@ class _Checker:
         try:
             episodes = [self.settled(cast(Any, self.environment).reset(r.task, self.seed)) for r in self.records]
             again = [
-                Record(record.task, episode.observation, keys=[episode.state_key()])
+                EpisodeLog(record.task, episode.observation, keys=[episode.state_key()])
                 for record, episode in zip(self.records, episodes, strict=True)
             ]
             for number in range(self.steps):
@@ -294,7 +294,7 @@ class _Checker:
         return [f"{line}; episodes must share no state" for r, c in pairs for line in violations.of_replay(r, c, how)]
 
     def _in_threads(self) -> list[str]:
-        def lines(record: Record) -> list[str]:
+        def lines(record: EpisodeLog) -> list[str]:
             checker = _Checker(self.environment, self.count, self.actions, self.seed, self.steps)
             try:
                 found = checker._differences(self.environment, record, "played in a thread beside others")
@@ -341,7 +341,7 @@ class _Checker:
                     continue
                 finally:
                     self._close(episode, record.task)
-                rest = Record(record.task, again.first, outcomes=record.outcomes[start:], keys=record.keys[start:])
+                rest = EpisodeLog(record.task, again.first, outcomes=record.outcomes[start:], keys=record.keys[start:])
                 lines += violations.of_replay(rest, again, how)
         return lines
 

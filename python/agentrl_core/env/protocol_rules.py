@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_core.env.base import Content, Environment, Fact, Outcome, Task
-from agentrl_core.env.image import is_said
+from agentrl_core.env.base import Content, Environment, ExtraColumn, StepResult, Task
+from agentrl_core.env.image import is_content
 from agentrl_core.env.task_check import is_unicode, task_problems
 
 _RUNS = ("inline", "thread", "process", "ray")
@@ -19,13 +19,13 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass
-class Record:
+class EpisodeLog:
     """An episode as it went."""
 
     task: Task
     first: Content | None = None
     actions: list[str] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[StepResult] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     snapshots: list[bytes | None] = field(default_factory=list)
 
@@ -51,8 +51,12 @@ def of_declarations(environment: Environment) -> list[str]:
         # `reward.format` is the part `format` of a reward.
         if not isinstance(name, str) or not name.removeprefix("reward.").isidentifier():
             lines.append(f"fact {name!r} has a name that is no identifier; columns are found by it")
-        if not isinstance(fact, Fact) or fact.level not in ("step", "trajectory") or fact.kind not in ("number", "key"):
-            lines.append(f"fact {name!r} is {fact!r}; give Fact('step' or 'trajectory', 'number' or 'key')")
+        if (
+            not isinstance(fact, ExtraColumn)
+            or fact.level not in ("step", "trajectory")
+            or fact.kind not in ("number", "key")
+        ):
+            lines.append(f"fact {name!r} is {fact!r}; give ExtraColumn('step' or 'trajectory', 'number' or 'key')")
     return lines
 
 
@@ -97,7 +101,7 @@ def of_observation(observation: object, place: str) -> list[str]:
     texts = [
         part
         for message in messages
-        if isinstance(message, Mapping) and is_said(content := message.get("content"))
+        if isinstance(message, Mapping) and is_content(content := message.get("content"))
         for part in ([content] if isinstance(content, str) else content)
         if isinstance(part, str)
     ]
@@ -107,7 +111,7 @@ def of_observation(observation: object, place: str) -> list[str]:
         if not (
             isinstance(message, Mapping)
             and message.get("role") in _ROLES
-            and (is_said(message.get("content")) or "tool_calls" in message)
+            and (is_content(message.get("content")) or "tool_calls" in message)
         )
     ]
 
@@ -125,9 +129,9 @@ def of_tools(episode: Any) -> list[str]:
     return [f"tools of an episode is {_short(tools)}; give a list of JSON schemas"]
 
 
-def of_outcome(outcome: Any, place: str, facts: Mapping[str, Fact]) -> list[str]:
+def of_outcome(outcome: Any, place: str, facts: Mapping[str, ExtraColumn]) -> list[str]:
     """The types of an outcome, and what it says against what is declared."""
-    if not isinstance(outcome, Outcome):
+    if not isinstance(outcome, StepResult):
         return [f"{place} gives {_short(outcome)}; give an Outcome"]
     lines = []
     if outcome.observation is not None:
@@ -158,7 +162,7 @@ def of_outcome(outcome: Any, place: str, facts: Mapping[str, Fact]) -> list[str]
     return lines
 
 
-def _of_facts(said: Mapping[str, object], place: str, facts: Mapping[str, Fact]) -> list[str]:
+def _of_facts(said: Mapping[str, object], place: str, facts: Mapping[str, ExtraColumn]) -> list[str]:
     lines = []
     for name, value in said.items():
         if name not in facts:
@@ -175,7 +179,7 @@ def _of_facts(said: Mapping[str, object], place: str, facts: Mapping[str, Fact])
     return lines
 
 
-def of_keys(records: Sequence[Record]) -> list[str]:
+def of_keys(records: Sequence[EpisodeLog]) -> list[str]:
     """Whether state keys tell anything apart."""
     seen = [record.first for record in records]
     seen += [outcome.observation for r in records for outcome in r.outcomes if outcome.observation is not None]
@@ -188,14 +192,14 @@ def of_keys(records: Sequence[Record]) -> list[str]:
     return []
 
 
-def of_replay(record: Record, again: Record, how: str) -> list[str]:
+def of_replay(record: EpisodeLog, again: EpisodeLog, how: str) -> list[str]:
     """The first thing that differs between a record and the same actions played again."""
     task = f"task {record.task.task_id!r}, {how}"
     if record.first != again.first:
         return [f"{task}, begins with {_short(again.first)} and began with {_short(record.first)}"]
     for number, (was, now) in enumerate(zip(record.keys, again.keys, strict=True)):
         if number:
-            for each in fields(Outcome):
+            for each in fields(StepResult):
                 old, new = (getattr(o.outcomes[number - 1], each.name) for o in (record, again))
                 if not _equal(old, new):
                     return [f"{task}, has another {each.name} at step {number - 1}: {_short(new)}, was {_short(old)}"]

@@ -16,10 +16,10 @@ from agentrl_core.env.base import (
     FORMAT_ERROR,
     TOOL_ERROR,
     TOOL_RESULT,
-    Fact,
+    ExtraColumn,
     Message,
-    Outcome,
     Split,
+    StepResult,
     Task,
     Tool,
     was_cut,
@@ -159,10 +159,10 @@ class ReasoningGym:
             self.tools[tool.name] = tool
         inline = all(getattr(tool, "runs", "thread") == "inline" for tool in self.tools.values())
         self.runs = "inline" if inline else "thread"
-        self.facts = {"points": Fact("trajectory"), "answer": Fact("trajectory", "key")}
-        self.facts |= dict.fromkeys(_OF_EPISODES, Fact("trajectory"))
+        self.facts = {"points": ExtraColumn("trajectory"), "answer": ExtraColumn("trajectory", "key")}
+        self.facts |= dict.fromkeys(_OF_EPISODES, ExtraColumn("trajectory"))
         if self.tools:
-            self.facts |= {"tool": Fact("step", "key"), "executed": Fact("step")}
+            self.facts |= {"tool": ExtraColumn("step", "key"), "executed": ExtraColumn("step")}
         self.seed = seed
         self.max_turns = max_turns
         self.instructions = _instructions(list(self.tools)) if instructions is True else instructions or ""
@@ -253,7 +253,7 @@ class ReasoningGymEpisode:
         self._called = 0
         self._over = False
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         """Give one action; see `ReasoningGym` for its two forms.
 
         Raises:
@@ -268,7 +268,7 @@ class ReasoningGymEpisode:
             self._over = True
             score = self._score(text.strip())
             success = score == 1.0
-            return Outcome(
+            return StepResult(
                 reward=float(success),
                 terminated=True,
                 success=success,
@@ -291,7 +291,7 @@ class ReasoningGymEpisode:
             facts |= self._summary("", success=False)
         else:
             self._seen = f"<result>{reply}</result>"
-        return Outcome(
+        return StepResult(
             observation=None if self._over else self._seen,
             reward=0.0 if self._over else None,
             truncated=self._over,

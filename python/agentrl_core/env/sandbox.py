@@ -141,7 +141,7 @@ def _change_root(root: str, readable: list[str], home: str, files: int) -> int |
     return processes
 
 
-def _become_nobody() -> None:
+def _drop_privileges() -> None:
     """No longer root where it was, and in a user namespace that knows no user.
 
     By that namespace its processes are counted, and it can make no other: who has no name in one may not.
@@ -254,14 +254,14 @@ def _status_of(child: int) -> int:
             return 128 - code if code < 0 else code
 
 
-def _run_shut_in(settings: Settings) -> NoReturn:
+def _run_isolated(settings: Settings) -> NoReturn:
     _leave_namespaces()
     _die_with_parent()
     first = os.fork()  # the first process of the new namespace: when it ends, all others there are killed
     if first:
         os._exit(_status_of(first))
     processes = _change_root(settings["root"], settings["readable"], settings["home"], settings["files"])
-    _become_nobody()
+    _drop_privileges()
     _die_with_parent()  # again: a change of user forgets it
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     child = os.fork()
@@ -295,7 +295,7 @@ def _main() -> None:
     settings: Settings = json.loads(sys.argv[1])
     try:
         if settings["shut_in"]:
-            _run_shut_in(settings)
+            _run_isolated(settings)
         _run(settings)
     except OSError as error:
         os.write(settings["status"], str(error).encode())

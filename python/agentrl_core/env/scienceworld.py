@@ -10,8 +10,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
-from agentrl_core.env.base import Fact, Split, Task
-from agentrl_core.env.text_game import GAME_FACTS, GameEpisode, Move, check_counts, checked_range, payload_of
+from agentrl_core.env.base import ExtraColumn, Split, Task
+from agentrl_core.env.text_game import GAME_FACTS, GameEpisode, GameStep, check_counts, checked_range, payload_of
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
 _UNKNOWN = "No known action matches that input."
@@ -50,7 +50,7 @@ class ScienceWorld:
     """
 
     runs: ClassVar = "thread"
-    facts: ClassVar[Mapping[str, Fact]] = {**GAME_FACTS, "admissible": Fact("step")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {**GAME_FACTS, "admissible": ExtraColumn("step")}
 
     def __init__(self, tasks: Sequence[str] | None = None, *, simplifications: str = "", max_turns: int = 100) -> None:
         check_counts("ScienceWorld", max_turns=max_turns)
@@ -167,10 +167,10 @@ class _ScienceGame:
         self._goal = " ".join(self._facts["taskDesc"].removeprefix("Task Description:").split())
         self.first = f"{self._goal}\n\n{observation.strip()}\n\n{self._facts['inv'].strip()}"
 
-    def play(self, command: str) -> Move:
+    def play(self, command: str) -> GameStep:
         observation, _, completed, self._facts = self._simulator.step(command)
         before, self._score = self._score, self._facts["score"] / 100
-        return Move(
+        return GameStep(
             observation.strip(),
             score=self._score,
             reward=self._score - before,

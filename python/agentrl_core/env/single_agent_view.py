@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_core.env.base import Content, Outcome, Task, as_messages
+from agentrl_core.env.base import Content, StepResult, Task, as_messages
 from agentrl_core.exceptions import InvalidInputError
 
 
-class Joined:
+class SingleAgentView:
     """An environment in whose episodes all that move say the same."""
 
     def __init__(self, environment: Any) -> None:
@@ -29,10 +29,10 @@ class Joined:
     def reset(self, task: Task, seed: int) -> Any:
         """An episode of it."""
         episode = self._environment.reset(task, seed)
-        return _later(episode) if inspect.isawaitable(episode) else JoinedEpisode(episode)
+        return _later(episode) if inspect.isawaitable(episode) else SingleAgentEpisode(episode)
 
 
-class JoinedEpisode:
+class SingleAgentEpisode:
     """An episode of several agents, all of whom that move say the same."""
 
     def __init__(self, episode: Any) -> None:
@@ -59,13 +59,13 @@ class JoinedEpisode:
                 f"the joint step {found}; give an outcome for each agent that acts, and for no other"
             )
         for outcome in outcomes.values():
-            if not isinstance(outcome, Outcome):
+            if not isinstance(outcome, StepResult):
                 return outcome
         over = not self._episode.turn_of()
         said = {agent: outcome.observation for agent, outcome in outcomes.items() if outcome.observation is not None}
         paid = [outcome.reward for outcome in outcomes.values() if outcome.reward is not None]
         facts = [outcome.facts for outcome in outcomes.values() if outcome.facts is not None]
-        return Outcome(
+        return StepResult(
             None if over else _told(said),
             reward=sum(paid) if paid else None,
             terminated=over,
@@ -73,8 +73,8 @@ class JoinedEpisode:
         )
 
 
-async def _later(episode: Any) -> JoinedEpisode:
-    return JoinedEpisode(await episode)
+async def _later(episode: Any) -> SingleAgentEpisode:
+    return SingleAgentEpisode(await episode)
 
 
 def _told(said: Mapping[str, Content]) -> Content:

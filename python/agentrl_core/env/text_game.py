@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agentrl_core.env.base import FORMAT_ERROR, Fact, Outcome, Split, Task
+from agentrl_core.env.base import FORMAT_ERROR, ExtraColumn, Split, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 
-GAME_FACTS: Mapping[str, Fact] = {"points": Fact("trajectory"), "command": Fact("step", "key")}
+GAME_FACTS: Mapping[str, ExtraColumn] = {"points": ExtraColumn("trajectory"), "command": ExtraColumn("step", "key")}
 """What every game says: its score so far, and the command that an action held."""
 
 SEEDS_PER_SPLIT = 1 << 20
@@ -22,7 +22,7 @@ _COMMAND = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Move:
+class GameStep:
     """What a game answers to one command; `refused` where the command is none that it knows here."""
 
     observation: str
@@ -38,7 +38,7 @@ class Move:
 class Game(Protocol):
     """A game that is being played."""
 
-    def play(self, command: str) -> Move:
+    def play(self, command: str) -> GameStep:
         """Give a command to the game."""
         ...
 
@@ -65,7 +65,7 @@ class GameEpisode:
         self._turns_left = max_turns
         self._over = False
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         """Give one action.
 
         Raises:
@@ -78,7 +78,7 @@ class GameEpisode:
         move = self._game.play(command)
         truncated = not move.terminated and (move.truncated or self._turns_left == 0)
         self._over = move.terminated or truncated
-        return Outcome(
+        return StepResult(
             observation=None if self._over else move.observation,
             reward=move.reward,
             terminated=move.terminated,

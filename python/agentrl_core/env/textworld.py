@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from agentrl_core._util.files import new_folder
-from agentrl_core.env.base import Fact, Split, Task
+from agentrl_core.env.base import ExtraColumn, Split, Task
 from agentrl_core.env.text_game import (
     GAME_FACTS,
     SEEDS_PER_SPLIT,
     GameEpisode,
-    Move,
+    GameStep,
     check_counts,
     payload_of,
     seeded_tasks,
@@ -106,7 +106,7 @@ class TextWorld:
     """
 
     runs: ClassVar = "process"
-    facts: ClassVar[Mapping[str, Fact]] = {**GAME_FACTS, "admissible": Fact("step")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {**GAME_FACTS, "admissible": ExtraColumn("step")}
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class _TextWorldGame:
         self._open = True
         self.first = self._shown(f"{_tidy(self._state.objective)}\n\n{_tidy(self._state.description)}")
 
-    def play(self, command: str) -> Move:
+    def play(self, command: str) -> GameStep:
         commands = self._state.admissible_commands
         words = command.lower().split()
         if not words or words[0] in _NOT_FOR_PLAYERS or len(command) > _LONGEST_COMMAND or _ODD.search(command):
@@ -241,9 +241,9 @@ class _TextWorldGame:
         refused = command not in commands and self.state() == before
         return self._move(_tidy(self._state.feedback), refused=refused)
 
-    def _move(self, text: str, *, refused: bool) -> Move:
+    def _move(self, text: str, *, refused: bool) -> GameStep:
         rise, self._score = self._state.score - self._score, self._state.score
-        return Move(
+        return GameStep(
             self._shown(text),
             score=self._score / self._state.max_score,
             reward=float(rise),

@@ -11,10 +11,10 @@ from agentrl_core.env.base import (
     FORMAT_ERROR,
     TOOL_ERROR,
     TOOL_RESULT,
-    Fact,
+    ExtraColumn,
     Message,
-    Outcome,
     Split,
+    StepResult,
     Task,
     Tool,
     ToolReply,
@@ -75,11 +75,11 @@ class ToolEnvironment:
         1.0
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {
-        "points": Fact("trajectory"),
-        "answer": Fact("trajectory", "key"),
-        "calls": Fact("step"),
-        "tool": Fact("step", "key"),
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {
+        "points": ExtraColumn("trajectory"),
+        "answer": ExtraColumn("trajectory", "key"),
+        "calls": ExtraColumn("step"),
+        "tool": ExtraColumn("step", "key"),
     }
 
     def __init__(
@@ -156,7 +156,7 @@ class ToolEpisode:
         self._seen = observation
         self._over = False
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepResult:
         """Give one action; see `ToolEnvironment` for its forms.
 
         Raises:
@@ -182,7 +182,7 @@ class ToolEpisode:
             for name, reply, _ in replies
         ]
         self._over = self._turns_left == 0
-        return Outcome(
+        return StepResult(
             None if self._over else self._seen,
             reward=0.0 if self._over else None,
             truncated=self._over,
@@ -202,10 +202,10 @@ class ToolEpisode:
             self._close_tools = False
             _close(self._tools.values())
 
-    def _answered(self, answer: str, *, cut: bool) -> Outcome:
+    def _answered(self, answer: str, *, cut: bool) -> StepResult:
         self._over = True
         score = float(self._score(self._task, answer))
-        return Outcome(
+        return StepResult(
             reward=score,
             terminated=not cut,
             truncated=cut,

@@ -25,7 +25,7 @@ def _nothing(_environment: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Words:
+class GameText:
     """A game in words; what is not given is shown as it is."""
 
     instruction: Callable[[Any], str] = _nothing
@@ -100,10 +100,10 @@ def _cliff_instruction(cliff: Any) -> str:
     )
 
 
-TOY_TEXT: Mapping[str, Words] = {
-    "FrozenLake": Words(_lake_instruction, ("left", "down", "right", "up"), _lake),
-    "Taxi": Words(_taxi_instruction, ("south", "north", "east", "west", "pick up", "drop off"), _taxi),
-    "Blackjack": Words(_blackjack_instruction, ("stick", "hit"), _blackjack),
-    "CliffWalking": Words(_cliff_instruction, ("up", "right", "down", "left"), _cliff, solved=_by_ending),
+TOY_TEXT: Mapping[str, GameText] = {
+    "FrozenLake": GameText(_lake_instruction, ("left", "down", "right", "up"), _lake),
+    "Taxi": GameText(_taxi_instruction, ("south", "north", "east", "west", "pick up", "drop off"), _taxi),
+    "Blackjack": GameText(_blackjack_instruction, ("stick", "hit"), _blackjack),
+    "CliffWalking": GameText(_cliff_instruction, ("up", "right", "down", "left"), _cliff, solved=_by_ending),
 }
 """By the environment's id without its version."""

@@ -56,7 +56,7 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
         raise RecipeError(f"{name}: its loss changes with the iteration, which the trainer does not say; give numbers")
     given = (*_KNOWN, *columns, *(("weight_entropy",) if entropy else ()))
     missing = [stream for stream in loss.streams if stream not in given]
-    missing += [*loss.answers, *(() if loss.unit in _WHOLE else (f"a whole {loss.unit}",))]
+    missing += [*loss.outputs, *(() if loss.unit in _WHOLE else (f"a whole {loss.unit}",))]
     missing += ["normaliser"] if loss.normaliser is not None else []
     if not missing and not entropy and _reads_entropy(loss):
         missing = ["entropy"]

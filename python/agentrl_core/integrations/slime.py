@@ -175,7 +175,7 @@ class Functions:
         if evaluation:
             raise UnsupportedError("Functions.rollouts makes training rollouts only; leave --eval-interval out")
         if self._collected is not None:
-            self.collector.update(self._collected, {})
+            self.collector.end_iteration(self._collected, {})
         self._collected = self.collector(tasks=args.rollout_batch_size, group_size=args.n_samples_per_prompt)
         return RolloutFnTrainOutput(samples=samples_of(self._collected, first=rollout_id * self._collected.num_draws))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import Any
 
-from agentrl_core.component.state import numbers
+from agentrl_core.component.state import flatten_metrics
 from agentrl_core.exceptions import MissingDependencyError
 
 
@@ -41,7 +41,7 @@ class TensorBoard:
 
     def __call__(self, iteration: int, metrics: Mapping[str, Any]) -> None:
         """Write the numbers of an iteration, at once."""
-        for name, value in numbers(metrics).items():
+        for name, value in flatten_metrics(metrics).items():
             self._writer.add_scalar(name.replace(".", "/"), value, iteration)
         self._writer.flush()
 

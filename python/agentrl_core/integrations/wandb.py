@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_core.component.state import numbers
+from agentrl_core.component.state import flatten_metrics
 from agentrl_core.exceptions import MissingDependencyError
 
 
@@ -41,7 +41,9 @@ class WeightsAndBiases:
 
     def __call__(self, iteration: int, metrics: Mapping[str, Any]) -> None:
         """Log the numbers of an iteration."""
-        self.run.log({name.replace(".", "/"): value for name, value in numbers(metrics).items()}, step=iteration)
+        self.run.log(
+            {name.replace(".", "/"): value for name, value in flatten_metrics(metrics).items()}, step=iteration
+        )
 
     def close(self) -> None:
         """End the run."""

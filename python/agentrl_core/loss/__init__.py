@@ -3,7 +3,7 @@
 `Policy` is composed: a ratio (a vector), a clip range (a pair of vectors), a surrogate (a function of both), a mask and
 regularisers. The other losses regress (`Regression`), compare (`Preference`, `ListMatch`, ...), imitate, or train a
 critic (`Value`). Every one is a pure function of `[N]` vectors, `Loss.evaluate(tokens)`, and says which streams it
-reads, what must lie in one pack (`unit`; with `Update.together` nothing must), and whether shared tokens may be folded
+reads, what must lie in one pack (`unit`; with `Update.gradient_cached` nothing must), and whether shared tokens may be folded
 (`foldable`). `Train` says which model one is for, and when. `fused` and `linear_logprob` make these vectors from hidden
 states without the logits of a batch. Parts that only one system has are in the system's file in `recipes`.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from agentrl_core._util.lazy import lazy
 from agentrl_core.loss.base import Loss
-from agentrl_core.loss.clip import Bounds, Clip, ClipRange, TokenClip
+from agentrl_core.loss.clip import Clip, ClipBounds, ClipRange, TokenClip
 from agentrl_core.loss.combine import Function, Imitation, Sum, function
 from agentrl_core.loss.listwise import ListMatch, OutcomeClassifier
 from agentrl_core.loss.mask import CovarianceMask, InBounds, Mask, TopTokens
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KL",
-    "Bounds",
     "Clip",
+    "ClipBounds",
     "ClipRange",
     "Clipped",
     "CovarianceMask",

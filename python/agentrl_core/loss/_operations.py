@@ -16,7 +16,7 @@ from torch._C._autograd import _get_current_graph_task_keep_graph
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.tokens import Tokens
-from agentrl_core.model.lm_head import Gradients, Head
+from agentrl_core.model.lm_head import Gradients, LMHead
 
 if TYPE_CHECKING:
     from agentrl_core.loss.base import Loss
@@ -38,7 +38,7 @@ def linear_logprob_and_lse(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-prob, entropy and log of the sum of exponentials of each prediction pair."""
     with torch.autocast(hidden.device.type, enabled=False):
-        head = Head(hidden, weight, bias, softcap, workspace)
+        head = LMHead(hidden, weight, bias, softcap, workspace)
         scale = scale.to(head.dtype)
         chunks = []
         for rows in head.chunks(len(target)):
@@ -66,7 +66,7 @@ def linear_logprob_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by hidden states, weight and bias, given those by log-prob and entropy; empty where not needed."""
     with torch.autocast(hidden.device.type, enabled=False):
-        head = Head(hidden, weight, bias, softcap, workspace)
+        head = LMHead(hidden, weight, bias, softcap, workspace)
         scale = scale.to(head.dtype)
         gradients = Gradients(head, needed)
         for rows in head.chunks(len(target)):
@@ -101,7 +101,7 @@ def fused_loss(
     """Loss, metrics, log-probs and entropies of a separable loss; its gradients by hidden states, weight and bias."""
     component, _ = LOSSES[policy]
     with torch.autocast(hidden.device.type, enabled=False):
-        head = Head(hidden, weight, bias, softcap, workspace)
+        head = LMHead(hidden, weight, bias, softcap, workspace)
         scale = scale.to(head.dtype)
         gradients = Gradients(head, needed)
         total = hidden.new_zeros((), dtype=torch.float64)
@@ -153,7 +153,7 @@ def _autograd() -> Iterator[None]:
 @linear_logprob_and_lse.register_fake
 def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, source_row: Tensor, target: Tensor, *arguments: Any) -> Any:
     del weight, bias, source_row, arguments
-    return tuple(hidden.new_empty(target.shape, dtype=Head.dtypes(hidden)[0]) for _ in range(3))
+    return tuple(hidden.new_empty(target.shape, dtype=LMHead.dtypes(hidden)[0]) for _ in range(3))
 
 
 @linear_logprob_gradient.register_fake
@@ -165,7 +165,7 @@ def _(hidden: Tensor, weight: Tensor, *arguments: Any) -> Any:
 def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, source_row: Tensor, target: Tensor, *arguments: Any) -> Any:
     del bias, source_row
     *_, metrics, _, _, needed = arguments
-    dtype, kept = Head.dtypes(hidden)
+    dtype, kept = LMHead.dtypes(hidden)
     return (
         hidden.new_empty((), dtype=dtype),
         hidden.new_empty(metrics, dtype=torch.float64),
@@ -179,7 +179,7 @@ def _empty_gradients(hidden: Tensor, weight: Tensor, needed: Sequence[bool], kep
     return (
         hidden.new_empty(hidden.shape if by_hidden else (0,), dtype=kept),
         weight.new_empty(weight.shape if by_weight else (0,), dtype=kept),
-        weight.new_empty(len(weight) if by_bias else 0, dtype=Head.dtypes(hidden)[0]),
+        weight.new_empty(len(weight) if by_bias else 0, dtype=LMHead.dtypes(hidden)[0]),
     )
 
 

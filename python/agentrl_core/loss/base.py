@@ -61,7 +61,7 @@ class Part(Component):
 
     reads: ClassVar[tuple[str | Column, ...]] = ()
     """The streams it reads: a token column, or the name of one that the update makes (advantages, weights, ids)."""
-    asks: ClassVar[tuple[str, ...]] = ()
+    reads_outputs: ClassVar[tuple[str, ...]] = ()
     """The answers it asks of the model beside log-prob and entropy."""
     over: ClassVar[Unit] = "token"
     """What must be whole for the term of a row: the `token` alone, or a statistic over something larger."""
@@ -70,9 +70,9 @@ class Part(Component):
         """As `reads`, where it depends on options."""
         return self.reads
 
-    def own_asks(self) -> Iterable[str]:
+    def own_reads_outputs(self) -> Iterable[str]:
         """As `asks`, where it depends on options."""
-        return self.asks
+        return self.reads_outputs
 
     def own_unit(self) -> Unit:
         """As `over`, where it depends on options."""
@@ -104,15 +104,15 @@ class Part(Component):
         return tuple(dict.fromkeys(stream.name if isinstance(stream, Column) else stream for stream in streams))
 
     @property
-    def answers(self) -> tuple[str, ...]:
+    def outputs(self) -> tuple[str, ...]:
         """The answers of the model that it reads beside log-prob and entropy, such as `value`."""
-        return tuple(dict.fromkeys(answer for part in self._parts() for answer in part.own_asks()))
+        return tuple(dict.fromkeys(answer for part in self._parts() for answer in part.own_reads_outputs()))
 
     @property
     def unit(self) -> Unit:
         """What must lie whole in one pack, so that packs add up: the largest that any piece asks for.
 
-        `update`: a statistic is over all rows. `Update.together` needs nothing whole in a pack.
+        `update`: a statistic is over all rows. `Update.gradient_cached` needs nothing whole in a pack.
         """
         largest = 0  # a plain loop: torch.compile follows it
         for part in self._parts():
@@ -212,10 +212,10 @@ class Loss(Part, ABC):
         """
 
     def of_rows(
-        self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], answers: object = None, /
+        self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], outputs: object = None, /
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """`evaluate` on the vectors of some rows, as `Tokens` takes them."""
-        return self.evaluate(Tokens(logprob, entropy, streams, answers))
+        return self.evaluate(Tokens(logprob, entropy, streams, outputs))
 
     def __call__(self, output: Output[Pack_contra], pack: Pack_contra) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a pack and its metrics, from what the model said about it.
@@ -269,7 +269,9 @@ class WeightedLoss(Loss, ABC):
         return False
 
 
-def sums(tokens: Tokens, counted: Tensor | None = None, count: str = "tokens", **values: Tensor) -> dict[str, Tensor]:
+def metric_sums(
+    tokens: Tokens, counted: Tensor | None = None, count: str = "tokens", **values: Tensor
+) -> dict[str, Tensor]:
     """Metrics: the sum of each over some rows, detached, and how many rows those are.
 
     Where draws of several sources are trained together, also those of each source: `ratio@replay`.

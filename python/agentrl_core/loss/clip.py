@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Bounds:
+class ClipBounds:
     """The interval of the ratio: `lower` is felt where the advantage is negative, `upper` where it is positive.
 
     Attributes:
@@ -52,7 +52,7 @@ class Bounds:
         return cut if self.dual is None else cut.clamp(max=self.dual)
 
 
-OPEN = Bounds()
+OPEN = ClipBounds()
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ClipRange(Part, ABC):
     """Base of the clip ranges: what says how far the ratio of each token may move."""
 
     @abstractmethod
-    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:
         """The bounds of each token, without gradient."""
 
 
@@ -126,17 +126,17 @@ class Clip(ClipRange):
         lower = {"linear": 1.0 - self.low, "reciprocal": 1.0 / (1.0 + self.low), "log": math.exp(-self.low)}
         return lower[self.scale], math.exp(self.high) if self.scale == "log" else 1.0 + self.high
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other bounds read it
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other bounds read it
         """The same interval around the centre for every token."""
         lower, upper = self.interval()
         if self.center == "one":
-            return Bounds(lower, upper, self.dual)
+            return ClipBounds(lower, upper, self.dual)
         center = self._center(tokens)
         kept = None if self.center_at_most is None else (center <= self.center_at_most).to(center)
         if self.center == "proximal_shift":
-            return Bounds((center - self.low).clamp(min=0.0), center + self.high, self.dual, kept)
+            return ClipBounds((center - self.low).clamp(min=0.0), center + self.high, self.dual, kept)
         dual = None if self.dual is None else center * self.dual
-        return Bounds(center * lower, center * upper, dual, kept)
+        return ClipBounds(center * lower, center * upper, dual, kept)
 
     def _center(self, tokens: Tokens) -> Tensor:
         """The centre of each token: 1 where it has no old log-prob."""
@@ -170,6 +170,6 @@ class TokenClip(ClipRange):
 
     dual: float | None = option(None, above=1)
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other bounds read it
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other bounds read it
         """The interval of each token, from its columns."""
-        return Bounds(1.0 - tokens.stream("clip_low"), 1.0 + tokens.stream("clip_high"), self.dual)
+        return ClipBounds(1.0 - tokens.stream("clip_low"), 1.0 + tokens.stream("clip_high"), self.dual)

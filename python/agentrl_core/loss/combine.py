@@ -10,7 +10,7 @@ from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, option, token
 from agentrl_core.component.component import named_module
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.loss.base import MADE, REFERENCE, UNITS, Denominator, Loss, Unit, WeightedLoss, sums
+from agentrl_core.loss.base import MADE, REFERENCE, UNITS, Denominator, Loss, Unit, WeightedLoss, metric_sums
 from agentrl_core.loss.clip import OPEN
 from agentrl_core.loss.mask import Mask
 from agentrl_core.loss.tokens import Tokens
@@ -101,7 +101,7 @@ class Imitation(WeightedLoss):
             factor = factor * grown.clamp(max=10.0)
         if self.mask is not None:
             factor = factor * self.mask(tokens, torch.zeros_like(tokens.logprob), OPEN)[0]
-        return -(factor * tokens.logprob).sum(), sums(tokens, nll=-tokens.logprob, entropy=tokens.entropy)
+        return -(factor * tokens.logprob).sum(), metric_sums(tokens, nll=-tokens.logprob, entropy=tokens.entropy)
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Function(WeightedLoss):
         """The function's value, summed."""
         streams = {name: tokens.stream(name) for name in self.streams}
         value = _FUNCTIONS[self.path].function(tokens.logprob, tokens.entropy, streams)
-        return value.sum(), sums(tokens, entropy=tokens.entropy)
+        return value.sum(), metric_sums(tokens, entropy=tokens.entropy)
 
 
 def function(

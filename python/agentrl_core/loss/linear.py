@@ -119,9 +119,9 @@ def fused(
     scale = pack.streams.inverse_temperature
     hidden, weight, workspace = _checked(hidden, weight, bias, pack.source_row, pack.target, scale, workspace)
     scale, softcap = _behind(scale, factor, softcap)
-    if policy.answers:
+    if policy.outputs:
         raise UnsupportedError(
-            f"{policy.title()} reads the model's answer {policy.answers[0]!r}, which loss.fused does not make; use "
+            f"{policy.title()} reads the model's answer {policy.outputs[0]!r}, which loss.fused does not make; use "
             "update.loss(pack.run(model), pack)"
         )
     pairs = (hidden, weight, bias, pack.source_row, pack.target, scale)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from agentrl_core._util.lazy_torch import functional, torch
 from agentrl_core.component import Column, column_name, option, token
-from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, sums
+from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, metric_sums
 from agentrl_core.loss.tokens import Segments, Tokens
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ class ListMatch(GroupLoss):
         if self.direction == "ranked":
             reward = sequences.mean(tokens.advantage) / self.temperature
             cost = members.sum(members.rest_cross_entropy(self.beta * away, reward))
-            return self.group_sum(tokens, cost), sums(tokens, entropy=tokens.entropy)
+            return self.group_sum(tokens, cost), metric_sums(tokens, entropy=tokens.entropy)
         policy = members.log_softmax(self.beta * away)
         target = members.log_softmax(sequences.mean(tokens.advantage) / self.temperature)
         if self.direction == "reverse":
             cost = members.sum(policy.exp() * (policy - target))
         else:
             cost = -members.sum(target.exp() * policy)
-        return self.group_sum(tokens, cost), sums(tokens, entropy=tokens.entropy)
+        return self.group_sum(tokens, cost), metric_sums(tokens, entropy=tokens.entropy)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class OutcomeClassifier(GroupLoss):
             cost = cost * torch.where(both, size / (2.0 * same.clamp(min=1.0)), 1.0)
         loss = (sequences.sum(tokens.stream("weight_kl")) * cost).sum()
         accuracy = ((score > 0) == (right > 0)).to(score)
-        return loss, sums(tokens, accuracy=sequences.spread(accuracy), entropy=tokens.entropy)
+        return loss, metric_sums(tokens, accuracy=sequences.spread(accuracy), entropy=tokens.entropy)
 
     def _score(self, members: Segments, value: Tensor) -> Tensor:
         if self.baseline == "none":

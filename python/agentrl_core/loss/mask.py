@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, option, token
 from agentrl_core.loss.base import ADVANTAGES, OverRows, Part, Scope, Unit
-from agentrl_core.loss.clip import Bounds
+from agentrl_core.loss.clip import ClipBounds
 from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Mask(Part, ABC):
     """Base of the masks: which tokens a loss lets speak, by what the policy is now."""
 
     @abstractmethod
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:
         """Factors of the surrogate where the advantage is positive, and where it is negative; `[N]`, no gradient."""
 
 
@@ -45,10 +45,10 @@ class InBounds(Mask):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, InBounds, Tokens
+        >>> from agentrl_core.loss import ClipBounds, InBounds, Tokens
         >>> log_ratio = torch.tensor([1.0, 1.5]).log()
         >>> tokens = Tokens(log_ratio, None, {"weight_kl": torch.ones(2)})
-        >>> [factor.tolist() for factor in InBounds()(tokens, log_ratio, Bounds(0.8, 1.2))]
+        >>> [factor.tolist() for factor in InBounds()(tokens, log_ratio, ClipBounds(0.8, 1.2))]
         [[1.0, 0.0], [1.0, 1.0]]
     """
 
@@ -56,7 +56,7 @@ class InBounds(Mask):
     ring_low: float = option(0.4, at_least=0, below=1)
     ring_high: float = option(3.0, above=1)
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """1 where the ratio lies within the bounds, else 0."""
         ratio = log_ratio.detach().exp()
         low, high = ratio >= bounds.lower, ratio <= bounds.upper
@@ -125,7 +125,7 @@ class TopTokens(OverRows, Mask):
         threshold = segments.spread(segments.sum(torch.where(last, scores, 0.0)))
         return tokens.trained & (scores >= threshold)
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """1 for the tokens with the highest scores, else 0; scaled up where only what is kept counts."""
         kept = self.chosen(tokens).to(tokens.logprob.dtype)
         if self.denominator == "kept":
@@ -152,11 +152,11 @@ class CovarianceMask(Mask):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, CovarianceMask, Tokens
+        >>> from agentrl_core.loss import ClipBounds, CovarianceMask, Tokens
         >>> gain, pull = torch.tensor([3.0, 0.0, 0.0]), torch.tensor([0.0, 0.0, -3.0])
         >>> streams = {"weight_kl": torch.ones(3), "advantage_positive": gain, "advantage_negative": pull}
         >>> tokens = Tokens(torch.tensor([-1.0, -2.0, -3.0]), None, streams)  # covariances 3, 0, 3
-        >>> kept = CovarianceMask()(tokens, torch.zeros(3), Bounds())[0]
+        >>> kept = CovarianceMask()(tokens, torch.zeros(3), ClipBounds())[0]
         >>> kept[1].item(), kept.sum().item()
         (1.0, 2.0)
     """
@@ -173,7 +173,7 @@ class CovarianceMask(Mask):
         """The band is not empty."""
         self.require(self.high > self.low, "high", f"give a number above low={self.low}")
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:
         """0 for the tokens that are drawn among those whose covariance lies in the band, else 1."""
         ratio = log_ratio.detach().exp()
         cut = ((ratio > bounds.upper) & (tokens.advantage_positive > 0)) | (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, option
-from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Denominator, WeightedLoss, sums
+from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Denominator, WeightedLoss, metric_sums
 from agentrl_core.loss.clip import OPEN, Clip, ClipRange
 from agentrl_core.loss.mask import Mask
 from agentrl_core.loss.ratio import ImportanceRatio, Ratio
@@ -134,5 +134,5 @@ class Policy(WeightedLoss):
             bounds.below(ratio) & (tokens.advantage_negative < 0)
         )
         metrics: dict[str, Any] = {"ratio": ratio, "clip_fraction": outside, "approximate_kl": (-moved).expm1() + moved}
-        said = sums(tokens, entropy=tokens.entropy, **extra)
-        return loss, said | sums(tokens, tokens.compared, "compared", **metrics)
+        said = metric_sums(tokens, entropy=tokens.entropy, **extra)
+        return loss, said | metric_sums(tokens, tokens.compared, "compared", **metrics)

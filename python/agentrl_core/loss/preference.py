@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from agentrl_core._util.lazy_torch import functional, torch
 from agentrl_core.component import Column, option
-from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, sums
+from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, metric_sums
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT, Tokens
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ class Preference(PairLoss):
         cost = self._cost(margin)
         loss = (pairs.sum(tokens.stream("weight_kl")) * cost).sum()
         spread = pairs.spread(margin)
-        return loss, sums(tokens, margin=self.beta * spread, accuracy=(spread > 0).to(spread), entropy=tokens.entropy)
+        return loss, metric_sums(
+            tokens, margin=self.beta * spread, accuracy=(spread > 0).to(spread), entropy=tokens.entropy
+        )
 
     def _implicit_reward(self, away: Tensor) -> Tensor:
         if self.divergence == "reverse_kl":

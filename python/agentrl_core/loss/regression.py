@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.component import Column, option, token
-from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, sums
+from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, metric_sums
 from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Regression(WeightedLoss):
         if self.next_value:
             yield from ("sequence", token("old_mean_logprob", model="policy"))
 
-    def own_asks(self) -> Iterable[str]:
+    def own_reads_outputs(self) -> Iterable[str]:
         """The vocabulary's mean log-prob, for `next_value`."""
         return ("mean_logprob",) if self.next_value else ()
 
@@ -94,10 +94,10 @@ class Regression(WeightedLoss):
             reduced = segments.sum(away) if self.reduce == "sum" else segments.mean(away)
             away, target = segments.spread(reduced), segments.spread(segments.mean(target))
         if self.next_value:
-            moved = (tokens.answer("mean_logprob") - tokens.stream("old_mean_logprob")).detach()
+            moved = (tokens.output("mean_logprob") - tokens.stream("old_mean_logprob")).detach()
             target = target + self.next_value * self.beta * tokens.segments("sequence").following(moved)
         residual = self.beta * away - target
         if self.residual == "log_ratio":
             residual = residual / self.beta
         loss = self.coefficient * (tokens.stream("weight_kl") * residual.square()).sum()
-        return loss, sums(tokens, log_ratio=away, residual=residual, entropy=tokens.entropy)
+        return loss, metric_sums(tokens, log_ratio=away, residual=residual, entropy=tokens.entropy)

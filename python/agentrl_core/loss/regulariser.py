@@ -65,7 +65,7 @@ class KL(Part):
         if self.column:
             yield token(self.column)
 
-    def own_asks(self) -> Iterable[str]:
+    def own_reads_outputs(self) -> Iterable[str]:
         """The divergence over the whole vocabulary, for `full`."""
         return ("full_kl",) if self.kind == "full" else ()
 
@@ -96,7 +96,7 @@ class KL(Part):
             return away.square() / 2.0
         if self.kind == "k3":
             return away.expm1() - away
-        return away.abs() if self.kind == "abs" else tokens.answer("full_kl")
+        return away.abs() if self.kind == "abs" else tokens.output("full_kl")
 
 
 @dataclass(frozen=True)

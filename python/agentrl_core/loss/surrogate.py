@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import option
 from agentrl_core.loss.base import Part
-from agentrl_core.loss.clip import Bounds
+from agentrl_core.loss.clip import ClipBounds
 from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Surrogate(Part, ABC):
     """Base of the surrogates: what a loss maximises times the advantage, such as a clipped ratio."""
 
     @abstractmethod
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> Factors:
         """What multiplies a positive advantage, and what a negative one: two `[N]` vectors to be maximised."""
 
 
@@ -43,16 +43,16 @@ class Clipped(Surrogate):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, Clipped, Tokens
+        >>> from agentrl_core.loss import ClipBounds, Clipped, Tokens
         >>> log_ratio = torch.tensor([1.5]).log()
-        >>> factors = Clipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds(0.8, 1.2))
+        >>> factors = Clipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, ClipBounds(0.8, 1.2))
         >>> [factor.tolist() for factor in factors]
         [[1.2], [1.5]]
     """
 
     soft: Literal["none", "upper", "both"] = "none"
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> Factors:  # noqa: ARG002
         """The ratio, held by the bounds on the side where going further would be rewarded."""
         ratio = log_ratio.exp()
         positive, negative = bounds.cut_above(ratio), bounds.cut_below(ratio)
@@ -96,7 +96,7 @@ class Reinforce(Surrogate):
         used = self.at_most is None or "ratio" in (self.positive, self.negative)
         self.require(used, "at_most", "use it with 'ratio', or give None")
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> Factors:
         """The log-prob of each token, times a detached factor."""
         ratio = log_ratio.detach().exp()
         weights = {
@@ -121,22 +121,22 @@ class Expert(Surrogate):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, Expert, Tokens
+        >>> from agentrl_core.loss import ClipBounds, Expert, Tokens
         >>> tokens = Tokens(torch.tensor([0.1]).log(), None, {"weight_kl": torch.ones(1)})
-        >>> Expert(shape=0.1)(tokens, torch.zeros(1), Bounds())[0].tolist()
+        >>> Expert(shape=0.1)(tokens, torch.zeros(1), ClipBounds())[0].tolist()
         [0.5]
     """
 
     shape: float = option(0.1, above=0)
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> Factors:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> Factors:  # noqa: ARG002
         """The shaped probability of each token, in place of a ratio."""
         probability = tokens.logprob.exp()
         factor = probability / (probability + self.shape)
         return factor, factor
 
 
-def log_clipped(log_ratio: Tensor, bounds: Bounds) -> Factors:
+def log_clipped(log_ratio: Tensor, bounds: ClipBounds) -> Factors:
     """The log-ratio in place of the ratio: f = min(log r, log upper), g = max(log r, log lower)."""
     lower, upper = (
         torch.as_tensor(bound, dtype=log_ratio.dtype, device=log_ratio.device).log()

@@ -45,10 +45,10 @@ class Tokens:
     """
 
     def __init__(
-        self, logprob: Tensor, entropy: Tensor | None, streams: Mapping[str, Tensor], answers: object = None
+        self, logprob: Tensor, entropy: Tensor | None, streams: Mapping[str, Tensor], outputs: object = None
     ) -> None:
         self._streams = streams
-        self._answers = answers
+        self._answers = outputs
         self.weight = self.raw("weight_kl")
         self.trained = self.weight > 0
         self.logprob = torch.where(self.trained, logprob, 0.0).clamp(min=_LOWEST_LOGPROB)
@@ -93,7 +93,7 @@ class Tokens:
         """Which trained rows have an old log-prob, so that a ratio says something about them."""
         return self.trained & ~self.raw("old_logprob").isnan()
 
-    def answer(self, name: str) -> Tensor:
+    def output(self, name: str) -> Tensor:
         """What the model says under `name`: `[N]` or `[N, k]`, 0 where nothing is trained.
 
         Raises:

@@ -32,7 +32,7 @@ class Train(Component):
     Example:
         >>> from agentrl_core import loss, recipes
         >>> recipe = recipes.GRPO.replace(loss=(loss.Train(loss.Value(), model="critic", epochs=4), loss.Policy()))
-        >>> [(training.model, training.epochs) for training in recipe.training()]
+        >>> [(training.model, training.epochs) for training in recipe.losses()]
         [('critic', 4), ('policy', 1)]
     """
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from agentrl_core._util.lazy_torch import functional, torch
 from agentrl_core.component import Column, option, token
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.loss.base import WeightedLoss, sums
+from agentrl_core.loss.base import WeightedLoss, metric_sums
 from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Value(WeightedLoss):
         """Where its values are those of steps."""
         return self.level == "step"
 
-    def own_asks(self) -> Iterable[str]:
+    def own_reads_outputs(self) -> Iterable[str]:
         """The value, or its logits, or what a Q of the token is made of."""
         if self.of == "logit":
             return ("soft_value",)
@@ -111,7 +111,7 @@ class Value(WeightedLoss):
         """How far the values are from their targets, and metrics."""
         target = tokens.stream("return")
         if self.kind == "categorical":
-            logits = tokens.answer("value_logits")
+            logits = tokens.output("value_logits")
             error = -(self._spread(target, logits.shape[1]) * logits.log_softmax(-1)).sum(-1)
             value = expected_value(logits, self.low, self.high)
         else:
@@ -129,16 +129,16 @@ class Value(WeightedLoss):
             error, value = error.sum(-1), heads.mean(-1)
         loss = (tokens.stream("weight_kl") * error).sum()
         metrics: dict[str, Any] = {"value": value, "return": target, "value_error": error}
-        return loss, sums(tokens, **metrics)
+        return loss, metric_sums(tokens, **metrics)
 
     def _value(self, tokens: Tokens) -> Tensor:
         if self.of == "head":
-            return tokens.answer("value")
+            return tokens.output("value")
         temperature = 1.0 / torch.where(tokens.trained, tokens.raw("inverse_temperature"), 1.0)
         if self.of == "logit":
-            return tokens.answer("soft_value") + temperature * tokens.logprob
-        gap = temperature * (tokens.logprob - tokens.answer("max_logprob"))
-        return tokens.answer("value") + self.scale * gap
+            return tokens.output("soft_value") + temperature * tokens.logprob
+        gap = temperature * (tokens.logprob - tokens.output("max_logprob"))
+        return tokens.output("value") + self.scale * gap
 
     def _error(self, value: Tensor, target: Tensor) -> Tensor:
         target = target.expand_as(value).to(value.dtype)

@@ -165,14 +165,14 @@ def _with_answers_to_probe(
     batch: Batch, column: str, model: nn.Module | Callable[[Pack], Tensor], max_tokens: int, probe: Probe
 ) -> Batch:
     from agentrl_core.model.pack import Pack
-    from agentrl_core.model.probe import Questions
+    from agentrl_core.model.probe import ProbePacks
 
     if not isinstance(model, torch.nn.Module):
         raise InvalidInputError(
             f"model is {type(model).__name__}, but a probe is asked of a torch.nn.Module; a function cannot read trees"
         )
     answer_pack = _answerer(column, model)
-    questions, shows = Questions(batch, probe), tokens_with_images(batch) is not None
+    questions, shows = ProbePacks(batch, probe), tokens_with_images(batch) is not None
     asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
     for tree, question in questions.packs(max_tokens):
         with torch.no_grad():
@@ -197,7 +197,7 @@ def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:
         )
 
     def answer_pack(pack: Pack) -> Tensor:
-        answers: Tensor = getattr(pack.run(model, answers=(answer,) if answer in ANSWERS else ()), answer)
+        answers: Tensor = getattr(pack.run(model, outputs=(answer,) if answer in ANSWERS else ()), answer)
         return answers
 
     return answer_pack

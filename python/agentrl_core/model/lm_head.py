@@ -39,7 +39,7 @@ def folded(scale: Tensor, factor: float, softcap: float | None) -> tuple[Tensor,
     return scale, softcap
 
 
-class Rows:
+class LogitOps:
     """What is done to a chunk of logits, in PyTorch: on a CPU some rows at a time, elsewhere all at once.
 
     Args:
@@ -124,7 +124,7 @@ class Rows:
         return torch.exp(x, out=self._exponential[: len(x)])
 
 
-class KernelRows(Rows):
+class KernelLogitOps(LogitOps):
     """The same by CUDA kernels, in one buffer; `statistics` leaves the logits as they are."""
 
     def __init__(self, kernels: cuda.Kernels, softcap: float | None = None) -> None:
@@ -165,14 +165,14 @@ class KernelRows(Rows):
             self._kernels.launch(kernel, len(logits), _THREADS, *arguments)
 
 
-class Head:
+class LMHead:
     """Hidden states and the weight of the head, as the GEMMs want them, and what becomes of its logits.
 
     Args:
         hidden: `[T, H]`.
         weight: `[V, H]`, of the same dtype on the same device.
         bias: `[V]`, or None.
-        softcap: as of `Rows`.
+        softcap: as of `LogitOps`.
         workspace: bytes that logits may take; at least one tile is taken.
 
     Attributes:
@@ -188,7 +188,7 @@ class Head:
         self.hidden, self.weight = hidden, weight.to(self.narrow)
         self.bias = None if bias is None else bias.to(self.dtype)
         kernels = cuda.kernels("linear_logprob", hidden.device) if self.dtype == torch.float32 else None
-        self.rows = Rows(softcap, hidden.device.type) if kernels is None else KernelRows(kernels, softcap)
+        self.rows = LogitOps(softcap, hidden.device.type) if kernels is None else KernelLogitOps(kernels, softcap)
         self._tile = _TILE.get(hidden.device.type, _TILE["cpu"])
         row_bytes = weight.shape[0] * self.dtype.itemsize * self.rows.buffers
         self._most = max(1, workspace // row_bytes // self._tile) * self._tile
@@ -238,7 +238,7 @@ class Gradients:
         needed: which of the three; a gradient that nobody needs is empty.
     """
 
-    def __init__(self, head: Head, needed: Sequence[bool]) -> None:
+    def __init__(self, head: LMHead, needed: Sequence[bool]) -> None:
         self._head = head
         self._need_hidden, self._need_weight, self._need_bias = needed
         hidden, weight = head.hidden, head.weight

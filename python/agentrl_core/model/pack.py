@@ -53,7 +53,7 @@ class RowLoss(Protocol):
     """What an output asks of a loss: its value and metrics on the vectors of some rows."""
 
     def of_rows(
-        self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], answers: object, /
+        self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], outputs: object, /
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss, a scalar, and detached sums over the trained rows."""
 
@@ -132,7 +132,7 @@ class Pack:
     pair_offsets: Tensor | None = None
     pair_tokens: Tensor | None = None
     entropy_gradient: bool = True
-    answers: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     shows_images: bool = False
     _copies: dict[torch.device, Pack] = field(default_factory=dict, repr=False)
 
@@ -143,7 +143,7 @@ class Pack:
         streams: Mapping[str, NDArray[Any]],
         *,
         entropy_gradient: bool = True,
-        answers: tuple[str, ...] = (),
+        outputs: tuple[str, ...] = (),
         shows_images: bool = False,
     ) -> Pack:
         """Make the tensors of a planned pack.
@@ -169,12 +169,12 @@ class Pack:
             pair_tokens=_tensor(plan.pair_tokens),
             streams=Streams({name: _tensor(values) for name, values in streams.items()}),
             entropy_gradient=entropy_gradient,
-            answers=answers,
+            outputs=outputs,
             shows_images=shows_images,
         )
 
     @classmethod
-    def from_tree(cls, tree: TreeRows, *, entropy_gradient: bool = True, answers: tuple[str, ...] = ()) -> Pack:
+    def from_tree(cls, tree: TreeRows, *, entropy_gradient: bool = True, outputs: tuple[str, ...] = ()) -> Pack:
         """Make the tensors of rows of tokens as trees, which are those of no batch, at temperature 1.
 
         Args:
@@ -205,7 +205,7 @@ class Pack:
             pair_tokens=_tensor(tree.pair_tokens),
             streams=Streams({"inverse_temperature": torch.ones(len(token)), **streams}),
             entropy_gradient=entropy_gradient,
-            answers=answers,
+            outputs=outputs,
         )
 
     def to(self, device: torch.device | str) -> Pack:
@@ -244,7 +244,7 @@ class Pack:
     def to_tokens(self, values: Tensor, out: NDArray[Any]) -> None:
         """Write one value of each pair to all the action tokens that the pair stands for.
 
-        `Batch.locate` says which draw and step a token belongs to.
+        `Batch.locate_tokens` says which draw and step a token belongs to.
 
         Args:
             values: `[N]`, such as `PackOutput.logprob`; gradients stay behind.
@@ -325,7 +325,7 @@ class Pack:
     def _largest(self) -> int:
         return max((int(ids.max()) for ids in (self.input_ids, self.target) if len(ids)), default=-1)
 
-    def run(self, model: nn.Module, *, answers: tuple[str, ...] | None = None) -> PackOutput:
+    def run(self, model: nn.Module, *, outputs: tuple[str, ...] | None = None) -> PackOutput:
         """Log-prob and entropy of every prediction pair, and what else is asked for.
 
         With z the fp32 logits (fp64 for an fp64 model) of a pair's source row, behind the factor and the soft cap that
@@ -345,9 +345,9 @@ class Pack:
             UnsupportedError: the model cannot run packs (see `forward`), changes its logits after the output layer in
                 another way, or cannot give an answer.
         """
-        answers = self.answers if answers is None else answers
-        layer, critic = output_layer_of(model), _value_head(model, answers)
-        of_logits = tuple(name for name in answers if name in ANSWERS_OF_LOGITS)
+        outputs = self.outputs if outputs is None else outputs
+        layer, critic = output_layer_of(model), _value_head(model, outputs)
+        of_logits = tuple(name for name in outputs if name in ANSWERS_OF_LOGITS)
         pack = self.to(_device(model))
         hidden = pack.forward(model).index_select(0, pack.source_row)
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
@@ -358,9 +358,9 @@ class Pack:
             scale, softcap = folded(pack.streams.inverse_temperature, layer.factor, layer.softcap)
             chunk = max(1, _LOGITS_AT_ONCE // weight.shape[0])
             score = functools.partial(
-                _score, softcap=softcap, entropy_gradient=self.entropy_gradient, answers=of_logits
+                _score, softcap=softcap, entropy_gradient=self.entropy_gradient, outputs=of_logits
             )
-            outputs = []
+            chunks = []
             for begin in range(0, max(len(hidden), 1), chunk):
                 rows = slice(begin, begin + chunk)
                 arguments = (
@@ -371,16 +371,16 @@ class Pack:
                     scale[rows],
                 )
                 if len(hidden) > chunk and torch.is_grad_enabled():
-                    outputs.append(checkpoint(score, *arguments, use_reentrant=False))
+                    chunks.append(checkpoint(score, *arguments, use_reentrant=False))
                 else:
-                    outputs.append(score(*arguments))
+                    chunks.append(score(*arguments))
             more = {}
             if critic is not None:
                 value = critic(hidden.to(next(critic.parameters()).dtype)).to(dtype)
                 more = {
-                    name: value if name == "value_logits" else value.squeeze(-1) for name in answers if name in _VALUES
+                    name: value if name == "value_logits" else value.squeeze(-1) for name in outputs if name in _VALUES
                 }
-        logprob, entropy, *others = (torch.cat(parts) for parts in zip(*outputs, strict=True))
+        logprob, entropy, *others = (torch.cat(parts) for parts in zip(*chunks, strict=True))
         said = dict(zip(of_logits, others, strict=True))
         if "soft_value" in said:
             said["soft_value"] = said["soft_value"] / pack.streams.inverse_temperature.to(dtype)
@@ -396,7 +396,7 @@ def _score(
     *,
     softcap: float | None,
     entropy_gradient: bool,
-    answers: tuple[str, ...],
+    outputs: tuple[str, ...],
 ) -> tuple[Tensor, ...]:
     logits = nn.functional.linear(rows, weight, bias)
     if softcap is not None:
@@ -409,9 +409,9 @@ def _score(
         exponential = shifted.exp()
         total = exponential.sum(dim=-1)
         entropy = total.log() - (exponential * shifted).sum(dim=-1) / total
-    others = (ANSWERS_OF_LOGITS[name](shifted) for name in answers)  # all but one are the same of shifted logits
+    others = (ANSWERS_OF_LOGITS[name](shifted) for name in outputs)  # all but one are the same of shifted logits
     moved = {"soft_value": largest.squeeze(1)}
-    return logprob, entropy, *(other + moved.get(name, 0) for name, other in zip(answers, others, strict=True))
+    return logprob, entropy, *(other + moved.get(name, 0) for name, other in zip(outputs, others, strict=True))
 
 
 _VALUES = ("value", "value_logits")
@@ -427,15 +427,15 @@ def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def _value_head(model: nn.Module, answers: tuple[str, ...]) -> nn.Module | None:
+def _value_head(model: nn.Module, outputs: tuple[str, ...]) -> nn.Module | None:
     """The head behind `value` and `value_logits`, if one of them is asked for."""
-    for name in answers:
+    for name in outputs:
         if name not in ANSWERS:
             raise UnsupportedError(
                 f"pack.run cannot give the answer {name!r}, only {', '.join(ANSWERS)}; compute it and add it: "
                 f"dataclasses.replace(pack.run(model, answers=()), {name}=...)"
             )
-    asked = next((name for name in answers if name in _VALUES), None)
+    asked = next((name for name in outputs if name in _VALUES), None)
     head = getattr(model, "value_head", None)
     if asked is not None and not isinstance(head, nn.Module):
         raise UnsupportedError(

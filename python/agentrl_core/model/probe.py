@@ -64,7 +64,7 @@ class Probe:
             raise InvalidInputError(f"reduce={reduce!r}; use mean or sum")
 
 
-class Questions:
+class ProbePacks:
     """The places of a batch where a probe is asked: before the action of each step, and at the end of each draw.
 
     Question `s` below the number of steps is asked before step `s`, the one behind that number by `d` at the end of

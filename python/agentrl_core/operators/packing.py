@@ -17,7 +17,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
 
-class Memory(Protocol):
+class OutputBuffers(Protocol):
     """Memory that results are written into, again and again; `agentrl_core.model.buffers.PackBuffers` is one."""
 
     def next(self) -> None:
@@ -63,7 +63,7 @@ def tree_layout(
     trained: object | None = None,
     summed: Mapping[str, object] | None = None,
     same: Mapping[str, object] | None = None,
-    buffers: Memory | None = None,
+    buffers: OutputBuffers | None = None,
 ) -> TreeRows:
     """Lay rows of tokens out as trees, and fold what is trained on the tokens that they share.
 

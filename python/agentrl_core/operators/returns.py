@@ -33,7 +33,7 @@ _NOTHING = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float6
 
 
 @dataclass(slots=True)
-class _Rows:
+class _SequenceRows:
     """Columns brought into sequences that stand together, and back."""
 
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class _Rows:
         mask: object | None,
         ends: object | None,
         bootstrap: object | None,
-    ) -> tuple[_Rows, list[NDArray[Any]]]:
+    ) -> tuple[_SequenceRows, list[NDArray[Any]]]:
         """What is known of the rows, and the columns that were given by their names, all in the shape of the first."""
         arrays = [columns.numbers(values, name, dimensions=(1, 2)) for name, values in given.items()]
         table = arrays[0]
@@ -166,7 +166,7 @@ def discounted(
         >>> returns.discounted([0.0, 5.0, 1.0], [7, 8, 7], gamma=0.5).tolist()
         [0.5, 5.0, 1.0]
     """
-    rows, (paid,) = _Rows.of({"rewards": rewards}, sequence_ids, offsets, mask, ends, bootstrap)
+    rows, (paid,) = _SequenceRows.of({"rewards": rewards}, sequence_ids, offsets, mask, ends, bootstrap)
     buffer = rows.buffer(out, 1)
     return rows.back(
         _core.returns.discounted(paid, rows.offsets, rows.bootstrap, gamma, mask=rows.mask, ends=rows.ends, out=buffer)
@@ -224,7 +224,7 @@ def gae(
         ([[0.125, 0.0, 0.75]], [[0.625, 0.0, 1.0]])
     """
     given = {"rewards": rewards, "values": values}
-    rows, (paid, expected) = _Rows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
+    rows, (paid, expected) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
     both = _core.returns.gae(
         paid,
         expected,
@@ -289,7 +289,7 @@ def v_trace(
         ([[0.5, 0.5]], [[1.0, 1.0]])
     """
     given = {"rewards": rewards, "values": values, "log_ratios": log_ratios}
-    rows, (paid, expected, ratios) = _Rows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
+    rows, (paid, expected, ratios) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
     both = _core.returns.v_trace(
         paid,
         expected,
@@ -345,7 +345,7 @@ def n_step(
         [[3.5, 1.5, 1.0]]
     """
     given = {"rewards": rewards, "values": values}
-    rows, (paid, expected) = _Rows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
+    rows, (paid, expected) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
     sums = _core.returns.n_step(
         paid,
         expected,
@@ -402,7 +402,7 @@ def optimal_token_baseline(
         [3.0, 4.0, -1.0]
     """
     given = {"returns": returns, "energies": energies}
-    rows, (to_come, norms) = _Rows.of(given, None, offsets, mask, None, None)
+    rows, (to_come, norms) = _SequenceRows.of(given, None, offsets, mask, None, None)
     if rows.dtype != np.float64:
         to_come, norms = to_come.astype(np.float64), norms.astype(np.float64)
     advantages = _core.returns.optimal_token_baseline(

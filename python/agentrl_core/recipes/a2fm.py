@@ -24,8 +24,8 @@ from agentrl_core.component import BatchComponent, Column, Rows, column_name, dr
 from agentrl_core.loss import Policy
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Fuse, Outcome
-from agentrl_core.rollout import Fixed, Members, Rounds
+from agentrl_core.reward import CombineReward, OutcomeScore
+from agentrl_core.rollout import FixedHint, RolloutSpec, Rounds
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -83,12 +83,12 @@ A2FM = Recipe(
     name="a2fm",
     source="arXiv:2510.12838",
     rollout=Rounds(
-        members=Members(3, begins=Fixed("<instant>"), fact="reward.forced")
-        + Members(3, begins=Fixed("<reasoning>"), fact="reward.forced")
-        + Members(3, begins=Fixed("<agentic>"), fact="reward.forced")
-        + Members(3)
+        members=RolloutSpec(3, prefill=FixedHint("<instant>"), fact="reward.forced")
+        + RolloutSpec(3, prefill=FixedHint("<reasoning>"), fact="reward.forced")
+        + RolloutSpec(3, prefill=FixedHint("<agentic>"), fact="reward.forced")
+        + RolloutSpec(3)
     ),
-    reward=(Outcome(), ModeCost(), Fuse(column="reward.format", kind="multiply")),
+    reward=(OutcomeScore(), ModeCost(), CombineReward(column="reward.format", kind="multiply")),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -10,7 +10,7 @@ ratio is taken:
 
 The paper does not say how the signs are balanced (the numbers are chosen here) nor which steps are taken at random. It
 trains the base model on everything that was collected, in four rounds: give the recipe a `replay.Memory` and
-`actions=schedule.Sync("base", "policy")` for that.
+`actions=schedule.SyncModel("base", "policy")` for that.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
-from agentrl_core.component.rows import sums
-from agentrl_core.env import Fact
+from agentrl_core.component.rows import sum_rows
+from agentrl_core.env import ExtraColumn
 from agentrl_core.env.base import as_messages
 from agentrl_core.loss import Policy, Reinforce
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Members, Round, Rounds
-from agentrl_core.rollout.programs.guidance import consult
+from agentrl_core.rollout import Branch, Group, RolloutSpec, RoundResult, Rounds
+from agentrl_core.rollout.programs.guidance import ask_agent
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -57,7 +57,7 @@ class Autonomy(Rounds):
         ['look', 'open door']
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"composed": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"composed": ExtraColumn("trajectory")}
 
     attempts: int = option(4, at_least=1)
     probability: float = option(0.25, at_least=0, at_most=1)
@@ -65,7 +65,7 @@ class Autonomy(Rounds):
     question: str = option("{context}\n\nWhy is this the right thing to do now: {action}?", filled=True)
     template: str = option("{reasons}\n<action>{action}</action>", filled=True)
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """Members; then attempts, where none solved the task."""
         if not rounds:
             return self.members
@@ -81,7 +81,7 @@ class Autonomy(Rounds):
                 await branch.begin()
             live = [branch for branch in live if not branch.over]
             chosen = {branch.name: action for branch in live if (action := self.chosen(branch))}
-            await group.round([branch for branch in live if branch.name not in chosen])
+            await group.turn([branch for branch in live if branch.name not in chosen])
             for branch in live:
                 if branch.name in chosen:
                     await self.compose(group, branch, chosen[branch.name])
@@ -97,7 +97,7 @@ class Autonomy(Rounds):
     async def compose(self, group: Group, branch: Branch, action: str) -> None:
         """Act, with reasons that are found for it."""
         question = self.question.replace("{context}", _seen(branch)).replace("{action}", action)
-        reasons = await consult(group, question, agent="actre", about=branch)
+        reasons = await ask_agent(group, question, agent="actre", about=branch)
         branch.record.begin({"composed": branch.record.facts["composed"] + 1.0})
         await branch.turn(self.template.replace("{action}", action).replace("{reasons}", reasons))
 
@@ -108,7 +108,7 @@ class Autonomy(Rounds):
 
 def _seen(branch: Branch) -> str:
     """What a branch was told last."""
-    told = branch.turns[-1].observation if branch.turns else branch.asked
+    told = branch.turns[-1].observation if branch.turns else branch.prompt_messages
     return str(as_messages(told or "")[-1]["content"])
 
 
@@ -141,7 +141,7 @@ class Contrast(BatchComponent):
         groups, solved = rows.keys(self.group_by), rows.flags("success")
         valid = rows.valid & rows.is_known("success")
         length = int(groups.max(initial=0)) + 1
-        won, lost = (sums(valid & kind, groups, length)[groups] for kind in (solved, ~solved))
+        won, lost = (sum_rows(valid & kind, groups, length)[groups] for kind in (solved, ~solved))
         signed = np.where(solved, 1.0 / np.maximum(won, 1.0), -self.failures / np.maximum(lost, 1.0))
         return rows.write(advantage=np.where(valid & (won > 0.0), signed, 0.0))
 

@@ -14,12 +14,12 @@ The rollouts that train in iteration 0 were chosen before V* is known (its value
 from agentrl_core.advantage import BaselineRelative
 from agentrl_core.loss import Regression
 from agentrl_core.recipe import Recipe
-from agentrl_core.select import Kept, LogMeanExp, Survey, Tasks
+from agentrl_core.select import ComposedSelector, LogMeanExp, PoolFilter, Survey
 
 A_STAR_PO = Recipe(
     name="a_star_po",
     source="arXiv:2505.20686",
-    select=Tasks(pool=Kept(above=0.0, attempts=8), track=LogMeanExp(0.5), survey=Survey(rollouts=8)),
+    select=ComposedSelector(pool=PoolFilter(above=0.0, attempts=8), track=LogMeanExp(0.5), survey=Survey(rollouts=8)),
     advantage=BaselineRelative(kind="column", column="task_value_star"),
     loss=Regression(beta=1e-3, reference="reference"),
 )

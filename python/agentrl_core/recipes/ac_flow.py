@@ -21,7 +21,7 @@ from agentrl_core.advantage import Gae
 from agentrl_core.component import BatchComponent, Column, Rows, option, step
 from agentrl_core.loss import Policy, Train, Value
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Freeze
+from agentrl_core.schedule import FreezeModel
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -60,5 +60,5 @@ AC_FLOW = Recipe(
     source="arXiv:2510.18072",
     advantage=(Gae(level="step", column="reward", outcome=""), BoundedAdvantage()),
     loss=(Train(Value("step_mean", level="step"), model="critic"), Policy()),
-    actions=Freeze("policy", until=51),
+    hooks=FreezeModel("policy", until=51),
 )

@@ -19,7 +19,7 @@ import numpy as np
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, token
-from agentrl_core.component.rows import level_of, sums
+from agentrl_core.component.rows import level_of, sum_rows
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 
@@ -66,9 +66,9 @@ class NegativeByConfidence(BatchComponent):
         tokens = Rows(batch, "token")
         known = tokens.known(self.logprob) & tokens.known(self.reference)
         gains = np.where(known, tokens.values(self.logprob) - tokens.values(self.reference), 0.0)
-        surer = sums(gains, tokens.draws, batch.num_draws)
+        surer = sum_rows(gains, tokens.draws, batch.num_draws)
         if self.length == "mean":
-            surer /= np.maximum(sums(known.astype(np.float64), tokens.draws, batch.num_draws), 1.0)
+            surer /= np.maximum(sum_rows(known.astype(np.float64), tokens.draws, batch.num_draws), 1.0)
         grown = np.logaddexp(0.0, surer) if self.kind == "softplus" else np.maximum(surer, 0.0)
         factors = np.minimum(1.0 + self.alpha * grown, self.at_most)
         rows = Rows(batch, level_of(batch, "advantage", "draw"))

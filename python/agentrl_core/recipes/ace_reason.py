@@ -13,17 +13,17 @@ Needs: the pool's column `domain`, of `math` and `code`.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome, Unscored
-from agentrl_core.select import Kept, Stages, Tasks
+from agentrl_core.reward import OutcomeScore, Unscored
+from agentrl_core.select import ComposedSelector, Curriculum, PoolFilter
 
 ACE_REASON = Recipe(
     name="ace_reason",
     source="arXiv:2505.16400",
-    select=Tasks(
-        stage=Stages("domain", "math,code", above=None, iterations=500, earlier=0.0),
-        pool=Kept(at_most=6 / 16, attempts=16),
+    select=ComposedSelector(
+        stage=Curriculum("domain", "math,code", above=None, iterations=500, earlier=0.0),
+        pool=PoolFilter(at_most=6 / 16, attempts=16),
     ),
-    reward=(Outcome(), Unscored(flags="truncated")),
+    reward=(OutcomeScore(), Unscored(flags="truncated")),
     advantage=GroupRelative(),
     loss=Policy(),
 )

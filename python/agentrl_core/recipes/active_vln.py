@@ -23,10 +23,10 @@ from typing import ClassVar
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Members, Round, Rounds, Solution
+from agentrl_core.rollout import Branch, Group, RolloutSpec, RoundResult, Rounds, SolutionHint
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Anew(Rounds):
         10
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"expert": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"expert": ExtraColumn("trajectory")}
 
     attempts: int = option(2, at_least=0)
     expert: bool = False
@@ -85,7 +85,7 @@ class Anew(Rounds):
             if len(branch.turns) - begin >= most and not branch.over:
                 branch.stop("out of turns", status="truncated")
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """The group, as often as nobody succeeds."""
         steps = len(group.task.solution)
         if not rounds or (len(rounds) <= self.attempts and not self.solved(rounds[-1]).any()):
@@ -96,11 +96,11 @@ class Anew(Rounds):
                 return self.members
             # A share that gives back whole steps whatever the division rounds to.
             given = (steps - left + 0.5) / steps
-            return replace(self.members, begins=Solution(share=given, unit="actions"))
+            return replace(self.members, prefill=SolutionHint(share=given, unit="actions"))
         solved = any(self.solved(tried).any() for tried in rounds)
         if not self.expert or solved or not steps or len(rounds) > self.attempts + 1:
             return None
-        return Members(1, begins=Solution(), begins_trained=True, fact="expert")
+        return RolloutSpec(1, prefill=SolutionHint(), prefill_trained=True, fact="expert")
 
 
 ACTIVE_VLN = Recipe(

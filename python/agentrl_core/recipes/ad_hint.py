@@ -22,11 +22,11 @@ import numpy as np
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option, token
-from agentrl_core.component.rows import sums
+from agentrl_core.component.rows import sum_rows
 from agentrl_core.loss import Policy
 from agentrl_core.operators import group as groups_of
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Group, Members, Round, Rounds, Solution
+from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds, SolutionHint
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -56,7 +56,7 @@ class HintsByDifficulty(Rounds):
     at_least: float = option(0.1, at_least=0, at_most=1)
     at_most: float = option(0.6, at_least=0, below=1)
     noise: float = option(0.05, at_least=0)
-    hinted: Members = Members(begins_trained=True, fact="hinted")  # noqa: RUF009 - frozen
+    hinted: RolloutSpec = RolloutSpec(prefill_trained=True, fact="hinted")  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
         """It says what both kinds say."""
@@ -73,7 +73,7 @@ class HintsByDifficulty(Rounds):
         share = (self.at_most - self.at_least) * difficulty + self.at_least + self.noise * normal
         return min(max(share, 0.0), self.at_most)
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """The hinted ones, where the task is not solved by all."""
         if not rounds:
             return self.members
@@ -82,7 +82,7 @@ class HintsByDifficulty(Rounds):
         if len(rounds) > 1 or difficulty <= 0.0 or not group.task.solution:
             return None
         share = self.share(min(difficulty, 1.0), group.uniform("hint"))
-        return replace(self.hinted, begins=Solution(share=share, unit="tokens"))
+        return replace(self.hinted, prefill=SolutionHint(share=share, unit="tokens"))
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class FittingHints(BatchComponent):
         entropies = tokens.values("current_entropy")
         own = tokens.valid & ~written & np.isfinite(entropies)
         counts = np.bincount(tokens.draws[own], minlength=len(draws))
-        means = sums(np.where(own, entropies, 0.0), tokens.draws, len(draws)) / np.maximum(counts, 1)
+        means = sum_rows(np.where(own, entropies, 0.0), tokens.draws, len(draws)) / np.maximum(counts, 1)
         mean = means[tokens.draws]
         away = np.abs(entropies - mean)
         gate = np.exp(-np.divide(away, mean, out=np.zeros_like(mean), where=mean > 0.0))

@@ -19,20 +19,20 @@ from typing import ClassVar
 import numpy as np
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, Rows, option
+from agentrl_core.component import IterationRecord, Rows, option
 from agentrl_core.component.state import State
-from agentrl_core.env import Fact, Task
+from agentrl_core.env import ExtraColumn, Task
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Asked, Branch, Group, Learning
+from agentrl_core.rollout import Branch, Group, SideTask, TextMemory
 from agentrl_core.rollout.branch_state import Role
-from agentrl_core.rollout.programs.guidance import beside
+from agentrl_core.rollout.programs.guidance import insert_text
 
 KNOWS, SEARCHES, DECIDES = 0.0, 1.0, 2.0
 
 
 @dataclass(frozen=True)
-class Decision(Asked):
+class Decision(SideTask):
     """Whether what the model knows suffices: the last `know` or `search` that is said.
 
     Args:
@@ -40,13 +40,13 @@ class Decision(Asked):
 
     Example:
         >>> from agentrl_core.recipes.ada_search import Decision
-        >>> Decision(label="search").paid("I may know it, but I search"), Decision(label="search").paid("no idea")
+        >>> Decision(label="search").reward("I may know it, but I search"), Decision(label="search").reward("no idea")
         (1.0, 0.0)
     """
 
     label: str = option("know", filled=True)
 
-    def paid(self, text: str) -> float:
+    def reward(self, text: str) -> float:
         """1 for the label."""
         places = {word: text.lower().rfind(word) for word in ("know", "search")}
         said = max(places, key=lambda word: places[word])
@@ -54,7 +54,7 @@ class Decision(Asked):
 
 
 @dataclass(frozen=True)
-class SearchWhereNeeded(Learning):
+class SearchWhereNeeded(TextMemory):
     """Two ways to answer, and the decision between them.
 
     The draw column `manner` is 0 for answers from knowledge, 1 for those with search, and 2 for decisions.
@@ -76,7 +76,7 @@ class SearchWhereNeeded(Learning):
         {'rates': {}}
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"manner": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"manner": ExtraColumn("trajectory")}
 
     first_stage: int = option(200, at_least=0)
     samples: int = option(8, at_least=1)
@@ -91,7 +91,7 @@ class SearchWhereNeeded(Learning):
         """Nothing is known of any task."""
         return {"rates": {}}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """Rollouts and right ones of each task without search, those of the first stage alone."""
         if closed.iteration >= self.first_stage:
             return state
@@ -125,14 +125,14 @@ class SearchWhereNeeded(Learning):
         template = self.knowing if manner == KNOWS else self.searching
         return group.start_many(
             count,
-            lambda content: beside(content, template, ""),
+            lambda content: insert_text(content, template, ""),
             role=role,
             facts={"manner": manner},
         )
 
     async def suffices(self, group: Group) -> bool:
         """The label of a task."""
-        tried, won = self.remembered(group)["rates"].get(group.task.task_id, (0, 0))
+        tried, won = self.recall(group)["rates"].get(group.task.task_id, (0, 0))
         if not tried:
             branches = await group.run(self.start(group, self.samples, KNOWS, "helper"))
             tried, won = len(branches), sum(bool(branch.success) for branch in branches)

@@ -64,7 +64,7 @@ class PremonitoredBranching(EntropyBranching):
         copies = 0
         while live:
             branches = live
-            turns = await group.round(branches)
+            turns = await group.turn(branches)
             firsts = [branch.turns[0] for branch in branches]
             entropy, initial = np.split(self.entropies([*turns, *firsts], group.vocabulary_size), 2)
             made = self.penalised(turns, entropy - initial, copies, self.budget - group.count)

@@ -20,8 +20,8 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import AtTemperatureOne, Outcome
-from agentrl_core.rollout import Members, Rounds
+from agentrl_core.reward import OutcomeScore, UnitTemperature
+from agentrl_core.rollout import RolloutSpec, Rounds
 from agentrl_core.schedule import BangBang
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ AEPO_AE = Recipe(
     name="aepo_ae",
     source="arXiv:2510.08141",
     rollout=Rounds(
-        Members() + Members(fact="tilted", temperature=BangBang("entropy", threshold=0.5, below=1.2, above=0.8))
+        RolloutSpec() + RolloutSpec(fact="tilted", temperature=BangBang("entropy", threshold=0.5, below=1.2, above=0.8))
     ),
-    reward=(Outcome(), AtTemperatureOne()),
+    reward=(OutcomeScore(), UnitTemperature()),
     advantage=GroupRelative(group_by="group_id,tilted"),
     weight=Substituted(share=BangBang("entropy", threshold=0.5, below=1.0, above=0.5)),
     loss=Policy(),

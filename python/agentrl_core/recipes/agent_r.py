@@ -18,7 +18,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Imitation
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Judged, Members, Prefix, Round, Rounds
+from agentrl_core.rollout import Branch, Group, JudgeLocator, Prefix, RolloutSpec, RoundResult, Rounds
 
 _THOUGHTS = (
     "Wait, that was not right. I try something else.",
@@ -50,12 +50,12 @@ class Revise(Rounds):
         0.2
     """
 
-    judge: Judged = Judged(agent="policy", threshold=0.25)  # noqa: RUF009 - frozen
+    judge: JudgeLocator = JudgeLocator(agent="policy", threshold=0.25)  # noqa: RUF009 - frozen
     gap: float = option(0.2, at_least=0)
     good_above: float = 0.7
     reply: str = option("Go on.", filled=True)
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """The members; then the revision."""
         if not rounds:
             return self.members
@@ -72,7 +72,7 @@ class Revise(Rounds):
 
     async def _revise(self, group: Group, good: Branch, bad: Branch) -> None:
         """The bad beginning, a thought, and the good end."""
-        fault = await self.judge.find(group, bad)
+        fault = await self.judge.locate(group, bad)
         texts = [[turn.text for turn in branch.turns] for branch in (good, bad)]
         common = next((place for place, (one, other) in enumerate(zip(*texts, strict=False)) if one != other), None)
         if fault is None or common is None:

@@ -1,7 +1,7 @@
 """Agent-RLVR: tasks that fail are tried again with guidance, which training does not see (arXiv:2506.11425).
 
 Where nobody of a group succeeds, the agent `teacher` is asked for guidance about the first attempt, and as many again
-are made with it in their prompt. They are trained as if they had been asked the task alone (`Branch.under`), against
+are made with it in their prompt. They are trained as if they had been asked the task alone (`Branch.with_prompt`), against
 the failures: DPO with beta = 0.1 on pairs of a success and a failure of the same task. Pairs, at most four for a task,
 are each success with the failure whose length is nearest to its own, each draw in one pair at most. What the paper does
 not say is taken so: pairs, beta, and that guidance is taken out.
@@ -17,7 +17,7 @@ import numpy as np
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Preference
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Advice, Group, Members, Round, Rounds
+from agentrl_core.rollout import AgentHint, Group, RolloutSpec, RoundResult, Rounds
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -38,17 +38,17 @@ class Guided(Rounds):
         ['guided']
     """
 
-    guided: Members = Members(shown=Advice(), bare=True, fact="guided")  # noqa: RUF009 - frozen
+    guided: RolloutSpec = RolloutSpec(hint=AgentHint(), train_without_hint=True, fact="guided")  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
         """It says what both kinds say."""
         super().__post_init__()
         object.__setattr__(self, "facts", {**self.facts, **self.guided.facts})
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """The guided ones, once, where the others failed."""
         if not rounds:
-            return await super().more(group, rounds)
+            return await super().next_round(group, rounds)
         return self.guided if len(rounds) == 1 and not self.solved(rounds[0]).any() else None
 
 

@@ -2,7 +2,7 @@
 
 Where no score of a group is above 0.6, each agent of `teachers` solves the task. By c, the mean probability of the
 right answer's tokens behind the question and a teacher's trace (a model of the collector,
-`Group.ask("comprehension")`), the best min(number of teachers, 2) traces take the places of as many failures, which
+`Group.query("comprehension")`), the best min(number of teachers, 2) traces take the places of as many failures, which
 chance chooses; the other traces are dropped. A trace has a score of at least 1. Advantages are not scaled; tokens of
 traces have the factor p / (p + 0.1) in the place of a ratio, the others PPO's clip with a dual clip of 10, and the sum
 is divided by the longest response. Of equal traces that of the earlier teacher is taken.
@@ -18,13 +18,13 @@ import numpy as np
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Clip, Expert, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
-from agentrl_core.rollout import Group, Members, Round, Rounds
-from agentrl_core.rollout.programs.guidance import consult, filled
-from agentrl_core.weight import UnsampledExpert
+from agentrl_core.reward import OutcomeScore
+from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds
+from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
+from agentrl_core.weight import ExpertMask
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -36,7 +36,7 @@ class Taught(Rounds):
 
     Args:
         teachers: names of agents, comma-joined.
-        question: what they are asked; `{task}` as in `rollout.Advice`.
+        question: what they are asked; `{task}` as in `rollout.AgentHint`.
         comprehension: the model of the collector that says c of a trajectory.
         at_most: traces of a group.
 
@@ -49,7 +49,7 @@ class Taught(Rounds):
         ['large', 'larger']
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"taught": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"taught": ExtraColumn("trajectory")}
 
     solved_above: float = 0.6
     teachers: str = option("teacher", filled=True)
@@ -58,7 +58,7 @@ class Taught(Rounds):
     at_most: int = option(2, at_least=1)
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def queried_models(self) -> tuple[str, ...]:
         """Who says how well a trace is understood."""
         return (self.comprehension,)
 
@@ -67,7 +67,7 @@ class Taught(Rounds):
         """The teachers."""
         return [name.strip() for name in self.teachers.split(",")]
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """The first round; then traces, where it failed."""
         if not rounds:
             return self.members
@@ -75,11 +75,11 @@ class Taught(Rounds):
             await self._teach(group, rounds[0])
         return None
 
-    async def _teach(self, group: Group, failed: Round) -> None:
+    async def _teach(self, group: Group, failed: RoundResult) -> None:
         """Have the teachers solve it, and put the clearest traces in the places of failures."""
         traces = []
         for teacher in self.names:
-            text = await consult(group, filled(self.question, group, []), agent=teacher)
+            text = await ask_agent(group, fill_template(self.question, group, []), agent=teacher)
             if text:
                 trace = group.start(facts={"taught": 1.0})
                 await trace.turn(text)
@@ -88,7 +88,7 @@ class Taught(Rounds):
         traces = [trace for trace in traces if trace.status in ("finished", "truncated")]
         if not traces:
             return
-        clearest = np.argsort(-await group.ask(self.comprehension, traces), kind="stable")[: self.at_most]
+        clearest = np.argsort(-await group.query(self.comprehension, traces), kind="stable")[: self.at_most]
         places = sorted(range(len(failed.branches)), key=lambda place: group.uniform("place", place))
         group.drop([failed.branches[place] for place in places[: len(clearest)]], "taught")
         group.drop([trace for row, trace in enumerate(traces) if row not in clearest], "less clear")
@@ -119,9 +119,9 @@ AMPO = Recipe(
     name="ampo",
     source="arXiv:2510.02227",
     rollout=Taught(),
-    reward=(Outcome(), AtLeastOne()),
+    reward=(OutcomeScore(), AtLeastOne()),
     advantage=GroupRelative(scale="none"),
-    weight=UnsampledExpert(),
+    weight=ExpertMask(),
     loss=Policy(clip=Clip(0.2, 0.2, 10.0), expert=Expert(0.1), aggregate="constant", constant=8192.0),
     old_logprob="recomputed",
 )

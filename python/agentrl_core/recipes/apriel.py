@@ -12,15 +12,15 @@ in `select.Quota("math=0.4,code=0.3,...")`.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import LengthPenalty, Outcome
-from agentrl_core.select import Quota, Tasks
+from agentrl_core.reward import LengthPenalty, OutcomeScore
+from agentrl_core.select import ComposedSelector, Quota
 
 APRIEL = Recipe(
     name="apriel",
     source="arXiv:2604.02007",
-    select=Tasks(quota=Quota(power=1.0, at_most=5.0)),
+    select=ComposedSelector(quota=Quota(power=1.0, at_most=5.0)),
     reward=(
-        Outcome(success=1.0, failure=0.0),
+        OutcomeScore(success=1.0, failure=0.0),
         LengthPenalty(free=0, full_at=16384, coefficient=0.2, at_most=1.0, scale_by="group_mean", only="success"),
     ),
     advantage=GroupRelative(),

@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, Column, Rows, StatefulComponent, column_name, draw, option
-from agentrl_core.component.rows import sums
+from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.component.rows import sum_rows
 from agentrl_core.loss import KL, Policy
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
+from agentrl_core.reward import OutcomeScore
 from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter
 
@@ -114,7 +114,7 @@ class ExplorationEffort(StatefulComponent):
             exploring_tokens=np.where(now.known, now.counts, np.nan),
         )
 
-    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """Threshold and targets nearer to those of the closed batch, and coefficients that follow what was explored."""
         now = self._explored(closed.batch, state)
         drifts = np.nan_to_num(now.means - now.aims) * np.array([1.0, 1.0, -1.0])
@@ -168,7 +168,7 @@ class ExplorationEffort(StatefulComponent):
         explores = windows >= (own if threshold is None else threshold)
         if self.trigger:
             explores &= tokens.flags(self.trigger)[counted]
-        return sums(explores.astype(np.float64), draws, batch.num_draws), lengths > 0, own
+        return sum_rows(explores.astype(np.float64), draws, batch.num_draws), lengths > 0, own
 
     def _bonus(self, now: _Exploration, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """The bonus e of each draw."""
@@ -214,7 +214,7 @@ def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
 ARES = Recipe(
     name="ares",
     source="arXiv:2510.08457",
-    reward=(Outcome(), ExplorationEffort()),
+    reward=(OutcomeScore(), ExplorationEffort()),
     advantage=GroupRelative(),
     weight=GroupFilter(column="success", band=Band(std_above=None, at_least=0.01, at_most=0.99)),
     loss=Policy(kl=KL(0.01)),

@@ -29,21 +29,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, option
+from agentrl_core.component import IterationRecord, option
 from agentrl_core.component.state import State
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Fuse, Outcome
-from agentrl_core.rollout import Branch, Group, Learning, notes
-from agentrl_core.rollout.programs.guidance import beside, consult
+from agentrl_core.reward import CombineReward, OutcomeScore
+from agentrl_core.rollout import Branch, Group, TextMemory, read_notes
+from agentrl_core.rollout.programs.guidance import ask_agent, insert_text
 
 Skill = dict[str, Any]
 """`text`, `utility`, and how often it was `used`."""
 
 
 @dataclass(frozen=True)
-class Skills(Learning):
+class Skills(TextMemory):
     """Rollouts with a skill in sight, and skills that are made of them.
 
     The draw column `skill_used` is 1 where a skill was shown.
@@ -68,7 +68,7 @@ class Skills(Learning):
         (1.0, 0.5)
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"skill_used": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"skill_used": ExtraColumn("trajectory")}
 
     cache: int = option(10, at_least=1)
     reservoir: int = option(100, at_least=0)
@@ -81,7 +81,7 @@ class Skills(Learning):
     question: str = option("{question}\n\nAn attempt:\n{attempt}\n\nSay in short the skill that it takes.", filled=True)
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def queried_models(self) -> tuple[str, ...]:
         """Who says how likely a path is."""
         return ("logprob",)
 
@@ -95,14 +95,14 @@ class Skills(Learning):
             return 0.5 if solved else 1.0
         return -1.0 if solved else 0.0
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """Utilities, new skills, and who goes where."""
         cache, reservoir = ([dict(skill) for skill in state[name]] for name in ("cache", "reservoir"))
         known = {skill["text"]: skill for skill in (*cache, *reservoir)}
-        for text in notes(closed.finished, "used"):
+        for text in read_notes(closed.finished, "used"):
             if text in known:
                 known[text]["used"] += 1
-        for text, worth in notes(closed.finished, "tried"):
+        for text, worth in read_notes(closed.finished, "tried"):
             if text in known:
                 known[text]["utility"] = self.decay * known[text]["utility"] + (1.0 - self.decay) * worth
             else:
@@ -123,9 +123,9 @@ class Skills(Learning):
 
     async def group(self, group: Group) -> None:
         """Choose a skill, roll out, make a new one."""
-        skills: Sequence[Skill] = self.remembered(group)["cache"]
+        skills: Sequence[Skill] = self.recall(group)["cache"]
         text = await self.chosen(group, [skill["text"] for skill in skills])
-        prompt = None if text is None else (lambda asked: beside(asked, self.shown, text))
+        prompt = None if text is None else (lambda asked: insert_text(asked, self.shown, text))
         branches = await group.run(
             group.start_many(group.size, prompt, facts={"skill_used": 0.0 if text is None else 1.0})
         )
@@ -148,7 +148,7 @@ class Skills(Learning):
             if text:
                 helper.write(text, trained=False, ends=False)
             lengths.append(len(helper.tokens) - before)
-        whole = await group.ask("logprob", helpers)
+        whole = await group.query("logprob", helpers)
         for helper in helpers:
             helper.stop("a skill was weighed", status="aborted")
         scores = (whole[1:] - whole[0]) / np.maximum(lengths[1:], 1)
@@ -159,11 +159,11 @@ class Skills(Learning):
     async def make(self, group: Group, about: Branch, *, solved: bool) -> None:
         """A new skill of a rollout, and what it is worth."""
         question = self.question.replace("{question}", group.prompt).replace("{attempt}", about.text)
-        text = (await consult(group, question, agent="skill", about=about))[: self.longest]
+        text = (await ask_agent(group, question, agent="skill", about=about))[: self.longest]
         if not text.strip():
             return
         [tried] = await group.run(
-            [group.start(lambda asked: beside(asked, self.shown, text), role="helper", facts={"skill_used": 1.0})]
+            [group.start(lambda asked: insert_text(asked, self.shown, text), role="helper", facts={"skill_used": 1.0})]
         )
         self.note(group, "tried", [text, self.worth(solved=solved, tried=bool(tried.success))], about)
 
@@ -177,7 +177,7 @@ ARISE = Recipe(
     name="arise",
     source="arXiv:2603.16060",
     rollout=Skills(),
-    reward=(Outcome(), Fuse(column="skill_used", only="success")),
+    reward=(OutcomeScore(), CombineReward(column="skill_used", only="success")),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -17,16 +17,16 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Where
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.replay import Failed, Inject, Memory
-from agentrl_core.reward import Fuse, Outcome
+from agentrl_core.replay import GroupFailed, Inject, Memory
+from agentrl_core.reward import CombineReward, OutcomeScore
 
 ARPO_GUI = Recipe(
     name="arpo_gui",
     source="arXiv:2505.16282",
-    reward=(Outcome(), Fuse(column="reward.format", coefficient=0.5)),
+    reward=(OutcomeScore(), CombineReward(column="reward.format", coefficient=0.5)),
     replay=Inject(
         Memory(per_task=8, where=Where(column="reward", above=0.1)),
-        Failed("reward", best_at_most=None, mean_below=0.2, std_below=0.05),
+        GroupFailed("reward", best_at_most=None, mean_below=0.2, std_below=0.05),
         replaces="first",
         old_logprob="recomputed",
     ),

@@ -35,7 +35,7 @@ class PruneRunning(Rollout):
     count for it. Where no l1 and l2 can balance them, the nearest ones are taken. Exactly K survive, by systematic
     sampling (one uniform number for the group). The others are pruned: kept in the files, neither scored nor drawn, so
     that the statistics of the group are those of the survivors; their places go to groups that wait for room
-    (`Group.release`).
+    (`Group.release_slots`).
 
     The paper trains a head on the policy's last hidden states for p: give the collector one as a model, and its name as
     `head`. Without one p is the mean probability of the tokens so far (geometric), which needs no model.
@@ -64,7 +64,7 @@ class PruneRunning(Rollout):
     head: str = ""
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def queried_models(self) -> tuple[str, ...]:
         """The head."""
         return (self.head,) if self.head else ()
 
@@ -86,19 +86,19 @@ class PruneRunning(Rollout):
                 pruned = [branch for branch, survives in zip(running, survive, strict=True) if not survives]
         for branch in pruned:
             branch.stop("quality")
-        group.release(pruned)
+        group.release_slots(pruned)
         await group.run([branch for branch in branches if not branch.over], self._go_on)
 
     async def _go_on(self, branch: Branch) -> None:
         """From the first tokens to the end."""
-        if branch.open and not branch.path.cut:
-            await branch.answer()
+        if branch.has_open_action and not branch.path.cut:
+            await branch.submit()
         await self.branch(branch)
 
     async def quality(self, group: Group, branches: Sequence[Branch]) -> NDArray[np.float64]:
         """`float64[branches]` in [0, 1]: how likely each succeeds."""
         if self.head:
-            return await group.ask(self.head, branches)
+            return await group.query(self.head, branches)
         segments = [branch.path.open[-1] for branch in branches]
         return np.array([np.exp(np.mean(segment.logprobs)) for segment in segments])  # type: ignore[union-attr]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.loss import KL, Bounds, Clip, ClipRange, Policy, Surrogate, Tokens
+from agentrl_core.loss import KL, Clip, ClipBounds, ClipRange, Policy, Surrogate, Tokens
 from agentrl_core.loss.base import OverRows, Scope
 from agentrl_core.recipe import Recipe
 
@@ -54,13 +54,15 @@ class EntropyClip(OverRows, ClipRange):
         for name in ("low", "high"):
             self.require(getattr(self, name).center == "one", name, "its centre is one here")
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other ranges read it
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other ranges read it
         """One range for the uncertain tokens, another for the confident ones."""
         segments = tokens.segments(self.scope)
         entropy = tokens.entropy.detach()
         uncertain = entropy > segments.spread(segments.quantile(entropy, self.quantile))
         low, high = entropy.new_tensor(self.low.interval()), entropy.new_tensor(self.high.interval())
-        return Bounds(torch.where(uncertain, high[0], low[0]), torch.where(uncertain, high[1], low[1]), self.low.dual)
+        return ClipBounds(
+            torch.where(uncertain, high[0], low[0]), torch.where(uncertain, high[1], low[1]), self.low.dual
+        )
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,10 @@ class Flipped(Surrogate):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.loss import ClipBounds, Tokens
         >>> from agentrl_core.recipes.aspo import Flipped
         >>> log_ratio = torch.tensor([0.5]).log()
-        >>> factors = Flipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds())
+        >>> factors = Flipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, ClipBounds())
         >>> [factor.tolist() for factor in factors]  # 1 / r and r
         [[2.0], [0.5]]
     """
@@ -89,7 +91,7 @@ class Flipped(Surrogate):
     positive_at_most: float = option(3.0, above=0)
     negative_at_most: float = option(3.0, above=0)
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The flipped ratio where the advantage is positive, the ratio where it is negative, within soft bounds."""
         ratio = log_ratio.exp()
         fixed = ratio.detach()

@@ -18,14 +18,14 @@ import numpy as np
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Rollout
 
 
 @dataclass(frozen=True)
-class Candidates(Rollout):
+class TurnCandidates(Rollout):
     """One episode for each member, of whose turns each is chosen among several candidates.
 
     The draw column `turn` is the number of the turn that a candidate was tried at, `instance` that of its episode.
@@ -39,12 +39,15 @@ class Candidates(Rollout):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.at_grpo import Candidates
-        >>> Candidates(candidates=4, turns=3).branches(group_size=2)
+        >>> from agentrl_core.recipes.at_grpo import TurnCandidates
+        >>> TurnCandidates(candidates=4, turns=3).final_group_size(group_size=2)
         24
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"turn": Fact("trajectory"), "instance": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {
+        "turn": ExtraColumn("trajectory"),
+        "instance": ExtraColumn("trajectory"),
+    }
 
     agents: str = ""
     candidates: int = option(4, at_least=2)
@@ -66,15 +69,15 @@ class Candidates(Rollout):
         """Try candidates from where a team is; the team that goes on from the best, or nobody where it is over."""
         for branch in team:
             await branch.begin()
-        lead = next((branch for branch in team if branch.moves), None)
+        lead = next((branch for branch in team if branch.can_act), None)
         if lead is None:
             return []
         copies = lead.fork_many(self.candidates, train_prefix=False, facts=facts)
         for branch in team:
             branch.stop("its candidates go on")
         teams = [[copy, *copy.peers] for copy in copies]
-        acting = [[branch for branch in each if branch.moves] for each in teams]
-        turns = iter(await group.round([branch for each in acting for branch in each]))
+        acting = [[branch for branch in each if branch.can_act] for each in teams]
+        turns = iter(await group.turn([branch for each in acting for branch in each]))
         paid = [sum(next(turns).reward or 0.0 for _ in each) for each in acting]
         best = int(np.argmax(paid))
         leader = copies[best]
@@ -88,7 +91,7 @@ class Candidates(Rollout):
                     branch.finish()
         return goes_on
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """As many as there are candidates, where every episode takes all its turns."""
         return group_size * self.candidates * self.turns * len(self.agents.split(","))
 
@@ -96,7 +99,7 @@ class Candidates(Rollout):
 AT_GRPO = Recipe(
     name="at_grpo",
     source="arXiv:2510.11062",
-    rollout=Candidates(),
+    rollout=TurnCandidates(),
     advantage=GroupRelative(group_by="group_id,instance,agent,turn"),
     loss=Policy(),
 )

@@ -39,9 +39,9 @@ def proposed_value(proposal: nn.Module, target: nn.Module, scale: float = 1.0) -
     """
 
     def answer(pack: Pack) -> Tensor:
-        best = cast("Tensor", pack.run(proposal, answers=("likeliest",)).likeliest)
+        best = cast("Tensor", pack.run(proposal, outputs=("likeliest",)).likeliest)
         asked = replace(pack.to(best.device), target=best, _copies={})
-        said = asked.run(target, answers=("max_logprob", "value"))
+        said = asked.run(target, outputs=("max_logprob", "value"))
         gap = (said.logprob - cast("Tensor", said.max_logprob)) / asked.to(
             said.logprob.device
         ).streams.inverse_temperature

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import Bounds, ClipRange, Policy, Tokens
+from agentrl_core.loss import ClipBounds, ClipRange, Policy, Tokens
 from agentrl_core.loss.base import ADVANTAGES, Unit
 from agentrl_core.recipe import Recipe
 
@@ -31,7 +31,7 @@ class BalancedClip(ClipRange):
     With P = sum of A min(r, upper) over positive advantages and N = sum of -A max(r, lower) over negative ones (each
     with its weight), the bounds start at `low`, `high`; first `lower` rises by `low_step` up to `low_at_most`, then
     `upper` by `high_step` up to `high_at_most`; the first pair whose share reaches `target` is taken, else the last.
-    The sums are over all rows of the update: the packs of one do not add up (`Update.together`).
+    The sums are over all rows of the update: the packs of one do not add up (`Update.gradient_cached`).
 
     Args:
         low: first lower bound, above 0.
@@ -77,7 +77,7 @@ class BalancedClip(ClipRange):
         """Yes: its sums are sums of what folds."""
         return True
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:
         """The narrowest range in which positive advantages have their share."""
         ratio = log_ratio.detach().exp()
         pairs = list(self._pairs())
@@ -90,7 +90,7 @@ class BalancedClip(ClipRange):
         reached[-1] = torch.ones_like(reached[-1])
         first = torch.stack(reached).int().argmax()
         lower, upper = ratio.new_tensor(pairs).index_select(0, first[None])[0]
-        return Bounds(lower, upper, self.dual)
+        return ClipBounds(lower, upper, self.dual)
 
     def _pairs(self) -> Iterable[tuple[float, float]]:
         lower, upper = self.low, self.high

@@ -53,7 +53,7 @@ class FixedDepthBranching(Rollout):
 
     Example:
         >>> from agentrl_core.recipes.branch_grpo import FixedDepthBranching
-        >>> FixedDepthBranching(splits=4, every=3).branches(group_size=8)
+        >>> FixedDepthBranching(splits=4, every=3).final_group_size(group_size=8)
         16
     """
 
@@ -63,7 +63,7 @@ class FixedDepthBranching(Rollout):
     keep: Literal["all", "best", "extremes"] = "all"
     ratio: float = option(0.5, above=0, at_most=1)
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """`ways` to the power of `splits`, at most; `group_size` is not used."""
         del group_size
         return int(self.ways**self.splits)
@@ -79,7 +79,7 @@ class FixedDepthBranching(Rollout):
                 forks = {branch: branch.fork_many(self.ways - 1) for branch in live}
                 families.update({fork: families[branch] for branch, others in forks.items() for fork in others})
                 live = [each for branch in live for each in (branch, *forks[branch])]
-            await group.round(live)
+            await group.turn(live)
             live = [branch for branch in live if not branch.over]
             depth += 1
         if self.keep == "all":

@@ -32,7 +32,7 @@ class Pieces(Rollout):
 
     Example:
         >>> from agentrl_core.recipes.brorl import Pieces
-        >>> Pieces().branches(group_size=16)
+        >>> Pieces().final_group_size(group_size=16)
         512
     """
 
@@ -45,7 +45,7 @@ class Pieces(Rollout):
         most = f"give a whole number up to count={self.count}, or None"
         self.require(self.trained is None or self.trained <= self.count, "trained", most)
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """`count`; `group_size` is not used."""
         del group_size
         return self.count

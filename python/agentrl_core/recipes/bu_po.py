@@ -17,7 +17,7 @@ the policy afterwards.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy, Train
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Freeze
+from agentrl_core.schedule import FreezeModel
 
 _LOSS = Policy(clip=Clip(dual=10.0))
 
@@ -26,6 +26,6 @@ BU_PO = Recipe(
     source="arXiv:2512.19673",
     advantage=GroupRelative(),
     loss=(Train(_LOSS, model="internal"), Train(_LOSS)),
-    actions=(Freeze("policy", until=31), Freeze("internal", since=31)),
+    hooks=(FreezeModel("policy", until=31), FreezeModel("internal", since=31)),
     old_logprob="recomputed",
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from agentrl_core.advantage import Normalisation
-from agentrl_core.component import Closed, Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option
 from agentrl_core.component.column import key_columns
 from agentrl_core.loss import Policy
 from agentrl_core.operators import group
@@ -86,7 +86,7 @@ class ConstrainedSum(StatefulComponent):
             advantages = advantages + state["weights"].get(name, self.initial) * compared
         return rows.write(advantage=np.where(rows.valid, advantages, 0.0))
 
-    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """The floors, and the weights after another step of the ascent."""
         rows = Rows(closed.batch, "draw")
         floors, weights = dict(state["floors"]), dict(state["weights"])

@@ -62,7 +62,7 @@ class Purify(Rollout):
             if corrected and not turn.over and branch.uniform("purify", bad.index) < self.probability:
                 branch.rollback(bad.begin)
                 branch.write(self.merged(bad.text, turn.text))
-                await branch.answer()
+                await branch.submit()
 
     def merged(self, bad: str, good: str) -> str:
         """What is said in the end, of a turn that failed and one that did not."""

@@ -17,7 +17,7 @@ from agentrl_core.component import option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Rollout
-from agentrl_core.rollout.programs.guidance import consult
+from agentrl_core.rollout.programs.guidance import ask_agent
 from agentrl_core.rollout.programs.repair import tokens_before
 
 
@@ -68,23 +68,23 @@ class Monitored(Rollout):
                 if left[branch.name] and not branch.over and await self._took_back(group, branch):
                     left[branch.name] -= 1
                 elif not branch.over and (segment is None or segment.finish_reason != "length"):
-                    await branch.answer()
+                    await branch.submit()
             live = [branch for branch in live if not branch.over]
 
     async def _took_back(self, group: Group, branch: Branch) -> bool:
         """Ask the monitor about the open action; cut it where it objects."""
         here = branch.path.here
-        if here is None or not branch.open:
+        if here is None or not branch.has_open_action:
             return False
         text = branch.path.text
-        answer = await consult(group, self.question.replace("{text}", text), agent=self.monitor, about=branch)
+        answer = await ask_agent(group, self.question.replace("{text}", text), agent=self.monitor, about=branch)
         objection = self.objection(answer, text)
         if objection is None:
             return False
         letter, guidance = objection
         # At least one token stays: guidance follows something that was said.
         kept = max(tokens_before(branch, branch.tokens[here.tokens :], letter), 1)
-        branch.rollback(branch.place(here.tokens + kept))
+        branch.rollback(branch.position(here.tokens + kept))
         branch.inject(guidance)
         return True
 

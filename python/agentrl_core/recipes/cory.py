@@ -16,13 +16,13 @@ from typing import ClassVar
 
 from agentrl_core.advantage import Gae
 from agentrl_core.component import option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.env.base import Content
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome, TeamScore
+from agentrl_core.reward import OutcomeScore, TeamScore
 from agentrl_core.rollout import Branch, Group, Rollout
-from agentrl_core.rollout.programs.guidance import beside
+from agentrl_core.rollout.programs.guidance import insert_text
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,10 @@ class PioneerObserver(Rollout):
         ['first', 'first', 'second', 'second', 'first']
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"pair": Fact("trajectory"), "observer": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {
+        "pair": ExtraColumn("trajectory"),
+        "observer": ExtraColumn("trajectory"),
+    }
 
     swap_every: int = option(5, at_least=1)
     template: str = option("{prompt}\n\nAnother answer:\n{text}", filled=True)
@@ -67,10 +70,10 @@ class PioneerObserver(Rollout):
 
     def shown(self, pioneer: Branch) -> Content:
         """The question and an answer to it."""
-        asked = pioneer.asked
-        return beside(asked, self.template, pioneer.text)
+        asked = pioneer.prompt_messages
+        return insert_text(asked, self.template, pioneer.text)
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """Two for each pair."""
         return 2 * group_size
 
@@ -79,7 +82,7 @@ CORY = Recipe(
     name="cory",
     source="arXiv:2410.06101",
     rollout=PioneerObserver(),
-    reward=(Outcome(), TeamScore(group_by="group_id,pair")),
+    reward=(OutcomeScore(), TeamScore(group_by="group_id,pair")),
     advantage=Gae(lam=0.95, kl_coefficient=0.4),
     loss=Policy(),
 )

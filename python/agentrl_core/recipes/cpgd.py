@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.loss import KL, Bounds, Policy, Surrogate, Tokens
+from agentrl_core.loss import KL, ClipBounds, Policy, Surrogate, Tokens
 from agentrl_core.loss.surrogate import log_clipped
 from agentrl_core.recipe import Recipe
-from agentrl_core.weight import LiveRescale
+from agentrl_core.weight import SignalRescale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,15 +29,15 @@ class LogClipped(Surrogate):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.loss import ClipBounds, Tokens
         >>> from agentrl_core.recipes.cpgd import LogClipped
         >>> log_ratio = torch.tensor([1.5]).log()
-        >>> factors = LogClipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds(0.8, 1.2))
+        >>> factors = LogClipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, ClipBounds(0.8, 1.2))
         >>> [factor.tolist() for factor in factors]  # log 1.2 and log 1.5
         [[0.182], [0.405]]
     """
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The clipped log-ratio of each token."""
         return log_clipped(log_ratio, bounds)
 
@@ -82,6 +82,6 @@ CPGD = Recipe(
     name="cpgd",
     source="arXiv:2505.12504",
     advantage=GroupRelative(scale="none"),
-    weight=LiveRescale(at_most=3.0),
+    weight=SignalRescale(at_most=3.0),
     loss=Policy(surrogate=LogClipped(), drift=BoundedDrift(0.01), aggregate="sequence_mean"),
 )

@@ -14,18 +14,18 @@ The paper gives neither buckets nor weights nor the rule that ends a stage; thes
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Fuse, Outcome
-from agentrl_core.select import Stages, Tasks
+from agentrl_core.reward import CombineReward, OutcomeScore
+from agentrl_core.select import ComposedSelector, Curriculum
 
 CRAFT_GUI = Recipe(
     name="craft_gui",
     source="arXiv:2508.11360",
-    select=Tasks(stage=Stages("reference_steps", "3,8", above=0.8, earlier=0.15)),
+    select=ComposedSelector(stage=Curriculum("reference_steps", "3,8", above=0.8, earlier=0.15)),
     reward=(
-        Outcome(),
-        Fuse(column="reward.format", coefficient=0.1),
-        Fuse(column="reward.action", coefficient=0.4),
-        Fuse(column="reward.argument", coefficient=0.5),
+        OutcomeScore(),
+        CombineReward(column="reward.format", coefficient=0.1),
+        CombineReward(column="reward.action", coefficient=0.4),
+        CombineReward(column="reward.argument", coefficient=0.5),
     ),
     advantage=GroupRelative(),
     loss=Policy(),

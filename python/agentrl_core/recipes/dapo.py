@@ -12,13 +12,13 @@ There is no penalty on the divergence from a reference. Groups have 16 members i
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import LengthPenalty, Outcome
+from agentrl_core.reward import LengthPenalty, OutcomeScore
 from agentrl_core.select import DynamicSampling
 
 DAPO = Recipe(
     name="dapo",
     source="arXiv:2503.14476",
-    reward=(Outcome(), LengthPenalty(free=16384, full_at=20480, at_most=1.0)),
+    reward=(OutcomeScore(), LengthPenalty(free=16384, full_at=20480, at_most=1.0)),
     admit=DynamicSampling(),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.28)),

@@ -20,7 +20,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Group, Members, Round, Rounds
+from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds
 from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter
 
@@ -61,19 +61,19 @@ class MoreForHard(Rounds):
         wanted = math.ceil(round((total - count * mass) / mass, 9))
         return min(max(wanted, 0), max(self.at_most - count, 0))
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """The second round, of as many as the formula says."""
         if not rounds:
-            return await super().more(group, rounds)
+            return await super().next_round(group, rounds)
         solved = self.solved(rounds[0])
         more = self.more_of(int(solved.sum()), len(solved)) if len(rounds) == 1 else 0
-        return Members(more) if more else None
+        return RolloutSpec(more) if more else None
 
 
 DARS = Recipe(
     name="dars",
     source="arXiv:2508.13755",
-    rollout=MoreForHard(members=Members(8), column="success"),
+    rollout=MoreForHard(members=RolloutSpec(8), column="success"),
     advantage=GroupRelative(scale="none"),
     weight=GroupFilter(column="success", band=Band(std_above=0.0)),
     loss=Policy(),

@@ -20,10 +20,10 @@ import numpy as np
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
-from agentrl_core.component.rows import sums
+from agentrl_core.component.rows import sum_rows
 from agentrl_core.loss import KL, Clip, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Window
+from agentrl_core.rollout import ObservationWindow
 from agentrl_core.weight import ImportanceWeight, above_quantile
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class UncertainSteps(BatchComponent):
         tokens, rows = Rows(batch, "token"), Rows(batch, "step")
         known = tokens.known("entropy")
         steps = tokens.within("step")
-        counts = sums(known, steps, len(rows))
-        entropies = sums(np.where(known, tokens.values("entropy"), 0.0), steps, len(rows)) / np.maximum(counts, 1.0)
+        counts = sum_rows(known, steps, len(rows))
+        entropies = sum_rows(np.where(known, tokens.values("entropy"), 0.0), steps, len(rows)) / np.maximum(counts, 1.0)
         chosen = above_quantile(entropies, rows.keys("group_id"), q=self.quantile, strict=True, valid=counts > 0.0)
         return rows.keep(chosen)
 
@@ -65,7 +65,7 @@ class UncertainSteps(BatchComponent):
 DART = Recipe(
     name="dart",
     source="arXiv:2509.23866",
-    rollout=Window(observations=5),
+    rollout=ObservationWindow(observations=5),
     advantage=GroupRelative(level="step"),
     weight=(UncertainSteps(), ImportanceWeight(at_most=1.0)),
     loss=Policy(clip=Clip(0.1, 0.28, dual=10.0), kl=KL(0.1)),

@@ -16,7 +16,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Schedule, Where
 from agentrl_core.loss import Clip, Imitation, Policy, Sum
 from agentrl_core.recipe import Recipe
-from agentrl_core.weight import FlagFilter, UnsampledExpert
+from agentrl_core.weight import ExpertMask, FlagFilter
 
 DATA_MIND = Recipe(
     name="data_mind",
@@ -25,7 +25,7 @@ DATA_MIND = Recipe(
         GroupRelative(where=Where(origin="generated")),
         GroupRelative(coefficient=0.0, where=Where(origin="expert")),
     ),
-    weight=(UnsampledExpert(), FlagFilter(flags="void")),
+    weight=(ExpertMask(), FlagFilter(flags="void")),
     loss=Sum(
         Policy(clip=Clip(0.2, 0.28)),
         Imitation("token_mean", tokens="expert"),

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.advantage import Normalisation
-from agentrl_core.component import Closed, Column, Rows, StatefulComponent, column_name, draw, option
-from agentrl_core.loss import Bounds, ClipRange, Policy, Tokens
+from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.loss import ClipBounds, ClipRange, Policy, Tokens
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
 
@@ -74,7 +74,7 @@ class CumulativeStandardised(StatefulComponent):
         total = (own + before * cumulative) / np.maximum(visits, 1.0)
         return rows.write(advantage=np.where(np.abs(new) <= np.abs(total), new, total))
 
-    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """The moments with those of another visit."""
         return self._moments(Rows(closed.batch, "draw"), state)[-1]
 
@@ -118,12 +118,12 @@ class ProbabilityClip(ClipRange):
     at_most: float = option(10.0, above=1)
     dual: float | None = option(10.0, above=1)
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other ranges read it
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other ranges read it
         """The wider a range, the less likely its token was."""
         unlikely = (-tokens.stream("old_logprob")).clamp(max=60.0).exp()  # 1 / q
         lower = 0.5 + 0.5 * (1.0 - 4.0 * self.low * unlikely).clamp(min=0.0).sqrt()
         upper = 0.5 + 0.5 * (1.0 + 4.0 * self.high * unlikely).sqrt()
-        return Bounds(lower, upper.clamp(max=self.at_most), self.dual)
+        return ClipBounds(lower, upper.clamp(max=self.at_most), self.dual)
 
 
 DCPO = Recipe(

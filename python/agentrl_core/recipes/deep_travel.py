@@ -14,14 +14,14 @@ Source: arXiv:2509.21842. Needs: the facts `reward.turns` and `judge_failed`.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Fuse, Outcome, Unscored
-from agentrl_core.select import Failed, Tasks
+from agentrl_core.reward import CombineReward, OutcomeScore, Unscored
+from agentrl_core.select import ComposedSelector, RetryQueue
 
 DEEP_TRAVEL = Recipe(
     name="deep_travel",
     source="arXiv:2509.21842",
-    select=Tasks(queue=Failed(every=5, share=0.2, tries=5)),
-    reward=(Outcome(), Fuse(column="reward.turns", kind="multiply"), Unscored(flags="judge_failed")),
+    select=ComposedSelector(queue=RetryQueue(every=5, share=0.2, tries=5)),
+    reward=(OutcomeScore(), CombineReward(column="reward.turns", kind="multiply"), Unscored(flags="judge_failed")),
     advantage=GroupRelative(),
     loss=Policy(),
 )

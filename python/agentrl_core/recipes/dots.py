@@ -23,15 +23,15 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.replay import Memory, Mix
-from agentrl_core.select import Predicted, Proportional, Survey, Tasks, Toward
+from agentrl_core.select import ComposedSelector, NearTarget, PredictedSuccess, ProportionalSampler, Survey
 
 DOTS = Recipe(
     name="dots",
     source="arXiv:2506.05316",
-    select=Tasks(
-        track=Predicted(by="embedding"),
-        score=Toward(0.5),
-        sample=Proportional(temperature=1e-3),
+    select=ComposedSelector(
+        track=PredictedSuccess(by="embedding"),
+        score=NearTarget(0.5),
+        sample=ProportionalSampler(temperature=1e-3),
         survey=Survey(tasks=256, every=2),
     ),
     replay=Mix(Memory(capacity=512, unit="group"), share=0.5),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import Bounds, Mask, Policy, Reinforce, Tokens
+from agentrl_core.loss import ClipBounds, Mask, Policy, Reinforce, Tokens
 from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ class DivergenceMask(Mask):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.loss import ClipBounds, Tokens
         >>> from agentrl_core.recipes.dppo import DivergenceMask
         >>> streams = {"weight_kl": torch.ones(2), "old_logprob": torch.tensor([0.5, 0.5]).log()}
         >>> tokens = Tokens(torch.tensor([0.6, 0.9]).log(), None, streams)
-        >>> [factor.tolist() for factor in DivergenceMask()(tokens, tokens.log_ratio, Bounds())]
+        >>> [factor.tolist() for factor in DivergenceMask()(tokens, tokens.log_ratio, ClipBounds())]
         [[1.0, 0.0], [1.0, 1.0]]
     """
 
@@ -47,7 +47,7 @@ class DivergenceMask(Mask):
     low: float = option(0.2, above=0)
     high: float = option(0.2, above=0)
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """0 for tokens whose probability has moved too far in the direction of their advantage, else 1."""
         logprob, old_logprob = tokens.logprob.detach(), tokens.stream("old_logprob")
         probability, old = logprob.exp(), old_logprob.exp()

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from agentrl_core.advantage import Gae
 from agentrl_core.component import option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Prefix, Rollout
@@ -38,7 +38,7 @@ class ResetToSolution(Rollout):
         (1, 0.5)
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"began": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"began": ExtraColumn("trajectory")}
 
     share: float = option(1.0, at_least=0, at_most=1)
 

@@ -15,11 +15,11 @@ from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
 from agentrl_core.loss import Tokens
-from agentrl_core.loss.base import ADVANTAGES, Unit, sums
+from agentrl_core.loss.base import ADVANTAGES, Unit, metric_sums
 from agentrl_core.loss.listwise import GroupLoss
 from agentrl_core.loss.tokens import Segments
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
+from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,13 +88,13 @@ class LengthDecoupled(GroupLoss):
         drift = tokens.log_ratio.expm1() - tokens.log_ratio
         drift = (weight * drift).sum() / torch.where(tokens.trained.any(), weight.sum(), 1.0)
         hinge = (self.kl_coefficient * (drift.detach() - self.kl_target)).clamp(min=0.0)
-        return -self.group_sum(tokens, objective) + hinge * drift, sums(tokens, entropy=tokens.entropy)
+        return -self.group_sum(tokens, objective) + hinge * drift, metric_sums(tokens, entropy=tokens.entropy)
 
 
 DRPO = Recipe(
     name="drpo",
     source="arXiv:2510.04474",
-    reward=Outcome(success=1.0, failure=0.0),
+    reward=OutcomeScore(success=1.0, failure=0.0),
     advantage=GroupRelative(center="none", scale="none"),
     loss=LengthDecoupled(),
 )

@@ -21,7 +21,7 @@ import numpy as np
 from agentrl_core.advantage import Gae
 from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
 from agentrl_core.loss import Imitation, Tokens, Train
-from agentrl_core.loss.base import WeightedLoss, sums
+from agentrl_core.loss.base import WeightedLoss, metric_sums
 from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class DualValue(WeightedLoss):
         """Weights and returns."""
         return ("weight_kl", token("return"))
 
-    def own_asks(self) -> Iterable[str]:
+    def own_reads_outputs(self) -> Iterable[str]:
         """The value."""
         return ("value",)
 
@@ -90,10 +90,10 @@ class DualValue(WeightedLoss):
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """The dual of the values, and metrics."""
-        value = tokens.answer("value")
+        value = tokens.output("value")
         away = tokens.stream("return") - value
         cost = (1.0 - self.share) * value + self.share * (away + away.square() / 4.0)
-        return (tokens.stream("weight_kl") * cost).sum(), sums(tokens, value=value, value_error=cost)
+        return (tokens.stream("weight_kl") * cost).sum(), metric_sums(tokens, value=value, value_error=cost)
 
 
 DUAL_RL = Recipe(

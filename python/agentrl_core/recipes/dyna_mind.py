@@ -17,7 +17,7 @@ import numpy as np
 
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.operators import group, keys
 from agentrl_core.recipe import Recipe
@@ -82,7 +82,7 @@ class Simulate(Rollout):
         ['look', 'go north']
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"refined": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"refined": ExtraColumn("trajectory")}
 
     depth: int = option(5, at_least=1)
     reply: str = option("Your plan leads to:\n{futures}\nSay what you do now.", filled=True)
@@ -109,12 +109,12 @@ class Simulate(Rollout):
     async def _foresees(self, branch: Branch) -> bool:
         """A first answer, whose plan is run; whether the policy has to answer again. Without a plan it was the turn."""
         await branch.generate()
-        if branch.over or not branch.open:
+        if branch.over or not branch.has_open_action:
             return not branch.over
         actions = self.plan(branch.path.text)
         here = branch.path.here
         if not actions or here is None:
-            await branch.answer()
+            await branch.submit()
             return False
         aside = branch.fork(at=here)
         futures = []

@@ -11,7 +11,7 @@ steps, which judges itself whether the task is done. A dream that is not over th
 
 Only the paper's abstract was read: that dreams and expert trajectories are interleaved at random and that the
 model judges itself is said there; p_e = 0.2, p_r = 0, H = 8, GRPO and the plain likelihood are choices of ours.
-Give the collector `{"real": world, "imagined": rollout.Imagined(world, model)}`.
+Give the collector `{"real": world, "imagined": rollout.WorldModelEnvironment(world, model)}`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, option, token
 from agentrl_core.data.batch import Batch
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Imitation, Policy, Sum
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Rollout
@@ -52,7 +52,7 @@ class Dreams(Rollout):
         Dreams(horizon=5)
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"demonstrated": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"demonstrated": ExtraColumn("trajectory")}
 
     expert: float = option(0.2, at_least=0, at_most=1)
     real: float = option(0.0, at_least=0, at_most=1)

@@ -9,12 +9,12 @@ task; here that of the group stands for it.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome, RiskAverse
+from agentrl_core.reward import OutcomeScore, RiskAverse
 
 ECRM = Recipe(
     name="ecrm",
     source="arXiv:2301.10932",
-    reward=(Outcome(), RiskAverse()),
+    reward=(OutcomeScore(), RiskAverse()),
     advantage=GroupRelative(scale="none"),
     loss=Policy(),
 )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option, token
-from agentrl_core.component.rows import sums
+from agentrl_core.component.rows import sum_rows
 from agentrl_core.loss import Policy
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
@@ -69,7 +69,7 @@ def _mean_entropy(rows: Rows) -> NDArray[np.float64]:
     """The mean entropy of the trained tokens of each draw; 0 without any."""
     tokens = Rows(rows.batch, "token")
     values = np.where(tokens.flags("trainable"), tokens.values("entropy"), 0.0)
-    mean: NDArray[np.float64] = sums(values, tokens.draws, len(rows)) / np.maximum(rows.trained, 1.0)
+    mean: NDArray[np.float64] = sum_rows(values, tokens.draws, len(rows)) / np.maximum(rows.trained, 1.0)
     return mean
 
 

@@ -12,12 +12,12 @@ Source: Butterfly Effects of SGD Noise (arXiv:2310.11428). Needs: a model `avera
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Sync
+from agentrl_core.schedule import SyncModel
 
 EMA_WEIGHTS = Recipe(
     name="ema_weights",
     source="arXiv:2310.11428",
     advantage=GroupRelative(),
     loss=Policy(),
-    actions=Sync("policy", "average", mix=0.001, unit="steps"),
+    hooks=SyncModel("policy", "average", mix=0.001, unit="steps"),
 )

@@ -18,20 +18,20 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, option
+from agentrl_core.component import IterationRecord, option
 from agentrl_core.component.state import State
-from agentrl_core.env import Fact, Task
+from agentrl_core.env import ExtraColumn, Task
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Cohort, Group, Independent, Learning, notes
-from agentrl_core.rollout.programs.guidance import consult
+from agentrl_core.rollout import Cohort, Group, Independent, TextMemory, read_notes
+from agentrl_core.rollout.programs.guidance import ask_agent
 
 _CHANGED = ("question", "payload")
 """What of a task a configuration changes."""
 
 
 @dataclass(frozen=True)
-class Designed(Learning):
+class Designed(TextMemory):
     r"""Groups on their own tasks and on environments that were written for what the policy is weak at.
 
     The draw column `designed` is 1 for the latter.
@@ -52,7 +52,7 @@ class Designed(Learning):
         'dig: 25 %\ncut: 100 %'
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"designed": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"designed": ExtraColumn("trajectory")}
 
     every: int = option(10, at_least=1)
     count: int = option(4, at_least=1)
@@ -68,11 +68,11 @@ class Designed(Learning):
         """No environments, and nothing measured."""
         return {"made": [], "skills": {}}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """What was measured; at the end of a cycle the environments that were written, and a new measurement."""
         if self.ends(closed.iteration):
-            return {"made": notes(closed.finished, "environment"), "skills": {}}
-        return {"made": state["made"], "skills": _added(state["skills"], notes(closed.finished, "solved"))}
+            return {"made": read_notes(closed.finished, "environment"), "skills": {}}
+        return {"made": state["made"], "skills": _added(state["skills"], read_notes(closed.finished, "solved"))}
 
     def ends(self, iteration: int) -> bool:
         """Whether an iteration is the last of a cycle."""
@@ -89,7 +89,7 @@ class Designed(Learning):
 
     async def group(self, group: Group) -> None:
         """Rollouts of its own task, or on an environment that was written."""
-        made = self.remembered(group)["made"]
+        made = self.recall(group)["made"]
         if made and group.uniform("designed") < self.share:
             number = int(group.uniform("which") * len(made))
             task = self.changed(group.task, number, made[number])
@@ -105,14 +105,14 @@ class Designed(Learning):
         for group, outcome in zip(original, solved, strict=True):
             self.note(group, "solved", outcome, group.branches[0])
         if original and self.ends(groups[0].iteration):
-            skills = _added(self.remembered(groups[0])["skills"], solved)
-            await groups.each(lambda group: self.design(group, skills), original[:1])
+            skills = _added(self.recall(groups[0])["skills"], solved)
+            await groups.run_each(lambda group: self.design(group, skills), original[:1])
 
     async def design(self, group: Group, skills: Mapping[str, Any]) -> None:
         """Ask for environments, and note those that are ones."""
         question = self.question.replace("{skills}", self.said({"skills": skills}))
         about = group.branches[0]
-        text = await consult(group, question.replace("{count}", str(self.count)), agent=self.designer, about=about)
+        text = await ask_agent(group, question.replace("{count}", str(self.count)), agent=self.designer, about=about)
         for configuration in configurations(text)[: self.count]:
             self.note(group, "environment", configuration, about)
 
@@ -121,7 +121,7 @@ class Designed(Learning):
 class _OnDesigned(Independent):
     """Rollouts on an environment that was written."""
 
-    facts: ClassVar[Mapping[str, Fact]] = Designed.facts
+    facts: ClassVar[Mapping[str, ExtraColumn]] = Designed.facts
 
     async def group(self, group: Group) -> None:
         """As many as were asked for."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, Column, Rows, StatefulComponent, option, step, token
+from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, option, step, token
 from agentrl_core.loss import EntropyTerm, Policy, Tokens
 from agentrl_core.recipe import Recipe
 
@@ -54,7 +54,7 @@ class EntropyHistory(StatefulComponent):
         known = np.minimum(steps, len(sums) - 1)  # the last stands for every step that no iteration had
         return rows.write(entropy_history=sums[known] / np.maximum(iterations[known], 1))
 
-    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """The history with the mean entropies of another iteration."""
         rows = Rows(closed.batch, "token")
         entropies = rows.values("entropy")

@@ -12,14 +12,14 @@ Needs: the fact `flawed` of trajectories, and which succeeded.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Fuse, LengthPenalty, Outcome
+from agentrl_core.reward import CombineReward, LengthPenalty, OutcomeScore
 
 FAPO = Recipe(
     name="fapo",
     source="arXiv:2510.22543",
     reward=(
-        Outcome(success=1.0, failure=-1.0),
-        Fuse(column="flawed", coefficient=-1.0, only="success"),
+        OutcomeScore(success=1.0, failure=-1.0),
+        CombineReward(column="flawed", coefficient=-1.0, only="success"),
         LengthPenalty(free=4096, full_at=8192, at_most=1.0),
     ),
     advantage=GroupRelative(),

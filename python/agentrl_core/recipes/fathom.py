@@ -24,8 +24,8 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.replay import Failed, Inject, Memory
-from agentrl_core.weight import LiveRescale
+from agentrl_core.replay import GroupFailed, Inject, Memory
+from agentrl_core.weight import SignalRescale
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -94,9 +94,9 @@ FATHOM = Recipe(
     source="arXiv:2509.24107",
     reward=SearchEffort(),
     replay=Inject(
-        Memory(per_task=1, where=Where(column="score", above=0.5)), Failed(best_at_most=0.5), replaces="random"
+        Memory(per_task=1, where=Where(column="score", above=0.5)), GroupFailed(best_at_most=0.5), replaces="random"
     ),
     advantage=GroupRelative(),
-    weight=LiveRescale(),
+    weight=SignalRescale(),
     loss=Policy(),
 )

@@ -16,8 +16,8 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Fault, Group, Prefix, Repair, Rollout
-from agentrl_core.rollout.programs.guidance import consult, filled
+from agentrl_core.rollout import Branch, ErrorLocation, Group, Prefix, Repair, Rollout
+from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Fission(Repair):
     Args:
         size: G'.
         simulator: who says what was wrong: the name of an agent of the collector.
-        question: what it is asked; `{task}` as in `rollout.Advice`, `{attempt}` is what was said.
+        question: what it is asked; `{task}` as in `rollout.AgentHint`, `{attempt}` is what was said.
 
     Raises:
         RecipeError: an option is out of range.
@@ -45,10 +45,10 @@ class Fission(Repair):
         "Say what is wrong with the last call, without the answer.\n\nTask:\n{task}\n\nCalls:\n{attempt}", filled=True
     )
 
-    async def mend(self, group: Group, branch: Branch, fault: Fault) -> bool:
+    async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
         """A new group behind the call and its diagnosis."""
-        question = filled(self.question, group, [branch])
-        diagnosis = await consult(group, question, agent=self.simulator, about=branch)
+        question = fill_template(self.question, group, [branch])
+        diagnosis = await ask_agent(group, question, agent=self.simulator, about=branch)
         turns = fault.step.turn + 1
         await group.spawn(
             group.task, size=self.size, program=_behind(Prefix.of(branch, turns), diagnosis), parent=branch

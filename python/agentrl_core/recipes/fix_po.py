@@ -21,9 +21,9 @@ from agentrl_core._util.lazy_torch import functional
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
 from agentrl_core.loss import Policy, Sum, Tokens, Train
-from agentrl_core.loss.base import Unit, WeightedLoss, sums
+from agentrl_core.loss.base import Unit, WeightedLoss, metric_sums
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Above, Dual, Repeat
+from agentrl_core.schedule import Above, Dual, RepeatStage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +65,7 @@ class OldDivergence(WeightedLoss):
         loss = self.coefficient * (tokens.stream("weight_kl") * estimate).sum()
         means = tokens.segments("sequence").mean(estimate.detach())
         largest = functional.pad(means, (0, 1)).max()  # 0 where there is no row
-        return loss, {**sums(tokens, old_kl=estimate), "max_kl": largest}
+        return loss, {**metric_sums(tokens, old_kl=estimate), "max_kl": largest}
 
 
 FIX_PO = Recipe(
@@ -81,5 +81,5 @@ FIX_PO = Recipe(
         ),
         Train(OldDivergence("token_mean"), stage="fixup"),
     ),
-    actions=Repeat("fixup", at_most=10, when=Above("max_kl", 0.2)),
+    hooks=RepeatStage("fixup", at_most=10, when=Above("max_kl", 0.2)),
 )

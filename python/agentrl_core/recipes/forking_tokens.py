@@ -10,13 +10,13 @@ entropies of the rollout, an approximation: `weight.SelectTokens()`.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy, TopTokens
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import LengthPenalty, Outcome
+from agentrl_core.reward import LengthPenalty, OutcomeScore
 from agentrl_core.select import DynamicSampling
 
 FORKING_TOKENS = Recipe(
     name="forking_tokens",
     source="arXiv:2506.01939",
-    reward=(Outcome(), LengthPenalty(free=16384, full_at=20480, at_most=1.0)),
+    reward=(OutcomeScore(), LengthPenalty(free=16384, full_at=20480, at_most=1.0)),
     admit=DynamicSampling(),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.28), mask=TopTokens("entropy", 0.2)),

@@ -5,7 +5,7 @@
 
 Two rewards stand here, each with weight 1 (`coefficient`). The library verl whitens over tokens, so that long answers
 weigh more: `voter="token", eps=0.0, variance_eps=1e-8`. A reward that only counts where a harder one passes:
-`reward.Fuse(column="reward.correct", kind="require")`.
+`reward.CombineReward(column="reward.correct", kind="require")`.
 
 Needs: the reward's components `correct` and `format`.
 """

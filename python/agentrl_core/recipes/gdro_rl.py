@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option
 from agentrl_core.loss import Policy
 from agentrl_core.operators import group, keys
 from agentrl_core.recipe import Recipe
@@ -92,7 +92,7 @@ class DifficultyScaled(StatefulComponent):
         weights = self._weights(self._scores(state, rows, tasks, bins[places]))
         return rows.scale(np.where(rows.valid, weights[bins[tasks]], 1.0))
 
-    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """What is known of tasks and bins, with the visits and losses of the iteration."""
         rows = Rows(closed.batch, "draw")
         names, tasks, places = _numbered(state["tasks"], rows.names(self.key))

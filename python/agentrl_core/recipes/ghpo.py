@@ -16,10 +16,10 @@ from typing import ClassVar
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Group, Members, Round, Rounds, Solution
+from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds, SolutionHint
 
 _TEMPLATE = "{prompt}\n\nThe solution begins like this; go on from it:\n{text}"
 
@@ -44,7 +44,7 @@ class HintLadder(Rounds):
         [0.25, 0.5, 0.75]
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"hint": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"hint": ExtraColumn("trajectory")}
 
     step: float = option(0.25, above=0, at_most=1)
     at_most: float = option(0.75, at_least=0, at_most=1)
@@ -55,7 +55,7 @@ class HintLadder(Rounds):
         """What is shown, group after group."""
         return [round(self.step * (rung + 1), 9) for rung in range(int(self.at_most / self.step + 1e-9))]
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """The next rung, where the last one did not help."""
         if not rounds:
             return self.members
@@ -64,7 +64,7 @@ class HintLadder(Rounds):
             return None
         group.drop(rounds[-1].branches, "nobody solved it")
         share = self.shares[len(rounds) - 1]
-        return Members(shown=Solution(share=share), template=_TEMPLATE, fact="hint", value=share)
+        return RolloutSpec(hint=SolutionHint(share=share), template=_TEMPLATE, fact="hint", value=share)
 
 
 GHPO = Recipe(

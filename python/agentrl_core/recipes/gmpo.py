@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column
-from agentrl_core.loss import Bounds, Clip, Policy, Surrogate, Tokens
+from agentrl_core.loss import Clip, ClipBounds, Policy, Surrogate, Tokens
 from agentrl_core.loss.base import Unit
 from agentrl_core.loss.surrogate import log_clipped
 from agentrl_core.recipe import Recipe
@@ -54,7 +54,7 @@ class GeometricMean(Surrogate):
         """The segment."""
         return "trajectory" if self.level == "sequence" else "step"
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:
         """The clipped geometric mean of its segment, for each token."""
         segments = tokens.segments(self.level)
         positive, negative = log_clipped(log_ratio, bounds)

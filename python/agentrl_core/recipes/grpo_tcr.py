@@ -12,12 +12,12 @@ Source: arXiv:2510.11701.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import LengthPenalty, Outcome
+from agentrl_core.reward import LengthPenalty, OutcomeScore
 
 GRPO_TCR = Recipe(
     name="grpo_tcr",
     source="arXiv:2510.11701",
-    reward=(Outcome(), LengthPenalty(free=16384, full_at=20480, at_most=1.0)),
+    reward=(OutcomeScore(), LengthPenalty(free=16384, full_at=20480, at_most=1.0)),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.28, dual=10.0)),
 )

@@ -23,7 +23,7 @@ import numpy as np
 from agentrl_core import _core
 from agentrl_core.advantage import EntropyBonus, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, token
-from agentrl_core.component.rows import level_of, mean_of_tokens, sums
+from agentrl_core.component.rows import level_of, mean_of_tokens, sum_rows
 from agentrl_core.loss import Policy, Reinforce
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
@@ -110,7 +110,7 @@ class ConflictTokens(BatchComponent):
             weights *= np.where(suffixes, factors, 1.0)
             conflicts = conflicts | suffixes
         if self.per_count:
-            counts = sums(conflicts.astype(np.float64), tokens.draws, len(draws))
+            counts = sum_rows(conflicts.astype(np.float64), tokens.draws, len(draws))
             weights /= np.maximum(counts, 1.0)[tokens.draws]
         return tokens.scale(weights)
 

@@ -13,16 +13,16 @@ Needs: the reward's components `overlap` and `edges` (the reward itself is the h
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Fuse, Outcome
+from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.weight import ColumnScaled
 
 GUI_G1 = Recipe(
     name="gui_g1",
     source="arXiv:2505.15810",
     reward=(
-        Outcome(),
-        Fuse(column="reward.overlap", coefficient=0.25),
-        Fuse(column="reward.edges", coefficient=0.125),
+        OutcomeScore(),
+        CombineReward(column="reward.overlap", coefficient=0.25),
+        CombineReward(column="reward.edges", coefficient=0.125),
     ),
     advantage=GroupRelative(scale="none"),
     weight=ColumnScaled(column="task_weight"),

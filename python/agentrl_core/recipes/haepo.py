@@ -14,7 +14,7 @@ from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
 from agentrl_core.loss import Tokens
-from agentrl_core.loss.base import ADVANTAGES, sums
+from agentrl_core.loss.base import ADVANTAGES, metric_sums
 from agentrl_core.loss.listwise import GroupLoss
 from agentrl_core.recipe import Recipe
 
@@ -74,7 +74,7 @@ class TrajectorySoftmax(GroupLoss):
         )
         gain = policy.exp() * (sequences.mean(tokens.advantage) - self.entropy_coefficient * policy)
         objective = members.sum(gain - self.drift_coefficient * before.exp() * (before - policy))
-        return -self.group_sum(tokens, objective), sums(tokens, entropy=tokens.entropy)
+        return -self.group_sum(tokens, objective), metric_sums(tokens, entropy=tokens.entropy)
 
 
 HAEPO = Recipe(name="haepo", source="arXiv:2508.18884", advantage=GroupRelative(scale="none"), loss=TrajectorySoftmax())

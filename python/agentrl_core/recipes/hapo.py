@@ -19,13 +19,13 @@ import numpy as np
 
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, Rows, option
+from agentrl_core.component import IterationRecord, Rows, option
 from agentrl_core.component.state import State
 from agentrl_core.engine.entropy_temperature import LEAST, EntropyTemperature
-from agentrl_core.loss import Bounds, Clip, ClipRange, Mask, Policy, Tokens
+from agentrl_core.loss import Clip, ClipBounds, ClipRange, Mask, Policy, Tokens
 from agentrl_core.loss.base import OverRows, Scope
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Group, Learning
+from agentrl_core.rollout import Group, TextMemory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,12 +61,12 @@ class EntropyScaledClip(OverRows, ClipRange):
         """The widths are plain."""
         self.require(self.clip.center == "one", "clip", "its centre is one here")
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:  # noqa: ARG002 - other ranges read it
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other ranges read it
         """Ranges that reach further up for uncertain tokens and further down for confident ones."""
         height = normalised_entropy(tokens, self.quantile, self.scope)
         wider_low, wider_high = 1.0 + (-height).clamp(min=0.0), 1.0 + height.clamp(min=0.0)
         lower = (1.0 - self.clip.low * wider_low).clamp(min=0.0)
-        return Bounds(lower, 1.0 + self.clip.high * wider_high, self.clip.dual)
+        return ClipBounds(lower, 1.0 + self.clip.high * wider_high, self.clip.dual)
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ class EntropyAdvantage(OverRows, Mask):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.loss import ClipBounds, Tokens
         >>> from agentrl_core.recipes.hapo import EntropyAdvantage
         >>> entropy = torch.tensor([0.0, 1.0, 2.0]).exp()  # scores -1, -1/2 and 0
         >>> tokens = Tokens(torch.zeros(3), entropy, {"weight_kl": torch.ones(3)})
-        >>> EntropyAdvantage()(tokens, torch.zeros(3), Bounds())[0].tolist()
+        >>> EntropyAdvantage()(tokens, torch.zeros(3), ClipBounds())[0].tolist()
         [0.0, 0.5, 1.0]
     """
 
@@ -99,7 +99,7 @@ class EntropyAdvantage(OverRows, Mask):
     quantile: float = option(0.8, above=0, below=1)
     scope: Scope = "all"
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """A factor for each token by its entropy and by the side on which its ratio is."""
         ratio = log_ratio.detach().exp()
         height = normalised_entropy(tokens, self.quantile, self.scope)
@@ -129,7 +129,7 @@ def normalised_entropy(tokens: Tokens, quantile: float, scope: Scope) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SampledByEntropy(Learning):
+class SampledByEntropy(TextMemory):
     """Independent rollouts whose temperature follows the entropy of each token, by what the last iteration was like.
 
     With e = log max(H, 1e-8) of the trained tokens that were sampled: `zero` is the nearest value to their quantile,
@@ -156,7 +156,7 @@ class SampledByEntropy(Learning):
         """Nothing is known, and the temperature is the same everywhere."""
         return {}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """How unsure the policy was in the iteration that is closed."""
         rows = Rows(closed.batch, "token")
         entropies = rows.values("entropy")[rows.valid]
@@ -169,7 +169,7 @@ class SampledByEntropy(Learning):
 
     async def group(self, group: Group) -> None:
         """All of them side by side."""
-        known = self.remembered(group)
+        known = self.recall(group)
         rule = EntropyTemperature(**known, change=self.change) if known else None
         await group.run(group.start_many(group.size, sampling=group.sampling(by_entropy=rule)))
 

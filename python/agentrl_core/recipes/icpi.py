@@ -15,7 +15,7 @@ numbers are not known here: 10 episodes, gamma 0.8 and 8 imagined steps are prop
 Needs: `Imagine(actions=...)`, the actions of the environment. With others, such as the `yes|no` that stand there in
 `agentrl train`, all members are paid alike.
 
-There is nothing to update: collect, and close the iteration with `collect.update(batch, {})`. Whoever trains as well
+There is nothing to update: collect, and close the iteration with `collect.end_iteration(batch, {})`. Whoever trains as well
 has GRPO on the actions that were taken, with recomputed log-probs, as nobody sampled them.
 """
 
@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, State, option
+from agentrl_core.component import IterationRecord, State, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Learning, notes
-from agentrl_core.rollout.programs.guidance import consult
+from agentrl_core.rollout import Branch, Group, TextMemory, read_notes
+from agentrl_core.rollout.programs.guidance import ask_agent
 
 _SAID = re.compile(r"reward:\s*([-+]?\d+(?:\.\d+)?)\s*;\s*done:\s*(yes|no)\s*;\s*next:\s*(.*)", re.IGNORECASE)
 
@@ -53,7 +53,7 @@ class _Transition(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Imagine(Learning):
+class Imagine(TextMemory):
     """Turns that are the best of what a model imagines, from what was seen before.
 
     Args:
@@ -86,9 +86,9 @@ class Imagine(Learning):
         """Nothing was seen."""
         return {"episodes": []}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """The episodes of the iteration are remembered."""
-        return {"episodes": [*state["episodes"], *notes(closed.finished, "episode")][-self.capacity :]}
+        return {"episodes": [*state["episodes"], *read_notes(closed.finished, "episode")][-self.capacity :]}
 
     async def group(self, group: Group) -> None:
         """Members one after the other: each imagines with what is remembered as of the iteration's begin."""
@@ -98,7 +98,7 @@ class Imagine(Learning):
     async def branch(self, branch: Branch) -> None:
         """An episode of greedy turns."""
         group = cast("Group", branch.group)
-        known = [[_Transition(*step) for step in episode] for episode in self.remembered(group)["episodes"]]
+        known = [[_Transition(*step) for step in episode] for episode in self.recall(group)["episodes"]]
         seen: list[_Transition] = []
         state = group.prompt
         while not branch.over:
@@ -151,7 +151,7 @@ class Imagine(Learning):
         return [seen[place] for place in sorted(-place for _, place in ranks[: self.examples])]
 
     async def _ask(self, branch: Branch, agent: str, question: str) -> str:
-        return await consult(cast("Group", branch.group), question, agent=agent, about=branch)
+        return await ask_agent(cast("Group", branch.group), question, agent=agent, about=branch)
 
 
 ICPI = Recipe(

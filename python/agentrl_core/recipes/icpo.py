@@ -17,9 +17,9 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Schedule, option
 from agentrl_core.loss import KL, Clip, Expert, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Fuse, Outcome
-from agentrl_core.rollout import Examples, Group, Members, Round, Rounds
-from agentrl_core.weight import UnsampledExpert
+from agentrl_core.reward import CombineReward, OutcomeScore
+from agentrl_core.rollout import ExampleHint, Group, RolloutSpec, RoundResult, Rounds
+from agentrl_core.weight import ExpertMask
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Shown(Rounds):
 
     Example:
         >>> from agentrl_core.recipes.icpo import Shown
-        >>> Shown().branches(group_size=4)
+        >>> Shown().final_group_size(group_size=4)
         8
     """
 
-    members: Members = Members(7) + Members(1, shown=Examples(), bare=True, fact="shown")
+    members: RolloutSpec = RolloutSpec(7) + RolloutSpec(1, hint=ExampleHint(), train_without_hint=True, fact="shown")
     at_least: float | None = option(1.0)
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """Both kinds; of those that were shown something, what is good enough."""
         if not rounds:
             return self.members
@@ -59,11 +59,11 @@ ICPO = Recipe(
     source="arXiv:2510.26519",
     rollout=Shown(column="success"),
     reward=(
-        Outcome(success=1.0, failure=0.0),
-        Fuse(column="shown", coefficient=Schedule(start=1.0, end=0.0, iterations=400), only="success"),
+        OutcomeScore(success=1.0, failure=0.0),
+        CombineReward(column="shown", coefficient=Schedule(start=1.0, end=0.0, iterations=400), only="success"),
     ),
     advantage=GroupRelative(),
-    weight=UnsampledExpert(),
+    weight=ExpertMask(),
     loss=Policy(clip=Clip(0.2, 0.2, 3.0), kl=KL(0.001), expert=Expert(0.01)),
     old_logprob="recomputed",
 )

@@ -14,12 +14,12 @@ Needs: `answer_logprob` after every step and before the first, from `arl.annotat
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.loss import KL, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import InformationGain, Outcome
+from agentrl_core.reward import InformationGain, OutcomeScore
 
 IGPO = Recipe(
     name="igpo",
     source="arXiv:2510.14967",
-    reward=(Outcome(), InformationGain()),
+    reward=(OutcomeScore(), InformationGain()),
     advantage=(
         GroupRelative(column="gain", level="step", ddof=0, eps=0.0, variance_eps=1e-8),
         GroupRelative(level="step", rows="last", add=True, ddof=0, eps=0.0, variance_eps=1e-8),

@@ -2,7 +2,7 @@
 
 Each group is asked its task under one instruction, drawn by p_j = softmax(w_j / 0.1) of those that are alive; w_j <-
 0.9 w_j + 0.1 mean reward of its groups. Every 20 iterations the worse half of those with at least 32 rollouts goes,
-down to two (`select.Arms`); before that an agent (`proposer`) reads failures under the best instruction, writes a new
+down to two (`select.PromptBandit`); before that an agent (`proposer`) reads failures under the best instruction, writes a new
 one for each that may go, and it takes an empty place with the mean weight of those that are alive. Advantages are
 GRPO's within the group; instructions are context, never trained. Numbers are chosen here: the paper's are not public,
 and neither is its check of candidates by a cheap evaluation, which is left out: a bad candidate loses its weight
@@ -21,17 +21,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, Rows, option
+from agentrl_core.component import IterationRecord, Rows, option
 from agentrl_core.component.state import State
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Cohort, Group, Learning, notes
-from agentrl_core.rollout.programs.guidance import beside, consult
+from agentrl_core.rollout import Cohort, Group, TextMemory, read_notes
+from agentrl_core.rollout.programs.guidance import ask_agent, insert_text
 
 
 @dataclass(frozen=True)
-class Instructed(Learning):
+class Instructed(TextMemory):
     """Groups under instructions that live and die by what they bring.
 
     The draw column `instruction` is the number of a group's.
@@ -56,7 +56,7 @@ class Instructed(Learning):
         [0.5, 0.5]
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"instruction": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"instruction": ExtraColumn("trajectory")}
 
     begin: str = option(
         "Think step by step.|Search before you answer.|Plan, then act.|Check every answer before you give it.",
@@ -99,7 +99,7 @@ class Instructed(Learning):
         """Whether an iteration ends with a halving."""
         return (iteration + 1) % self.every == 0
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """Weights follow rewards; then the worse ones go, and candidates come."""
         rows = Rows(closed.batch, "draw")
         used, rewards = rows.values("instruction"), rows.values("reward")
@@ -115,19 +115,19 @@ class Instructed(Learning):
                 texts[place] = ""
             mean = float(np.mean([weight for text, weight in zip(texts, weights, strict=True) if text]))
             empty = (place for place, text in enumerate(list(texts)) if not text)
-            for place, text in zip(empty, notes(closed.finished, "instruction"), strict=False):
+            for place, text in zip(empty, read_notes(closed.finished, "instruction"), strict=False):
                 texts[place], weights[place], rollouts[place] = text, mean, 0
         return state
 
     async def group(self, group: Group) -> None:
         """Rollouts under one instruction."""
-        state = self.remembered(group)
+        state = self.recall(group)
         place = int(np.searchsorted(np.cumsum(self.probabilities(state)), group.uniform("instruction"), side="right"))
         place = min(place, len(state["texts"]) - 1)
         text = state["texts"][place]
         await group.run(
             group.start_many(
-                group.size, lambda asked: beside(asked, self.template, text), facts={"instruction": float(place)}
+                group.size, lambda asked: insert_text(asked, self.template, text), facts={"instruction": float(place)}
             )
         )
 
@@ -136,7 +136,7 @@ class Instructed(Learning):
         await groups.run()
         if not self.halves(groups[0].iteration):
             return
-        state = self.remembered(groups[0])
+        state = self.recall(groups[0])
         best = int(np.argmax(self.probabilities(state)))
         failures = [
             branch.text
@@ -146,13 +146,13 @@ class Instructed(Learning):
         ][: self.shown]
         count = max(len(self.worse(state)), state["texts"].count(""))
         if failures and count:
-            await groups.each(lambda group: self.propose(group, state["texts"][best], failures, count), groups[:1])
+            await groups.run_each(lambda group: self.propose(group, state["texts"][best], failures, count), groups[:1])
 
     async def propose(self, group: Group, instruction: str, failures: list[str], count: int) -> None:
         """New instructions, which are noted."""
         question = self.question.replace("{instruction}", instruction).replace("{failures}", "\n\n".join(failures))
         for _ in range(count):
-            text = (await consult(group, question, agent="proposer", about=group.branches[0])).strip()
+            text = (await ask_agent(group, question, agent="proposer", about=group.branches[0])).strip()
             if text:
                 self.note(group, "instruction", text, group.branches[0])
 

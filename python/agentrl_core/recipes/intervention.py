@@ -20,12 +20,21 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Imitation
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Fault, Finder, Group, Members, Repair, Round, steps_of
-from agentrl_core.rollout.programs.guidance import consult, filled
+from agentrl_core.rollout import (
+    Branch,
+    ErrorLocation,
+    ErrorLocator,
+    Group,
+    Repair,
+    RolloutSpec,
+    RoundResult,
+    reasoning_steps,
+)
+from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
 
 
 @dataclass(frozen=True)
-class OwnProposal(Finder):
+class OwnProposal(ErrorLocator):
     """Where the policy itself says, with the solution in sight, that an attempt went wrong, and what to say instead.
 
     Its answer is read as the number of a step, a colon and the text of the intervention; the last such line counts.
@@ -48,17 +57,17 @@ class OwnProposal(Finder):
         filled=True,
     )
 
-    async def find(self, group: Group, branch: Branch) -> Fault | None:
+    async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
         """The step that it names, with the intervention."""
-        steps = steps_of(branch)
+        steps = reasoning_steps(branch)
         told = "\n\n".join(f"{step.number + 1}: {step.text}" for step in steps)
-        question = filled(self.question, group, [branch]).replace("{steps}", told)
-        answer = await consult(group, question, agent=self.agent, about=branch)
+        question = fill_template(self.question, group, [branch]).replace("{steps}", told)
+        answer = await ask_agent(group, question, agent=self.agent, about=branch)
         named = re.findall(r"^\s*(\d+)\s*:\s*(\S.*)$", answer, re.MULTILINE)
         if not named or not 1 <= int(named[-1][0]) <= len(steps):
             return None
         number = int(named[-1][0]) - 1
-        return Fault(steps[number], number / len(steps), named[-1][1].strip())
+        return ErrorLocation(steps[number], number / len(steps), named[-1][1].strip())
 
 
 @dataclass(frozen=True)
@@ -76,20 +85,20 @@ class Intervene(Repair):
         32
     """
 
-    finder: Finder = OwnProposal()
+    locator: ErrorLocator = OwnProposal()
     at_most: int = option(1 << 30, at_least=1)
     continuations: int = option(32, at_least=1)
     tokens: int = option(199, at_least=1)
     reveals: str = ""
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """The first round; then interventions, and nothing else that is trained."""
-        members = await super().more(group, rounds)
+        members = await super().next_round(group, rounds)
         for branch in rounds[0].branches if rounds else []:
             branch.mask("not imitated")
         return members
 
-    async def mend(self, group: Group, branch: Branch, fault: Fault) -> bool:
+    async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
         """Fork, intervene, and try so many continuations."""
         if self.reveals and re.search(self.reveals, fault.advice):
             return False
@@ -100,7 +109,7 @@ class Intervene(Repair):
         if end - before > self.tokens:
             group.drop([mended], "too long")
             return False
-        tried = await group.run(mended.fork_many(self.continuations, at=mended.place(end)))
+        tried = await group.run(mended.fork_many(self.continuations, at=mended.position(end)))
         helped = bool((await group.score(self.column, tried) > self.solved_above).any())
         group.drop(tried, "a continuation")
         if helped:

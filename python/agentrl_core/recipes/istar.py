@@ -16,10 +16,10 @@ from agentrl_core._util.lazy_torch import functional, torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, column_name, option, token
 from agentrl_core.loss import Policy, Tokens, Train
-from agentrl_core.loss.base import sums
+from agentrl_core.loss.base import metric_sums
 from agentrl_core.loss.listwise import GroupLoss
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import ImplicitProcess, Outcome
+from agentrl_core.reward import ImplicitProcess, OutcomeScore
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,13 +78,13 @@ class TrajectoryPairs(GroupLoss):
         pairs = torch.zeros_like(weight).index_add(0, group, better.sum(1).to(cost.dtype))
         costs = torch.zeros_like(weight).index_add(0, group, cost.sum(1))
         loss = (weight * costs / pairs.clamp(min=1.0)).sum()
-        return loss, sums(tokens, entropy=tokens.entropy)
+        return loss, metric_sums(tokens, entropy=tokens.entropy)
 
 
 ISTAR = Recipe(
     name="istar",
     source="arXiv:2509.19199",
-    reward=(Outcome(), ImplicitProcess(level="step")),
+    reward=(OutcomeScore(), ImplicitProcess(level="step")),
     advantage=(
         GroupRelative(column="process_reward", level="step", scale="none"),
         GroupRelative(scale="none", singleton="raw", add=True),

@@ -13,12 +13,12 @@ those here are ours, the bounds GSPO's. A number of rows that ranks divide evenl
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.loss import Clip, Policy, Ratio
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Window
+from agentrl_core.rollout import ObservationWindow
 
 ITER_RESEARCH = Recipe(
     name="iter_research",
     source="arXiv:2511.07327",
-    rollout=Window(turns=1),
+    rollout=ObservationWindow(turns=1),
     advantage=(
         Discounted(column="", outcome="score", gamma=0.995),
         GroupRelative(column="advantage", level="step"),

@@ -4,7 +4,7 @@
 
 Rollouts in FP8 and training in BF16 drift apart in long answers. With one precision both probabilities are equal, and
 the weights are 1. The paper gives no fallback; the bound is a proposal. In which precision each action was sampled is a
-fact (`rollout.WithPrecision`), and `mismatch` says for each precision how far the engine and the trainer are apart.
+fact (`rollout.RecordPrecision`), and `mismatch` says for each precision how far the engine and the trainer are apart.
 
 Source: Jet-RL: Enabling On-Policy FP8 Reinforcement Learning (arXiv:2601.14243). Needs: `recomputed_logprob`, by the
 trainer before the first update; an engine that says its precision.
@@ -20,7 +20,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Rows
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import WithPrecision
+from agentrl_core.rollout import RecordPrecision
 from agentrl_core.weight import ImportanceWeight, importance_diagnostics
 from agentrl_core.weight.importance import Diagnostics
 
@@ -86,7 +86,7 @@ def mismatch(batch: Batch) -> dict[int, _Mismatch]:
 JET_RL = Recipe(
     name="jet_rl",
     source="arXiv:2601.14243",
-    rollout=WithPrecision(),
+    rollout=RecordPrecision(),
     advantage=GroupRelative(),
     weight=ImportanceWeight(),
     loss=Policy(),

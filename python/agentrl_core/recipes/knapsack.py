@@ -16,12 +16,14 @@ The paper says that leftovers go to the unsolved and not what a leftover is: her
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.select import Beta, Greedy, Tasks
+from agentrl_core.select import Beta, ComposedSelector, GreedyAllocator
 
 KNAPSACK = Recipe(
     name="knapsack",
     source="arXiv:2509.25849",
-    select=Tasks(track=Beta(0.0, 0.0, decay=0.0), count=Greedy("information", low=2, high=128, gain_above=1e-4)),
+    select=ComposedSelector(
+        track=Beta(0.0, 0.0, decay=0.0), count=GreedyAllocator("information", low=2, high=128, gain_above=1e-4)
+    ),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -24,7 +24,7 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.tasks import side_by_side
+from agentrl_core.rollout.tasks import gather_or_cancel
 
 CHUNK = 10
 """Tokens between two looks."""
@@ -89,7 +89,7 @@ class LookaheadBranching(Rollout):
 
     Example:
         >>> from agentrl_core.recipes.latr import LookaheadBranching
-        >>> LookaheadBranching(least=0.15, within=0.25).branches(group_size=8)
+        >>> LookaheadBranching(least=0.15, within=0.25).final_group_size(group_size=8)
         8
     """
 
@@ -121,8 +121,8 @@ class LookaheadBranching(Rollout):
 
     async def _go_on(self, branch: Branch) -> None:
         """From the first action to the end."""
-        if branch.open and not branch.path.cut:
-            await branch.answer()
+        if branch.has_open_action and not branch.path.cut:
+            await branch.submit()
         await self.branch(branch)
 
     async def _tree(self, group: Group, count: int) -> list[Branch]:
@@ -138,7 +138,7 @@ class LookaheadBranching(Rollout):
                 asked = [
                     twig.branch.generate(sampling=greedy, max_tokens=reached - len(twig.tokens)) for twig in behind
                 ]
-                segments = await side_by_side(asked)
+                segments = await gather_or_cancel(asked)
                 fresh = self._born(twigs, list(zip(behind, segments, strict=True)), count)
                 twigs += fresh
             self._prune(twigs)
@@ -153,7 +153,7 @@ class LookaheadBranching(Rollout):
                 live.append(group.start())
                 continue
             branch = going[place % len(going)]
-            live.append(branch.fork(branch.place(len(branch.tokens))))
+            live.append(branch.fork(branch.position(len(branch.tokens))))
         return live
 
     def _born(self, twigs: list[_Twig], said: list[tuple[_Twig, Segment | None]], count: int) -> list[_Twig]:
@@ -180,7 +180,7 @@ class LookaheadBranching(Rollout):
             if len(twigs) + len(born) >= count or token in twig.branch.path.stop_tokens:
                 continue
             behind = twig.branch.turns[0].begin if twig.branch.turns else twig.branch.path.here
-            at = twig.branch.place((0 if behind is None else behind.tokens) + place)
+            at = twig.branch.position((0 if behind is None else behind.tokens) + place)
             branch = twig.branch.fork(at)
             branch.write(np.array([token], np.int32), ends=False)
             child = _Twig(branch, twig, place, [*twig.tokens[:place], token])

@@ -17,7 +17,7 @@ from agentrl_core.loss import KL, EntropyTerm, Imitation, Policy, Tokens, TopTok
 from agentrl_core.loss.base import ADVANTAGES, Unit
 from agentrl_core.loss.mask import score_of
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
+from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +64,7 @@ class CovarianceEntropy(EntropyTerm):
 LIGHT_IF = Recipe(
     name="light_if",
     source="arXiv:2508.03178",
-    reward=Outcome(),
+    reward=OutcomeScore(),
     advantage=GroupRelative(),
     loss=(
         Train(Imitation("token_mean", mask=TopTokens("surprise", 0.2)), stage="warm_start"),

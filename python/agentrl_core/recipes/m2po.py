@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import Bounds, Clip, ClipRange, Policy, Tokens
+from agentrl_core.loss import Clip, ClipBounds, ClipRange, Policy, Tokens
 from agentrl_core.loss.base import ADVANTAGES, Unit
 from agentrl_core.recipe import Recipe
 from agentrl_core.replay import Memory, Mix
@@ -62,7 +62,7 @@ class SecondMomentClip(ClipRange):
         fits = self.narrowest is None or self.narrowest.center == "one"
         self.require(fits, "narrowest", "its centre is one here")
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> Bounds:
+    def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:
         """The widest range that holds the second moment within its bound."""
         distance = log_ratio.detach()
         harmful = ((tokens.advantage_positive > 0) & (distance > 0)) | (
@@ -78,7 +78,7 @@ class SecondMomentClip(ClipRange):
         if self.narrowest is not None:
             narrowest_lower, narrowest_upper = self.narrowest.interval()
             lower, upper = lower.clamp(max=narrowest_lower), upper.clamp(min=narrowest_upper)
-        return Bounds(lower, upper, self.dual)
+        return ClipBounds(lower, upper, self.dual)
 
 
 M2PO = Recipe(name="m2po", source="arXiv:2510.01161", advantage=GroupRelative(), loss=Policy(clip=SecondMomentClip()))

@@ -6,7 +6,7 @@ Each agent of an episode has a trajectory; their steps are one chain, ordered by
 
 The ratio is that of a whole action, clipped at 0.2, and actions count alike; entropy 0.01; the critic has a Huber loss
 (10) with clipped values. An optimizer step of the policy is left out where its approximate KL is above 0.001. Five
-epochs of four minibatches. Here are two agents, `first` and `second`; give `Play` the names of your environment's.
+epochs of four minibatches. Here are two agents, `first` and `second`; give `SelfPlay` the names of your environment's.
 Public code can also train the agents by turns, which is `loss=(Train(..., where=Where("agent", ...)), ...)` by a
 schedule, and whitens advantages with 0 as missing, which is not done here. Token level: `Gae(gamma=0.99, lam=0.95)`
 and no `ratio`.
@@ -17,13 +17,13 @@ Needs: rewards of steps; the model critic.
 from agentrl_core.advantage import Gae
 from agentrl_core.loss import Policy, Ratio, Train, Value
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Play
-from agentrl_core.schedule import Above, Skip
+from agentrl_core.rollout import SelfPlay
+from agentrl_core.schedule import Above, SkipStep
 
 MARFT = Recipe(
     name="marft",
     source="arXiv:2504.16129",
-    rollout=Play(agents="first,second"),
+    rollout=SelfPlay(agents="first,second"),
     advantage=Gae(level="agent", gamma=0.99, lam=0.95, column="reward", outcome=""),
     loss=(
         Train(Policy("step_mean", ratio=Ratio("step", "sum", "segment"), entropy=0.01), epochs=5, minibatches=4),
@@ -34,5 +34,5 @@ MARFT = Recipe(
             minibatches=4,
         ),
     ),
-    actions=Skip(when=Above("approximate_kl", 1e-3)),
+    hooks=SkipStep(when=Above("approximate_kl", 1e-3)),
 )

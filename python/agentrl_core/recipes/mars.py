@@ -14,16 +14,16 @@ Needs: the fact `env_tag` of trajectories; rewards of steps; the model reference
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.loss import KL, Clip, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import LengthPenalty, Outcome
-from agentrl_core.rollout import Play
+from agentrl_core.reward import LengthPenalty, OutcomeScore
+from agentrl_core.rollout import SelfPlay
 
 MARS = Recipe(
     name="mars",
     source="arXiv:2510.15414",
-    rollout=Play(agents="first,second"),
+    rollout=SelfPlay(agents="first,second"),
     reward=(
-        Outcome(),
-        Outcome(level="step"),
+        OutcomeScore(),
+        OutcomeScore(level="step"),
         LengthPenalty(free=2048, full_at=4085, coefficient=0.5, level="step"),
     ),
     advantage=(

@@ -12,12 +12,12 @@ Its gradient is that of max@k without bias; a group needs at least k answers, be
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import MaxAtK, Outcome
+from agentrl_core.reward import MaxAtK, OutcomeScore
 
 MAX_AT_K = Recipe(
     name="max_at_k",
     source="arXiv:2510.23393",
-    reward=(Outcome(), MaxAtK(k=4)),
+    reward=(OutcomeScore(), MaxAtK(k=4)),
     advantage=GroupRelative(center="none", scale="none"),
     loss=Policy(),
 )

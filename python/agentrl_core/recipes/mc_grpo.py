@@ -7,7 +7,7 @@ So G + 1 rollouts cost the gradient of G. Where more than half of the rewards ar
 times the difference, as in the public code, which leaves it to the clipping of gradients; `scale_at_least=1.0` is a
 floor. A
 variant of its code scales what is left of a group up:
-`weight.LiveRescale(kind="rows", column="advantage", group_by="group_id")`.
+`weight.SignalRescale(kind="rows", column="advantage", group_by="group_id")`.
 
 Needs: the model reference.
 """

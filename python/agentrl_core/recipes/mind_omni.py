@@ -12,13 +12,13 @@ is the similarity), and the model reference.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Fuse, Outcome
+from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.weight import MarkedScaled
 
 MIND_OMNI = Recipe(
     name="mind_omni",
     source="arXiv:2505.13031",
-    reward=(Outcome(), Fuse(column="reward.format")),
+    reward=(OutcomeScore(), CombineReward(column="reward.format")),
     advantage=GroupRelative(),
     weight=MarkedScaled(column="image", level="step", marked=0.06, plain=0.01, of="kl_weight"),
     loss=Policy(kl=KL(1.0)),

@@ -20,7 +20,7 @@ import numpy as np
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, option
-from agentrl_core.component.rows import sums
+from agentrl_core.component.rows import sum_rows
 from agentrl_core.loss import Imitation, Policy, Sum
 from agentrl_core.recipe import Recipe
 
@@ -59,7 +59,7 @@ class SparseGate(BatchComponent):
         groups, expert = rows.keys("group_id"), Where(origin="expert").holds(batch)
         count = int(groups.max(initial=0)) + 1
         experts, draws, won = (
-            sums(np.asarray(marked, np.float64), groups, count)[groups]
+            sum_rows(np.asarray(marked, np.float64), groups, count)[groups]
             for marked in (expert, np.ones(len(rows)), rows.flags("success") & ~expert)
         )
         gate = expert & (won < self.successes)  # what nothing judged counts as no success

@@ -9,19 +9,19 @@ and an iteration draws 16 candidates for each task that it wants, one guess p of
 sampling), and takes those with the smallest (p - 1/2)^2. Then GRPO.
 
 `decay=1`, as in the paper's mathematics; 0.5 for countdown and geometry, with 8 candidates. Its variant `threshold` is
-`score=Toward(0.5, width=0.2)`: any p from 0.3 to 0.7 first. The success rate is that of the environment's verdict and
+`score=NearTarget(0.5, width=0.2)`: any p from 0.3 to 0.7 first. The success rate is that of the environment's verdict and
 not of a shaped reward. The public code has a slip of precedence for groups of one, which is not here.
 """
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.select import Beta, Tasks, Top, Toward
+from agentrl_core.select import Beta, ComposedSelector, NearTarget, TopSampler
 
 MOPPS = Recipe(
     name="mopps",
     source="arXiv:2507.04632",
-    select=Tasks(track=Beta(decay=1.0), score=Toward(0.5), sample=Top(posterior=True, among=16)),
+    select=ComposedSelector(track=Beta(decay=1.0), score=NearTarget(0.5), sample=TopSampler(posterior=True, among=16)),
     advantage=GroupRelative(),
     loss=Policy(),
 )

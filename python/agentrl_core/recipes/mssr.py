@@ -15,16 +15,18 @@ The baseline and the weight of a task come of trackers of their own: the baselin
 from agentrl_core.advantage import EntropyBonus, GroupRelative, TrackedBaseline
 from agentrl_core.loss import KL, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
-from agentrl_core.select import Beta, Proportional, Spread, Tasks
+from agentrl_core.reward import OutcomeScore
+from agentrl_core.select import Beta, ComposedSelector, OutcomeVariance, ProportionalSampler
 
 MSSR = Recipe(
     name="mssr",
     source="arXiv:2512.18215",
-    select=Tasks(
-        track=Beta(0.0, 0.0, decay=0.9175, unseen=0.5), score=Spread(power=1.0, floor=1e-6), sample=Proportional()
+    select=ComposedSelector(
+        track=Beta(0.0, 0.0, decay=0.9175, unseen=0.5),
+        score=OutcomeVariance(power=1.0, floor=1e-6),
+        sample=ProportionalSampler(),
     ),
-    reward=Outcome(success=1.0, failure=0.0),
+    reward=OutcomeScore(success=1.0, failure=0.0),
     advantage=(
         TrackedBaseline(adapt="window"),
         GroupRelative(column="advantage", group_by="batch"),

@@ -23,7 +23,7 @@ import numpy as np
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, token
-from agentrl_core.component.rows import sums
+from agentrl_core.component.rows import sum_rows
 from agentrl_core.loss import Imitation, Policy, Train
 from agentrl_core.recipe import Recipe
 from agentrl_core.replay import Memory, Mix
@@ -53,7 +53,7 @@ class Likelihood(BatchComponent):
         tokens, draws = Rows(batch, "token"), Rows(batch, "draw")
         known = tokens.known("recomputed_logprob") & tokens.valid
         logprobs = np.where(known, tokens.values("recomputed_logprob"), 0.0)
-        total, count = (sums(values, tokens.draws, len(draws)) for values in (logprobs, known))
+        total, count = (sum_rows(values, tokens.draws, len(draws)) for values in (logprobs, known))
         return draws.write(likelihood=np.where(count > 0.0, np.exp(total / np.maximum(count, 1.0)), 0.0))
 
 

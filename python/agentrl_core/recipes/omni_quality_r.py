@@ -13,14 +13,14 @@ Needs: the fact `error` of trajectories, predicted less true; the model referenc
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Clip, Policy, TopTokens
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Closeness
+from agentrl_core.reward import GaussianProximity
 from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter
 
 OMNI_QUALITY_R = Recipe(
     name="omni_quality_r",
     source="arXiv:2510.10609",
-    reward=Closeness(column="error", width=0.8),
+    reward=GaussianProximity(column="error", width=0.8),
     advantage=GroupRelative(),
     weight=GroupFilter(band=Band(std_above=1e-3)),
     loss=Policy(

@@ -19,11 +19,11 @@ from typing import ClassVar
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy, Reinforce
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import AtTemperatureOne, Outcome
+from agentrl_core.reward import OutcomeScore, UnitTemperature
 from agentrl_core.rollout import Branch, Group, Prefix, Rollout
 from agentrl_core.weight import ColumnScaled
 
@@ -49,7 +49,7 @@ class OneToken(Rollout):
         1.3
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"count": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"count": ExtraColumn("trajectory")}
 
     candidates: int = option(256, at_least=1)
     temperature: float = option(1.3, above=0)
@@ -65,7 +65,7 @@ class OneToken(Rollout):
         await told.begin()
         for turn in told.turns:
             for token in range(turn.begin.tokens, turn.begin.tokens + turn.length):
-                candidates = told.fork_many(self.candidates, at=told.place(token))
+                candidates = told.fork_many(self.candidates, at=told.position(token))
                 await group.advance(candidates, tokens=1)
                 self.counted(candidates, int(told.tokens[token]))
         told.drop("what is demonstrated is no draw itself")
@@ -86,7 +86,7 @@ OTR = Recipe(
     name="otr",
     source="arXiv:2509.26313",
     rollout=OneToken(),
-    reward=(Outcome(success=1.0, failure=-0.1), AtTemperatureOne()),
+    reward=(OutcomeScore(success=1.0, failure=-0.1), UnitTemperature()),
     advantage=GroupRelative(center="none", scale="none"),
     weight=ColumnScaled(column="count", mean_one=True),
     loss=Policy(clip=None, surrogate=Reinforce()),

@@ -14,7 +14,7 @@ from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
 from agentrl_core.loss import Tokens
-from agentrl_core.loss.base import ADVANTAGES, sums
+from agentrl_core.loss.base import ADVANTAGES, metric_sums
 from agentrl_core.loss.preference import PairLoss
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT
 from agentrl_core.recipe import Recipe
@@ -81,7 +81,7 @@ class PairwiseProximal(PairLoss):
             objective = torch.minimum(value * apart, value * bounded) / 4.0
         objective = torch.where(sequences.exists, objective, 0.0)
         loss = -(pairs.sum(tokens.stream("weight_kl")) * members.sum(objective)).sum()
-        return loss, sums(tokens, ratio=sequences.spread(ratio), entropy=tokens.entropy)
+        return loss, metric_sums(tokens, ratio=sequences.spread(ratio), entropy=tokens.entropy)
 
 
 P3O = Recipe(

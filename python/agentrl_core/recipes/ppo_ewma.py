@@ -16,7 +16,7 @@ Needs: token columns `value` and `proximal_logprob`, by the models critic and pr
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.loss import Clip, Policy, Train, Value
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Sync
+from agentrl_core.schedule import SyncModel
 
 PPO_EWMA = Recipe(
     name="ppo_ewma",
@@ -26,5 +26,5 @@ PPO_EWMA = Recipe(
         GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
     ),
     loss=(Train(Value("token_mean"), model="critic"), Train(Policy(clip=Clip(center="proximal")))),
-    actions=Sync("policy", "proximal", mix=0.01, corrected=True, unit="steps"),
+    hooks=SyncModel("policy", "proximal", mix=0.01, corrected=True, unit="steps"),
 )

@@ -21,10 +21,10 @@ import numpy as np
 
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, option, step
-from agentrl_core.component.rows import sums
+from agentrl_core.component.rows import sum_rows
 from agentrl_core.loss import Policy, Train, Value
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import AtTurnEnd, Outcome
+from agentrl_core.reward import OutcomeScore, TurnEndReward
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -59,7 +59,7 @@ class SharedTurns(BatchComponent):
         """Return `batch` with the column `step_score` on steps."""
         rows = Rows(batch, "step")
         rewards = np.nan_to_num(rows.values("reward"), nan=0.0)
-        paid = sums((rewards != 0.0).astype(np.float64), rows.draws, batch.num_draws)[rows.draws]
+        paid = sum_rows((rewards != 0.0).astype(np.float64), rows.draws, batch.num_draws)[rows.draws]
         scores = rewards / np.where(rows.flags("success"), np.maximum(paid, 1.0), self.count)
         return rows.write(step_score=np.where(rows.is_known("success"), scores, np.nan))
 
@@ -67,7 +67,7 @@ class SharedTurns(BatchComponent):
 PRACTITIONERS_GUIDE = Recipe(
     name="practitioners_guide",
     source="arXiv:2510.01132",
-    reward=(Outcome(), SharedTurns(), AtTurnEnd()),
+    reward=(OutcomeScore(), SharedTurns(), TurnEndReward()),
     advantage=(
         Gae(column="turn_reward", outcome="", kl_coefficient=0.01),
         GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),

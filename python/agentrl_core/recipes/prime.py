@@ -23,7 +23,7 @@ from agentrl_core.component import BatchComponent, Column, Rows, column_name, to
 from agentrl_core.loss import OutcomeClassifier, Policy, Train
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import ImplicitProcess, Outcome
+from agentrl_core.reward import ImplicitProcess, OutcomeScore
 from agentrl_core.select import Band, DynamicSampling
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class LeaveOneOutProcess(BatchComponent):
 PRIME = Recipe(
     name="prime",
     source="arXiv:2502.01456",
-    reward=(Outcome(), ImplicitProcess(scale="max_return")),
+    reward=(OutcomeScore(), ImplicitProcess(scale="max_return")),
     admit=DynamicSampling(Band(std_above=None, at_least=0.2, at_most=0.8)),
     advantage=(
         LeaveOneOutProcess(),

@@ -14,11 +14,11 @@ from agentrl_core.component.options import option
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.program import Budgeted
+from agentrl_core.rollout.program import BudgetedRollout
 
 
 @dataclass(frozen=True)
-class UnderSampled(Budgeted):
+class UnderSampled(BudgetedRollout):
     """Forks where the branches lag behind the policy (after PROPS, Corrado and Hanna, arXiv:2311.08290).
 
     A few samples are no image of the policy: some actions come up more often than they are likely, others less. After
@@ -43,7 +43,7 @@ class UnderSampled(Budgeted):
 
     Example:
         >>> from agentrl_core.recipes.props import UnderSampled
-        >>> UnderSampled(budget=16, initial=4).branches(group_size=8)
+        >>> UnderSampled(budget=16, initial=4).final_group_size(group_size=8)
         16
     """
 
@@ -54,7 +54,7 @@ class UnderSampled(Budgeted):
         await group.run(group.start_many(self.initial))
         while room := self.budget - group.count:
             tree = group.tree
-            await group.run(tree.grow(tree.under_sampled(min(self.parallel, room))))
+            await group.run(tree.expand(tree.under_sampled(min(self.parallel, room))))
 
 
 PROPS = Recipe(

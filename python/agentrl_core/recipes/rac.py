@@ -17,7 +17,7 @@ from agentrl_core.component import option
 from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Fault, Group, Repair
+from agentrl_core.rollout import Branch, ErrorLocation, Group, Repair
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class Recovered(Repair):
 
     Example:
         >>> from agentrl_core.recipes.rac import Recovered
-        >>> Recovered(undo="back", at_most=4).branches(group_size=8)
+        >>> Recovered(undo="back", at_most=4).final_group_size(group_size=8)
         8
     """
 
     undo: str = option("<undo>", filled=True)
     turns: int = option(4, at_least=1)
 
-    async def mend(self, group: Group, branch: Branch, fault: Fault) -> bool:
+    async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
         """Behind the failing turn, a recovery and a correction."""
         end = fault.step.turn + 1
         if end == len(branch.turns):
             return False  # the mistake ended the episode
-        fork = branch.fork(at=branch.turn_end(end), train_prefix=False)
+        fork = branch.fork(at=branch.position_after(end), train_prefix=False)
         turn = await fork.turn(self.undo)
         # After an undo that did nothing the policy would be trained as if it had recovered.
         if turn.flags & (FORMAT_ERROR | TOOL_ERROR) or fork.status == "finished":

@@ -22,7 +22,7 @@ from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Fuse, Outcome
+from agentrl_core.reward import CombineReward, OutcomeScore
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -78,7 +78,7 @@ class BestMarked(BatchComponent):
 REC_PO = Recipe(
     name="rec_po",
     source="arXiv:2505.16994",
-    reward=(Outcome(), Fuse(column="reward.similarity", coefficient=0.05)),
+    reward=(OutcomeScore(), CombineReward(column="reward.similarity", coefficient=0.05)),
     advantage=GroupRelative(eps=1e-8),
     weight=BestMarked(column="recommends"),
     loss=Policy(clip=Clip(0.2, 0.28)),

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, Column, Rows, StatefulComponent, column_name, draw, option
+from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option
 from agentrl_core.component.column import key_columns
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy
@@ -84,7 +84,7 @@ class BalancedSum(StatefulComponent):
         totals = (weights[:, None] * np.where(applies, values, 0.0)).sum(axis=0)
         return rows.write(score=np.where(applies.any(axis=0), totals, np.nan))
 
-    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """The means with those of the closed batch added, as many as the windows read."""
         means = dict(state["means"])
         for name, mean in self._means(closed.batch).items():

@@ -3,18 +3,18 @@
     R' = R + u,  u uniform in [-0.05, 0.05],   A = (R' - mean) / std
 
 The gradient is the same on average. A group of equal rewards gets advantages of full size, which is meant. Filters
-judge the reward without noise, `score_clean`. Normal noise of the same spread: `reward.Dither(kind="normal")`.
+judge the reward without noise, `score_clean`. Normal noise of the same spread: `reward.NoiseReward(kind="normal")`.
 """
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Dither, Outcome
+from agentrl_core.reward import NoiseReward, OutcomeScore
 
 REDIT = Recipe(
     name="redit",
     source="arXiv:2506.18631",
-    reward=(Outcome(), Dither()),
+    reward=(OutcomeScore(), NoiseReward()),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -6,7 +6,7 @@
     L_critic = mean over the tokens of this window of 1/2 (V - A_old - V_old)^2
 
 So what is learned in the middle of a rollout serves the rest of it, whose context the new weights read anew. Rewards
-are those of steps, since there is none of the whole before it ends. Collect with `Collector(..., cut=Cut(window=l))`
+are those of steps, since there is none of the whole before it ends. Collect with `Collector(..., cut=BatchPolicy(max_new_tokens=l))`
 and groups of one. Sink-KV, a change of the model's attention, is not part of the recipe. Of the paper only the abstract
 could be read: gamma, lambda and the clip are those of PPO, and the repeated value is that of T-PPO.
 
@@ -25,7 +25,7 @@ from agentrl_core.component import BatchComponent, Column, Rows, token
 from agentrl_core.loss import Policy, Train, Value
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.t_ppo import CutOff
-from agentrl_core.reward import AtTurnEnd, Outcome
+from agentrl_core.reward import OutcomeScore, TurnEndReward
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class ThisWindow(BatchComponent):
     """Leaves in all losses the tokens that the newest weights of their draw have said; the others are context.
 
-    `weight.Newest` does so in the policy's loss alone.
+    `weight.LatestVersionOnly` does so in the policy's loss alone.
 
     Example:
         >>> from agentrl_core.recipes.relic import ThisWindow
@@ -59,7 +59,7 @@ class ThisWindow(BatchComponent):
 RELIC = Recipe(
     name="relic",
     source="arXiv:2410.02751",
-    reward=(Outcome(), AtTurnEnd(column="reward")),
+    reward=(OutcomeScore(), TurnEndReward(column="reward")),
     advantage=(CutOff(), Gae(gamma=0.99, lam=0.95, column="turn_reward", outcome="", at_truncation="repeat")),
     weight=ThisWindow(),
     loss=(Train(Value("token_mean"), model="critic"), Policy("token_mean")),

@@ -11,12 +11,12 @@ The greedy rollout has an episode of its own; it is scored and never trained.
 from agentrl_core.advantage import GreedyRelative
 from agentrl_core.loss import Policy, Reinforce
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Members, Rounds
+from agentrl_core.rollout import RolloutSpec, Rounds
 
 REMAX = Recipe(
     name="remax",
     source="arXiv:2310.10505",
-    rollout=Rounds(members=Members(1) + Members(1, temperature=0.0, role="baseline", fact="greedy")),
+    rollout=Rounds(members=RolloutSpec(1) + RolloutSpec(1, temperature=0.0, role="baseline", fact="greedy")),
     advantage=GreedyRelative(gamma=0.99, kl_coefficient=0.05),
     loss=Policy(clip=None, surrogate=Reinforce(), aggregate="token_mean"),
 )

@@ -20,7 +20,7 @@ from agentrl_core.component import Schedule
 from agentrl_core.loss import KL, Clip, Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.replay import Memory, Mix
-from agentrl_core.schedule import Choice, Sync
+from agentrl_core.schedule import Choice, SyncModel
 
 _AFTER = Schedule(0.0, 1.0, iterations=1, begin=50, kind="step")  # from iteration 51 on
 
@@ -43,6 +43,6 @@ REMIX = Recipe(
             by=_AFTER,
         ),
     ),
-    actions=Sync("policy", "reference", once=51),
+    hooks=SyncModel("policy", "reference", once=51),
     epochs=2,
 )

@@ -7,7 +7,7 @@ retrieved is context: no token of it is trained, and the loss is as it was, here
 
 A task that nobody solved yet is asked alone. Source: Retrieval-Augmented Reinforcement Learning (arXiv:2202.08417),
 which learns what to attend to, by a network that is trained with the policy. Here the key of the index is the task,
-three are shown, and successes alone are kept: all ours. Solutions of other tasks: `rollout.Examples`.
+three are shown, and successes alone are kept: all ours. Solutions of other tasks: `rollout.ExampleHint`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Guidance, Help, Members, Rounds
+from agentrl_core.rollout import Branch, Group, Hint, HintSource, RolloutSpec, Rounds
 
 
 @dataclass(frozen=True)
-class Retrieved(Guidance):
+class Retrieved(HintSource):
     """What solved the same task in earlier iterations, as far as the run has kept it; nothing where nobody has.
 
     Args:
@@ -40,18 +40,18 @@ class Retrieved(Guidance):
 
     count: int = option(3, at_least=1)
 
-    async def help(self, group: Group, of: Sequence[Branch]) -> Help | None:
+    async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
         """The solutions, the oldest of them first."""
         del of
         found = group.library.solved(group.task.task_id)[-self.count :]
         texts = ("\n\n".join(group.library.actions(trajectory)) for trajectory in found)
-        return Help(tuple(texts), ends=True) if found else None
+        return Hint(tuple(texts), ends=True) if found else None
 
 
 RETRIEVAL = Recipe(
     name="retrieval",
     source="arXiv:2202.08417",
-    rollout=Rounds(members=Members(shown=Retrieved(), fact="retrieved")),
+    rollout=Rounds(members=RolloutSpec(hint=Retrieved(), fact="retrieved")),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -17,10 +17,10 @@ import numpy as np
 
 from agentrl_core.advantage import Gae
 from agentrl_core.component import option
-from agentrl_core.env import Fact, Task
+from agentrl_core.env import ExtraColumn, Task
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Asked, Branch, Cohort, Group, Rollout
+from agentrl_core.rollout import Branch, Cohort, Group, Rollout, SideTask
 
 _RATING = re.compile(r"\\boxed\{([^{}]*)\}")
 
@@ -44,7 +44,7 @@ class SelfVerification(Rollout):
         [2, 2, 1]
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"verifies": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"verifies": ExtraColumn("trajectory")}
 
     verifications: int = option(128, at_least=0)
     template: str = option("{question}\n\nA solution:\n{answer}\n\nRate it 1, -0.5 or -1 in \\boxed{{}}.", filled=True)
@@ -66,7 +66,7 @@ class SelfVerification(Rollout):
             rows = np.flatnonzero(np.isfinite(known)).tolist()
             order = sorted(rows, key=lambda row, group=group: group.uniform("verified", row))  # type: ignore[misc]
             chosen[group.name] = [(group.branches[row], float(known[row])) for row in order[:quota]]
-        await groups.each(lambda group: self.rate(group, chosen[group.name]))
+        await groups.run_each(lambda group: self.rate(group, chosen[group.name]))
 
     async def rate(self, group: Group, chosen: list[tuple[Branch, float]]) -> None:
         """A verification task for each solution."""
@@ -77,12 +77,12 @@ class SelfVerification(Rollout):
 
 
 @dataclass(frozen=True)
-class _Rating(Asked):
+class _Rating(SideTask):
     """One action that rates a solution."""
 
     score: float = 0.0
 
-    def paid(self, text: str) -> float:
+    def reward(self, text: str) -> float:
         """1 for the right rating, -0.5 for another, -1 for none."""
         found = _RATING.findall(text)
         try:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.advantage import Normalisation
-from agentrl_core.component import Closed, Column, Rows, StatefulComponent, draw, option
+from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, draw, option
 from agentrl_core.loss import Policy
 from agentrl_core.operators import group, keys
 from agentrl_core.recipe import Recipe
@@ -134,7 +134,7 @@ class TailRisk(StatefulComponent):
         advantages[papers.used] = risk[papers.of_draw] * self._shares(papers)
         return rows.write(advantage=advantages)
 
-    def next(self, state: dict[str, Any], closed: Closed) -> dict[str, Any]:
+    def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """The tracked quantiles, moved towards those of the iteration's papers."""
         totals = self._papers(Rows(closed.batch, "draw")).totals
         if not len(totals):

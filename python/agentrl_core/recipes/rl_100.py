@@ -25,9 +25,9 @@ import numpy as np
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option, token
 from agentrl_core.loss import Policy, Tokens, Train
-from agentrl_core.loss.base import Unit, WeightedLoss, sums
+from agentrl_core.loss.base import Unit, WeightedLoss, metric_sums
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Above, Repeat, Rollback, Skip
+from agentrl_core.schedule import Above, RepeatStage, RollbackModels, SkipStep
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,7 +94,7 @@ class ExpectedGain(WeightedLoss):
         of = tokens.segments("sequence")
         importance = of.spread(of.sum(tokens.log_ratio).clamp(max=20.0).exp())
         loss = -(tokens.stream("weight_kl") * importance * tokens.stream("gain")).sum()
-        return loss, sums(tokens, importance=importance)
+        return loss, metric_sums(tokens, importance=importance)
 
 
 RL_100 = Recipe(
@@ -102,9 +102,9 @@ RL_100 = Recipe(
     source="arXiv:2510.14830",
     advantage=(GroupRelative(), Gain()),
     loss=(Train(Policy(), epochs=4), Train(ExpectedGain(), stage="evaluation")),
-    actions=(
-        Repeat("evaluation"),
-        Skip(when=Above("importance", 0.0)),
-        Rollback(when=Above("evaluation.loss", 0.0)),
+    hooks=(
+        RepeatStage("evaluation"),
+        SkipStep(when=Above("importance", 0.0)),
+        RollbackModels(when=Above("evaluation.loss", 0.0)),
     ),
 )

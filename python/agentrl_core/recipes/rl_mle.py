@@ -4,7 +4,7 @@
 
 Where rollouts run side by side, quick actions are seen more often for each hour of the machine; the weight by duration
 d of a step undoes that. A run that fails is paid for the milestones it passed, where the environment says them:
-`reward.Fuse(column="reward.milestones", coefficient=0.1, only="failure", at_most=0.5)`. The bounds are ours.
+`reward.CombineReward(column="reward.milestones", coefficient=0.1, only="failure", at_most=0.5)`. The bounds are ours.
 
 Needs: the fact `duration` of steps, in any unit.
 """

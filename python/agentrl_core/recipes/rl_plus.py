@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option, token
-from agentrl_core.loss import Bounds, Policy, Surrogate, Tokens
+from agentrl_core.loss import ClipBounds, Policy, Surrogate, Tokens
 from agentrl_core.loss.tokens import LOG_RATIO_LIMIT
 from agentrl_core.recipe import Recipe
-from agentrl_core.weight import UnsampledExpert
+from agentrl_core.weight import ExpertMask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,12 +45,12 @@ class MixtureExpert(Surrogate):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.loss import ClipBounds, Tokens
         >>> from agentrl_core.recipes.rl_plus import MixtureExpert
         >>> streams = {"weight_kl": torch.ones(1), "old_logprob": torch.tensor([0.2]).log()}
         >>> tokens = Tokens(torch.tensor([0.4]).log(), None, streams)
         >>> expert = MixtureExpert(prior=1.0, exploration=0.0)  # 0.4 / (0.75 0.2 + 0.25)
-        >>> expert(tokens, torch.zeros(1), Bounds())[0].tolist()
+        >>> expert(tokens, torch.zeros(1), ClipBounds())[0].tolist()
         [1.0]
     """
 
@@ -62,7 +62,7 @@ class MixtureExpert(Surrogate):
         """Old log-probs, and those of the second behaviour."""
         return ("old_logprob",) if self.prior is not None else ("old_logprob", token("other_logprob"))
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The importance weight of each expert token, under a mixture that the expert is part of."""
         old = tokens.stream("old_logprob")
         other = tokens.stream("other_logprob") if self.prior is None else torch.full_like(old, math.log(self.prior))
@@ -76,7 +76,7 @@ RL_PLUS = Recipe(
     name="rl_plus",
     source="arXiv:2508.00222",
     advantage=GroupRelative(scale="none"),
-    weight=UnsampledExpert(),
+    weight=ExpertMask(),
     loss=Policy(clip=None, expert=MixtureExpert(), aggregate="constant", constant=8192.0, entropy=0.001),
     old_logprob="recomputed",
 )

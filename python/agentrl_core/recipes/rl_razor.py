@@ -6,7 +6,7 @@
 The paper's predictor is KL(base || policy), which needs samples of the base; on the policy's own rollouts k3 of the
 other direction stands for it. It gives no budget: 0.1 is a proposal, as is the coefficient, without which nothing is
 measured. Of two checkpoints of equal reward take the one of smaller F (metric `reference_kl`); instead of the end there
-is `schedule.Rollback`.
+is `schedule.RollbackModels`.
 
 Source: RL's Razor: Why Online Reinforcement Learning Forgets Less (arXiv:2509.04259). Needs: the base model as
 reference.
@@ -15,12 +15,12 @@ reference.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Above, Stop
+from agentrl_core.schedule import Above, StopTraining
 
 RL_RAZOR = Recipe(
     name="rl_razor",
     source="arXiv:2509.04259",
     advantage=GroupRelative(),
     loss=Policy(kl=KL(0.001)),
-    actions=Stop(when=Above("reference_kl", 0.1)),
+    hooks=StopTraining(when=Above("reference_kl", 0.1)),
 )

@@ -23,17 +23,17 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from agentrl_core.advantage import Discounted
-from agentrl_core.component import Closed, option
+from agentrl_core.component import IterationRecord, option
 from agentrl_core.component.state import State
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Clip, Policy, Ratio
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Learning, Prefix, notes
+from agentrl_core.rollout import Branch, Group, Prefix, TextMemory, read_notes
 from agentrl_core.weight import ImportanceWeight
 
 
 @dataclass(frozen=True)
-class FromChunks(Learning):
+class FromChunks(TextMemory):
     """Rollouts that begin behind the first chunks of a trajectory that solved the task.
 
     It is `Task.solution`, or else the newest of the run itself; a task that nobody solved yet begins at its prompt. Of
@@ -62,7 +62,10 @@ class FromChunks(Learning):
         [0, 1, 3, 4, 0]
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"given": Fact("trajectory"), "expert": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {
+        "given": ExtraColumn("trajectory"),
+        "expert": ExtraColumn("trajectory"),
+    }
 
     kind: Literal["parallel", "rollback"] = "parallel"
     anchors: int = option(4, at_least=1)
@@ -73,10 +76,10 @@ class FromChunks(Learning):
         """No task was rolled back."""
         return {"given": {}}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """One chunk less of those tasks that are learned from where they began."""
         given = dict(state["given"])
-        for task_id, count, share in notes(closed.finished, "began"):
+        for task_id, count, share in read_notes(closed.finished, "began"):
             given[task_id] = max(count - (share >= self.learned), 0)
         return {"given": given}
 
@@ -88,7 +91,7 @@ class FromChunks(Learning):
         """All members, each behind its chunks; then the expert, where none succeeds."""
         expert = self.expert(group)
         chunks = len(expert.actions)
-        begun = self.remembered(group)["given"].get(group.task.task_id, chunks - 1)
+        begun = self.recall(group)["given"].get(group.task.task_id, chunks - 1)
         rolled = max(min(begun, chunks - 1), 0)
         branches = []
         for member in range(group.size):
@@ -125,9 +128,9 @@ class FromChunks(Learning):
             if branch.over:
                 return
             branch.write(action)
-            await branch.answer()
+            await branch.submit()
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """The members, and the expert."""
         return group_size + self.imitate
 

@@ -24,7 +24,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
+from agentrl_core.reward import OutcomeScore
 from agentrl_core.weight import GroupFilter
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ResampleOnCorrect(BatchComponent):
 RSTAR2 = Recipe(
     name="rstar2",
     source="arXiv:2508.20722",
-    reward=(Outcome(), ResampleOnCorrect()),
+    reward=(OutcomeScore(), ResampleOnCorrect()),
     advantage=GroupRelative(),
     weight=GroupFilter(),
     loss=Policy(clip=Clip(0.2, 0.28), aggregate="token_mean"),

@@ -16,12 +16,12 @@ critics, is ours.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Window
+from agentrl_core.rollout import ObservationWindow
 
 S2PG = Recipe(
     name="s2pg",
     source="arXiv:2311.04082",
-    rollout=Window(turns=1),
+    rollout=ObservationWindow(turns=1),
     advantage=GroupRelative(),
     loss=Policy(),
 )

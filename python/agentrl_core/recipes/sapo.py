@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.loss import Bounds, Policy, Surrogate, Tokens
+from agentrl_core.loss import ClipBounds, Policy, Surrogate, Tokens
 from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ class Smooth(Surrogate):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.loss import ClipBounds, Tokens
         >>> from agentrl_core.recipes.sapo import Smooth
         >>> log_ratio = torch.tensor([1.0]).log()
-        >>> factors = Smooth()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds())
+        >>> factors = Smooth()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, ClipBounds())
         >>> [factor.tolist() for factor in factors]  # 2 / t
         [[2.0], [1.905]]
     """
@@ -42,7 +42,7 @@ class Smooth(Surrogate):
     positive: float = option(1.0, above=0)
     negative: float = option(1.05, above=0)
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The smooth gate of each token, one for either sign of the advantage."""
         away = log_ratio.exp() - 1.0
         return (

@@ -7,7 +7,7 @@ had sampled them. Groups whose rewards are all equal are passed over; of the oth
 chance. Where there are too few, the node rolls out its own tasks instead. Then GRPO without KL, clip 0.2 and 0.28.
 
 Source: arXiv:2509.08721; code gensyn-ai/rl-swarm. Half is the paper's best share (4 of 8), three quarters are worse.
-It is not the SAPO of soft gates (recipe `sapo`). A node's name and the folder are `rollout=Shared(folder=...,
+It is not the SAPO of soft gates (recipe `sapo`). A node's name and the folder are `rollout=SharedExperience(folder=...,
 node=...)`; without a folder everything is local. Needs: tasks whose payload is plain JSON, the same environment at
 every node.
 """
@@ -25,7 +25,7 @@ import numpy as np
 from agentrl_core._util.files import new_file
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.env import Fact, Task
+from agentrl_core.env import ExtraColumn, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
@@ -33,7 +33,7 @@ from agentrl_core.rollout import Cohort, Group, Rollout
 
 
 @dataclass(frozen=True)
-class Shared(Rollout):
+class SharedExperience(Rollout):
     """Groups of one's own, and groups that others rolled out.
 
     The draw column `shared` is 1 for those of others. What a node rolled out is written to `<folder>/<node>.jsonl`, a
@@ -49,12 +49,12 @@ class Shared(Rollout):
         InvalidInputError: a line of the folder is no group, or a task cannot be written.
 
     Example:
-        >>> from agentrl_core.recipes.sapo_swarm import Shared
-        >>> Shared(folder="swarm", node="a").external
+        >>> from agentrl_core.recipes.sapo_swarm import SharedExperience
+        >>> SharedExperience(folder="swarm", node="a").external
         0.5
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"shared": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"shared": ExtraColumn("trajectory")}
 
     folder: str = option("")
     node: str = option("node", filled=True)
@@ -73,7 +73,7 @@ class Shared(Rollout):
             async def offered() -> list[dict[str, Any]]:
                 return self.offered()
 
-            lines = await groups.effect("offered", offered)
+            lines = await groups.side_effect("offered", offered)
             order = sorted(range(len(lines)), key=lambda line: groups.uniform("shared", line))
             found: list[bool] = []
             for line in order:
@@ -83,24 +83,26 @@ class Shared(Rollout):
                 async def tell(group: Group, line: int = line) -> None:
                     found.append(await self.tell(group, lines[line]))
 
-                await groups.each(tell, [groups[len(groups) - 1 - sum(found)]])
+                await groups.run_each(tell, [groups[len(groups) - 1 - sum(found)]])
             told = sum(found)
         own = groups[: len(groups) - told]
-        await groups.each(self.group, own)
+        await groups.run_each(self.group, own)
         if self.folder:
 
             async def write() -> int:
                 return self.write(own)
 
-            await groups.effect("written", write)
+            await groups.side_effect("written", write)
 
     async def tell(self, group: Group, line: Mapping[str, Any]) -> bool:
         """Tell a group of another node again; whether its rewards differ."""
         try:
             task, attempts = Task(**{**line["task"], "solution": ()}), line["attempts"]
         except (KeyError, TypeError) as error:
-            raise InvalidInputError(f"Shared: {self.folder} holds a line that is no group: {error!r}") from None
-        derived = await group.spawn(task, size=len(attempts), program=_Told(json.dumps(attempts)))
+            raise InvalidInputError(
+                f"SharedExperience: {self.folder} holds a line that is no group: {error!r}"
+            ) from None
+        derived = await group.spawn(task, size=len(attempts), program=_ToldExperience(json.dumps(attempts)))
         return any(branch.status != "pruned" for branch in derived.branches)
 
     def offered(self) -> list[dict[str, Any]]:
@@ -109,7 +111,7 @@ class Shared(Rollout):
         try:
             return [json.loads(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError) as error:
-            raise InvalidInputError(f"Shared: {self.folder} cannot be read: {error}") from None
+            raise InvalidInputError(f"SharedExperience: {self.folder} cannot be read: {error}") from None
 
     def write(self, groups: list[Group]) -> int:
         """Write what was rolled out; how many groups."""
@@ -121,7 +123,7 @@ class Shared(Rollout):
                 lines.append(json.dumps({"task": task, "attempts": attempts}))
             except (TypeError, ValueError) as error:
                 raise InvalidInputError(
-                    f"Shared: task {group.task.task_id!r} cannot be shared: {error}; its payload has to be plain JSON"
+                    f"SharedExperience: task {group.task.task_id!r} cannot be shared: {error}; its payload has to be plain JSON"
                 ) from None
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,10 +133,10 @@ class Shared(Rollout):
 
 
 @dataclass(frozen=True)
-class _Told(Rollout):
+class _ToldExperience(Rollout):
     """A group whose actions are given."""
 
-    facts: ClassVar[Mapping[str, Fact]] = Shared.facts
+    facts: ClassVar[Mapping[str, ExtraColumn]] = SharedExperience.facts
 
     attempts: str = "[]"
 
@@ -154,7 +156,7 @@ class _Told(Rollout):
 SAPO_SWARM = Recipe(
     name="sapo_swarm",
     source="arXiv:2509.08721",
-    rollout=Shared(),
+    rollout=SharedExperience(),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.28)),
     old_logprob="recomputed",

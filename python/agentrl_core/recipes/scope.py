@@ -16,9 +16,9 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Expert, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Fault, Finder, Group, Judged, Repair
-from agentrl_core.rollout.programs.guidance import consult, filled
-from agentrl_core.weight import UnsampledExpert
+from agentrl_core.rollout import Branch, ErrorLocation, ErrorLocator, Group, JudgeLocator, Repair
+from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
+from agentrl_core.weight import ExpertMask
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class LedOn(Repair):
 
     Args:
         teacher: who goes on: the name of an agent of the collector.
-        question: what it is asked; `{task}` and `{solution}` as in `rollout.Advice`, `{attempt}` is what was said
+        question: what it is asked; `{task}` and `{solution}` as in `rollout.AgentHint`, `{attempt}` is what was said
             before the bad step.
 
     Example:
@@ -36,21 +36,21 @@ class LedOn(Repair):
         1
     """
 
-    finder: Finder = Judged()  # noqa: RUF009 - frozen
+    locator: ErrorLocator = JudgeLocator()  # noqa: RUF009 - frozen
     rate_below: float = option(0.5, at_least=0)
     share_at_least: float = option(0.5, at_least=0, at_most=1)
     teacher: str = option("teacher", filled=True)
     question: str = option("Go on with this solution to its end.\n\nTask:\n{task}\n\nSo far:\n{attempt}", filled=True)
 
-    async def mend(self, group: Group, branch: Branch, fault: Fault) -> bool:
+    async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
         """Fork, say what the teacher says, and see whether it helps."""
         if not fault.step.number:
             return False
         mended = branch.fork(at=fault.step.begin)
-        text = await consult(group, filled(self.question, group, [mended]), agent=self.teacher, about=branch)
+        text = await ask_agent(group, fill_template(self.question, group, [mended]), agent=self.teacher, about=branch)
         if text:
             mended.write(text)
-            await mended.answer()
+            await mended.submit()
             await group.run([] if mended.over else [mended])
         scores = await group.score(self.column, [mended])
         if text and scores[0] > self.solved_above:
@@ -65,7 +65,7 @@ SCOPE = Recipe(
     source="arXiv:2602.24110",
     rollout=LedOn(column="success"),
     advantage=GroupRelative(),
-    weight=UnsampledExpert(),
+    weight=ExpertMask(),
     loss=Policy(expert=Expert(0.1)),
     old_logprob="recomputed",
 )

@@ -10,12 +10,12 @@ The paper has two stages and says neither where they part nor what ends the firs
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.select import Stages, Tasks
+from agentrl_core.select import ComposedSelector, Curriculum
 
 SEARCH_GYM = Recipe(
     name="search_gym",
     source="arXiv:2601.14615",
-    select=Tasks(stage=Stages("hops", "1", above=0.7, smoothing=0.5)),
+    select=ComposedSelector(stage=Curriculum("hops", "1", above=0.7, smoothing=0.5)),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -13,8 +13,8 @@ the fast steps are left out from the next iteration on, and what is left is one 
 
 Source: arXiv:2510.04072. The three steps, 0.8, ten and 2.5 are proposals, as is the population's standard deviation;
 whether the moments of the optimizer go back as well is not said: they stay. The fast steps that are left out still pay
-for their passes: from then on `SFPO.replace(actions=None, epochs=1)` does the same for less.
-Needs: the metric `entropy` of each iteration, given to `collect.update`; the policy, given to `recipe.updates`.
+for their passes: from then on `SFPO.replace(hooks=None, epochs=1)` does the same for less.
+Needs: the metric `entropy` of each iteration, given to `collect.end_iteration`; the policy, given to `recipe.updates`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Controller, State, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Choice, Skip, Sync
+from agentrl_core.schedule import Choice, SkipStep, SyncModel
 
 FAST = 3
 """Steps before the policy goes back a part of the way."""
@@ -92,10 +92,10 @@ SFPO = Recipe(
     advantage=GroupRelative(),
     loss=Policy(),
     epochs=FAST + 1,
-    actions=Choice(
+    hooks=Choice(
         (
-            Sync("begin", "policy", mix=0.2, once=FAST, unit="steps_of_iteration"),
-            Skip(until=FAST + 1, unit="steps_of_iteration"),
+            SyncModel("begin", "policy", mix=0.2, once=FAST, unit="steps_of_iteration"),
+            SkipStep(until=FAST + 1, unit="steps_of_iteration"),
         ),
         by=Unlike(),
     ),

@@ -16,7 +16,7 @@ from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
+from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -63,7 +63,7 @@ class OptimalLength(BatchComponent):
 SHORTER_BETTER = Recipe(
     name="shorter_better",
     source="arXiv:2504.21370",
-    reward=(Outcome(success=2.0, failure=0.0), OptimalLength()),
+    reward=(OutcomeScore(success=2.0, failure=0.0), OptimalLength()),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.2)),
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.loss import Bounds, Policy, Surrogate, Tokens
+from agentrl_core.loss import ClipBounds, Policy, Surrogate, Tokens
 from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ class Quadratic(Surrogate):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.loss import ClipBounds, Tokens
         >>> from agentrl_core.recipes.simple_po import Quadratic
         >>> log_ratio = torch.tensor([1.2]).log()
-        >>> factors = Quadratic()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, Bounds(0.8, 1.2))
+        >>> factors = Quadratic()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, ClipBounds(0.8, 1.2))
         >>> [factor.tolist() for factor in factors]  # 1.2 -+ 0.2^2 / 0.4
         [[1.1], [1.3]]
     """
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The ratio, pulled back by a quadratic once it has passed its bound."""
         ratio = log_ratio.exp()
         half = (ratio - 1.0).square() / 2.0

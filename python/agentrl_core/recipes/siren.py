@@ -29,7 +29,7 @@ class EntropyAnchor(EntropyTerm):
 
     H is the model's answer `top_p_entropy` (see `model.answers`); the peaks of a response are its tokens with
     H above its `quantile`; responses without a peak do not count. The square is of all rows of the update, not of each
-    pack (`Update.together`); it is not weighted, and 0 without any peak.
+    pack (`Update.gradient_cached`); it is not weighted, and 0 without any peak.
 
     Args:
         coefficient: above 0.
@@ -50,7 +50,7 @@ class EntropyAnchor(EntropyTerm):
     """
 
     reads: ClassVar[tuple[str | Column, ...]] = ("sequence",)
-    asks: ClassVar[tuple[str, ...]] = ("top_p_entropy",)
+    reads_outputs: ClassVar[tuple[str, ...]] = ("top_p_entropy",)
     over: ClassVar[Unit] = "update"
 
     coefficient: float = option(0.005, above=0)
@@ -60,7 +60,7 @@ class EntropyAnchor(EntropyTerm):
     def peak_entropy(self, tokens: Tokens) -> Tensor:
         """The mean that is anchored, a scalar with gradient; without any peak the anchor."""
         responses = tokens.segments("sequence")
-        entropy = tokens.answer("top_p_entropy")
+        entropy = tokens.output("top_p_entropy")
         peak = tokens.trained & (entropy > responses.spread(responses.quantile(entropy, self.quantile)))
         count = responses.sum(peak.to(entropy))
         mean = responses.sum(torch.where(peak, entropy, 0.0)) / count.clamp(min=1.0)

@@ -7,7 +7,7 @@ stands for what the cheap engine said:
     A_i = (R_i - mean) / std of the whole group
     L = - mean over tokens of min(p_trainer / p_engine, 2) min(r A, clip(r, 0.8, 1.2) A),   r = p / p_trainer
 
-A group of equal scores leaves. In which precision each action was sampled is a fact (`rollout.WithPrecision`), and
+A group of equal scores leaves. In which precision each action was sampled is a fact (`rollout.RecordPrecision`), and
 `recipes.jet_rl.mismatch` says how far what is cheap is from the trainer.
 
 Source: FP4 Explore, BF16 Train: Diffusion Reinforcement Learning via Efficient Rollout Scaling (arXiv:2604.06916). It
@@ -29,8 +29,8 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import WithPrecision
-from agentrl_core.weight import GroupFilter, ImportanceWeight, top
+from agentrl_core.rollout import RecordPrecision
+from agentrl_core.weight import GroupFilter, ImportanceWeight, top_rows
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -64,14 +64,14 @@ class Extremes(BatchComponent):
         scores, groups = np.where(rows.valid, rows.values("score"), 0.0), rows.keys("group_id")
         kept = np.zeros(len(rows), np.bool_)
         for largest in (True, False):
-            kept |= top(scores, groups, fraction=self.share / 2, at_least=1, largest=largest, valid=rows.valid)
+            kept |= top_rows(scores, groups, fraction=self.share / 2, at_least=1, largest=largest, valid=rows.valid)
         return rows.keep(kept)
 
 
 SOL_RL = Recipe(
     name="sol_rl",
     source="arXiv:2604.06916",
-    rollout=WithPrecision(),
+    rollout=RecordPrecision(),
     advantage=GroupRelative(),
     weight=(GroupFilter(), Extremes(), ImportanceWeight()),
     loss=Policy(),

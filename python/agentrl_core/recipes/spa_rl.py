@@ -23,9 +23,9 @@ from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, step, token
 from agentrl_core.loss import Policy, Tokens, Train, Value
-from agentrl_core.loss.base import Unit, WeightedLoss, sums
+from agentrl_core.loss.base import Unit, WeightedLoss, metric_sums
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import AtTurnEnd, Outcome
+from agentrl_core.reward import OutcomeScore, TurnEndReward
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,7 +83,7 @@ class ProgressLoss(WeightedLoss):
         """Weights, the ids of draws and steps, and the outcome."""
         return ("weight_kl", "sequence", "step", token("score"))
 
-    def own_asks(self) -> Iterable[str]:
+    def own_reads_outputs(self) -> Iterable[str]:
         """The value."""
         return ("value",)
 
@@ -99,16 +99,16 @@ class ProgressLoss(WeightedLoss):
         """How far the contributions are from the outcome, and metrics."""
         sequences, steps = tokens.segments("sequence"), tokens.segments("step")
         last = tokens.trained & (steps.following(torch.ones_like(tokens.logprob)) == 0)
-        total = sequences.sum(torch.where(last, tokens.answer("value"), 0.0))
+        total = sequences.sum(torch.where(last, tokens.output("value"), 0.0))
         away = (total - sequences.mean(tokens.stream("score"))).square()
         loss = (sequences.sum(tokens.stream("weight_kl")) * away).sum()
-        return loss, sums(tokens, value_error=sequences.spread(away))
+        return loss, metric_sums(tokens, value_error=sequences.spread(away))
 
 
 SPA_RL = Recipe(
     name="spa_rl",
     source="arXiv:2505.20732",
-    reward=(Outcome(), Contribution(), AtTurnEnd()),
+    reward=(OutcomeScore(), Contribution(), TurnEndReward()),
     advantage=(
         Gae(column="turn_reward", outcome="", lam=0.95, kl_coefficient=0.01),
         GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),

@@ -25,17 +25,17 @@ from numpy.typing import NDArray
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.env import Fact, Task
+from agentrl_core.env import ExtraColumn, Task
 from agentrl_core.loss import KL, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Asked, Branch, Cohort, Group, Rollout
-from agentrl_core.rollout.programs.guidance import beside
+from agentrl_core.rollout import Branch, Cohort, Group, Rollout, SideTask
+from agentrl_core.rollout.programs.guidance import insert_text
 
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
 @dataclass(frozen=True)
-class Label(Asked):
+class Label(SideTask):
     r"""A question with one right answer, in `\boxed{...}`.
 
     Args:
@@ -43,13 +43,13 @@ class Label(Asked):
 
     Example:
         >>> from agentrl_core.recipes.spark import Label
-        >>> Label(label="yes").paid("It is \\boxed{Yes}."), Label(label="yes").paid("yes")
+        >>> Label(label="yes").reward("It is \\boxed{Yes}."), Label(label="yes").reward("yes")
         (1.0, 0.0)
     """
 
     label: str = option("yes", filled=True)
 
-    def paid(self, text: str) -> float:
+    def reward(self, text: str) -> float:
         """1 for the label."""
         found = _BOXED.findall(text)
         return float(bool(found) and found[-1].strip().lower() == self.label.lower())
@@ -81,7 +81,7 @@ class Recycled(Rollout):
         '7'
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"recycled": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"recycled": ExtraColumn("trajectory")}
 
     judgements: int = option(32, at_least=0)
     reflections: int = option(32, at_least=0)
@@ -125,7 +125,7 @@ class Recycled(Rollout):
             if row in looked_at:
                 await self.look_again(group, wrong, whole=row < (len(groups) + 1) // 2)
 
-        await groups.each(items)
+        await groups.run_each(items)
 
     def sorted(self, group: Group, scores: NDArray[np.float64]) -> tuple[list[Branch], list[Branch]]:
         """The right and the wrong solutions that have a result."""
@@ -169,7 +169,7 @@ class _Reflection(Rollout):
         """As many as were asked for."""
         await group.run(
             group.start_many(
-                group.size, lambda asked: beside(asked, self.template, self.shown), facts={"recycled": 1.0}
+                group.size, lambda asked: insert_text(asked, self.template, self.shown), facts={"recycled": 1.0}
             )
         )
 

@@ -24,14 +24,14 @@ import numpy as np
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, Schedule, Where, column_name, draw, option
-from agentrl_core.component.state import Closed, State
+from agentrl_core.component.state import IterationRecord, State
 from agentrl_core.data.draws import NEW, Draws
 from agentrl_core.loss import Clip, CovarianceMask, Policy, Train
 from agentrl_core.recipe import Recipe
 from agentrl_core.replay import Memory, Replay
 from agentrl_core.replay.inject import reasons
-from agentrl_core.replay.memory_rows import Kept
-from agentrl_core.reward import Fuse, Outcome
+from agentrl_core.replay.memory_rows import MemoryRows
+from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.select import Band
 from agentrl_core.weight import FlagFilter, GroupFilter
 
@@ -93,14 +93,14 @@ class RecalibratedBurst(Replay):
             reason=reasons(chosen, f"better than the median of the groups, {median:g}"),
         )
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """What is remembered after an iteration: of one with a burst, its own rollouts alone."""
         finished, batch = closed.finished, closed.batch
         if STORED.holds(batch).any():
             state = {**state, "memory": self.memory.initial_state()}
         used = np.nan_to_num(np.asarray(finished.column(self.tools, "draw"), np.float64)) >= 1.0
         seen = replace(closed, finished=finished.select_draws(np.flatnonzero(used)))
-        rows = Kept.of(finished.select_draws(np.flatnonzero(FRESH.holds(finished))), closed.iteration)
+        rows = MemoryRows.of(finished.select_draws(np.flatnonzero(FRESH.holds(finished))), closed.iteration)
         known = rows.take(np.isfinite(rows.score))
         _, groups = np.unique(known.group_id, return_inverse=True)
         means = np.bincount(groups, known.score) / np.bincount(groups) if len(known) else np.zeros(0)
@@ -143,8 +143,8 @@ SPEAR = Recipe(
     name="spear",
     source="arXiv:2509.22601",
     reward=(
-        Outcome(),
-        Fuse(
+        OutcomeScore(),
+        CombineReward(
             column="tool_calls",
             coefficient=Schedule(start=0.1, end=0.0, iterations=200, kind="cosine"),
             at_most=Schedule(start=1.0, end=0.0, iterations=200, kind="cosine"),

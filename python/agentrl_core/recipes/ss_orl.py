@@ -14,7 +14,7 @@ CQL, TD3BC and decision transformers; here a trajectory is imitated as much as i
 The environment answers every action with what was recorded, and ends with the recording; it is rolled out once without
 actions where they are not known, to see what follows. Actions are compared with nobody: groups have one member. In an
 iteration the actions are filled in by the model as it was when the iteration began; in the paper it is trained to its
-end first (`schedule.Freeze("policy", until=n)` does that).
+end first (`schedule.FreezeModel("policy", until=n)` does that).
 
 Source: Semi-Supervised Offline Reinforcement Learning with Action-Free Trajectories, arXiv:2210.06518, of which only
 the abstract could be read; one observation of the past and the offline loss are choices of ours.
@@ -28,13 +28,13 @@ from typing import ClassVar
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Where, option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.env.base import as_messages
 from agentrl_core.loss import Imitation, Train
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Rollout
 from agentrl_core.rollout.branch_state import Origin
-from agentrl_core.rollout.programs.guidance import consult
+from agentrl_core.rollout.programs.guidance import ask_agent
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,10 @@ class Imputed(Rollout):
         'Seen:\na room\na key\n\nThen:\nthe end\n\nWhat was done in between?'
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"imputed": Fact("trajectory"), "inverse": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {
+        "imputed": ExtraColumn("trajectory"),
+        "inverse": ExtraColumn("trajectory"),
+    }
 
     past: int = option(1, at_least=0)
     agent: str = option("inverse", filled=True)
@@ -76,7 +79,7 @@ class Imputed(Rollout):
         actions, labelled = list(group.task.solution), bool(group.task.solution)
         if not labelled:
             seen = await self.looked_at(group)
-            actions = [await consult(group, self.asked(seen, step), agent=self.agent) for step in range(len(seen))]
+            actions = [await ask_agent(group, self.asked(seen, step), agent=self.agent) for step in range(len(seen))]
         origin: Origin = "expert" if labelled else "imported"
         [branch] = await group.run(
             [group.start(origin=origin, facts={"imputed": float(not labelled), "inverse": 0.0})],
@@ -95,7 +98,7 @@ class Imputed(Rollout):
             await branch.turn(self.nothing)
         return _seen(branch)
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """One, whatever was asked for."""
         del group_size
         return 1
@@ -105,7 +108,7 @@ class Imputed(Rollout):
 class _Answered(Rollout):
     """A question whose answer is known, which the environment does not see."""
 
-    facts: ClassVar[Mapping[str, Fact]] = Imputed.facts
+    facts: ClassVar[Mapping[str, ExtraColumn]] = Imputed.facts
 
     question: str = ""
     answer: str = ""
@@ -132,7 +135,7 @@ async def _taken(branch: Branch, actions: Sequence[str]) -> None:
 
 def _seen(branch: Branch) -> list[str]:
     """What was seen before each action."""
-    told = [branch.asked, *(turn.observation for turn in branch.turns[:-1])]
+    told = [branch.prompt_messages, *(turn.observation for turn in branch.turns[:-1])]
     return [str(as_messages(each or "")[-1]["content"]) for each in told]
 
 

@@ -25,20 +25,20 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, option
+from agentrl_core.component import IterationRecord, option
 from agentrl_core.component.state import State
-from agentrl_core.env import Fact, Task
+from agentrl_core.env import ExtraColumn, Task
 from agentrl_core.env.base import as_messages
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Independent, Learning, Rollout, notes
-from agentrl_core.rollout.programs.guidance import beside
+from agentrl_core.rollout import Branch, Group, Independent, Rollout, TextMemory, read_notes
+from agentrl_core.rollout.programs.guidance import insert_text
 
 _QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class SearchSelfPlay(Learning):
+class SearchSelfPlay(TextMemory):
     """A proposer, a check of what it proposes, and solvers; what was proposed and read is remembered.
 
     The draw column `proposer` is 1 for proposers.
@@ -69,7 +69,7 @@ class SearchSelfPlay(Learning):
         1.0
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"proposer": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"proposer": ExtraColumn("trajectory")}
 
     solvers: int = option(5, at_least=1)
     temperature: float = option(0.8, at_least=0)
@@ -94,17 +94,17 @@ class SearchSelfPlay(Learning):
         """Nothing was proposed, and nothing read."""
         return {"pool": [], "read": []}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """What was tried comes to the pool, which is cleared now and then; what was read replaces what was before."""
-        pool = [*state["pool"], *notes(closed.finished, "tried")]
+        pool = [*state["pool"], *read_notes(closed.finished, "tried")]
         if self.every and (closed.iteration + 1) % self.every == 0:
             pool = pool[len(pool) - int(len(pool) * self.keep) :]
-        return {"pool": pool, "read": notes(closed.finished, "read")}
+        return {"pool": pool, "read": read_notes(closed.finished, "read")}
 
     async def group(self, group: Group) -> None:
         """Propose, check, solve."""
         proposer = group.start(
-            lambda asked: beside(asked, self.proposing, ""),
+            lambda asked: insert_text(asked, self.proposing, ""),
             sampling=group.sampling(temperature=self.temperature),
             facts={"proposer": 1},
         )
@@ -126,7 +126,7 @@ class SearchSelfPlay(Learning):
 
     async def checked(self, group: Group, task: Task, proposer: Branch, read: str) -> bool:
         """Whether a helper finds the given answer in what the proposer has read, among what others have."""
-        others = [text for text in self.remembered(group)["read"] if text != read]
+        others = [text for text in self.recall(group)["read"] if text != read]
         noise = [others[place] for place in _shuffled(group, "noise", len(others))[: self.noise]]
         texts = [read, *noise]
         text = "\n\n".join(texts[place] for place in _shuffled(group, "order", len(texts)))
@@ -144,7 +144,7 @@ class SearchSelfPlay(Learning):
 
     def earlier(self, group: Group) -> Task | None:
         """A question of the pool, by chance; None where that is empty."""
-        pool = self.remembered(group)["pool"]
+        pool = self.recall(group)["pool"]
         chosen = [tried for tried in pool if tried["share"] <= self.reuse_at_most] or pool
         return Task(**chosen[int(group.uniform("earlier") * len(chosen))]["task"]) if chosen else None
 
@@ -155,11 +155,11 @@ class SearchSelfPlay(Learning):
             found = _QUESTION.findall(proposer.text)
             if found:
                 return str(found[-1]).strip() or None
-            turn = await proposer.answer()
+            turn = await proposer.submit()
             if turn.over:
                 return None
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """The proposer and its solvers, whatever was asked for."""
         del group_size
         return 1 + self.solvers
@@ -174,7 +174,7 @@ class _Informed(Rollout):
 
     async def group(self, group: Group) -> None:
         """The one."""
-        await group.run([group.start(lambda asked: beside(asked, self.template, self.text))])
+        await group.run([group.start(lambda asked: insert_text(asked, self.template, self.text))])
 
 
 def _texts(branch: Branch) -> list[str]:

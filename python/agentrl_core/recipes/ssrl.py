@@ -14,13 +14,13 @@ Needs: the facts success and `reward.format`; the model reference; the token col
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Fuse, Outcome
+from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.weight import MarkedScaled
 
 SSRL = Recipe(
     name="ssrl",
     source="arXiv:2508.10874",
-    reward=(Outcome(success=0.9, failure=0.0), Fuse(column="reward.format", coefficient=0.1)),
+    reward=(OutcomeScore(success=0.9, failure=0.0), CombineReward(column="reward.format", coefficient=0.1)),
     advantage=GroupRelative(),
     weight=MarkedScaled(column="simulated", marked=0.0, of="keep"),
     loss=Policy(kl=KL(0.001)),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import Bounds, Clip, Mask, Policy, Tokens
+from agentrl_core.loss import Clip, ClipBounds, Mask, Policy, Tokens
 from agentrl_core.loss.base import ADVANTAGES, Unit
 from agentrl_core.recipe import Recipe
 
@@ -37,13 +37,13 @@ class EntropyChange(Mask):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import Bounds, Tokens
+        >>> from agentrl_core.loss import ClipBounds, Tokens
         >>> from agentrl_core.recipes.steer import EntropyChange
         >>> logprob = torch.tensor([0.5, 0.5]).log()
         >>> streams = {"weight_kl": torch.ones(2), "old_logprob": logprob}
         >>> streams |= {"advantage_positive": torch.ones(2), "advantage_negative": torch.zeros(2)}
         >>> tokens = Tokens(logprob, torch.tensor([0.693, 0.0]), streams)  # log p + H is 0 at the first
-        >>> EntropyChange()(tokens, torch.zeros(2), Bounds())[0].tolist()
+        >>> EntropyChange()(tokens, torch.zeros(2), ClipBounds())[0].tolist()
         [1.2, 0.8]
     """
 
@@ -58,7 +58,7 @@ class EntropyChange(Mask):
         """The smallest change counts most."""
         self.require(self.high >= self.low, "high", f"give a number of at least low={self.low}")
 
-    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The weight of each token, by how much a step on it would change the entropy."""
         edge = 1e-8
         probability = tokens.logprob.detach().exp().clamp(edge, 1.0 - edge)

@@ -12,12 +12,12 @@ Needs: states of steps (`Environment.state_key`), and rewards of steps.
 from agentrl_core.advantage import Discounted
 from agentrl_core.loss import Policy, Reinforce
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import FirstVisits, Outcome
+from agentrl_core.reward import FirstVisits, OutcomeScore
 
 SUBPO = Recipe(
     name="subpo",
     source="arXiv:2307.13372",
-    reward=(Outcome(), Outcome(level="step"), FirstVisits()),
+    reward=(OutcomeScore(), OutcomeScore(level="step"), FirstVisits()),
     advantage=Discounted(column="step_score"),
     loss=Policy(clip=None, surrogate=Reinforce(), aggregate="constant", constant=1.0),
 )

@@ -5,7 +5,7 @@
     L_policy = - mean over the tokens of this window of min(r A, clip(r, 0.8, 1.2) A)
     L_critic = mean over all tokens of the responses that have ended of 1/2 (V - R)^2,   R their score
 
-with lambda 0.95 and no discount. Collect with `Collector(..., cut=Cut(window=l))` and groups of one; how long the
+with lambda 0.95 and no discount. Collect with `Collector(..., cut=BatchPolicy(max_new_tokens=l))` and groups of one; how long the
 paper's windows are is not told, a third of the longest response is proposed. A critic that says 0 gives windows without
 an end no signal: warm it up on responses that have ended.
 
@@ -23,7 +23,7 @@ from agentrl_core.advantage import Gae
 from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, token
 from agentrl_core.loss import Policy, Train, Value
 from agentrl_core.recipe import Recipe
-from agentrl_core.weight import Newest
+from agentrl_core.weight import LatestVersionOnly
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -73,7 +73,7 @@ T_PPO = Recipe(
     name="t_ppo",
     source="arXiv:2506.15050",
     advantage=(CutOff(), Gae(lam=0.95, at_truncation="repeat"), ScoreAsReturn()),
-    weight=Newest(),
+    weight=LatestVersionOnly(),
     loss=(
         Train(Value("token_mean"), model="critic", where=Where(column="success", at_least=0.0)),
         Policy("token_mean"),

@@ -12,12 +12,12 @@ Needs: rewards of steps; the critic answers `value` as `[N, 2]`, and the step co
 from agentrl_core.advantage import Gae
 from agentrl_core.loss import Policy, Train, Value
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Freeze
+from agentrl_core.schedule import FreezeModel
 
 TD3 = Recipe(
     name="td3",
     source="arXiv:1802.09477",
     advantage=Gae(level="step", column="reward", outcome="", gamma=0.99, lam=0.0),
     loss=(Train(Value("step_mean", level="step"), model="critic"), Policy()),
-    actions=Freeze("policy", every=2),
+    hooks=FreezeModel("policy", every=2),
 )

@@ -12,12 +12,12 @@ benchmark's mixture of Gaussians over continuous task parameters is another teac
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.select import LearningProgress, Proportional, Scaled, Tasks
+from agentrl_core.select import ComposedSelector, LearningProgress, Linear, ProportionalSampler
 
 TEACH_MY_AGENT = Recipe(
     name="teach_my_agent",
     source="arXiv:2103.09815",
-    select=Tasks(track=LearningProgress(), score=Scaled(), sample=Proportional(uniform=0.2)),
+    select=ComposedSelector(track=LearningProgress(), score=Linear(), sample=ProportionalSampler(uniform=0.2)),
     advantage=GroupRelative(),
     loss=Policy(),
 )

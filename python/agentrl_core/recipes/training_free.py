@@ -7,7 +7,7 @@ One more call for the batch makes one plan of all proposals; where it cannot be 
 plan is applied when the iteration is closed: a DELETE beats an UPDATE of the same id, an UPDATE of an unknown id adds,
 of equal additions one is kept, and experiences are numbered anew.
 
-There is nothing to update: collect, and close the iteration with `collect.update(batch, {})`. Whoever trains as well
+There is nothing to update: collect, and close the iteration with `collect.end_iteration(batch, {})`. Whoever trains as well
 adds a loss.
 """
 
@@ -23,19 +23,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, option
+from agentrl_core.component import IterationRecord, option
 from agentrl_core.component.state import State
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Cohort, Group, Learning, notes
-from agentrl_core.rollout.programs.guidance import beside, consult
+from agentrl_core.rollout import Branch, Cohort, Group, TextMemory, read_notes
+from agentrl_core.rollout.programs.guidance import ask_agent, insert_text
 
 _OBJECT = re.compile(r"\{[^{}]*\}")
 OPERATIONS = ("ADD", "UPDATE", "DELETE")
 
 
 @dataclass(frozen=True)
-class Experiences(Learning):
+class Experiences(TextMemory):
     """Groups that are compared in words; what comes of it is shown to the groups of the next iteration.
 
     Args:
@@ -84,18 +84,18 @@ class Experiences(Learning):
         """No experience."""
         return {"texts": []}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """The plans of the iteration are applied."""
         texts: list[str] = state["texts"]
-        for plan in notes(closed.finished, "plan"):
+        for plan in read_notes(closed.finished, "plan"):
             texts = self.applied(texts, plan)
         return {"texts": texts}
 
     async def group(self, group: Group) -> None:
         """Rollouts, with what is known in the prompt."""
-        texts = self.remembered(group)["texts"]
+        texts = self.recall(group)["texts"]
         told = _numbered(texts)
-        prompt = (lambda asked: beside(asked, self.shown, told)) if texts else None
+        prompt = (lambda asked: insert_text(asked, self.shown, told)) if texts else None
         await group.run(group.start_many(group.size, prompt))
 
     async def cohort(self, groups: Cohort) -> None:
@@ -109,11 +109,11 @@ class Experiences(Learning):
                 group, group.branches[: len(scores[group.name])], scores[group.name]
             )
 
-        await groups.each(compare)
+        await groups.run_each(compare)
         plan = [each for group in groups for each in proposed.get(group.name, [])]
         first = next((group for group in groups if proposed.get(group.name)), None)
         if first is not None:
-            await groups.each(lambda group: self.plan(group, plan), [first])
+            await groups.run_each(lambda group: self.plan(group, plan), [first])
 
     async def compared(
         self, group: Group, branches: Sequence[Branch], scores: NDArray[np.float64]
@@ -130,12 +130,12 @@ class Experiences(Learning):
             summaries.append(f"Attempt with score {scores[row]:g}:\n{summary}")
         parts = {"question": group.prompt, "summaries": "\n\n".join(summaries)}
         contrast = await self._ask(group, self.contrast, parts, branches[known[0]])
-        parts = {"experiences": _numbered(self.remembered(group)["texts"]), "contrast": contrast}
+        parts = {"experiences": _numbered(self.recall(group)["texts"]), "contrast": contrast}
         return operations(await self._ask(group, self.edit, parts, branches[known[0]]))[: self.proposals]
 
     async def plan(self, group: Group, proposed: list[dict[str, Any]]) -> None:
         """One plan of all proposals, which is noted."""
-        known = _numbered(self.remembered(group)["texts"])
+        known = _numbered(self.recall(group)["texts"])
         parts = {"experiences": known, "proposals": "\n".join(map(json.dumps, proposed))}
         about = group.branches[0]
         merged = operations(await self._ask(group, self.merge, parts, about))
@@ -144,7 +144,7 @@ class Experiences(Learning):
     async def _ask(self, group: Group, question: str, parts: Mapping[str, str], about: Branch) -> str:
         for name, text in parts.items():
             question = question.replace("{" + name + "}", text)
-        return await consult(group, question, agent="experience", about=about)
+        return await ask_agent(group, question, agent="experience", about=about)
 
     def applied(self, texts: Sequence[str], plan: Sequence[Mapping[str, Any]]) -> list[str]:
         """The experiences after a plan."""

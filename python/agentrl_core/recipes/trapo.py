@@ -27,10 +27,10 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome, cluster_votes
+from agentrl_core.reward import OutcomeScore, cluster_votes
 
 if TYPE_CHECKING:
-    from agentrl_core.component.state import Closed, State
+    from agentrl_core.component.state import IterationRecord, State
     from agentrl_core.data.batch import Batch
 
 
@@ -106,7 +106,7 @@ class SimilarCurves(StatefulComponent):
         names = list(candidates)
         return {names[row] for row in (*first.tolist(), *np.flatnonzero(similar >= self.at_least).tolist())}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """The curves with the visits of an iteration, and which unlabelled tasks are references now."""
         rows = Rows(closed.batch, "draw")
         if not len(rows) or not closed.batch.has("pass_rate", "draw"):
@@ -157,7 +157,7 @@ def _standardised(curves: list[list[float]]) -> NDArray[np.float64]:
 TRAPO = Recipe(
     name="trapo",
     source="arXiv:2512.13106",
-    reward=(Outcome(), SimilarCurves()),
+    reward=(OutcomeScore(), SimilarCurves()),
     advantage=GroupRelative(scale="none"),
     loss=Policy(clip=None, aggregate="constant", constant=8192.0),
 )

@@ -12,13 +12,13 @@ from typing import ClassVar
 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component.options import option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.token_path import Place
+from agentrl_core.rollout.token_path import Position
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class TreeExpansion(Rollout):
 
     Example:
         >>> from agentrl_core.recipes.tree_grpo import TreeExpansion
-        >>> TreeExpansion(trees=2, rounds=1, expansions=3).branches(group_size=4)
+        >>> TreeExpansion(trees=2, rounds=1, expansions=3).final_group_size(group_size=4)
         8
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"tree": Fact("trajectory", "key")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"tree": ExtraColumn("trajectory", "key")}
 
     trees: int = option(2, at_least=1)
     rounds: int = option(1, at_least=0)
     expansions: int = option(3, at_least=1)
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """`trees * (rounds * expansions + 1)`; `group_size` is not used."""
         del group_size
         return self.trees * (self.rounds * self.expansions + 1)
@@ -70,7 +70,7 @@ class TreeExpansion(Rollout):
         return [branch.fork(place) for branch, place in chosen]
 
 
-def _nodes(branch: Branch) -> list[tuple[Branch, Place]]:
+def _nodes(branch: Branch) -> list[tuple[Branch, Position]]:
     """Where a branch can be left: before each turn that is its own, and of its forks' before those behind the first."""
     inherited = 0 if branch.parent is None else branch.key[-2]
     own = [turn for turn in branch.turns if turn.begin.tokens >= inherited]

@@ -20,7 +20,7 @@ import numpy as np
 
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group, Rollout, SearchTree, StoredSearches
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PrefixTree(Rollout):
+class TeacherPrefixes(Rollout):
     """Starts the branches of a group behind turns of a stored search of the same task.
 
     The places are the beginning and all turns of the search that did not end their episode, as far as their value is
@@ -42,12 +42,12 @@ class PrefixTree(Rollout):
         value: what a place is worth by the branches through it: `mean` of their rewards, or the largest (`best`).
 
     Example:
-        >>> from agentrl_core.recipes.tree_opo import PrefixTree
-        >>> PrefixTree().facts
-        {'prefix_value': Fact(level='trajectory', kind='number')}
+        >>> from agentrl_core.recipes.tree_opo import TeacherPrefixes
+        >>> TeacherPrefixes().facts
+        {'prefix_value': ExtraColumn(level='trajectory', kind='number')}
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"prefix_value": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"prefix_value": ExtraColumn("trajectory")}
 
     teacher: str = ""
     value: Literal["mean", "best"] = "mean"
@@ -64,7 +64,7 @@ class PrefixTree(Rollout):
         rewards = values[tree.parent < 0], tree.visits[tree.parent < 0]
         counted = np.isfinite(rewards[0])
         begin = float(np.average(rewards[0][counted], weights=rewards[1][counted])) if counted.any() else 0.0
-        places = [(-1, begin), *((row, float(values[row])) for row in tree.places() if np.isfinite(values[row]))]
+        places = [(-1, begin), *((row, float(values[row])) for row in tree.expandable() if np.isfinite(values[row]))]
         order = sorted(range(len(places)), key=lambda row: group.uniform("place", row))
         branches = []
         for member in range(group.size):
@@ -107,5 +107,5 @@ class PrefixBaseline(BatchComponent):
 
 
 TREE_OPO = Recipe(
-    name="tree_opo", source="arXiv:2509.09284", rollout=PrefixTree(), advantage=PrefixBaseline(), loss=Policy()
+    name="tree_opo", source="arXiv:2509.09284", rollout=TeacherPrefixes(), advantage=PrefixBaseline(), loss=Policy()
 )

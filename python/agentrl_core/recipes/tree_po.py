@@ -14,13 +14,13 @@ from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group
 from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.program import Budgeted
-from agentrl_core.rollout.tasks import side_by_side
-from agentrl_core.rollout.token_path import Place
+from agentrl_core.rollout.program import BudgetedRollout
+from agentrl_core.rollout.tasks import gather_or_cancel
+from agentrl_core.rollout.token_path import Position
 
 
 @dataclass(frozen=True)
-class SegmentTree(Budgeted):
+class SegmentTree(BudgetedRollout):
     """Branches split at the end of each segment of `tokens` tokens, until the group is full (TreePO, arXiv:2508.17445).
 
     A group starts with `initial` branches. Side by side each generates a segment: `tokens` tokens, or fewer where its
@@ -39,7 +39,7 @@ class SegmentTree(Budgeted):
 
     Example:
         >>> from agentrl_core.recipes.tree_po import SegmentTree
-        >>> SegmentTree(budget=16, tokens=512).branches(group_size=4)
+        >>> SegmentTree(budget=16, tokens=512).final_group_size(group_size=4)
         16
     """
 
@@ -50,12 +50,12 @@ class SegmentTree(Budgeted):
     async def group(self, group: Group) -> None:
         """Segments side by side; then splits."""
         live = group.start_many(self.initial)
-        ends: list[tuple[Branch, Place]] = []
+        ends: list[tuple[Branch, Position]] = []
         while live:
-            await side_by_side([self._segment(branch) for branch in live])
+            await gather_or_cancel([self._segment(branch) for branch in live])
             live = [branch for branch in live if not branch.over]
             for branch in list(live):
-                place = branch.place(len(branch.tokens)) if branch.open else branch.end
+                place = branch.position(len(branch.tokens)) if branch.has_open_action else branch.end
                 ends.append((branch, place))
                 live += branch.fork_many(min(self.ways - 1, self.budget - group.count), at=place)
             if not live and group.count < self.budget:
@@ -66,9 +66,9 @@ class SegmentTree(Budgeted):
         segment = await branch.generate(max_tokens=self.tokens)
         whole = segment is None or segment.finish_reason == "stop" or len(segment.tokens) < self.tokens
         if whole and not branch.over:
-            await branch.answer()
+            await branch.submit()
 
-    def _fallback(self, group: Group, ends: list[tuple[Branch, Place]]) -> Branch:
+    def _fallback(self, group: Group, ends: list[tuple[Branch, Position]]) -> Branch:
         """One more branch, where none goes on."""
         if not ends:
             return group.start()

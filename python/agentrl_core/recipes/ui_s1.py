@@ -29,7 +29,7 @@ from agentrl_core.env.base import Content, Message
 from agentrl_core.loss import KL, Policy
 from agentrl_core.operators import returns
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
+from agentrl_core.reward import OutcomeScore
 from agentrl_core.rollout import Branch, Rollout, Turn
 from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter
@@ -98,7 +98,7 @@ class ExpertSpine(Rollout):
 
     Example:
         >>> from agentrl_core.recipes.ui_s1 import ExpertSpine
-        >>> ExpertSpine(patches=1).branches(group_size=8)
+        >>> ExpertSpine(patches=1).final_group_size(group_size=8)
         8
     """
 
@@ -123,7 +123,7 @@ class ExpertSpine(Rollout):
     def context(self, branch: Branch, patched: set[int]) -> list[Content | Turn]:
         """The history, in which some turns are the expert's."""
         solution = branch.group.task.solution
-        context: list[Content | Turn] = list(branch.asked)
+        context: list[Content | Turn] = list(branch.prompt_messages)
         for turn in branch.turns:
             expert = solution[turn.index] if turn.index < len(solution) else ""
             done: Message = {"role": "assistant", "content": expert}
@@ -135,7 +135,7 @@ UI_S1 = Recipe(
     name="ui_s1",
     source="arXiv:2509.11543",
     rollout=ExpertSpine(),
-    reward=(Outcome(), MatchedReturns()),
+    reward=(OutcomeScore(), MatchedReturns()),
     advantage=(
         GroupRelative(level="step", voter="trajectory", singleton="raw"),
         GroupRelative(column="matched_return", level="step", group_by="group_id,step", add=True),

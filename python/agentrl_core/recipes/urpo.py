@@ -25,21 +25,21 @@ from typing import ClassVar
 import numpy as np
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Closed, Rows, option
+from agentrl_core.component import IterationRecord, Rows, option
 from agentrl_core.component.state import State
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.reward import rank_agreement
-from agentrl_core.rollout import Branch, Group, Learning
-from agentrl_core.rollout.programs.guidance import consult
+from agentrl_core.rollout import Branch, Group, TextMemory
+from agentrl_core.rollout.programs.guidance import ask_agent
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
-class PlayerReferee(Learning):
+class PlayerReferee(TextMemory):
     """Answers that their own model scores, scores that are paid by a known order, and answers as ever.
 
     The draw column `ordered` is the share of pairs that scores of candidates order rightly, and -1 for all else.
@@ -61,7 +61,7 @@ class PlayerReferee(Learning):
         (-0.3333333333333333, 0.3333333333333333)
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"ordered": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"ordered": ExtraColumn("trajectory")}
 
     opened_at: float = option(0.7, at_least=0, at_most=1)
     momentum: float = option(0.9, at_least=0, below=1)
@@ -73,7 +73,7 @@ class PlayerReferee(Learning):
         """The referee has not been tried."""
         return {"average": None}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """The average moves with the share of pairs that were ordered rightly in the iteration."""
         shares = Rows(closed.batch, "draw").values("ordered")
         shares = shares[shares >= 0.0]
@@ -88,7 +88,7 @@ class PlayerReferee(Learning):
             await group.run(group.start_many(group.size, facts={"ordered": -1.0}), self.order)
         elif group.task.domain != "open":
             await group.run(group.start_many(group.size, facts={"ordered": -1.0}))
-        elif (self.remembered(group)["average"] or 0.0) >= self.opened_at:
+        elif (self.recall(group)["average"] or 0.0) >= self.opened_at:
             await self.answer(group)
 
     async def order(self, branch: Branch) -> None:
@@ -129,7 +129,7 @@ class PlayerReferee(Learning):
             return
         told = "\n\n".join(f"Answer {number}:\n{branch.text}" for number, branch in enumerate(branches, start=1))
         question = self.question.replace("{question}", group.prompt).replace("{answers}", told)
-        scores = self.scores(await consult(group, question, agent="policy", about=branches[0]), len(branches))
+        scores = self.scores(await ask_agent(group, question, agent="policy", about=branches[0]), len(branches))
         for branch, score in zip(branches, scores or [0.0] * len(branches), strict=True):
             branch.finish(reward=float(np.clip(score, 0.0, 10.0)), success=False)
 

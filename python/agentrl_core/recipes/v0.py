@@ -14,12 +14,12 @@ The paper does not give the objective of its budget; this is a proposal, and so 
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.select import Annotated, Greedy, Tasks
+from agentrl_core.select import ComposedSelector, GreedyAllocator, PoolColumn
 
 V0 = Recipe(
     name="v0",
     source="arXiv:2602.03584",
-    select=Tasks(track=Annotated("prior"), count=Greedy("one", low=2, high=32)),
+    select=ComposedSelector(track=PoolColumn("prior"), count=GreedyAllocator("one", low=2, high=32)),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -17,11 +17,11 @@ import numpy as np
 
 from agentrl_core.advantage import BaselineRelative
 from agentrl_core.component import option
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
-from agentrl_core.rollout import Group, Members, Round, Rounds
+from agentrl_core.reward import OutcomeScore
+from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class UntilSure(Rounds):
         0.029605...
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"prior": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"prior": ExtraColumn("trajectory")}
 
-    members: Members = Members(4)  # noqa: RUF009 - frozen
+    members: RolloutSpec = RolloutSpec(4)  # noqa: RUF009 - frozen
     at_most: int = option(16, at_least=1)
     cost: float = option(1 / 256, at_least=0)
     variance: float = option(1.0, above=0)
@@ -68,7 +68,7 @@ class UntilSure(Rounds):
         rate = group.statistics["successes"] / attempts if attempts else 0.5
         return float(2.0 * rate - 1.0 if self.variance == 1.0 else rate)
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """One more, as long as it pays."""
         prior = self.prior(group)
         if not rounds:
@@ -78,14 +78,14 @@ class UntilSure(Rounds):
         if not len(known) or len(scores) >= self.at_most:
             return None
         pays = self.gain(float(known.mean()), prior, len(known)) > self.cost
-        return Members(1, fact="prior", value=prior) if pays else None
+        return RolloutSpec(1, fact="prior", value=prior) if pays else None
 
 
 V05 = Recipe(
     name="v05",
     source="arXiv:2603.10848",
     rollout=UntilSure(),
-    reward=Outcome(success=1.0, failure=-1.0),
+    reward=OutcomeScore(success=1.0, failure=-1.0),
     advantage=BaselineRelative(kind="shrunk", column="prior", variance=1.0),
     loss=Policy(),
 )

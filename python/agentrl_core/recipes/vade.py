@@ -11,12 +11,14 @@ The paper does not give the two decays; these are chosen here. It scores every t
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.select import Beta, Information, Tasks, Top
+from agentrl_core.select import Beta, ComposedSelector, LearningSignal, TopSampler
 
 VADE = Recipe(
     name="vade",
     source="arXiv:2511.18902",
-    select=Tasks(track=Beta(decay=0.5, idle_decay=0.99), score=Information(), sample=Top(posterior=True)),
+    select=ComposedSelector(
+        track=Beta(decay=0.5, idle_decay=0.99), score=LearningSignal(), sample=TopSampler(posterior=True)
+    ),
     advantage=GroupRelative(),
     loss=Policy(),
 )

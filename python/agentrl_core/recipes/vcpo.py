@@ -19,10 +19,10 @@ import numpy as np
 
 from agentrl_core.advantage import BaselineRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, token
-from agentrl_core.component.rows import sums
+from agentrl_core.component.rows import sum_rows
 from agentrl_core.loss import Policy, Reinforce
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Rate
+from agentrl_core.schedule import ScaleLearningRate
 from agentrl_core.weight import ImportanceWeight
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class SequenceImportance(BatchComponent):
         rows = Rows(batch, "token")
         away = rows.values("recomputed_logprob") - rows.values("behaviour_logprob")
         counted = rows.flags("trainable") & np.isfinite(away)
-        total = sums(np.where(counted, away, 0.0), rows.draws, batch.num_draws)
+        total = sum_rows(np.where(counted, away, 0.0), rows.draws, batch.num_draws)
         return Rows(batch, "draw").write(importance=np.exp(np.clip(total, -20.0, 20.0)))
 
 
@@ -60,5 +60,5 @@ VCPO = Recipe(
     advantage=BaselineRelative(kind="weighted", column="gradient_square"),
     weight=(SequenceImportance(), ImportanceWeight(level="sequence", at_most=8.0)),
     loss=Policy("sequence_mean", clip=None, surrogate=Reinforce()),
-    actions=Rate(column="importance"),
+    hooks=ScaleLearningRate(column="importance"),
 )

@@ -16,12 +16,12 @@ Source: VerIPO: Cultivating Long Reasoning in Video-LLMs via Verifier-Guided Ite
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy, Preference, Train
 from agentrl_core.recipe import Recipe
-from agentrl_core.select import Kept, Tasks
+from agentrl_core.select import ComposedSelector, PoolFilter
 
 VER_IPO = Recipe(
     name="ver_ipo",
     source="arXiv:2505.19000",
-    select=Tasks(pool=Kept(below=1.0, spare=0.2, newest=True)),
+    select=ComposedSelector(pool=PoolFilter(below=1.0, spare=0.2, newest=True)),
     advantage=GroupRelative(),
     loss=(Train(Policy()), Train(Preference(beta=0.1), stage="pairs")),
 )

@@ -23,11 +23,11 @@ import numpy as np
 
 from agentrl_core.advantage import GroupRelative, TrackedBaseline
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option, step
-from agentrl_core.component.rows import sums
+from agentrl_core.component.rows import sum_rows
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
-from agentrl_core.rollout import Play
+from agentrl_core.reward import OutcomeScore
+from agentrl_core.rollout import SelfPlay
 from agentrl_core.schedule import Choice, Hysteresis
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ZeroSumVotes(BatchComponent):
         length = int(games.max(initial=0)) + 1
 
         def total(values: np.ndarray) -> np.ndarray:
-            return sums(values, games, length)[games]
+            return sum_rows(values, games, length)[games]
 
         spies, civilians = total(spy), total(~spy)
         mean = total(np.where(spy, 0.0, votes)) / np.maximum(civilians, 1.0)
@@ -107,8 +107,8 @@ _PHASE = Hysteresis("right_votes", low=0.3, high=0.7)
 VISION_ZERO = Recipe(
     name="vision_zero",
     source="arXiv:2509.25541",
-    rollout=Play(agents="spy,first,second,third"),
-    reward=Choice((Outcome(), ZeroSumVotes()), _PHASE),
+    rollout=SelfPlay(agents="spy,first,second,third"),
+    reward=Choice((OutcomeScore(), ZeroSumVotes()), _PHASE),
     advantage=Choice(
         (
             GroupRelative(column="reward", level="step", group_by="episode_id,vote"),

@@ -3,7 +3,7 @@
     A = 0.1 of a right answer, -1 of a wrong one;   L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A)
 
 Neither baseline nor spread. Its parts alone, positive and negative reinforcement (PSR, NSR), are
-`reward.Outcome(success=1.0, failure=0.0)` and `reward.Outcome(success=0.0, failure=-1.0)`; they also drop the draws of
+`reward.OutcomeScore(success=1.0, failure=0.0)` and `reward.OutcomeScore(success=0.0, failure=-1.0)`; they also drop the draws of
 advantage 0 from the mean.
 
 Needs: which trajectories succeeded.
@@ -12,12 +12,12 @@ Needs: which trajectories succeeded.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Outcome
+from agentrl_core.reward import OutcomeScore
 
 W_REINFORCE = Recipe(
     name="w_reinforce",
     source="arXiv:2506.01347",
-    reward=Outcome(success=0.1, failure=-1.0),
+    reward=OutcomeScore(success=0.1, failure=-1.0),
     advantage=GroupRelative(center="none", scale="none"),
     loss=Policy(),
 )

@@ -13,12 +13,12 @@ Source: arXiv:2505.16421. Needs: the model reference.
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Window
+from agentrl_core.rollout import ObservationWindow
 
 WEB_AGENT_R1 = Recipe(
     name="web_agent_r1",
     source="arXiv:2505.16421",
-    rollout=Window(observations=1),
+    rollout=ObservationWindow(observations=1),
     advantage=GroupRelative(eps=1e-4),
     loss=Policy(kl=KL(0.001), aggregate="turn_mean"),
 )

@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.component.rows import mean_of_tokens
-from agentrl_core.env import Fact
+from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
 from agentrl_core.operators import group
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Cohort, Examples, Group, Members, Rounds
+from agentrl_core.rollout import Cohort, ExampleHint, Group, RolloutSpec, Rounds
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -126,14 +126,14 @@ class PriorityRounds(Rounds):
         True
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {"seeded": Fact("trajectory")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {"seeded": ExtraColumn("trajectory")}
 
-    members: Members = Members(4)  # noqa: RUF009 - frozen
+    members: RolloutSpec = RolloutSpec(4)  # noqa: RUF009 - frozen
     budget: int = option(8, at_least=1)
     per_round: int = option(4, at_least=1)
     coefficient: float = option(0.1, at_least=0)
     confidence: float = option(0.05, above=0, below=1)
-    examples: Examples = Examples(count=2)  # noqa: RUF009 - frozen
+    examples: ExampleHint = ExampleHint(count=2)  # noqa: RUF009 - frozen
 
     def priority(self, scores: NDArray[np.float64], total: int) -> float:
         """How much a task is worth one more rollout; infinite as long as it has no spread."""
@@ -151,7 +151,7 @@ class PriorityRounds(Rounds):
 
     async def cohort(self, groups: Cohort) -> None:
         """The first members of every task, then rounds over all tasks until the budget is spent."""
-        await groups.each(self._getting(self.members))
+        await groups.run_each(self._getting(self.members))
         total, spent = self.budget * len(groups), self.members.total(0) * len(groups)
         while spent < total:
             scores = await groups.score(self.column)
@@ -160,13 +160,13 @@ class PriorityRounds(Rounds):
             solved = {row: bool((scores[row] > self.solved_above).any()) for row in order.tolist()}
             for shown in (False, True):
                 chosen = [groups[row] for row in order.tolist() if solved[row] is not shown]
-                await groups.each(self._getting(self._one(shown=shown)), chosen)
+                await groups.run_each(self._getting(self._one(shown=shown)), chosen)
             spent += len(order)
 
-    def _one(self, *, shown: bool) -> Members:
-        return Members(1, shown=self.examples, fact="seeded") if shown else Members(1)
+    def _one(self, *, shown: bool) -> RolloutSpec:
+        return RolloutSpec(1, hint=self.examples, fact="seeded") if shown else RolloutSpec(1)
 
-    def _getting(self, members: Members) -> Callable[[Group], Awaitable[Any]]:
+    def _getting(self, members: RolloutSpec) -> Callable[[Group], Awaitable[Any]]:
         async def get(group: Group) -> None:
             await members.run(group, self)
 

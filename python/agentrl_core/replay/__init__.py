@@ -1,27 +1,27 @@
 """Phase replay: stored trajectories that are drawn again."""
 
 from agentrl_core.data.draws import NEW, OWN, Draws
-from agentrl_core.replay.base import Replay, explain
-from agentrl_core.replay.inject import Failed, Inject
+from agentrl_core.replay.base import Replay, draw_reasons
+from agentrl_core.replay.inject import GroupFailed, Inject
 from agentrl_core.replay.memory import Memory
 from agentrl_core.replay.mix import Mix
 from agentrl_core.replay.pairs import Pairs, pairs
 from agentrl_core.replay.sum_tree import SumTree
-from agentrl_core.replay.text_memory import Text, Texts
+from agentrl_core.replay.text_memory import TextEntry, TextLibrary
 
 __all__ = [
     "NEW",
     "OWN",
     "Draws",
-    "Failed",
+    "GroupFailed",
     "Inject",
     "Memory",
     "Mix",
     "Pairs",
     "Replay",
     "SumTree",
-    "Text",
-    "Texts",
-    "explain",
+    "TextEntry",
+    "TextLibrary",
+    "draw_reasons",
     "pairs",
 ]

@@ -70,7 +70,7 @@ class ReplayPhase:
     def _joined(self, batch: Batch, draws: Draws) -> Batch:
         store = cast("Store", self.store)  # a collector with replay has one
         stored = store.trajectory_batch(np.unique(draws.trajectory_ids[draws.trajectory_ids >= 0]))
-        return batch.join(stored, draws)
+        return batch.with_stored_draws(stored, draws)
 
 
 def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:

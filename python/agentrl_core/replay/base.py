@@ -6,7 +6,7 @@ from abc import ABC
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from agentrl_core.component.state import Remembers, State
+from agentrl_core.component.state import State, Stateful
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Replay(Remembers, ABC):
+class Replay(Stateful, ABC):
     """Draws stored trajectories again, at two moments; a subclass overrides one of them or both."""
 
     phase: ClassVar[str] = "replay"
@@ -28,13 +28,13 @@ class Replay(Remembers, ABC):
         return None
 
 
-def explain(batch: Batch) -> list[str | None]:
+def draw_reasons(batch: Batch) -> list[str | None]:
     """Why each draw is in the batch: `draws.reason`, in the order of the draws; None of one that was just rolled out.
 
     Example:
         >>> import agentrl_core as arl
         >>> from agentrl_core import replay
-        >>> replay.explain(arl.Forest().freeze())
+        >>> replay.draw_reasons(arl.Forest().freeze())
         []
     """
     return list(batch.draws.column("reason"))

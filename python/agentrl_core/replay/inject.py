@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component import column_name, option
 from agentrl_core.component.component import Component
-from agentrl_core.component.state import Closed, State
+from agentrl_core.component.state import IterationRecord, State
 from agentrl_core.data.draws import Draws, OldLogprob, Source
 from agentrl_core.replay.base import Replay
 from agentrl_core.replay.memory import Memory
-from agentrl_core.replay.memory_rows import Kept, policy_versions, task_hashes
+from agentrl_core.replay.memory_rows import MemoryRows, policy_versions, task_hashes
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)
-class Failed(Component):
+class GroupFailed(Component):
     """Says which groups failed: those of which all that is asked here holds.
 
     Args:
@@ -33,8 +33,8 @@ class Failed(Component):
         ddof: see `std_below`, 0 or 1.
 
     Example:
-        >>> from agentrl_core.replay import Failed
-        >>> Failed(best_at_most=0.0).of([0.0, -1.0]), Failed(best_at_most=0.0).of([0.0, 1.0])
+        >>> from agentrl_core.replay import GroupFailed
+        >>> GroupFailed(best_at_most=0.0).of([0.0, -1.0]), GroupFailed(best_at_most=0.0).of([0.0, 1.0])
         (True, False)
     """
 
@@ -83,13 +83,13 @@ class Inject(Replay):
         >>> from agentrl_core import replay
         >>> from agentrl_core.component import Where
         >>> success = replay.Memory(per_task=8, where=Where(column="outcome", above=0.1))
-        >>> failed = replay.Failed("outcome", best_at_most=None, mean_below=0.2, std_below=0.05)
+        >>> failed = replay.GroupFailed("outcome", best_at_most=None, mean_below=0.2, std_below=0.05)
         >>> replay.Inject(success, failed, replaces="first", old_logprob="recomputed").needs
         (draw('outcome'),)
     """
 
     memory: Memory = Memory(per_task=1)  # noqa: RUF009 - frozen
-    when: Failed = Failed()
+    when: GroupFailed = GroupFailed()
     count: int = option(1, at_least=1)
     replaces: Literal["first", "random", "worst", "none"] = "first"
     source: Source = "replay"
@@ -101,7 +101,7 @@ class Inject(Replay):
         """The memory's."""
         return {"memory": self.memory.initial_state()}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """The memory's next."""
         return {"memory": self.memory.next(state["memory"], closed)}
 
@@ -150,7 +150,7 @@ def newest_version(batch: Batch) -> int | None:
     return int(known.max()) if len(known) else None
 
 
-def reasons(kept: Kept, why: str) -> list[str]:
+def reasons(kept: MemoryRows, why: str) -> list[str]:
     """Why each row was drawn, in words."""
     columns = zip(kept.iteration.tolist(), kept.score.tolist(), kept.uses.tolist(), strict=True)
     return [f"{why}; of iteration {age}, score {score:g}, drawn {uses} times before" for age, score, uses in columns]

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.component import Where, column_name, option
-from agentrl_core.component.state import Closed, Remembers, State
+from agentrl_core.component.state import IterationRecord, State, Stateful
 from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import keys
-from agentrl_core.replay.memory_rows import Kept
-from agentrl_core.weight.select import top
+from agentrl_core.replay.memory_rows import MemoryRows
+from agentrl_core.weight.select import top_rows
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -27,7 +27,7 @@ Order = Literal["uniform", "oldest", "newest", "best", "proportional", "rank"]
 
 
 @dataclass(frozen=True)
-class Memory(Remembers):
+class Memory(Stateful):
     """Remembers trajectories by reference: which, how many, how long, and in which order they are drawn again.
 
     After an iteration is closed, the trajectories that ended in it and lie in `where` are kept behind those there are;
@@ -92,11 +92,11 @@ class Memory(Remembers):
 
     def initial_state(self) -> State:
         """Nothing is remembered."""
-        return Kept.empty(self.kept_columns).to_state()
+        return MemoryRows.empty(self.kept_columns).to_state()
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """What is remembered after an iteration."""
-        kept = self._used(Kept.from_state(state, self.kept_columns), closed)
+        kept = self._used(MemoryRows.from_state(state, self.kept_columns), closed)
         fresh = self._worth(closed)
         fresh = replace(fresh, priority=self._priorities(fresh, closed, float(kept.priority.max(initial=1.0))))
         kept = kept.plus(fresh.take(~np.isin(fresh.trajectory_id, kept.trajectory_id)))
@@ -108,15 +108,15 @@ class Memory(Remembers):
             kept = kept.take(self._newest(kept, np.zeros(len(kept), np.int64), self.capacity))
         return kept.to_state()
 
-    def drawable(self, state: State, iteration: int, versions: int | None = None) -> Kept:
+    def drawable(self, state: State, iteration: int, versions: int | None = None) -> MemoryRows:
         """The rows that an iteration may draw; `versions`: the newest policy version there is."""
-        kept = Kept.from_state(state, self.kept_columns)
+        kept = MemoryRows.from_state(state, self.kept_columns)
         fits = kept.iteration <= iteration - self.min_age
         if self.max_versions is not None and versions is not None:
             fits &= (kept.version >= 0) & (kept.version >= versions - self.max_versions)
         return kept.take(fits)
 
-    def draw(self, kept: Kept, count: int, key: int) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+    def draw(self, kept: MemoryRows, count: int, key: int) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
         """Rows for `count` draws (of trajectories, or of whole groups) and, drawn uniformly, how probable each was.
 
         No row is drawn twice; where there are fewer, all are. Rows come in the order in which they are drawn.
@@ -134,12 +134,12 @@ class Memory(Remembers):
         rows = rows[np.argsort(drawn[rows], kind="stable")]
         return rows, None if chance is None else chance[drawn[rows]]
 
-    def units(self, kept: Kept) -> NDArray[np.int64]:
+    def units(self, kept: MemoryRows) -> NDArray[np.int64]:
         """What is drawn as one, numbered by first appearance."""
         ids = kept.trajectory_id if self.unit == "trajectory" else kept.group_id
         return keys.dense(ids).astype(np.int64)
 
-    def _ranks(self, kept: Kept, key: int) -> NDArray[np.float64]:
+    def _ranks(self, kept: MemoryRows, key: int) -> NDArray[np.float64]:
         """What is drawn first has the smallest number."""
         ids = kept.trajectory_id if self.unit == "trajectory" else kept.group_id
         match self.order:
@@ -159,11 +159,11 @@ class Memory(Remembers):
         arrivals = _core.replay.race(np.ascontiguousarray(ids), key=key)
         return np.asarray(np.log(arrivals) - self.exponent * np.log(weights))
 
-    def _worth(self, closed: Closed) -> Kept:
+    def _worth(self, closed: IterationRecord) -> MemoryRows:
         """What ended in the iteration and is kept."""
         new = np.flatnonzero(np.asarray(closed.finished.column("source", "draw")) == _FRESH)
         ended = closed.finished.select_draws(new)
-        fresh = Kept.of(ended, closed.iteration, self.kept_columns)
+        fresh = MemoryRows.of(ended, closed.iteration, self.kept_columns)
         for name in self.kept_columns:
             known = matched(closed.batch, name, fresh.trajectory_id)  # also what was computed after scoring
             fresh.columns[name][:] = np.where(np.isfinite(known), known, fresh.columns[name])
@@ -177,7 +177,7 @@ class Memory(Remembers):
             fits = np.isin(fresh.group_id, fresh.group_id[fits])
         return fresh.take(fits)
 
-    def _priorities(self, kept: Kept, closed: Closed, otherwise: float) -> NDArray[np.float64]:
+    def _priorities(self, kept: MemoryRows, closed: IterationRecord, otherwise: float) -> NDArray[np.float64]:
         if not self.priority:
             return np.ones(len(kept))
         found = matched(closed.batch, self.priority, kept.trajectory_id)
@@ -189,7 +189,7 @@ class Memory(Remembers):
             )
         return np.where(np.isfinite(found), np.abs(found) + self.floor, otherwise)
 
-    def _used(self, kept: Kept, closed: Closed) -> Kept:
+    def _used(self, kept: MemoryRows, closed: IterationRecord) -> MemoryRows:
         """The rows with what the iteration drew again."""
         drawn, counts = np.unique(closed.batch.column("trajectory_id", "draw"), return_counts=True)
         again = np.isin(kept.trajectory_id, drawn)
@@ -203,13 +203,13 @@ class Memory(Remembers):
             priority=np.where(again & np.isfinite(renewed), renewed, kept.priority),
         )
 
-    def _newest(self, kept: Kept, within: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+    def _newest(self, kept: MemoryRows, within: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
         """The rows of the newest trajectories or groups, `count` of each of some parts."""
         if not len(kept):
             return np.zeros(0, np.bool_)
         units = self.units(kept)
         first = np.unique(units, return_index=True)[1]
-        chosen = top(np.arange(len(first), dtype=np.float64), keys.dense(within[first]), count=count)
+        chosen = top_rows(np.arange(len(first), dtype=np.float64), keys.dense(within[first]), count=count)
         mask: NDArray[np.bool_] = chosen[units]
         return mask
 

@@ -30,7 +30,7 @@ _COLUMNS = "columns"
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class MemoryRows:
     """Rows of a memory, one a trajectory, in the order in which they were kept.
 
     Attributes:
@@ -95,7 +95,7 @@ class Kept:
         own = {name: getattr(self, name)[rows] for name in _TYPES}
         return replace(self, **own, columns={name: values[rows] for name, values in self.columns.items()})
 
-    def plus(self, other: Kept) -> Self:
+    def plus(self, other: MemoryRows) -> Self:
         """These rows and others behind them, with the same columns."""
         own = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _TYPES}
         columns = {name: np.concatenate([values, other.columns[name]]) for name, values in self.columns.items()}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.component import option
-from agentrl_core.component.state import Closed, State
+from agentrl_core.component.state import IterationRecord, State
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.draws import NEW, OWN, Draws, OldLogprob, Source
 from agentrl_core.replay.base import Replay
@@ -68,7 +68,7 @@ class Mix(Replay):
         """The memory's."""
         return {"memory": self.memory.initial_state()}
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """The memory's next."""
         return {"memory": self.memory.next(state["memory"], closed)}
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.component import Column, column_name, option
-from agentrl_core.component.state import Closed, State
+from agentrl_core.component.state import IterationRecord, State
 from agentrl_core.data.draws import NEW, Draws, OldLogprob
 from agentrl_core.operators import columns, keys
 from agentrl_core.replay.base import Replay
@@ -105,7 +105,7 @@ class Pairs(Replay):
         """Nothing is remembered."""
         return {}
 
-    def next(self, state: State, closed: Closed) -> State:  # noqa: ARG002 - nothing is remembered
+    def next(self, state: State, closed: IterationRecord) -> State:  # noqa: ARG002 - nothing is remembered
         """Nothing is remembered."""
         return {}
 

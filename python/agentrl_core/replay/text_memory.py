@@ -13,7 +13,7 @@ import numpy as np
 from agentrl_core import _core
 from agentrl_core.component import column_name, option
 from agentrl_core.component.rows import Rows
-from agentrl_core.component.state import Closed, State
+from agentrl_core.component.state import IterationRecord, State
 from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import NotFoundError
 from agentrl_core.replay.base import Replay
@@ -22,7 +22,7 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
-class Text:
+class TextEntry:
     """An entry of the library.
 
     Attributes:
@@ -43,7 +43,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Texts(Replay):
+class TextLibrary(Replay):
     """Remembers texts that rollouts propose, and gives them to the programs of later iterations.
 
     A program says what should change by a fact of its trajectories, a JSON list of edits, and which texts it used by
@@ -54,7 +54,7 @@ class Texts(Replay):
     The edits of an iteration count at its end, in the order of its trajectories: an entry that anybody deletes goes,
     whoever updates it too; of several updates the last counts; an update of an entry that there is not adds one; a text
     that is there already is not added. What is no such edit is left out. A program reads the library as it was when the
-    iteration began: `recipe.replay.read(group.state.get("replay[0].Texts"), 5)`.
+    iteration began: `recipe.replay.read(group.state.get("replay[0].TextLibrary"), 5)`.
 
     Sources: Training-Free GRPO, arXiv:2510.08191 (edits merged by batch); ARISE, code Skylanding/ARISE (values).
 
@@ -71,7 +71,7 @@ class Texts(Replay):
 
     Example:
         >>> from agentrl_core import replay
-        >>> library = replay.Texts(capacity=100)
+        >>> library = replay.TextLibrary(capacity=100)
         >>> state = library.edited(library.initial_state(), [[{"edit": "add", "text": "Check the sign."}]], iteration=0)
         >>> [entry.text for entry in library.read(state, 3)]
         ['Check the sign.']
@@ -95,7 +95,7 @@ class Texts(Replay):
         order: Literal["newest", "best", "similar", "uniform"] = "newest",
         query: str = "",
         key: int = 0,
-    ) -> list[Text]:
+    ) -> list[TextEntry]:
         """Entries of the library, the first ones in an order.
 
         Args:
@@ -119,7 +119,7 @@ class Texts(Replay):
                 ranks = _core.replay.race(ids, key=key)
         return [entries[row] for row in np.argsort(ranks, kind="stable")[:count].tolist()]
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """The library after an iteration: values of what was used, then the edits."""
         if self.used:
             state = self._valued(state, closed)
@@ -139,24 +139,24 @@ class Texts(Replay):
             if edit["edit"] == "update" and place in entries:
                 entries[place] = replace(entries[place], text=text)
             elif text not in known and place not in gone:
-                entries[following] = Text(following, text, iteration)
+                entries[following] = TextEntry(following, text, iteration)
                 following += 1
             known.add(text)
         stay = [entry for entry in entries.values() if entry.text_id not in gone]
         return {"entries": [vars(entry) for entry in self._kept(stay)], "next": following}
 
-    def _kept(self, entries: list[Text]) -> list[Text]:
+    def _kept(self, entries: list[TextEntry]) -> list[TextEntry]:
         if self.capacity is None or len(entries) <= self.capacity:
             return entries
 
-        def rank(entry: Text) -> tuple[float, int]:
+        def rank(entry: TextEntry) -> tuple[float, int]:
             by = {"newest": 0.0, "best": np.inf if entry.value is None else entry.value, "used": entry.used_last}
             return by[self.keeps], entry.text_id
 
         chosen = sorted(entries, key=rank)[len(entries) - self.capacity :]
         return sorted(chosen, key=lambda entry: entry.text_id)
 
-    def _valued(self, state: State, closed: Closed) -> State:
+    def _valued(self, state: State, closed: IterationRecord) -> State:
         """The library with the scores of those rollouts that used its entries."""
         finished = closed.finished
         if not finished.num_draws or not finished.has("score", "draw"):
@@ -179,8 +179,8 @@ class Texts(Replay):
         return {**state, "entries": entries}
 
 
-def _entries(state: State) -> list[Text]:
-    return [Text(**entry) for entry in state["entries"]]
+def _entries(state: State) -> list[TextEntry]:
+    return [TextEntry(**entry) for entry in state["entries"]]
 
 
 def _said(batch: Batch, name: str) -> list[str]:

@@ -12,7 +12,7 @@ from agentrl_core.reward.group_comparison import (
     win_rates,
 )
 from agentrl_core.reward.majority_vote import AnswerAgreement, answer_clusters, cluster_votes
-from agentrl_core.reward.outcome import DropSurplus, Outcome, Unscored
+from agentrl_core.reward.outcome import DropSurplus, OutcomeScore, Unscored
 from agentrl_core.reward.process import (
     Checklist,
     FirstVisits,
@@ -23,36 +23,45 @@ from agentrl_core.reward.process import (
     information_gain,
 )
 from agentrl_core.reward.risk import RiskAverse, tail_risk, tracked_quantiles
-from agentrl_core.reward.shape import Closeness, Dither, Fuse, LengthPenalty, SoftTop, Tiers, dither, excess_penalty
-from agentrl_core.reward.temperature import AtTemperatureOne
-from agentrl_core.reward.turn_rewards import AtTurnEnd
+from agentrl_core.reward.shape import (
+    CombineReward,
+    CompressHigh,
+    GaussianProximity,
+    LengthPenalty,
+    NoiseReward,
+    RoundUpReward,
+    add_noise,
+    excess_penalty,
+)
+from agentrl_core.reward.temperature import UnitTemperature
+from agentrl_core.reward.turn_rewards import TurnEndReward
 
 __all__ = [
     "AnswerAgreement",
-    "AtTemperatureOne",
-    "AtTurnEnd",
     "Checklist",
-    "Closeness",
-    "Dither",
+    "CombineReward",
+    "CompressHigh",
     "DropSurplus",
     "FirstVisits",
-    "Fuse",
+    "GaussianProximity",
     "ImplicitProcess",
     "InformationGain",
     "LengthPenalty",
     "MaxAtK",
-    "Outcome",
+    "NoiseReward",
+    "OutcomeScore",
     "RiskAverse",
-    "SoftTop",
+    "RoundUpReward",
     "SuccessDistance",
     "TeamScore",
-    "Tiers",
+    "TurnEndReward",
+    "UnitTemperature",
     "Unscored",
     "WinRate",
+    "add_noise",
     "answer_clusters",
     "checklist",
     "cluster_votes",
-    "dither",
     "edit_distances",
     "excess_penalty",
     "implicit_rewards",

@@ -11,14 +11,14 @@ import numpy as np
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.operators import group
 from agentrl_core.reward.columns import IDENTITY, SCORES, identities
-from agentrl_core.reward.shape import dither
+from agentrl_core.reward.shape import add_noise
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)
-class Outcome(BatchComponent):
+class OutcomeScore(BatchComponent):
     """Starts from what the environment paid: score = reward, or a fixed number for success and for failure.
 
     With `success` or `failure`, the score of a draw that succeeded, or that did not, is that number instead.
@@ -31,8 +31,8 @@ class Outcome(BatchComponent):
         level: of the trajectory's reward (`draw`, column `score`), or of each step's (`step`, column `step_score`).
 
     Example:
-        >>> from agentrl_core.reward import Outcome
-        >>> Outcome().needs, Outcome().makes
+        >>> from agentrl_core.reward import OutcomeScore
+        >>> OutcomeScore().needs, OutcomeScore().makes
         ((draw('reward'),), (draw('score'),))
     """
 
@@ -135,6 +135,6 @@ class DropSurplus(BatchComponent):
         failures = rows.valid & (scores < means)
         count = int(groups.max()) + 1 if len(groups) else 0
         successes = np.bincount(groups[rows.valid & ~failures], minlength=count)
-        chances = dither(np.zeros(len(rows)), ids=identities(batch), seed=self.seed, amplitude=1.0)
+        chances = add_noise(np.zeros(len(rows)), ids=identities(batch), seed=self.seed, amplitude=1.0)
         places = group.rank(chances, groups, valid=failures)
         return rows.write(score=np.where(failures & (places >= successes[groups]), np.nan, scores))

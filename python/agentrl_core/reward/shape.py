@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Fuse(BatchComponent):
+class CombineReward(BatchComponent):
     """Brings another column x into the score s: s + min(coefficient * x, at_most), s * x, or s where x passes a gate.
 
     Sources: ARPO arXiv:2505.16282 (`column="reward.format", coefficient=0.5`); FAPO (`column="flawed",
@@ -43,8 +43,8 @@ class Fuse(BatchComponent):
         RecipeError: an option is not possible.
 
     Example:
-        >>> from agentrl_core.reward import Fuse
-        >>> Fuse(column="reward.format", coefficient=0.5).needs
+        >>> from agentrl_core.reward import CombineReward
+        >>> CombineReward(column="reward.format", coefficient=0.5).needs
         (draw('reward.format'), draw('score'))
     """
 
@@ -168,10 +168,10 @@ class LengthPenalty(BatchComponent):
 
 
 @dataclass(frozen=True)
-class Tiers(BatchComponent):
+class RoundUpReward(BatchComponent):
     """Rounds a quality x in [0, 1] up to the tier that it reached: score = ceil(count * x) / count; 0 stays 0.
 
-    A gate for what is not valid at all is a `Fuse(kind="require")` before or after it. Source: SSL (sweet spot
+    A gate for what is not valid at all is a `CombineReward(kind="require")` before or after it. Source: SSL (sweet spot
     learning), arXiv:2601.22491.
 
     Args:
@@ -183,8 +183,8 @@ class Tiers(BatchComponent):
         InvalidInputError: a quality is not in [0, 1].
 
     Example:
-        >>> from agentrl_core.reward import Tiers
-        >>> Tiers(count=5).needs
+        >>> from agentrl_core.reward import RoundUpReward
+        >>> RoundUpReward(count=5).needs
         (draw('score'),)
     """
 
@@ -208,7 +208,7 @@ class Tiers(BatchComponent):
 
 
 @dataclass(frozen=True)
-class Closeness(BatchComponent):
+class GaussianProximity(BatchComponent):
     """Pays for coming near: score = exp(-1/2 sum (x / width)^2) of distances x, 1 where all are 0.
 
     A draw with an unknown distance has no score. Sources: OmniQuality-R arXiv:2510.10609 (`column="error",
@@ -222,8 +222,8 @@ class Closeness(BatchComponent):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.reward import Closeness
-        >>> Closeness(column="dx,dy").needs
+        >>> from agentrl_core.reward import GaussianProximity
+        >>> GaussianProximity(column="dx,dy").needs
         (draw('dx'), draw('dy'))
     """
 
@@ -241,7 +241,7 @@ class Closeness(BatchComponent):
 
 
 @dataclass(frozen=True)
-class SoftTop(BatchComponent):
+class CompressHigh(BatchComponent):
     """Flattens high scores and steepens low ones, so that a given solution does not outshine those that were sampled.
 
     score = t + rise ln(r - t + 1) of a score r from the threshold t on, and t - (e^(fall (t - r)) - 1) / (e^fall - 1)
@@ -256,8 +256,8 @@ class SoftTop(BatchComponent):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.reward import SoftTop
-        >>> SoftTop().makes
+        >>> from agentrl_core.reward import CompressHigh
+        >>> CompressHigh().makes
         (draw('score'),)
     """
 
@@ -279,7 +279,7 @@ class SoftTop(BatchComponent):
 
 
 @dataclass(frozen=True)
-class Dither(BatchComponent):
+class NoiseReward(BatchComponent):
     """Adds noise to discrete scores, so that groups of equal scores have a direction.
 
     The noise has mean 0 and standard deviation amplitude / sqrt(3): uniform in [-amplitude, amplitude], or normal. That
@@ -296,8 +296,8 @@ class Dither(BatchComponent):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.reward import Dither
-        >>> Dither().makes
+        >>> from agentrl_core.reward import NoiseReward
+        >>> NoiseReward().makes
         (draw('score'), draw('score_clean'))
     """
 
@@ -323,7 +323,7 @@ class Dither(BatchComponent):
             groups = rows.keys("group_id")
             spreads = group.statistics(scores, groups, valid=rows.valid).std[groups]
             noisy = noisy & (np.nan_to_num(spreads, nan=0.0) < self.only_if_std_below)
-        dithered = dither(
+        dithered = add_noise(
             scores, seed=self.seed, ids=identities(batch), amplitude=self.amplitude, kind=self.kind, valid=noisy
         )
         return rows.write(score=np.where(noisy, dithered, scores), score_clean=scores)
@@ -369,7 +369,7 @@ def excess_penalty(
     return columns.like(_blank(penalties, mask), column)
 
 
-def dither(
+def add_noise(
     scores: object,
     *,
     seed: int,
@@ -396,7 +396,7 @@ def dither(
 
     Example:
         >>> from agentrl_core import reward
-        >>> bool(abs(reward.dither([1.0, 0.0], seed=7) - [1.0, 0.0]).max() <= 0.05)
+        >>> bool(abs(reward.add_noise([1.0, 0.0], seed=7) - [1.0, 0.0]).max() <= 0.05)
         True
     """
     column = columns.numbers(scores, "scores")

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AtTemperatureOne(BatchComponent):
+class UnitTemperature(BatchComponent):
     """What was sampled at another temperature is told, and trained, at temperature 1.
 
     Sources: AEPO, arXiv:2510.08141; OTR, arXiv:2509.26313. It stands in phase reward, so that what models say of the
     tokens afterwards is said at temperature 1 as well.
 
     Example:
-        >>> from agentrl_core.reward import AtTemperatureOne
-        >>> AtTemperatureOne().makes
+        >>> from agentrl_core.reward import UnitTemperature
+        >>> UnitTemperature().makes
         (token('inverse_temperature'),)
     """
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, token
-from agentrl_core.component.rows import last_of
+from agentrl_core.component.rows import last_of_chain
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 
 @dataclass(frozen=True)
-class AtTurnEnd(BatchComponent):
+class TurnEndReward(BatchComponent):
     """Pays what a turn earned at its last trained token, so that estimators of tokens know when it came.
 
     turn_reward = x at the last trained token of a step, 0 at the others and where x is not known. Then it is
@@ -26,8 +26,8 @@ class AtTurnEnd(BatchComponent):
         column: x, of steps.
 
     Example:
-        >>> from agentrl_core.reward import AtTurnEnd
-        >>> AtTurnEnd().needs, AtTurnEnd().makes
+        >>> from agentrl_core.reward import TurnEndReward
+        >>> TurnEndReward().needs, TurnEndReward().makes
         ((step('step_score'),), (token('turn_reward'),))
     """
 
@@ -39,5 +39,5 @@ class AtTurnEnd(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `turn_reward` on tokens."""
         rows = Rows(batch, "token")
-        ends = last_of(rows.within("step"), rows.flags("trainable"))
+        ends = last_of_chain(rows.within("step"), rows.flags("trainable"))
         return rows.write(turn_reward=np.where(ends, np.nan_to_num(rows.values(self.column), nan=0.0), 0.0))

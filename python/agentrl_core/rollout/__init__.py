@@ -11,67 +11,75 @@ from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.programs.best_first import BestFirst
-from agentrl_core.rollout.programs.deferred_tasks import Later, later_tasks
+from agentrl_core.rollout.programs.deferred_tasks import DeferredTask, deferred_tasks
 from agentrl_core.rollout.programs.early_stop import EarlyStop
 from agentrl_core.rollout.programs.entropy_branching import EntropyBranching
-from agentrl_core.rollout.programs.guidance import Advice, Examples, Fixed, Guidance, Help, Solution
+from agentrl_core.rollout.programs.guidance import AgentHint, ExampleHint, FixedHint, Hint, HintSource, SolutionHint
 from agentrl_core.rollout.programs.horizon import Horizon
-from agentrl_core.rollout.programs.independent import Independent, WithPrecision
+from agentrl_core.rollout.programs.independent import Independent, RecordPrecision
 from agentrl_core.rollout.programs.monte_carlo import MonteCarlo
-from agentrl_core.rollout.programs.observation_window import Window
-from agentrl_core.rollout.programs.repair import Fault, Finder, Flagged, Judged, Repair, Step, steps_of
-from agentrl_core.rollout.programs.rounds import Members, Round, Rounds
-from agentrl_core.rollout.programs.self_play import Play
-from agentrl_core.rollout.programs.side_task import Asked
+from agentrl_core.rollout.programs.observation_window import ObservationWindow
+from agentrl_core.rollout.programs.repair import (
+    ErrorLocation,
+    ErrorLocator,
+    FlagLocator,
+    JudgeLocator,
+    ReasoningStep,
+    Repair,
+    reasoning_steps,
+)
+from agentrl_core.rollout.programs.rounds import RolloutSpec, RoundResult, Rounds
+from agentrl_core.rollout.programs.self_play import SelfPlay
+from agentrl_core.rollout.programs.side_task import SideTask
 from agentrl_core.rollout.programs.stored_search import StoredSearches
-from agentrl_core.rollout.programs.text_memory import Learning, notes
+from agentrl_core.rollout.programs.text_memory import TextMemory, read_notes
 from agentrl_core.rollout.programs.token_forks import TokenForks
-from agentrl_core.rollout.programs.world_model import Imagined
+from agentrl_core.rollout.programs.world_model import WorldModelEnvironment
 from agentrl_core.rollout.search_tree import SearchTree
-from agentrl_core.rollout.token_path import Place
+from agentrl_core.rollout.token_path import Position
 from agentrl_core.rollout.turn import Turn
 
 __all__ = [
-    "Advice",
-    "Asked",
+    "AgentHint",
     "BestFirst",
     "Branch",
     "Cohort",
+    "DeferredTask",
     "EarlyStop",
     "EntropyBranching",
-    "Examples",
-    "Fault",
-    "Finder",
-    "Fixed",
-    "Flagged",
+    "ErrorLocation",
+    "ErrorLocator",
+    "ExampleHint",
+    "FixedHint",
+    "FlagLocator",
     "Group",
-    "Guidance",
-    "Help",
+    "Hint",
+    "HintSource",
     "Horizon",
-    "Imagined",
     "Independent",
-    "Judged",
-    "Later",
-    "Learning",
+    "JudgeLocator",
     "Library",
-    "Members",
     "MonteCarlo",
-    "Place",
-    "Play",
+    "ObservationWindow",
+    "Position",
     "Prefix",
+    "ReasoningStep",
+    "RecordPrecision",
     "Repair",
     "Rollout",
-    "Round",
+    "RolloutSpec",
+    "RoundResult",
     "Rounds",
     "SearchTree",
-    "Solution",
-    "Step",
+    "SelfPlay",
+    "SideTask",
+    "SolutionHint",
     "StoredSearches",
+    "TextMemory",
     "TokenForks",
     "Turn",
-    "Window",
-    "WithPrecision",
-    "later_tasks",
-    "notes",
-    "steps_of",
+    "WorldModelEnvironment",
+    "deferred_tasks",
+    "read_notes",
+    "reasoning_steps",
 ]

@@ -10,9 +10,9 @@ from agentrl_core.env.base import Content
 from agentrl_core.env.image import images_in
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout.branch_turns import Trajectory
-from agentrl_core.rollout.multi_agent import Match, Seat
+from agentrl_core.rollout.multi_agent import AgentView, SharedEpisode
 from agentrl_core.rollout.runtime import RunningEpisode
-from agentrl_core.rollout.token_path import Path, Place
+from agentrl_core.rollout.token_path import Position, TokenPath
 from agentrl_core.rollout.turn import Turn
 
 
@@ -37,7 +37,7 @@ class Branch(Trajectory):
 
     def fork(
         self,
-        at: Place | None = None,
+        at: Position | None = None,
         *,
         episode: Literal["copy", "keep"] = "copy",
         train_prefix: bool = True,
@@ -66,7 +66,7 @@ class Branch(Trajectory):
         acted = self._acted_before(place)
         ordinal = self._ordinal_at(place.tokens)
         name = f"{self.name}.{place.tokens}.{ordinal}"
-        match = self._episode.match.copy(acted, name) if isinstance(self._episode, Seat) else None
+        match = self._episode.match.copy(acted, name) if isinstance(self._episode, AgentView) else None
         kept = self._episode if episode == "keep" or match is not None else self._episode.copy(acted)
         handle = self._runtime.forest.fork(
             self.handle, node=place.node, end=place.end, ordinal=ordinal, train_prefix=train_prefix
@@ -76,13 +76,13 @@ class Branch(Trajectory):
         child = self._child(path, place.tokens, ordinal, kept)
         child.turns, child.record = self.turns[: place.turns], self.record.behind(place.turns)
         child.record.begin(facts)
-        self.group.forked(self, child, place, score)
+        self.group.on_fork(self, child, place, score)
         if match is not None:
             self._fork_match(match, child, acted, facts or {}, train_prefix=train_prefix)
         return child
 
     def _fork_match(
-        self, match: Match, child: Branch, acted: int, facts: Mapping[str, Any], *, train_prefix: bool
+        self, match: SharedEpisode, child: Branch, acted: int, facts: Mapping[str, Any], *, train_prefix: bool
     ) -> None:
         """Have the others of its match in the match of a fork too, as they were behind so many joint moves."""
         for branch in cast("list[Branch]", self._seat.match.branches):
@@ -90,7 +90,7 @@ class Branch(Trajectory):
                 continue
             forked = child if branch is self else branch._behind(acted, child, train_prefix=train_prefix)  # noqa: SLF001
             forked.record.begin(facts)
-            forked._episode = Seat(match, forked.agent)  # noqa: SLF001
+            forked._episode = AgentView(match, forked.agent)  # noqa: SLF001
             match.branches.append(forked)
             for answer in match.words(forked.agent):
                 forked.record.tell(answer.outcome)
@@ -124,13 +124,13 @@ class Branch(Trajectory):
             path.answered(turns, self._seat.match.told(self.agent, cast("int", path.acted[-1]) - 1, acted))
         child = self._child(path, tokens, ordinal, self._episode)
         child.turns, child.record = self.turns[:turns], self.record.behind(turns)
-        self.group.forked(self, child, place, None)
+        self.group.on_fork(self, child, place, None)
         return child
 
     def fork_many(
         self,
         count: int,
-        at: Place | None = None,
+        at: Position | None = None,
         *,
         train_prefix: bool = True,
         facts: Mapping[str, Any] | None = None,
@@ -139,7 +139,7 @@ class Branch(Trajectory):
         """So many forks at one place."""
         return [self.fork(at, train_prefix=train_prefix, facts=facts, score=score) for _ in range(count)]
 
-    def splice(self, suffix: Branch, start: Place, *, at: Place | None = None) -> Branch:
+    def splice(self, suffix: Branch, start: Position, *, at: Position | None = None) -> Branch:
         """Another branch: what this one has before a place, and what another has behind one (a repair that succeeded).
 
         What is taken of the other is told behind another context than it was sampled in: its log-probs are void, and
@@ -158,12 +158,12 @@ class Branch(Trajectory):
         self._check_one_lane("spliced")
         place = self.end if at is None else at
         begin = suffix._begin_at(start)
-        if suffix.open or (begin is not None and begin.tokens < start.tokens):
+        if suffix.has_open_action or (begin is not None and begin.tokens < start.tokens):
             raise InvalidInputError(
                 f"branch {self.name}: splice takes whole turns, and branch {suffix.name} has an action that is open or "
                 "cut; answer it, and start at turn.begin of one of its turns"
             )
-        if isinstance(suffix.episode, Seat):
+        if isinstance(suffix.episode, AgentView):
             raise InvalidInputError(f"branch {suffix.name}: others play its episode, which cannot be spliced; fork it")
         self._path.flush()
         ordinal = self._ordinal_at(place.tokens)
@@ -176,11 +176,11 @@ class Branch(Trajectory):
         child = self._child(path, place.tokens, ordinal, suffix.episode.copy(len(suffix.episode.answers)))
         child.turns, child.record = self.turns[: place.turns], self.record.behind(place.turns)
         child.record.go_on(suffix.record, start.turns)
-        self.group.forked(self, child, place, None, operation="splice")
+        self.group.on_fork(self, child, place, None, operation="splice")
         child._take_turns(suffix, start.turns, place.tokens - start.tokens)  # noqa: SLF001
         return child
 
-    def under(self, prompt: Content | None) -> Branch:
+    def with_prompt(self, prompt: Content | None) -> Branch:
         """The same actions told behind another prompt, in the place of this branch.
 
         What was done with a demonstration or a hint in sight is trained as if it had been done without. This branch
@@ -197,7 +197,7 @@ class Branch(Trajectory):
             InvalidInputError: it has no action yet, an action is open, or its context was rewritten.
         """
         self._check_one_lane("told behind another prompt")
-        if self.open or not self.turns:
+        if self.has_open_action or not self.turns:
             raise InvalidInputError(
                 f"branch {self.name}: under tells turns that were answered behind another prompt; await a turn first"
             )
@@ -208,24 +208,24 @@ class Branch(Trajectory):
             raise UnsupportedError(f"branch {self.name}: under cannot show images; give a prompt that is all text")
         chat = self._runtime.chat(self.agent)
         tokens = chat.prompt(content, tools=tools) if tools else chat.prompt(content)
-        handle = self._runtime.forest.under(self.handle, tokens)
-        path = Path(f"{self.name}.0.{ordinal}", self._runtime.forest, chat, handle)
+        handle = self._runtime.forest.with_prompt(self.handle, tokens)
+        path = TokenPath(f"{self.name}.0.{ordinal}", self._runtime.forest, chat, handle)
         begin = self.turns[0].begin
         path.told(len(tokens), self._path, begin, self.group.number)
         child = self._child(path, 0, ordinal, self._episode)
         child.record = self.record.whole()
-        self.group.forked(self, child, None, None, operation="replace")
+        self.group.on_fork(self, child, None, None, operation="replace")
         child._take_turns(self, 0, len(tokens) - begin.tokens)  # noqa: SLF001
         self._runtime.forest.replace(self.handle, by=handle)
         if not self.over:
             self._runtime.ended()
         self.status = "pruned"
-        if isinstance(self._episode, Seat):
+        if isinstance(self._episode, AgentView):
             match = self._episode.match
             match.branches[match.branches.index(self)] = child
         return child
 
-    def rollback(self, to: Place, *, episode: Literal["copy", "keep"] = "copy") -> None:
+    def rollback(self, to: Position, *, episode: Literal["copy", "keep"] = "copy") -> None:
         """Go on from an earlier place of its path. What lay behind it stays in the files, and is not drawn.
 
         Args:
@@ -236,13 +236,13 @@ class Branch(Trajectory):
         self._check_one_lane("rolled back")
         self._path.flush()
         before = self._episode
-        if isinstance(before, Seat) and episode == "copy":
+        if isinstance(before, AgentView) and episode == "copy":
             raise InvalidInputError(
                 f"branch {self.name}: others play its episode, which cannot go back without them; fork it, and stop "
                 'this one and its peers, or use episode="keep"'
             )
         kept = before if episode == "keep" else before.copy(self._acted_before(to))
-        self.group.log("rollback", self, to)
+        self.group.log_decision("rollback", self, to)
         handle = self._runtime.forest.rollback(self.handle, cast("int", to.node), to.end)
         if kept is not before:
             self._episode = kept
@@ -271,9 +271,9 @@ class Branch(Trajectory):
         self._runtime.grew(shared, shared=True)
         self._runtime.grew(len(tokens) - shared, shared=False)
         self._path.rewritten(len(tokens), begins)
-        self.group.log("replace", self, self._path.here)
+        self.group.log_decision("replace", self, self._path.here)
 
-    def _child(self, path: Path, tokens: int, ordinal: int, episode: RunningEpisode) -> Branch:
+    def _child(self, path: TokenPath, tokens: int, ordinal: int, episode: RunningEpisode) -> Branch:
         """A branch that comes of this one behind so many tokens."""
         return Branch(
             self._runtime,
@@ -289,7 +289,7 @@ class Branch(Trajectory):
             asked=self._content,
         )
 
-    def _acted_before(self, place: Place) -> int:
+    def _acted_before(self, place: Position) -> int:
         """How many actions its episode had answered before a place of the path."""
         if place.turns < self._path.turns and self._path.acted[place.turns + 1] is not None:
             return cast("int", self._path.acted[place.turns + 1]) - 1
@@ -299,14 +299,14 @@ class Branch(Trajectory):
                 f"branch {self.name}: what lies before token {place.tokens} was taken of another branch, and its "
                 "episode never was there; fork the branch that it came of"
             )
-        return len(self._episode.answers) if isinstance(self._episode, Seat) else acted
+        return len(self._episode.answers) if isinstance(self._episode, AgentView) else acted
 
     @property
-    def _seat(self) -> Seat:
+    def _seat(self) -> AgentView:
         """Its place in a match."""
-        return cast("Seat", self._episode)
+        return cast("AgentView", self._episode)
 
-    def _begin_at(self, place: Place) -> Place | None:
+    def _begin_at(self, place: Position) -> Position | None:
         """Where the action begins that a place may cut."""
         if place.turns < len(self.turns):
             return self.turns[place.turns].begin
@@ -316,9 +316,9 @@ class Branch(Trajectory):
         """Have the turns of another behind so many of them, whose tokens lie so much further on here; end as it did."""
         for turn in other.turns[first:]:
             begin = replace(
-                self._path.place(turn.begin.tokens + shift, len(self.turns)), follows_tool=turn.begin.follows_tool
+                self._path.position(turn.begin.tokens + shift, len(self.turns)), follows_tool=turn.begin.follows_tool
             )
             self._path.spans[len(self.turns)] = (begin.tokens, begin.tokens + turn.length)
-            self.turns.append(replace(turn, taker=self._reference, index=len(self.turns), begin=begin))
+            self.turns.append(replace(turn, branch_ref=self._reference, index=len(self.turns), begin=begin))
         if other.status in ("finished", "truncated"):
             self._end(other.status)

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_core.env.base import Outcome
+from agentrl_core.env.base import StepResult
 from agentrl_core.exceptions import DataError
 
 PRECISION = "rollout_precision"
-"""The fact that the engine says of what it sampled, where a program declares it; see `WithPrecision`."""
+"""The fact that the engine says of what it sampled, where a program declares it; see `RecordPrecision`."""
 
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 @dataclass
-class Record:
+class BranchRecord:
     """The outcomes of a branch's turns, summed up.
 
     Attributes:
@@ -35,7 +35,7 @@ class Record:
     facts: dict[str, Any] = field(init=False)
     reward: float = field(default=0.0, init=False)
     success: bool | None = field(default=None, init=False)
-    outcomes: list[Outcome] = field(default_factory=list, init=False)
+    outcomes: list[StepResult] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         """It begins with what was said."""
@@ -46,13 +46,13 @@ class Record:
         self.said |= facts or {}
         self.facts |= facts or {}
 
-    def add(self, outcome: Outcome) -> dict[str, Any]:
+    def add(self, outcome: StepResult) -> dict[str, Any]:
         """Take another turn's outcome; returns the facts of its step."""
         self.outcomes.append(outcome)
         self.tell(outcome)
         return self._of("step", outcome) if outcome.facts else {}
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: StepResult) -> None:
         """Take what was paid and said, also while others moved."""
         self.reward += outcome.reward or 0.0
         if abs(self.reward) > _LARGEST_FLOAT:
@@ -70,21 +70,21 @@ class Record:
         self.success = self.success if success is None else bool(success)
         self.facts |= facts or {}
 
-    def whole(self) -> Record:
+    def whole(self) -> BranchRecord:
         """That of a branch which has all that this one has."""
         copy = replace(self, said=dict(self.said))
         copy.facts, copy.outcomes = dict(self.facts), list(self.outcomes)
         copy.reward, copy.success = self.reward, self.success
         return copy
 
-    def behind(self, turns: int) -> Record:
+    def behind(self, turns: int) -> BranchRecord:
         """That of a branch which leaves behind so many turns: what was said when it began, and what those were told."""
-        record = Record(self.levels, dict(self.said))
+        record = BranchRecord(self.levels, dict(self.said))
         for outcome in self.outcomes[:turns]:
             record.add(outcome)
         return record
 
-    def go_on(self, other: Record, turns: int) -> None:
+    def go_on(self, other: BranchRecord, turns: int) -> None:
         """Take what another has behind so many turns."""
         self.reward += other.reward - _paid(other.outcomes[:turns])
         self.success = other.success
@@ -100,7 +100,7 @@ class Record:
             return {"info": info}
         return {"reward": self.reward, "success": bool(self.success), "info": info, "facts": self.facts or None}
 
-    def _of(self, level: str, outcome: Outcome) -> dict[str, Any]:
+    def _of(self, level: str, outcome: StepResult) -> dict[str, Any]:
         """The facts of a level."""
         return {name: value for name, value in (outcome.facts or {}).items() if self.levels.get(name) == level}
 
@@ -112,5 +112,5 @@ class Record:
         return {**(last or {}), **earlier} if earlier or last is not None else None
 
 
-def _paid(outcomes: Sequence[Outcome]) -> float:
+def _paid(outcomes: Sequence[StepResult]) -> float:
     return sum((outcome.reward or 0.0 for outcome in outcomes), 0.0)

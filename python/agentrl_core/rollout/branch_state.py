@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from agentrl_core.engine.base import Sampling
 from agentrl_core.env.base import Content, Message, as_messages
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.branch_record import Record
-from agentrl_core.rollout.conversations import Lanes
-from agentrl_core.rollout.multi_agent import Seat
+from agentrl_core.rollout.branch_record import BranchRecord
+from agentrl_core.rollout.conversations import BranchConversations
+from agentrl_core.rollout.multi_agent import AgentView
 from agentrl_core.rollout.prefix import Prefix
-from agentrl_core.rollout.runtime import Family, OneAtATime, RunningEpisode, Runtime
-from agentrl_core.rollout.token_path import Path, Place
-from agentrl_core.rollout.turn import Taker, Turn, held, uniform
+from agentrl_core.rollout.runtime import BranchGroup, OneAtATime, RunningEpisode, Runtime
+from agentrl_core.rollout.token_path import Position, TokenPath
+from agentrl_core.rollout.turn import Turn, TurnBranch, dereference, uniform
 
 Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
 Origin = Literal["generated", "expert", "imagined", "imported"]
@@ -33,9 +33,9 @@ class View:
     def __init__(
         self,
         runtime: Runtime,
-        group: Family,
+        group: BranchGroup,
         key: tuple[int, ...],
-        path: Path,
+        path: TokenPath,
         episode: RunningEpisode,
         *,
         agent: str,
@@ -57,7 +57,7 @@ class View:
         self.parent = parent
         self.turns: list[Turn] = []
         self.status: Status = "running"
-        self.record = Record(group.fact_levels, dict(facts or {}))
+        self.record = BranchRecord(group.fact_levels, dict(facts or {}))
         self.seed = seed
         self._runtime = runtime
         self._path = path
@@ -73,20 +73,20 @@ class View:
         self._answers = 0
         self._asking: set[str] = set()
         self._failure: str | None = None
-        self._lanes: Lanes | None = None
+        self._lanes: BranchConversations | None = None
         """Its conversations, where its episode holds several."""
         self._awaited = OneAtATime(self.name)
-        self._reference: ReferenceType[Taker] = ref(self)
+        self._reference: ReferenceType[TurnBranch] = ref(self)
         runtime.began()
 
     @property
-    def group(self) -> Family:
+    def group(self) -> BranchGroup:
         """The group that it belongs to, which holds it.
 
         Raises:
             InvalidInputError: nobody holds the group any more.
         """
-        return held(self._group, f"the group of branch {self.name}")
+        return dereference(self._group, f"the group of branch {self.name}")
 
     @property
     def handle(self) -> int:
@@ -94,7 +94,7 @@ class View:
         return self._path.handle
 
     @property
-    def path(self) -> Path:
+    def path(self) -> TokenPath:
         """Its tokens, piece by piece."""
         return self._path
 
@@ -104,14 +104,14 @@ class View:
         return self._episode
 
     @property
-    def moves(self) -> bool:
+    def can_act(self) -> bool:
         """Whether it may take its turn: it is not over, and where several play, the environment says that it moves."""
-        if self.over or not isinstance(self._episode, Seat):
+        if self.over or not isinstance(self._episode, AgentView):
             return not self.over
         return self.agent in self._episode.match.turn_of
 
     @property
-    def open(self) -> bool:
+    def has_open_action(self) -> bool:
         """Whether an action is open: begun, and not answered yet."""
         return bool(self._path.open)
 
@@ -146,7 +146,7 @@ class View:
         return self._runtime.chat(self.agent).decode(tokens)
 
     @property
-    def asked(self) -> list[Message]:
+    def prompt_messages(self) -> list[Message]:
         """What its prompt says, as messages.
 
         Raises:
@@ -163,7 +163,7 @@ class View:
         return self._runtime.forest.tokens(self.handle)
 
     @property
-    def end(self) -> Place:
+    def end(self) -> Position:
         """The place where it goes on: behind its last answer.
 
         Raises:
@@ -186,20 +186,20 @@ class View:
         """A number in [0, 1): the same for the same seed, branch and key, whatever ran before."""
         return uniform(self._runtime.seed_of("branch", self.name, *key, began=self.group.key[0]))
 
-    def place(self, token: int) -> Place:
+    def position(self, token: int) -> Position:
         """The place behind so many tokens of its path, inside whatever node that is.
 
         Raises:
             InvalidInputError: the path has fewer tokens, or none comes before the place.
         """
         turns = sum(turn.begin.tokens + turn.length <= token for turn in self.turns)
-        return self._path.place(token, turns)
+        return self._path.position(token, turns)
 
-    def end_of(self, turn: int) -> Place:
+    def end_of(self, turn: int) -> Position:
         """The place behind a turn of its path."""
         return self._path.end_of(turn)
 
-    def turn_end(self, turns: int) -> Place:
+    def position_after(self, turns: int) -> Position:
         """The place behind so many turns; 0: where the first action begins.
 
         Raises:

@@ -11,34 +11,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.engine.base import Request, Sampling, Segment
-from agentrl_core.env.base import Content, Outcome
-from agentrl_core.env.episode import Answer, EpisodeError, Joint
+from agentrl_core.env.base import Content, StepResult
+from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.branch_record import PRECISION
 from agentrl_core.rollout.branch_state import Status, View
-from agentrl_core.rollout.conversations import Lanes
-from agentrl_core.rollout.multi_agent import Match, Seat
+from agentrl_core.rollout.conversations import BranchConversations
+from agentrl_core.rollout.multi_agent import AgentView, SharedEpisode
 from agentrl_core.rollout.prefix import Action, Prefix
-from agentrl_core.rollout.tasks import side_by_side
-from agentrl_core.rollout.token_path import Path, Place
+from agentrl_core.rollout.tasks import gather_or_cancel
+from agentrl_core.rollout.token_path import Position, TokenPath
 from agentrl_core.rollout.turn import Turn
 
 
 class Trajectory(View):
     """One trajectory of a group while its program drives it; see `Branch`, which can be forked too."""
 
-    def sit(self, match: Match | None = None) -> Match:
+    def _join_episode(self, match: SharedEpisode | None = None) -> SharedEpisode:
         """Play a match, or the one that its own episode becomes."""
-        if not isinstance(self._episode, Seat):
-            match = Match(self._episode, self.name) if match is None else match
+        if not isinstance(self._episode, AgentView):
+            match = SharedEpisode(self._episode, self.name) if match is None else match
             match.branches.append(self)
-            self._episode = Seat(match, self.agent)
+            self._episode = AgentView(match, self.agent)
         return self._episode.match
 
     @property
     def peers(self) -> Sequence[Self]:
         """The other branches that play the same episode, in the order in which they began."""
-        if not isinstance(self._episode, Seat):
+        if not isinstance(self._episode, AgentView):
             return []
         return [branch for branch in self._episode.match.branches if branch is not self]  # type: ignore[misc]
 
@@ -58,7 +58,7 @@ class Trajectory(View):
         else:
             await self._prompted()
             self.write(action)
-        return await self.answer()
+        return await self.submit()
 
     async def generate(self, *, sampling: Sampling | None = None, max_tokens: int | None = None) -> Segment | None:
         """More of the open action, or a new one.
@@ -82,10 +82,10 @@ class Trajectory(View):
                 asking = self._lanes.asking() if max_tokens is None else [self._path]
                 wanted = [self._lanes.room(path, sampling) for path in asking]
                 pairs = zip(asking, wanted, strict=True)
-                said = (await side_by_side([self._say_more(*pair, max_tokens) for pair in pairs]))[0]
+                said = (await gather_or_cancel([self._say_more(*pair, max_tokens) for pair in pairs]))[0]
         return said
 
-    async def _say_more(self, path: Path, sampling: Sampling, max_tokens: int | None) -> Segment | None:
+    async def _say_more(self, path: TokenPath, sampling: Sampling, max_tokens: int | None) -> Segment | None:
         """More of the open action of a path, or a new one."""
         wanted = sampling.max_tokens - (sum(map(_length, path.open)) if path.open else 0)
         wanted = wanted if max_tokens is None else min(wanted, max_tokens)
@@ -97,7 +97,7 @@ class Trajectory(View):
             wanted -= len(segment.tokens)  # new weights came in between: the same action goes on under them
         return segment
 
-    async def answer(self) -> Turn:
+    async def submit(self) -> Turn:
         """Give the open action to the environment; its answer is the context of the next.
 
         Raises:
@@ -107,7 +107,7 @@ class Trajectory(View):
             await self._prompted()
         if not (self._path.open or self.over):
             raise InvalidInputError(f"branch {self.name}: no action is open; generate() or write() one, or use turn()")
-        if isinstance(self._episode, Seat):
+        if isinstance(self._episode, AgentView):
             return (await self._episode.match.move([self]))[0]
         answer = None
         if not self.over:
@@ -117,39 +117,39 @@ class Trajectory(View):
                 try:
                     answer = await self._episode.step(name, self._path.action)
                 except EpisodeError as error:
-                    self.break_down(str(error))
-        return self.take_answer(answer)
+                    self._fail(str(error))
+        return self._take_result(answer)
 
-    def take_answer(self, answer: Answer | None) -> Turn:
+    def _take_result(self, answer: StepRecord | None) -> Turn:
         """What the environment answered to the open action (for who runs it); None: it broke down."""
         text = self._path.text
         if self.over or answer is None:  # it was stopped meanwhile, or it broke down
             return self._turn(text, None, over=True)
         return self._close(text, answer)
 
-    def take_word(self, answer: Answer) -> None:
+    def _take_observation(self, answer: StepRecord) -> None:
         """What it is told and paid while others move (for who runs it)."""
         outcome = answer.outcome
         self.record.tell(outcome)
         if outcome.terminated or outcome.truncated:
-            self.end_with_others("finished" if outcome.terminated else "truncated")
+            self._end_with_episode("finished" if outcome.terminated else "truncated")
         elif self._path.here is not None:
             self._path.tell(answer)
 
-    def end_with_others(self, status: Status = "finished") -> None:
+    def _end_with_episode(self, status: Status = "finished") -> None:
         """Its episode is over, or its part in it (for who runs it)."""
         if not self.over:
             acted = bool(self.turns)
             self._end(status if acted else "aborted", None if acted else "it never moved")
 
-    def break_down(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         """Its episode cannot go on (for who runs it)."""
         if self.over:  # it was stopped meanwhile
             return
         if repr(self.group.task.task_id) not in reason:
             reason = f"{reason} (task {self.group.task.task_id!r})"
         self._failure = reason
-        self._runtime.turned(0, reason)
+        self._runtime.count_turn(0, reason)
         self._end("failed", reason)
 
     def write(self, content: Action, *, trained: bool = True, ends: bool = True, share: float = 1.0) -> None:
@@ -208,10 +208,10 @@ class Trajectory(View):
             return
         for asking in self._asking:
             self._runtime.stop(asking)
-        self.group.log("stop", self, self._path.here, reason)
+        self.group.log_decision("stop", self, self._path.here, reason)
         self._end(status, reason)
 
-    def cut_off(self, reason: str) -> None:
+    def _truncate(self, reason: str) -> None:
         """Have it drawn as it stands, while what it does goes on later (for who runs it): no success is known."""
         if self.over:
             return
@@ -245,13 +245,13 @@ class Trajectory(View):
             try:
                 await self._episode.reset(f"{self.name}/begin")
             except EpisodeError as error:
-                self.break_down(str(error))
+                self._fail(str(error))
         if self.over:
             return
         begin: Any = self._episode.observation
-        if not isinstance(self._episode, Seat) and isinstance(begin, Joint):
-            self.sit()
-        if self.moves:
+        if not isinstance(self._episode, AgentView) and isinstance(begin, JointStep):
+            self._join_episode()
+        if self.can_act:
             await self._prompt_now()
 
     async def _prompted(self) -> None:
@@ -269,9 +269,9 @@ class Trajectory(View):
         if contexts:
             self._path.use_options(contexts[0].chat_template_kwargs)
         tokens = self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
-        self._runtime.grew(self._path.grown(), shared=self.group.asked_before(tokens))
+        self._runtime.grew(self._path.grown(), shared=self.group.shares_prompt(tokens))
         if contexts:
-            self._lanes = Lanes(self._path, self._runtime.chat(self.agent), self._episode.title)
+            self._lanes = BranchConversations(self._path, self._runtime.chat(self.agent), self._episode.title)
             self._lanes.begin(self._runtime.forest, contexts, self._new_lane, self._runtime.context_tokens)
         if self._prefix is not None:
             await self._begin(self._prefix)
@@ -282,14 +282,14 @@ class Trajectory(View):
             self._path.flush()
             told = prefix.contexts[place] if place < len(prefix.contexts) else None
             if told is not None and not np.array_equal(told, self.tokens[-len(told) :]):
-                self.break_down(
+                self._fail(
                     f"{prefix.title}: what the environment says before action {place + 1} is not what it said then; "
                     "give the prefix the seed of its episode, and a world that replays"
                 )
             if self.over:
                 return
             self._say(action, trained=False)
-            await self.answer()
+            await self.submit()
         if prefix.begun is not None and not self.over:
             self._path.flush()
             self._say(prefix.begun, trained=False, ends=False)
@@ -305,7 +305,7 @@ class Trajectory(View):
         if len(tokens):
             self._path.act(tokens, trainable=None if trained else np.zeros(len(tokens), np.uint8))
 
-    async def _generate(self, path: Path, sampling: Sampling, wanted: int) -> Segment | None:
+    async def _generate(self, path: TokenPath, sampling: Sampling, wanted: int) -> Segment | None:
         """One request to the engine."""
         runtime = self._runtime
         path.flush()
@@ -317,7 +317,7 @@ class Trajectory(View):
             try:
                 await self._episode.ready()
             except EpisodeError as error:
-                self.break_down(str(error))
+                self._fail(str(error))
                 return None
         sampling = _sampled(sampling, most, path.stop_tokens)
         number = self._segments.get(path.name, 0)
@@ -362,19 +362,19 @@ class Trajectory(View):
         """The name of the next answer in the journal."""
         return f"{self.name}/answer{self._answers}"
 
-    def _close(self, text: str, answer: Answer) -> Turn:
+    def _close(self, text: str, answer: StepRecord) -> Turn:
         """Store what the environment answered to the open action."""
         of_engine = self._of_engine()
         if of_engine:
             facts = {**(answer.outcome.facts or {}), **of_engine}
             answer = replace(answer, outcome=replace(answer.outcome, facts=facts))
         runtime, outcome = self._runtime, answer.outcome
-        runtime.turned(outcome.flags, None)
+        runtime.count_turn(outcome.flags, None)
         runtime.grew(self._path.grown(), shared=False)
         facts = self.record.add(outcome)
         truncated = outcome.truncated
         if outcome.context is not None and self._lanes is None:
-            self._lanes = Lanes(self._path, runtime.chat(self.agent), self._episode.title)
+            self._lanes = BranchConversations(self._path, runtime.chat(self.agent), self._episode.title)
         if outcome.observation is not None:
             limit, lanes = runtime.turn_limit, self._lanes
             length = lanes.length_with(outcome) if lanes else self._path.length_with(outcome.observation)
@@ -400,13 +400,13 @@ class Trajectory(View):
             self._end("finished" if outcome.terminated else "truncated")
         else:
             self._path.go_on(answer, len(self._episode.answers))
-            self.group.answered(self)
+            self.group.on_turn(self)
         return turn
 
-    def _new_lane(self, state: bytes | str) -> Path:
+    def _new_lane(self, state: bytes | str) -> TokenPath:
         """The empty path of another conversation of its episode, known by what it begins with."""
-        first = cast("Lanes", self._lanes).paths[0]
-        ordinal = cast("Lanes", self._lanes).number(state)
+        first = cast("BranchConversations", self._lanes).paths[0]
+        ordinal = cast("BranchConversations", self._lanes).number(state)
         handle = self._runtime.forest.fork(first.handle, node=first.first, end=0, ordinal=ordinal, episode=first.handle)
         return first.anew(handle, f"{self.name}.0.{ordinal}")
 
@@ -415,12 +415,12 @@ class Trajectory(View):
         ordinal = self._forks[tokens] = self._forks.get(tokens, -1) + 1
         return ordinal
 
-    def _turn(self, text: str, answer: Answer | None, *, over: bool) -> Turn:
+    def _turn(self, text: str, answer: StepRecord | None, *, over: bool) -> Turn:
         """Another turn of the path, of the open action."""
-        here = self._path.here or Place(None, None, 0, 0)
-        outcome = Outcome() if answer is None else answer.outcome
+        here = self._path.here or Position(None, None, 0, 0)
+        outcome = StepResult() if answer is None else answer.outcome
         turn = Turn(
-            taker=self._reference,
+            branch_ref=self._reference,
             index=len(self.turns),
             begin=here,
             length=self._path.length - here.tokens,

@@ -38,11 +38,11 @@ class Cohort(Sequence[Group]):
 
     async def run(self) -> None:
         """Run `Rollout.group` on each, side by side as far as there is room; one that raises fails alone."""
-        await self.each(lambda group: group.program.group(group))
+        await self.run_each(lambda group: group.program.group(group))
 
-    async def each(self, program: Callable[[Group], Awaitable[Any]], groups: Sequence[Group] | None = None) -> None:
+    async def run_each(self, program: Callable[[Group], Awaitable[Any]], groups: Sequence[Group] | None = None) -> None:
         """Run a program on each of some groups, side by side as far as there is room."""
-        await self._runtime.play(self._groups if groups is None else list(groups), program)
+        await self._runtime.run_groups(self._groups if groups is None else list(groups), program)
 
     async def score(self, column: str = "score") -> list[NDArray[np.float64]]:
         """What phase reward makes of the ended branches of each group as it stands; see `Group.score`."""
@@ -52,8 +52,8 @@ class Cohort(Sequence[Group]):
             scores.append(np.array([found.get(branch.handle, np.nan) for branch in group.branches]))
         return scores
 
-    async def effect(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
-        """What `function()` gives, recorded before it is returned; once for each name. See `Group.effect`."""
+    async def side_effect(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
+        """What `function()` gives, recorded before it is returned; once for each name. See `Group.side_effect`."""
         return await self._runtime.record(f"cohort {'.'.join(map(str, self.key))}/{name}", function)
 
     def uniform(self, *key: object) -> float:

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.forest import Forest
 from agentrl_core.engine.base import Sampling, Segment
-from agentrl_core.env.base import Content, Context, Outcome
-from agentrl_core.env.episode import Answer
+from agentrl_core.env.base import Content, Context, StepResult
+from agentrl_core.env.episode import StepRecord
 from agentrl_core.exceptions import DataError
-from agentrl_core.rollout.token_path import Path
+from agentrl_core.rollout.token_path import TokenPath
 
 if TYPE_CHECKING:
     from agentrl_core.engine.chat import Chat
 
 
-class Lanes:
+class BranchConversations:
     """The paths of a branch, one for each conversation (see `env.Context`); one of them acts.
 
     The last action of a lane that waits is not closed: when the episode ends in another lane, it is paid there what the
@@ -36,7 +36,7 @@ class Lanes:
         title: of the environment, for messages.
     """
 
-    def __init__(self, path: Path, chat: Chat, title: str) -> None:
+    def __init__(self, path: TokenPath, chat: Chat, title: str) -> None:
         self.paths = [path]
         self._chat = chat
         self._title = title
@@ -45,7 +45,7 @@ class Lanes:
         """The steps of lanes that wait: what is said of them, and how many actions the episode had answered then."""
         self._ready: list[int] = []
         """Lanes that ask beside the one that acts: their contexts are there."""
-        self._most: dict[Path, int] = {}
+        self._most: dict[TokenPath, int] = {}
         """Most tokens of the next action, where a lane says so."""
         self._numbers: set[int] = set()
         self._ahead = False
@@ -56,11 +56,11 @@ class Lanes:
         last = self.paths[self._now].open[-1:]
         return last[0] if self._ahead and last and isinstance(last[0], Segment) else None
 
-    def asking(self) -> list[Path]:
+    def asking(self) -> list[TokenPath]:
         """The lane that acts, and those whose actions can be generated beside its own."""
         return [self.paths[self._now], *(path for lane in self._ready if not (path := self.paths[lane]).open)]
 
-    def room(self, path: Path, sampling: Sampling) -> Sampling:
+    def room(self, path: TokenPath, sampling: Sampling) -> Sampling:
         """The sampling of the next action of a lane."""
         most = self._most.get(path, sampling.max_tokens)
         return sampling if most >= sampling.max_tokens else replace(sampling, max_tokens=most)
@@ -75,42 +75,44 @@ class Lanes:
         return number
 
     def begin(
-        self, forest: Forest, contexts: Sequence[Context], begin: Callable[[bytes | str], Path], most: int
+        self, forest: Forest, contexts: Sequence[Context], begin: Callable[[bytes | str], TokenPath], most: int
     ) -> None:
         """The episode begins with the first of these contexts, and those of other lanes beside it."""
         self._limit(contexts[0])
         self._listen(forest, contexts[1:], 0, begin, most)
 
-    def length_with(self, outcome: Outcome) -> int:
+    def length_with(self, outcome: StepResult) -> int:
         """The tokens of the lane that acts next, before its action.
 
         Raises:
             DataError: there is no such lane, or a new one has no whole context.
         """
         context = outcome.context or Context(self._now)
-        if context.lane in self._ready:
-            return self.paths[context.lane].length
+        if context.conversation in self._ready:
+            return self.paths[context.conversation].length
         return self._length(context, outcome.observation or "")
 
     def _length(self, context: Context, observation: Content) -> int:
-        if context.lane > len(self.paths) or (context.lane == len(self.paths) and not context.whole):
+        if context.conversation > len(self.paths) or (
+            context.conversation == len(self.paths) and not context.replaces_history
+        ):
             raise DataError(
-                f"environment {self._title}: Outcome.context names lane {context.lane}, and there are "
+                f"environment {self._title}: StepResult.context names conversation {context.conversation}, and there are "
                 f"{len(self.paths)}; go on with one of them, or begin lane {len(self.paths)} with a whole context"
             )
-        if context.whole:
+        if context.replaces_history:
             return len(self._whole(context, observation))
-        return self.paths[context.lane].length_with(observation)
+        return self.paths[context.conversation].length_with(observation)
 
     def enter(
         self,
         forest: Forest,
-        answer: Answer,
+        answer: StepRecord,
         step: dict[str, Any],
         acted: int,
-        begin: Callable[[bytes | str], Path],
+        begin: Callable[[bytes | str], TokenPath],
         most: int,
-    ) -> Path:
+    ) -> TokenPath:
         """Have the lane act that the answer names; returns its path.
 
         Args:
@@ -123,20 +125,20 @@ class Lanes:
         """
         outcome, context = answer.outcome, answer.outcome.context or Context(self._now)
         self._unclosed[self._now] = step, acted
-        self._now, self._ahead = context.lane, context.lane in self._ready
+        self._now, self._ahead = context.conversation, context.conversation in self._ready
         if self._ahead:
-            self._ready.remove(context.lane)
+            self._ready.remove(context.conversation)
         else:
             self._enter(forest, answer, context, acted, begin, most)
-        self._listen(forest, outcome.besides, acted, begin, most)
-        return self.paths[context.lane]
+        self._listen(forest, outcome.parallel_requests, acted, begin, most)
+        return self.paths[context.conversation]
 
     def _listen(
         self,
         forest: Forest,
         contexts: Sequence[Context],
         acted: int,
-        begin: Callable[[bytes | str], Path],
+        begin: Callable[[bytes | str], TokenPath],
         most: int,
     ) -> None:
         """Have the contexts of lanes that ask beside the one that acts there."""
@@ -144,9 +146,9 @@ class Lanes:
             observation = context.observation or ""
             if self._length(context, observation) >= most:
                 return  # it ends the episode when it is its turn
-            answer = Answer(Outcome(observation), context.state_key)
+            answer = StepRecord(StepResult(observation), context.state_key)
             self._enter(forest, answer, context, acted, begin, most)
-            self._ready.append(context.lane)
+            self._ready.append(context.conversation)
 
     def _whole(self, context: Context, observation: Content) -> NDArray[np.int32]:
         """The tokens of a whole context."""
@@ -155,7 +157,7 @@ class Lanes:
         return chat.prompt(observation, tools=context.tools)
 
     def _limit(self, context: Context) -> None:
-        path = self.paths[context.lane]
+        path = self.paths[context.conversation]
         self._most.pop(path, None)
         if context.max_tokens is not None:
             self._most[path] = context.max_tokens
@@ -163,26 +165,26 @@ class Lanes:
     def _enter(
         self,
         forest: Forest,
-        answer: Answer,
+        answer: StepRecord,
         context: Context,
         acted: int,
-        begin: Callable[[bytes | str], Path],
+        begin: Callable[[bytes | str], TokenPath],
         most: int,
     ) -> None:
         """Have the context of a lane there."""
         observation = answer.outcome.observation or ""
-        if context.lane == len(self.paths):
+        if context.conversation == len(self.paths):
             path = begin(answer.state_key or b"")
             path.use_options(context.chat_template_kwargs)
             path.prompt(observation, context.tools, answer.state_key or b"", most)
             self.paths.append(path)
             self._limit(context)
             return
-        path = self.paths[context.lane]
+        path = self.paths[context.conversation]
         self._limit(context)
-        step, acted = self._unclosed.pop(context.lane)
+        step, acted = self._unclosed.pop(context.conversation)
         forest.step(path.handle, **step)
-        if context.whole:
+        if context.replaces_history:
             path.use_options(context.chat_template_kwargs)
             tokens = self._whole(context, observation)
             path.restart(answer, acted, len(tokens))

@@ -17,13 +17,13 @@ from agentrl_core.env.base import Message, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.branch_state import Origin, Prompt, Role
-from agentrl_core.rollout.group_runtime import GroupRuntime, Program
+from agentrl_core.rollout.group_runtime import GroupProgram, GroupRuntime
 from agentrl_core.rollout.group_view import GroupView
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.programs.deferred_tasks import as_reason
 from agentrl_core.rollout.search_tree import GroupTree
-from agentrl_core.rollout.tasks import cancel, first_of, side_by_side
-from agentrl_core.rollout.token_path import Path, Place
+from agentrl_core.rollout.tasks import cancel, first_completed, gather_or_cancel
+from agentrl_core.rollout.token_path import Position, TokenPath
 from agentrl_core.rollout.turn import Turn
 
 BranchProgram = Callable[[Branch], Awaitable[None]]
@@ -62,7 +62,7 @@ class Group(GroupView):
         mode: Literal["train", "evaluate"] = "train",
         fact_levels: Mapping[str, str] | None = None,
         parent: Branch | None = None,
-        program: Program | None = None,
+        program: GroupProgram | None = None,
         role: Role = "member",
     ) -> None:
         self.task = task
@@ -72,7 +72,7 @@ class Group(GroupView):
         self.number = number
         self.variant = -1
         self.mode: Literal["train", "evaluate"] = mode
-        self.program: Program = runtime.program if program is None else program
+        self.program: GroupProgram = runtime.program if program is None else program
         self.branches: list[Branch] = []
         self.fact_levels: Mapping[str, str] = fact_levels or {}
         self.state: Mapping[str, Any] = MappingProxyType(dict(runtime.states))
@@ -102,7 +102,7 @@ class Group(GroupView):
         self._tree.follow()
         return self._tree
 
-    def carry_on(self, batch: Batch, group_id: int) -> GroupTree:
+    def resume_search(self, batch: Batch, group_id: int) -> GroupTree:
         """Have the tree begin with that of a stored group of the same task: its search goes on here."""
         if self._tree is not None:
             raise InvalidInputError(f"group {self.name} has a tree already; carry on before the first look at it")
@@ -147,13 +147,13 @@ class Group(GroupView):
         member, speaker = self._members.get(agent, 0), runtime.agent(agent)
         self._members[agent] = member + 1
         above = None if parent is None else parent.handle
-        match = None if episode is None else episode.sit()
+        match = None if episode is None else episode._join_episode()
         if match is not None and any(agent == other.agent for other in match.branches):
             raise InvalidInputError(
                 f"start: agent={agent!r} plays the episode of branch {episode} already; fork that branch for another"
             )
         together = None if episode is None else episode.handle
-        origin = "imagined" if match is None and runtime.imagines(self.task, environment) else origin
+        origin = "imagined" if match is None and runtime.uses_world_model(self.task, environment) else origin
         handle = forest.start(
             self.number, member, agent=speaker, episode=together, parent=above, role=role, origin=origin
         )
@@ -164,7 +164,7 @@ class Group(GroupView):
             runtime,
             self,
             key,
-            Path(f"{self.name}/{speaker}.{member}", forest, runtime.chat(agent), handle),
+            TokenPath(f"{self.name}/{speaker}.{member}", forest, runtime.chat(agent), handle),
             runtime.episode(self.task, environment, seed) if match is None else match.episode,
             agent=agent,
             seed=seed,
@@ -177,9 +177,9 @@ class Group(GroupView):
         )
         branch.origin = origin
         if match is not None:
-            branch.sit(match)
+            branch._join_episode(match)
         reason = None if prefix is None else prefix.title
-        forest.decide("start", handle, in_round=self._rounds, ordinal=self._ordinal(), reason=reason)
+        forest.log_decision("start", handle, in_round=self._rounds, ordinal=self._ordinal(), reason=reason)
         self.branches.append(branch)
         return branch
 
@@ -187,20 +187,20 @@ class Group(GroupView):
         """So many branches at the prompt; see `start`."""
         return [self.start(prompt, **options) for _ in range(count)]
 
-    async def round(self, branches: Sequence[Branch], *, sampling: Sampling | None = None) -> list[Turn]:
+    async def turn(self, branches: Sequence[Branch], *, sampling: Sampling | None = None) -> list[Turn]:
         """One turn of each branch, side by side; the turns in the order of the branches.
 
         Branches that play one episode move together: the environment gets their actions as one.
         """
         self._decides()
-        turns = await side_by_side([branch.turn(sampling=sampling) for branch in branches if not branch.peers])
+        turns = await gather_or_cancel([branch.turn(sampling=sampling) for branch in branches if not branch.peers])
         several = [branch for branch in branches if branch.peers]
-        await side_by_side([branch.generate(sampling=sampling) for branch in several])
-        matches = {id(branch.sit()): branch.sit() for branch in several}
+        await gather_or_cancel([branch.generate(sampling=sampling) for branch in several])
+        matches = {id(branch._join_episode()): branch._join_episode() for branch in several}
         moved = {
             turn.branch.name: turn
             for key, match in matches.items()
-            for turn in await match.move([branch for branch in several if id(branch.sit()) == key])
+            for turn in await match.move([branch for branch in several if id(branch._join_episode()) == key])
         }
         alone = iter(turns)
         turns = [moved[branch.name] if branch.peers else next(alone) for branch in branches]
@@ -210,7 +210,7 @@ class Group(GroupView):
     async def advance(self, branches: Sequence[Branch], *, tokens: int | None = None) -> list[Segment | None]:
         """So many tokens of each branch, side by side, without an answer of the environment: the actions stay open."""
         self._decides()
-        segments = await side_by_side([branch.generate(max_tokens=tokens) for branch in branches])
+        segments = await gather_or_cancel([branch.generate(max_tokens=tokens) for branch in branches])
         self._rounds += 1
         return segments
 
@@ -221,12 +221,12 @@ class Group(GroupView):
         """
         self._decides()
         try:
-            await side_by_side([self._driven(branch, program) for branch in branches])
+            await gather_or_cancel([self._driven(branch, program) for branch in branches])
         finally:
             self._deliver()
         return list(branches)
 
-    async def completed(
+    async def as_completed(
         self,
         branches: Sequence[Branch],
         program: BranchProgram | None = None,
@@ -250,7 +250,7 @@ class Group(GroupView):
                 task = next(iter(waiting))
                 if order == "arrival":
                     name = f"{self.name}/order{self._next('order')}"
-                    first = await self._runtime.record(name, first_of(waiting))
+                    first = await self._runtime.record(name, first_completed(waiting))
                     task = next(task for task, branch in waiting.items() if branch.name == first)
                 await task
                 branch = waiting.pop(task)
@@ -278,7 +278,7 @@ class Group(GroupView):
         task: Task,
         *,
         size: int = 1,
-        program: Program | None = None,
+        program: GroupProgram | None = None,
         parent: Branch | None = None,
         role: Role = "member",
     ) -> Group:
@@ -309,7 +309,7 @@ class Group(GroupView):
         await self._runtime.derive(group)
         return group
 
-    async def effect(self, name: str, function: Callable[..., Any], *args: Any, thread: bool = False) -> Any:
+    async def side_effect(self, name: str, function: Callable[..., Any], *args: Any, thread: bool = False) -> Any:
         """Something from outside, a judge or a search: what `function(*args)` gives, recorded before it is returned.
 
         A run that was killed gets the record and does not call again; killed in between, it is called once more.
@@ -328,7 +328,7 @@ class Group(GroupView):
 
         return await self._runtime.record(f"{self.name}/effect{self._next(name)}.{name}", call)
 
-    async def ask(self, column: str, branches: Sequence[Branch]) -> NDArray[np.float64]:
+    async def query(self, column: str, branches: Sequence[Branch]) -> NDArray[np.float64]:
         """What a model says of branches as they stand (how good they look, how likely a text is), recorded.
 
         Those who ask at the same time, in all groups, are answered by one call of the model.
@@ -343,10 +343,10 @@ class Group(GroupView):
         self._decides()
         paths = [branch.tokens for branch in branches]
         name = f"{self.name}/ask{self._next('ask')}.{column}"
-        return np.array(await self._runtime.record(name, lambda: self._runtime.ask(column, paths)), np.float64)
+        return np.array(await self._runtime.record(name, lambda: self._runtime.query(column, paths)), np.float64)
 
-    def later(self, task: Task, branch: Branch, *, turns: int | None = None, messages: Sequence[Message] = ()) -> None:
-        """Leave a task for a later iteration; a queue of phase replay takes it from the batch (`rollout.later_tasks`).
+    def defer(self, task: Task, branch: Branch, *, turns: int | None = None, messages: Sequence[Message] = ()) -> None:
+        """Leave a task for a later iteration; a queue of phase replay takes it from the batch (`rollout.deferred_tasks`).
 
         It stands in the table `decisions` of the batch, and so outlives a kill as the batch does.
 
@@ -360,8 +360,8 @@ class Group(GroupView):
             InvalidInputError: the task is not made of plain JSON values, or the branch has not so many turns.
         """
         self._decides()
-        place = None if turns is None else branch.turn_end(turns)
-        self.log("resume", branch, place, as_reason(task, turns, messages))
+        place = None if turns is None else branch.position_after(turns)
+        self.log_decision("resume", branch, place, as_reason(task, turns, messages))
 
     def drop(self, branches: Iterable[Branch], reason: str) -> None:
         """Take branches out of the batch: they stay in the files, with the reason."""
@@ -369,10 +369,10 @@ class Group(GroupView):
         for branch in branches:
             branch.drop(reason)
 
-    def release(self, branches: Iterable[Branch]) -> None:
+    def release_slots(self, branches: Iterable[Branch]) -> None:
         """Give the places of ended branches to groups that wait for room, while the others go on.
 
-        A group holds as many places as its program says (`Rollout.branches`) until that has come to its end, since it
+        A group holds as many places as its program says (`Rollout.final_group_size`) until that has come to its end, since it
         may start others for those that end. Here it says that it will not.
 
         Args:
@@ -392,17 +392,17 @@ class Group(GroupView):
                 )
         given = {branch.name for branch in ended} - self._released
         self._released |= given
-        held = self.program.branches(self.size) if self._places is None else self._places
+        held = self.program.final_group_size(self.size) if self._places is None else self._places
         self._places = max(held - len(given), 0)
-        self._runtime.release(self.name, len(given))
+        self._runtime.release_slots(self.name, len(given))
 
-    def asked_before(self, prompt: NDArray[np.int32]) -> bool:
+    def shares_prompt(self, prompt: NDArray[np.int32]) -> bool:
         """Whether another branch of it began with these tokens (for who counts what is shared)."""
         known = prompt.tobytes() in self._asked
         self._asked.add(prompt.tobytes())
         return known
 
-    async def play(self, program: Callable[[Group], Awaitable[Any]]) -> None:
+    async def run_program(self, program: Callable[[Group], Awaitable[Any]]) -> None:
         """Run a program on it, in the task that calls; what it leaves running is aborted."""
         self._decider = asyncio.current_task()
         self._places = None
@@ -413,28 +413,34 @@ class Group(GroupView):
             for branch in self.branches:
                 branch.stop("left by the program", status="aborted")
 
-    def answered(self, branch: Branch) -> None:
+    def on_turn(self, branch: Branch) -> None:
         """A branch has something that its tree has not seen."""
         if self._tree is not None:
-            self._tree.answered(branch)
+            self._tree.on_turn(branch)
 
-    def forked(
-        self, parent: Branch, child: Branch, place: Place | None, score: float | None, *, operation: Operation = "fork"
+    def on_fork(
+        self,
+        parent: Branch,
+        child: Branch,
+        place: Position | None,
+        score: float | None,
+        *,
+        operation: Operation = "fork",
     ) -> None:
         """A branch made another one."""
         if operation != "replace" and child.role != "helper":
             self._check_places()
         (self.branches if self._is_decider() else self._late).append(child)
-        self.answered(child)
+        self.on_turn(child)
         self._runtime.grew(0 if place is None else place.tokens, shared=True)
         score = None if score is None or np.isnan(score) else score
-        self.log(operation, parent, place, result=child, score=score)
+        self.log_decision(operation, parent, place, result=child, score=score)
 
-    def log(
+    def log_decision(
         self,
         operation: Operation,
         branch: Branch,
-        place: Place | None,
+        place: Position | None,
         reason: str | None = None,
         *,
         result: Branch | None = None,
@@ -443,7 +449,7 @@ class Group(GroupView):
         """Keep a decision, so that the search can be replayed."""
         # What a branch's own program decides has no place in the group's order: it is ordered by what it acts on.
         decider = self._is_decider()
-        self._runtime.forest.decide(
+        self._runtime.forest.log_decision(
             operation,
             branch.handle,
             in_round=max(self._rounds - 1, 0) if decider else len(branch.turns),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Program(Protocol):
+class GroupProgram(Protocol):
     """What drives a group and its branches: a `Rollout`."""
 
     async def branch(self, branch: Any) -> None:
@@ -25,7 +25,7 @@ class Program(Protocol):
         """Make the trajectories of one task."""
         ...
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """How many members a group has in the end."""
         ...
 
@@ -34,7 +34,7 @@ class GroupRuntime(Runtime, Protocol):
     """Who runs programs, as a group sees it."""
 
     @property
-    def program(self) -> Program:
+    def program(self) -> GroupProgram:
         """The program that the recipe names."""
         ...
 
@@ -50,7 +50,7 @@ class GroupRuntime(Runtime, Protocol):
         """An episode of a task, which is reset when it is first asked."""
         ...
 
-    def imagines(self, task: Task, environment: str | None) -> bool:
+    def uses_world_model(self, task: Task, environment: str | None) -> bool:
         """Whether an episode of a task is a dream of a world model."""
         ...
 
@@ -66,7 +66,7 @@ class GroupRuntime(Runtime, Protocol):
         """Run the program of a group that another group made, to its end."""
         ...
 
-    def release(self, name: str, count: int) -> None:
+    def release_slots(self, name: str, count: int) -> None:
         """Give back so many of the places of a group, which is known by its name."""
         ...
 
@@ -78,7 +78,7 @@ class GroupRuntime(Runtime, Protocol):
         """What phase reward makes of a group as it stands: a number for the handle of each ended branch."""
         ...
 
-    async def play(self, groups: Sequence[Any], program: Callable[[Any], Awaitable[Any]]) -> None:
+    async def run_groups(self, groups: Sequence[Any], program: Callable[[Any], Awaitable[Any]]) -> None:
         """Run a program on each group, side by side as far as there is room; one that raises fails alone."""
         ...
 
@@ -92,6 +92,6 @@ class GroupRuntime(Runtime, Protocol):
         """What components remember, by their place in the recipe, as of the iteration's begin."""
         ...
 
-    async def ask(self, column: str, paths: Sequence[NDArray[np.int32]]) -> list[float]:
+    async def query(self, column: str, paths: Sequence[NDArray[np.int32]]) -> list[float]:
         """What a model says of token paths, asked together with those of other groups."""
         ...

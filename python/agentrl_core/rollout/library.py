@@ -37,7 +37,7 @@ class Library(Protocol):
         ...
 
 
-class Nothing:
+class EmptyLibrary:
     """The library of a run that has kept nothing."""
 
     folder = ""

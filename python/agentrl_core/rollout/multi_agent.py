@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrl_core.env.base import Content, Context, as_messages
-from agentrl_core.env.episode import Answer, EpisodeError, Joint, seen_by
+from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord, agent_state_key
 from agentrl_core.exceptions import InternalError, InvalidInputError
 from agentrl_core.rollout.runtime import OneAtATime, RunningEpisode
 
 if TYPE_CHECKING:
-    from agentrl_core.rollout.token_path import Path
+    from agentrl_core.rollout.token_path import TokenPath
     from agentrl_core.rollout.turn import Turn
 
 
-class Player(Protocol):
+class SharedEpisodeBranch(Protocol):
     """A `Branch`, as its match sees it."""
 
     agent: str
@@ -28,33 +28,33 @@ class Player(Protocol):
         ...
 
     @property
-    def open(self) -> bool:
+    def has_open_action(self) -> bool:
         """Whether an action is open."""
         ...
 
     @property
-    def path(self) -> Path:
+    def path(self) -> TokenPath:
         """Its tokens."""
         ...
 
-    def take_answer(self, answer: Answer | None) -> Turn:
+    def _take_result(self, answer: StepRecord | None) -> Turn:
         """What the environment answered to the open action."""
         ...
 
-    def take_word(self, answer: Answer) -> None:
+    def _take_observation(self, answer: StepRecord) -> None:
         """What it is told while others move."""
         ...
 
-    def end_with_others(self) -> None:
+    def _end_with_episode(self) -> None:
         """The episode is over."""
         ...
 
-    def break_down(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         """The episode cannot go on."""
         ...
 
 
-class Match:
+class SharedEpisode:
     """An episode of several agents, and the branches that play it.
 
     Args:
@@ -64,7 +64,7 @@ class Match:
 
     def __init__(self, episode: RunningEpisode, name: str) -> None:
         self.episode = episode
-        self.branches: list[Player] = []
+        self.branches: list[SharedEpisodeBranch] = []
         self._name = name
         self._moves = 0
         self._begun = asyncio.Lock()
@@ -76,14 +76,14 @@ class Match:
         return len(self.episode.answers)
 
     @property
-    def begin(self) -> Joint:
+    def begin(self) -> JointStep:
         """What it begins with, by agent.
 
         Raises:
             InvalidInputError: the environment knows no agents.
         """
         begin: Any = self.episode.observation
-        if not isinstance(begin, Joint):
+        if not isinstance(begin, JointStep):
             raise InvalidInputError(
                 f"branch {self._name}: its environment has one agent, so that no other can play the same episode; give "
                 "one whose reset gives an env.MultiEpisode"
@@ -96,12 +96,12 @@ class Match:
         answers: Sequence[Any] = self.episode.answers
         return (answers[-1] if answers else self.begin).turn_of
 
-    def told(self, agent: str, first: int, last: int) -> list[Answer]:
+    def told(self, agent: str, first: int, last: int) -> list[StepRecord]:
         """What an agent was answered and told by the joint moves of a range."""
         answers: Sequence[Any] = self.episode.answers[first:last]
         return [joint.of[agent] for joint in answers if agent in joint.of]
 
-    def words(self, agent: str) -> list[Answer]:
+    def words(self, agent: str) -> list[StepRecord]:
         """What an agent was told and paid while others moved."""
         moves: Sequence[Any] = self.episode.moves
         joint = zip(moves, self.episode.answers, strict=True)
@@ -122,16 +122,16 @@ class Match:
         async with self._begun:
             await self.episode.ready()
 
-    def copy(self, acted: int, name: str) -> Match:
+    def copy(self, acted: int, name: str) -> SharedEpisode:
         """A match of its own that is where this one was behind so many moves."""
-        return Match(self.episode.copy(acted), name)
+        return SharedEpisode(self.episode.copy(acted), name)
 
     def close(self) -> None:
         """A branch has ended: so has the episode when all have."""
         if all(branch.over for branch in self.branches):
             self.episode.close()
 
-    async def move(self, branches: Sequence[Player]) -> list[Turn]:
+    async def move(self, branches: Sequence[SharedEpisodeBranch]) -> list[Turn]:
         """Give the open actions of some branches to the episode, as one joint move; the turns in the same order.
 
         Raises:
@@ -144,23 +144,23 @@ class Match:
                 f"match {self._name}: two branches of one agent cannot move together; fork the match for the other"
             )
         for other in self.branches:
-            if other.open and not other.over and other not in moving:
+            if other.has_open_action and not other.over and other not in moving:
                 raise InvalidInputError(
-                    f"branch {other.name} has an action open while others move; let them move together: group.round"
+                    f"branch {other.name} has an action open while others move; let them move together: group.turn"
                 )
         joint = await self._answered(texts) if moving else None
-        turns = [branch.take_answer(None if joint is None else joint.of.get(branch.agent)) for branch in branches]
+        turns = [branch._take_result(None if joint is None else joint.of.get(branch.agent)) for branch in branches]
         if joint is None:
             return turns
         for other in self.branches:
             if other not in moving and not other.over and other.agent in joint.of:
-                other.take_word(joint.of[other.agent])
+                other._take_observation(joint.of[other.agent])
         if not joint.turn_of:
             for other in self.branches:
-                other.end_with_others()
+                other._end_with_episode()
         return turns
 
-    async def _answered(self, texts: Mapping[str, str]) -> Joint | None:
+    async def _answered(self, texts: Mapping[str, str]) -> JointStep | None:
         """What a joint move gives; None: the episode broke down, and with it all branches."""
         name = f"{self._name}/answer{self._moves}"
         self._moves += 1
@@ -170,14 +170,14 @@ class Match:
             except EpisodeError as error:
                 for branch in self.branches:
                     if not branch.over:
-                        branch.break_down(str(error))
+                        branch._fail(str(error))
                 return None
 
 
-class Seat:
+class AgentView:
     """A match as one agent sees it: the episode of its branch."""
 
-    def __init__(self, match: Match, agent: str) -> None:
+    def __init__(self, match: SharedEpisode, agent: str) -> None:
         self.match = match
         self.agent = agent
 
@@ -201,7 +201,7 @@ class Seat:
     @property
     def state_key(self) -> bytes | str:
         """The state that it began in, of this agent."""
-        return seen_by(self.agent, self.match.episode.state_key)
+        return agent_state_key(self.agent, self.match.episode.state_key)
 
     @property
     def tools(self) -> Any:
@@ -214,7 +214,7 @@ class Seat:
         return ()
 
     @property
-    def answers(self) -> Sequence[Answer]:
+    def answers(self) -> Sequence[StepRecord]:
         """What was answered to all moves."""
         return self.match.episode.answers
 
@@ -232,13 +232,13 @@ class Seat:
         """See `RunningEpisode`."""
         await self.match.ready()
 
-    async def step(self, name: str, action: Any) -> Answer:
-        """An agent never moves alone: `Match.move` does it for all."""
+    async def step(self, name: str, action: Any) -> StepRecord:
+        """An agent never moves alone: `SharedEpisode.move` does it for all."""
         raise InternalError(f"{name}: agent {self.agent} of a match was to move alone, by {action!r:.60}")
 
     def copy(self, turns: int) -> RunningEpisode:
         """See `RunningEpisode`; the match of the copy has this agent alone."""
-        return Seat(self.match.copy(turns, f"{self.agent} alone"), self.agent)
+        return AgentView(self.match.copy(turns, f"{self.agent} alone"), self.agent)
 
     def close(self) -> None:
         """See `RunningEpisode`."""

@@ -20,7 +20,7 @@ Action = str | NDArray[np.int32]
 """A text, or tokens as they were sampled, the one that ends the turn included."""
 
 
-class Source(Protocol):
+class PrefixSource(Protocol):
     """A `Branch`, as the prefixes that are made of it see it."""
 
     @property
@@ -101,7 +101,7 @@ class Prefix:
         """
         if not (batch.trajectories.column("trajectory_id") == trajectory_id).any():
             raise NotFoundError(f"Prefix: the batch has no trajectory {trajectory_id}")
-        drawn = batch.draw([trajectory_id], iteration=0)
+        drawn = batch.with_draws([trajectory_id], iteration=0)
         draw = drawn.num_draws - 1
         first, last = drawn.offsets("step")[draw : draw + 2].tolist()
         turns = last - first if turns is None else turns
@@ -127,7 +127,7 @@ class Prefix:
         )
 
     @classmethod
-    def of(cls, branch: Source, turns: int | None = None, *, tokens: int = 0) -> Prefix:
+    def of(cls, branch: PrefixSource, turns: int | None = None, *, tokens: int = 0) -> Prefix:
         """The beginning of a branch, for another group; in its own group a fork shares it.
 
         Args:

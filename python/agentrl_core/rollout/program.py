@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from agentrl_core.component import option
 from agentrl_core.component.component import Component
-from agentrl_core.env.base import Fact
+from agentrl_core.env.base import ExtraColumn
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
@@ -35,12 +35,12 @@ class Rollout(Component):
         ...         branch.inject("Check your answer.")
         ...         while not branch.over:
         ...             await branch.turn()
-        >>> Reflect().branches(group_size=8)
+        >>> Reflect().final_group_size(group_size=8)
         8
     """
 
     phase: ClassVar[str] = "rollout"
-    facts: ClassVar[Mapping[str, Fact]] = {}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {}
     """What the program itself says of branches (`start(facts=...)`, `finish(facts=...)`), found as columns."""
     forks_at_tools: ClassVar[bool] = False
     """Whether it forks at tool results only, so that the environment has to report them (`env.TOOL_RESULT`)."""
@@ -62,17 +62,17 @@ class Rollout(Component):
         await groups.run()
 
     @property
-    def asks(self) -> tuple[str, ...]:
-        """The collector's models that it asks for numbers (`Group.ask`), by name."""
+    def queried_models(self) -> tuple[str, ...]:
+        """The collector's models that it asks for numbers (`Group.query`), by name."""
         return ()
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """How many members a group has in the end, as far as that is known before."""
         return group_size
 
 
 @dataclass(frozen=True)
-class Budgeted(Rollout):
+class BudgetedRollout(Rollout):
     """Base of the programs that begin with a few branches of a group and fork them until its budget is spent.
 
     Args:
@@ -87,7 +87,7 @@ class Budgeted(Rollout):
         """The group begins within its budget."""
         self.require(self.initial <= self.budget, "initial", f"give a whole number from 1 to budget={self.budget}")
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """`budget`; `group_size` is not used."""
         del group_size
         return self.budget

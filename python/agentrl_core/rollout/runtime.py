@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agentrl_core.data.forest import Forest, Operation
 from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Content, Context, Task
-from agentrl_core.env.episode import Answer
+from agentrl_core.env.episode import StepRecord
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class RunningEpisode(Protocol):
         ...
 
     @property
-    def answers(self) -> Sequence[Answer]:
+    def answers(self) -> Sequence[StepRecord]:
         """What it answered to its actions, in order."""
         ...
 
@@ -73,7 +73,7 @@ class RunningEpisode(Protocol):
         """
         ...
 
-    async def step(self, name: str, action: Any) -> Answer:
+    async def step(self, name: str, action: Any) -> StepRecord:
         """Give it the next action (of several agents, a text for each that moves); `name` is that in the journal.
 
         Raises:
@@ -144,7 +144,7 @@ class Runtime(Protocol):
         """End the segment of that name, if it is being generated, with what there is."""
         ...
 
-    def turned(self, flags: int, failed: str | None) -> None:
+    def count_turn(self, flags: int, failed: str | None) -> None:
         """A turn was answered with these flags, or its episode broke down."""
         ...
 
@@ -165,7 +165,7 @@ class Runtime(Protocol):
         ...
 
 
-class Family(Protocol):
+class BranchGroup(Protocol):
     """A group, as its branches see it."""
 
     @property
@@ -193,7 +193,7 @@ class Family(Protocol):
         """Of the group in the forest."""
         ...
 
-    def asked_before(self, prompt: NDArray[np.int32]) -> bool:
+    def shares_prompt(self, prompt: NDArray[np.int32]) -> bool:
         """Whether another branch of it began with these tokens."""
         ...
 
@@ -202,17 +202,17 @@ class Family(Protocol):
         """`train`, or `evaluate`."""
         ...
 
-    def answered(self, branch: Any) -> None:
+    def on_turn(self, branch: Any) -> None:
         """A branch was answered."""
         ...
 
-    def forked(
+    def on_fork(
         self, parent: Any, child: Any, place: Any, score: float | None, *, operation: Operation = "fork"
     ) -> None:
         """A branch made another one."""
         ...
 
-    def log(self, operation: Operation, branch: Any, place: Any, reason: str | None = None) -> None:
+    def log_decision(self, operation: Operation, branch: Any, place: Any, reason: str | None = None) -> None:
         """Keep a decision, so that the search can be replayed."""
         ...
 

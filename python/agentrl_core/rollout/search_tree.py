@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.data.forest import Forest
 from agentrl_core.rollout.prefix import Prefix
-from agentrl_core.rollout.turn import held
+from agentrl_core.rollout.turn import dereference
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -23,7 +23,7 @@ BEGIN = -1
 """In place of a turn: the beginning, before the first one."""
 
 
-class Grower(Protocol):
+class TreeGroup(Protocol):
     """A `Group`, as its tree sees it."""
 
     number: int
@@ -90,12 +90,12 @@ class SearchTree:
         return self._core.parent
 
     @property
-    def before(self) -> NDArray[np.uint32]:
+    def state(self) -> NDArray[np.uint32]:
         """`uint32[turns]`: the state that it was taken in."""
         return self._core.before
 
     @property
-    def after(self) -> NDArray[np.uint32]:
+    def next_state(self) -> NDArray[np.uint32]:
         """`uint32[turns]`: the state that it leads to; each end of an episode is a state of its own."""
         return self._core.after
 
@@ -139,7 +139,7 @@ class SearchTree:
         return self._core.distance
 
     @property
-    def first(self) -> NDArray[np.int64]:
+    def first_turn(self) -> NDArray[np.int64]:
         """`int64[states]`: the turn that reached it first; -1 for one that an episode begins in."""
         return self._core.first
 
@@ -147,9 +147,9 @@ class SearchTree:
         """The turns from row `since` on whose state another turn had reached before."""
         return self._core.repeated(since)
 
-    def places(self) -> list[int]:
+    def expandable(self) -> list[int]:
         """The turns that did not end their episode: behind them one can go on."""
-        places: list[int] = np.flatnonzero(~self._core.ended[self.after]).tolist()
+        places: list[int] = np.flatnonzero(~self._core.ended[self.next_state]).tolist()
         return places
 
     def prefix(self, batch: Batch, turn: int) -> Prefix:
@@ -229,7 +229,7 @@ class GroupTree(SearchTree):
         group_id: and the id of that group.
     """
 
-    def __init__(self, group: Grower, forest: Forest, stored: Batch | None = None, group_id: int = 0) -> None:
+    def __init__(self, group: TreeGroup, forest: Forest, stored: Batch | None = None, group_id: int = 0) -> None:
         super().__init__(_core.SearchTree() if stored is None else _core.SearchTree.of(stored._core, group_id))  # noqa: SLF001
         self._of = ref(group)
         self._forest = forest
@@ -240,11 +240,11 @@ class GroupTree(SearchTree):
         self._known = 0
 
     @property
-    def _group(self) -> Grower:
+    def _group(self) -> TreeGroup:
         """The group, which holds its tree."""
-        return held(self._of, "the group of a tree")
+        return dereference(self._of, "the group of a tree")
 
-    def answered(self, branch: Branch) -> None:
+    def on_turn(self, branch: Branch) -> None:
         """A branch was answered, and what that was is not in the forest yet."""
         self._answered.append(branch)
 
@@ -271,7 +271,7 @@ class GroupTree(SearchTree):
             self._owners = {branch.handle: branch for branch in self._group.branches}
         return self._owners[handle]
 
-    def grow(self, turns: Sequence[int], *, score: float | None = None) -> list[Branch]:
+    def expand(self, turns: Sequence[int], *, score: float | None = None) -> list[Branch]:
         """Branches that go on behind turns, one for each; -1 is the beginning.
 
         A branch that stands there goes on itself, once; the others are forks of it. Behind a turn of a stored search a
@@ -297,6 +297,6 @@ class GroupTree(SearchTree):
             self._core.graft(self._forest._core, branch.handle, turn)  # noqa: SLF001
             return branch
         branch, step = self.branch(turn), self._core.taken(turn)[1]
-        if not branch.over and branch not in taken and not branch.open and len(branch.turns) == step + 1:
+        if not branch.over and branch not in taken and not branch.has_open_action and len(branch.turns) == step + 1:
             return branch
         return branch.fork(branch.turns[step].end, score=score)

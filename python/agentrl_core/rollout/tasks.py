@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 Value = TypeVar("Value")
 
 
-class Named(Protocol):
+class NamedTask(Protocol):
     """A branch, as far as waiting for it goes."""
 
     @property
@@ -20,7 +20,7 @@ class Named(Protocol):
     def __lt__(self, other: Any) -> bool: ...
 
 
-def first_of(waiting: Mapping[asyncio.Future[None], Named]) -> Callable[[], Awaitable[str]]:
+def first_completed(waiting: Mapping[asyncio.Future[None], NamedTask]) -> Callable[[], Awaitable[str]]:
     """Waits for whoever ends first, and names it."""
 
     async def first() -> str:
@@ -30,7 +30,7 @@ def first_of(waiting: Mapping[asyncio.Future[None], Named]) -> Callable[[], Awai
     return first
 
 
-async def side_by_side(coroutines: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
+async def gather_or_cancel(coroutines: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
     """All of them side by side; one that raises ends the others before it is raised."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agentrl_core.data.forest import Forest, Kind
 from agentrl_core.engine.base import Segment
 from agentrl_core.env.base import TOOL_RESULT, Action, Content, as_messages
-from agentrl_core.env.episode import Answer
+from agentrl_core.env.episode import StepRecord
 from agentrl_core.env.image import Image, images_in
 from agentrl_core.exceptions import DataError, InvalidInputError, UnsupportedError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """A place on the path of a branch, between two of its tokens.
 
     Attributes:
@@ -43,7 +43,7 @@ _NOTHING: tuple[Content, NDArray[np.int32]] = "", np.empty(0, np.int32)
 _UNREAD: tuple[object, str] = None, ""
 
 
-class Path:
+class TokenPath:
     """The tokens of one trajectory, built piece by piece; no sampled token is ever made from text again.
 
     An answer of the environment waits until the next context is needed, so that more can be said beside it.
@@ -61,7 +61,7 @@ class Path:
     def __init__(self, name: str, forest: Forest, chat: Chat, handle: int) -> None:
         self.name = name
         self.handle = handle
-        self.here: Place | None = None
+        self.here: Position | None = None
         self.open: list[Segment | NDArray[np.int32]] = []
         self.acted: list[int | None] = [0]
         self.first: int | None = None
@@ -72,11 +72,11 @@ class Path:
         self._nodes: list[tuple[int | None, int]] = []
         """Each node with the number of tokens behind which it ends."""
         self._said: list[Content] = []
-        self._answer: Answer | None = None
+        self._answer: StepRecord | None = None
         """What the next context holds, of which no token is in the forest yet, and the answer that it begins with."""
-        self._ends: list[Place] = []
+        self._ends: list[Position] = []
         """Where each turn ends, answer included; and below, where its action does."""
-        self._closings: list[Place] = []
+        self._closings: list[Position] = []
         self._rendered = _NOTHING
         """The last observation that was looked at, and its tokens."""
         self._read = _UNREAD
@@ -193,7 +193,7 @@ class Path:
         self._rendered = observation, self._observed(observation)
         return self.length + self._is_closed_here() + len(self._rendered[1])
 
-    def go_on(self, answer: Answer | None, acted: int) -> None:
+    def go_on(self, answer: StepRecord | None, acted: int) -> None:
         """The open action is closed; the next context begins with the answer, if there is one."""
         if self._is_closed_here():
             self.append([self._chat.end_of_turn], "injected")
@@ -218,21 +218,21 @@ class Path:
             self._said = []
         self._said.append(content)
 
-    def answered(self, turns: int, told: Sequence[Answer]) -> None:
+    def answered(self, turns: int, told: Sequence[StepRecord]) -> None:
         """Behind so many actions, of which the last was answered so, and then it was told more."""
         self.acted, self.here = self.acted[: turns + 1], self._closings[turns - 1]
         self._answer, self._said = told[0], [told[0].outcome.observation or ""]
         for answer in told[1:]:
             self.tell(answer)
 
-    def tell(self, answer: Answer) -> None:
+    def tell(self, answer: StepRecord) -> None:
         """Something was said while others moved."""
         if self._answer is not None and answer.state_key is not None:
             self._answer = replace(self._answer, state_key=answer.state_key)
         if answer.outcome.observation is not None:
             self.say(answer.outcome.observation)
 
-    def closing(self, turns: int) -> Place | None:
+    def closing(self, turns: int) -> Position | None:
         """Where the last of so many actions ends, before its answer; None: nothing comes before."""
         return self._closings[turns - 1] if turns else None
 
@@ -255,12 +255,12 @@ class Path:
         if answer is not None:
             self._ends.append(self.here)
 
-    def end_of(self, turn: int) -> Place:
+    def end_of(self, turn: int) -> Position:
         """Where a turn ends: behind its answer, or behind the action that is the last."""
         self.flush()
         return self._ends[turn] if turn < len(self._ends) else self._end()
 
-    def place(self, token: int, turns: int) -> Place:
+    def position(self, token: int, turns: int) -> Position:
         """The place behind so many tokens.
 
         Raises:
@@ -275,7 +275,7 @@ class Path:
         first = 0
         for node, end in self._nodes:
             if first < token <= end and node is not None:
-                return Place(node, None if token == end else token - first, token, turns)
+                return Position(node, None if token == end else token - first, token, turns)
             first = end
         raise InvalidInputError(f"branch {self.name}: place token={token}; give a whole number from 1 to {first}")
 
@@ -329,15 +329,15 @@ class Path:
         self._counted = length
         self.here = self._end()
 
-    def restart(self, answer: Answer, acted: int, length: int) -> None:
+    def restart(self, answer: StepRecord, acted: int, length: int) -> None:
         """The open action is closed; the next context is a whole one, of so many tokens."""
         self.go_on(answer, acted)
         self._ends.append(self._end())
         self.rewritten(length, {})
 
-    def copy(self, handle: int, place: Place, name: str, begin: Place | None = None) -> Path:
+    def copy(self, handle: int, place: Position, name: str, begin: Position | None = None) -> TokenPath:
         """What another trajectory has that leaves this one at a place; `begin`: of the action that it may cut."""
-        path = Path(name, self._forest, self._chat, handle)
+        path = TokenPath(name, self._forest, self._chat, handle)
         path.first = self.first
         path._plain_chat = self._plain_chat
         path._images = [shown for shown in self._images if shown[0] < place.tokens]
@@ -354,9 +354,9 @@ class Path:
             path.open = [self._forest.tokens(handle)[begin.tokens : place.tokens]]
         return path
 
-    def anew(self, handle: int, name: str) -> Path:
+    def anew(self, handle: int, name: str) -> TokenPath:
         """That of another trajectory which has nothing of this one."""
-        return Path(name, self._forest, self._chat, handle)
+        return TokenPath(name, self._forest, self._chat, handle)
 
     def behind(self, token: int) -> tuple[int, int]:
         """The node that lies behind so many tokens, and how many of its tokens come before that place.
@@ -374,7 +374,7 @@ class Path:
             f"branch {self.name} has nothing behind token {token}; give a place before its end, of its present context"
         )
 
-    def told(self, prompt: int, other: Path, begin: Place, group: int) -> None:
+    def told(self, prompt: int, other: TokenPath, begin: Position, group: int) -> None:
         """It was given another prompt of so many tokens, and another path behind its own prompt."""
         self._nodes = [(None, prompt)]
         self.carry_on(other, begin, group)
@@ -383,9 +383,9 @@ class Path:
         self.first = int(first)
         self.acted = list(other.acted)
 
-    def carry_on(self, suffix: Path, start: Place, group: int) -> None:
+    def carry_on(self, suffix: TokenPath, start: Position, group: int) -> None:
         """It was given the end of another path, behind a place of that; what came before has no episode here."""
-        frontier = self._forest.frontier(group)
+        frontier = self._forest.running(group)
         tip = int(frontier.node[frontier.trajectory == self.handle][0])
         ends = [end for _, end in suffix._nodes if end > start.tokens]
         copies = self._forest.tree(group).path(tip)[-len(ends) :].tolist()
@@ -396,16 +396,16 @@ class Path:
         ]
         before = self.turns
         self._ends += [
-            replace(self.place(end.tokens + shift, before + number), follows_tool=end.follows_tool)
+            replace(self.position(end.tokens + shift, before + number), follows_tool=end.follows_tool)
             for number, end in enumerate(suffix._ends[start.turns :], start=1)
         ]
         foreign: list[int | None] = [None] * (before + 1)
         self.acted = foreign + suffix.acted[start.turns + 1 :]
         self.here = self._end()
 
-    def _end(self, *, follows_tool: bool = False) -> Place:
+    def _end(self, *, follows_tool: bool = False) -> Position:
         node, tokens = self._nodes[-1]
-        return Place(node, None, tokens, self.turns, follows_tool)
+        return Position(node, None, tokens, self.turns, follows_tool)
 
 
 def _together(said: Sequence[Content]) -> Content:

@@ -13,12 +13,12 @@ from agentrl_core import _core
 from agentrl_core.engine.base import Segment
 from agentrl_core.env.base import TOOL_RESULT, Content
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.rollout.token_path import Place
+from agentrl_core.rollout.token_path import Position
 
 Value = TypeVar("Value")
 
 
-class Taker(Protocol):
+class TurnBranch(Protocol):
     """A `Branch`, as its turns see it."""
 
     @property
@@ -31,11 +31,11 @@ class Taker(Protocol):
         """63 bits of its own."""
         ...
 
-    def place(self, token: int) -> Place:
+    def position(self, token: int) -> Position:
         """The place behind so many tokens of its path."""
         ...
 
-    def end_of(self, turn: int) -> Place:
+    def end_of(self, turn: int) -> Position:
         """The place behind a turn of its path."""
         ...
 
@@ -59,9 +59,9 @@ class Turn:
         over: whether the branch is over with it.
     """
 
-    taker: ReferenceType[Taker] = field(repr=False)
+    branch_ref: ReferenceType[TurnBranch] = field(repr=False)
     index: int
-    begin: Place
+    begin: Position
     length: int
     segments: tuple[Segment, ...]
     text: str
@@ -73,16 +73,16 @@ class Turn:
     over: bool
 
     @property
-    def branch(self) -> Taker:
+    def branch(self) -> TurnBranch:
         """Which one took it.
 
         Raises:
             InvalidInputError: nobody holds its branch any more.
         """
-        return held(self.taker, "the branch that took a turn")
+        return dereference(self.branch_ref, "the branch that took a turn")
 
     @property
-    def end(self) -> Place:
+    def end(self) -> Position:
         """The place behind the answer, or behind the action where the branch is over with it."""
         return self.branch.end_of(self.index)
 
@@ -96,13 +96,13 @@ class Turn:
         """Whether a tool answered it."""
         return bool(self.flags & TOOL_RESULT)
 
-    def place(self, token: int) -> Place:
+    def position(self, token: int) -> Position:
         """The place behind so many tokens of the action.
 
         Raises:
             InvalidInputError: the path has fewer tokens.
         """
-        return self.branch.place(self.begin.tokens + token)
+        return self.branch.position(self.begin.tokens + token)
 
     def uniform(self, column: int = 0) -> float:
         """A number in [0, 1) that depends on the seed of the turn's last segment and on `column` alone."""
@@ -115,7 +115,7 @@ def uniform(seed: int, column: int = 0) -> float:
     return float(_core.rng.uniform(np.array([seed], np.uint64), column)[0])
 
 
-def held(reference: ReferenceType[Value], what: str) -> Value:
+def dereference(reference: ReferenceType[Value], what: str) -> Value:
     """What a weak reference leads to, as long as somebody holds it.
 
     Args:

@@ -55,7 +55,7 @@ class Adaptive(Controller, ABC):
 
 
 @dataclass(frozen=True)
-class Proportional(Adaptive):
+class AdaptiveKL(Adaptive):
     """The adaptive KL coefficient of PPO for language models: it grows in proportion to the relative error, clipped.
 
     coefficient <- coefficient (1 + gain clip(metric / target - 1, -limit, limit))
@@ -68,8 +68,8 @@ class Proportional(Adaptive):
         limit: largest relative error that counts, above 0.
 
     Example:
-        >>> from agentrl_core.schedule import Proportional
-        >>> coefficient = Proportional("reference_kl", target=6.0, start=0.2)
+        >>> from agentrl_core.schedule import AdaptiveKL
+        >>> coefficient = AdaptiveKL("reference_kl", target=6.0, start=0.2)
         >>> state = coefficient.moved(coefficient.initial_state(), {"reference_kl": 12.0})
         >>> round(coefficient.value(state), 6)  # 0.2 (1 + 0.1 x 0.2)
         0.204

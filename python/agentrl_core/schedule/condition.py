@@ -117,7 +117,7 @@ class Plateau(Condition):
 
 
 @dataclass(frozen=True)
-class First(Controller):
+class FirstValue(Controller):
     """What a metric was when it was first measured: an anchor, as that of SIREN's entropy (arXiv:2509.25133).
 
     Args:
@@ -125,8 +125,8 @@ class First(Controller):
         start: the number before.
 
     Example:
-        >>> from agentrl_core.schedule import First
-        >>> anchor = First("peak_entropy")
+        >>> from agentrl_core.schedule import FirstValue
+        >>> anchor = FirstValue("peak_entropy")
         >>> state = anchor.initial_state()
         >>> for entropy in (0.8, 0.3):
         ...     state = anchor.moved(state, {"peak_entropy": entropy})

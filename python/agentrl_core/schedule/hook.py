@@ -16,7 +16,7 @@ Unit = Literal["iterations", "steps", "steps_of_iteration"]
 
 
 @dataclass(frozen=True)
-class Action(Component, ABC):
+class Hook(Component, ABC):
     """Base of the actions of a recipe: what is done, and when.
 
     Iterations and optimizer steps are numbered from 1 here, over the whole run. An action is done in those that every
@@ -33,11 +33,11 @@ class Action(Component, ABC):
 
     Example:
         >>> from agentrl_core import schedule
-        >>> [number for number in range(1, 9) if schedule.Freeze("critic", every=2, until=7).falls(number)]
+        >>> [number for number in range(1, 9) if schedule.FreezeModel("critic", every=2, until=7).is_due(number)]
         [2, 4, 6]
     """
 
-    phase: ClassVar[str] = "actions"
+    phase: ClassVar[str] = "hooks"
 
     _: KW_ONLY
     every: int | None = option(None, at_least=1)
@@ -47,7 +47,7 @@ class Action(Component, ABC):
     when: Controller | None = None
     unit: Unit = "iterations"
 
-    def falls(self, number: int) -> bool:
+    def is_due(self, number: int) -> bool:
         """Whether it is done in the iteration or step of this number, as far as `when` allows."""
         return (
             (self.every is None or number % self.every == 0)
@@ -56,7 +56,7 @@ class Action(Component, ABC):
             and (self.since is None or number >= self.since)
         )
 
-    def at_begin(self, iteration: int, states: Mapping[str, Any], place: str) -> bool:
+    def is_active(self, iteration: int, states: Mapping[str, Any], place: str) -> bool:
         """Whether it is done in an iteration (numbered from 0), by what is remembered when that begins.
 
         Args:
@@ -64,54 +64,54 @@ class Action(Component, ABC):
             states: what components remember, by place.
             place: its own.
         """
-        return self.falls(iteration + 1) and (
+        return self.is_due(iteration + 1) and (
             self.when is None or self.when.now(iteration, states, f"{place}.when") != 0.0
         )
 
 
 @dataclass(frozen=True)
-class Sync(Action):
+class SyncModel(Hook):
     """Moves a model towards another one: to <- (1 - mix) to + mix of, parameters and buffers, in place.
 
-    With `mix=1` it is a copy. `of` and `to` are names of models that `recipe.updates` and `recipe.after` are given;
-    `begin` stands for what `to` was when the iteration began. So it is:
+    With `mix=1` it is a copy. `source` and `target` are names of models that `recipe.updates` and `recipe.run_hooks` are given;
+    `begin` stands for what `target` was when the iteration began. So it is:
 
-    - a reference that follows: Sync("policy", "reference", every=4), or softly with mix=0.6 and unit="steps" (TR-DPO,
+    - a reference that follows: SyncModel("policy", "reference", every=4), or softly with mix=0.6 and unit="steps" (TR-DPO,
       arXiv:2404.09656);
-    - an average: Sync("policy", "proximal", mix=1 - decay), with `corrected` the one of PPO-EWMA (arXiv:2110.00641);
-    - the slow step after fast ones: Sync("begin", "policy", mix=1 - alpha, once=3, unit="steps_of_iteration") (SFPO);
-    - a restart: Sync("start", "policy", when=schedule.Plateau("evaluation")).
+    - an average: SyncModel("policy", "proximal", mix=1 - decay), with `corrected` the one of PPO-EWMA (arXiv:2110.00641);
+    - the slow step after fast ones: SyncModel("begin", "policy", mix=1 - alpha, once=3, unit="steps_of_iteration") (SFPO);
+    - a restart: SyncModel("start", "policy", when=schedule.Plateau("evaluation")).
 
-    Numbers are computed in float32 (float64 where a model is) and stored as `to` stores them: an average that moves
+    Numbers are computed in float32 (float64 where a model is) and stored as `target` stores them: an average that moves
     slowly needs a model in float32. The state of optimizers stays as it is.
 
     Args:
-        of: name of the model that is followed.
-        to: name of the model that moves.
-        mix: share of `of`, above 0 and at most 1.
-        corrected: the share of the n-th time is mix / (1 - (1 - mix)^(n + 1)), so that what `to` was at first counts as
+        source: name of the model that is followed.
+        target: name of the model that moves.
+        mix: share of `source`, above 0 and at most 1.
+        corrected: the share of the n-th time is mix / (1 - (1 - mix)^(n + 1)), so that what `target` was at first counts as
             one of n + 1 terms, and not as all of the past. It needs neither `once` nor `when`.
 
     Example:
         >>> from agentrl_core import recipes
-        >>> from agentrl_core.schedule import Sync
-        >>> recipe = recipes.GRPO.replace(actions=Sync("policy", "reference", mix=0.6, every=512, unit="steps"))
+        >>> from agentrl_core.schedule import SyncModel
+        >>> recipe = recipes.GRPO.replace(hooks=SyncModel("policy", "reference", mix=0.6, every=512, unit="steps"))
     """
 
-    of: str = option(filled=True)
-    to: str = option(filled=True)
+    source: str = option(filled=True)
+    target: str = option(filled=True)
     mix: float = option(1.0, above=0, at_most=1)
     corrected: bool = False
 
     def check_options(self) -> None:
         """Two models, and a number of times that is known."""
-        self.require(self.of != self.to, "to", "name another model than `of`")
-        self.require(self.to != BEGIN, "to", "name a model that is given: what was at the begin is past")
+        self.require(self.source != self.target, "target", "name another model than `source`")
+        self.require(self.target != BEGIN, "target", "name a model that is given: what was at the begin is past")
         regular = self.once is None and self.when is None
         self.require(not self.corrected or regular, "corrected", "say how often with `every` alone")
 
     def share(self, number: int) -> float:
-        """The share of `of` in the iteration or step of this number."""
+        """The share of `source` in the iteration or step of this number."""
         if not self.corrected:
             return self.mix
         times = number // (self.every or 1)
@@ -119,7 +119,7 @@ class Sync(Action):
 
 
 @dataclass(frozen=True)
-class Swap(Action):
+class SwapModels(Hook):
     """Exchanges two models, parameters and buffers, in place.
 
     Args:
@@ -127,8 +127,8 @@ class Swap(Action):
         other: name of another.
 
     Example:
-        >>> from agentrl_core.schedule import Swap
-        >>> Swap("proposer", "solver", every=5).falls(10)
+        >>> from agentrl_core.schedule import SwapModels
+        >>> SwapModels("proposer", "solver", every=5).is_due(10)
         True
     """
 
@@ -141,39 +141,39 @@ class Swap(Action):
 
 
 @dataclass(frozen=True)
-class Rollback(Action):
+class RollbackModels(Hook):
     """Gives every model that `recipe.updates` was given back what it was when the iteration began.
 
     Args:
         when: where what the updates did is not kept, such as Above("forward_kl", 0.1).
 
     Example:
-        >>> from agentrl_core.schedule import Above, Rollback
-        >>> Rollback(when=Above("forward_kl", 0.1)).unit
+        >>> from agentrl_core.schedule import Above, RollbackModels
+        >>> RollbackModels(when=Above("forward_kl", 0.1)).unit
         'iterations'
     """
 
 
 @dataclass(frozen=True)
-class Stop(Action):
+class StopTraining(Hook):
     """Ends the training, as `Outcome.stop` says; with unit `steps` it ends the updates of the iteration.
 
     Args:
-        when: where nothing more is to be done: Stop(when=Above("approximate_kl", 0.02), unit="steps") is PPO's early
+        when: where nothing more is to be done: StopTraining(when=Above("approximate_kl", 0.02), unit="steps") is PPO's early
             stop.
 
     Example:
-        >>> from agentrl_core.schedule import Above, Stop
-        >>> Stop(when=Above("approximate_kl", 0.02), unit="steps").falls(7)
+        >>> from agentrl_core.schedule import Above, StopTraining
+        >>> StopTraining(when=Above("approximate_kl", 0.02), unit="steps").is_due(7)
         True
     """
 
 
 @dataclass(frozen=True)
-class Freeze(Action):
+class FreezeModel(Hook):
     """Leaves out the updates of a model: a warm-up of the others, alternation, delay.
 
-    `Freeze("policy", until=51)` trains the critic alone for 50 iterations; `Freeze("policy", every=2)` trains the
+    `FreezeModel("policy", until=51)` trains the critic alone for 50 iterations; `FreezeModel("policy", every=2)` trains the
     policy in every other iteration (delayed policy updates of TD3, arXiv:1802.09477). Its `when` is read as of the
     iteration's begin.
 
@@ -181,8 +181,8 @@ class Freeze(Action):
         model: name of the model.
 
     Example:
-        >>> from agentrl_core.schedule import Freeze
-        >>> [Freeze("policy", until=3).falls(iteration) for iteration in (1, 2, 3)]
+        >>> from agentrl_core.schedule import FreezeModel
+        >>> [FreezeModel("policy", until=3).is_due(iteration) for iteration in (1, 2, 3)]
         [True, True, False]
     """
 
@@ -194,7 +194,7 @@ class Freeze(Action):
 
 
 @dataclass(frozen=True)
-class Staleness(Action):
+class LimitStaleness(Hook):
     """Holds back what is generated ahead of the trainer: the staleness gate of asynchronous training.
 
     `Collector(..., staleness=s)` begins up to s iterations behind the open one. When the batch of iteration k is asked
@@ -204,17 +204,17 @@ class Staleness(Action):
     batches, with an eta that may follow a metric. What it follows is read as of the begin of iteration k: what the
     iterations before were closed with.
 
-    - hold back while the policies are far apart: Staleness(0, when=Above("approximate_kl", 0.02));
-    - let on while enough samples count: Staleness(Choice((0, 4), by=Above("effective_fraction", 0.8)));
-    - aim at an age: Staleness(PID("said.age", target=1, start=2, proportional=-1, at_least=0, at_most=4)).
+    - hold back while the policies are far apart: LimitStaleness(0, when=Above("approximate_kl", 0.02));
+    - let on while enough samples count: LimitStaleness(Choice((0, 4), by=Above("effective_fraction", 0.8)));
+    - aim at an age: LimitStaleness(PID("said.age", target=1, start=2, proportional=-1, at_least=0, at_most=4)).
 
     Args:
         at_most: how many iterations are begun behind the open one, a whole number of at least 0.
 
     Example:
         >>> from agentrl_core import recipes
-        >>> from agentrl_core.schedule import Above, Staleness
-        >>> recipe = recipes.AREAL.replace(actions=Staleness(0, when=Above("approximate_kl", 0.02)))
+        >>> from agentrl_core.schedule import Above, LimitStaleness
+        >>> recipe = recipes.AREAL.replace(hooks=LimitStaleness(0, when=Above("approximate_kl", 0.02)))
     """
 
     at_most: int = option(0, at_least=0)
@@ -225,15 +225,15 @@ class Staleness(Action):
 
 
 @dataclass(frozen=True)
-class Skip(Action):
+class SkipStep(Hook):
     """`update.step` leaves out the step, and forgets its gradients: where what it said is not to be trusted.
 
     Args:
         model: name of the model whose steps these are.
 
     Example:
-        >>> from agentrl_core.schedule import Above, Skip
-        >>> Skip(when=Above("approximate_kl", 1e-3)).unit  # MARFT
+        >>> from agentrl_core.schedule import Above, SkipStep
+        >>> SkipStep(when=Above("approximate_kl", 1e-3)).unit  # MARFT
         'steps'
     """
 
@@ -243,7 +243,7 @@ class Skip(Action):
 
 
 @dataclass(frozen=True)
-class Rate(Action):
+class ScaleLearningRate(Hook):
     """`update.step` multiplies the learning rate of the step, and of that step alone.
 
     With `column`, by the effective sample size of the draws that it trains on (VCPO): with w the column,
@@ -258,8 +258,8 @@ class Rate(Action):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.schedule import Rate
-        >>> Rate(column="importance").of(np.array([1.0, 1.0, 0.0, 0.0]))  # ESS = 2 of 4
+        >>> from agentrl_core.schedule import ScaleLearningRate
+        >>> ScaleLearningRate(column="importance").factor(np.array([1.0, 1.0, 0.0, 0.0]))  # ESS = 2 of 4
         0.7071067811865476
     """
 
@@ -271,7 +271,7 @@ class Rate(Action):
     _: KW_ONLY
     unit: Unit = "steps"
 
-    def of(self, weights: Any) -> float:
+    def factor(self, weights: Any) -> float:
         """The factor, by the weights of the step's draws; None: it has none."""
         if weights is None or not len(weights):
             return self.scale
@@ -281,7 +281,7 @@ class Rate(Action):
 
 
 @dataclass(frozen=True)
-class Repeat(Action):
+class RepeatStage(Hook):
     """Further passes of a stage behind the updates, until what a pass said is fine (FixPO's fix-up phase).
 
     Args:
@@ -290,8 +290,8 @@ class Repeat(Action):
         when: passes go on where this is not 0 after the last one: Above("max_kl", 0.2).
 
     Example:
-        >>> from agentrl_core.schedule import Above, Repeat
-        >>> Repeat("fixup", at_most=5, when=Above("approximate_kl", 0.2)).at_most
+        >>> from agentrl_core.schedule import Above, RepeatStage
+        >>> RepeatStage("fixup", at_most=5, when=Above("approximate_kl", 0.2)).at_most
         5
     """
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.component import Component, option
-from agentrl_core.select.task_score import Information, Score, Spread
+from agentrl_core.select.task_score import LearningSignal, OutcomeVariance, TaskScore
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
-    from agentrl_core.select.task_outcomes import Visits
+    from agentrl_core.select.task_outcomes import TaskOutcomes
 
 Numbers = Mapping[str, NDArray[np.float64]]
 """What is tracked of some tasks: `estimate`, and the columns of the tracker."""
@@ -40,13 +40,13 @@ class Allocator(Component, ABC):
         """Nothing."""
         return {}
 
-    def next(self, state: State, visits: Visits, known: Numbers) -> State:  # noqa: ARG002 - it learns nothing
+    def next(self, state: State, visits: TaskOutcomes, known: Numbers) -> State:  # noqa: ARG002 - it learns nothing
         """What it remembers after an iteration; `known` is what was tracked of the visited tasks when it began."""
         return state
 
 
 @dataclass(frozen=True)
-class Greedy(Allocator):
+class GreedyAllocator(Allocator):
     """Rollouts to where they most likely make a group with both outcomes.
 
     Maximises sum_i w_i (1 - p_i^n_i - (1 - p_i)^n_i) under sum n_i <= total and low <= n_i <= high; exact, since the
@@ -65,8 +65,8 @@ class Greedy(Allocator):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import Greedy
-        >>> Greedy("one").counts({}, {"estimate": np.array([0.5, 0.9, 1.0])}, total=8).tolist()
+        >>> from agentrl_core.select import GreedyAllocator
+        >>> GreedyAllocator("one").counts({}, {"estimate": np.array([0.5, 0.9, 1.0])}, total=8).tolist()
         [4, 2, 2]
     """
 
@@ -82,16 +82,16 @@ class Greedy(Allocator):
     def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
         """Rollouts of each task."""
         rates = known["estimate"]
-        weights = Information()(rates) if self.weight == "information" else np.ones(len(rates))
+        weights = LearningSignal()(rates) if self.weight == "information" else np.ones(len(rates))
         options = {"total": total, "low": self.low, "high": self.high, "gain_above": self.gain_above}
         return _core.select.greedy(rates, weights, rest=rates == 0, **options).astype(np.int32)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
-class Shared(Allocator):
+class ProportionalAllocator(Allocator):
     """Rollouts in proportion to a score, rounded so that they sum to the total.
 
-    Source: GDRO-RL arXiv:2601.19280 (`Shared(Spread())`: the optimal n is proportional to the standard deviation).
+    Source: GDRO-RL arXiv:2601.19280 (`ProportionalAllocator(OutcomeVariance())`: the optimal n is proportional to the standard deviation).
 
     Args:
         by: the score.
@@ -104,12 +104,12 @@ class Shared(Allocator):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import Shared
-        >>> Shared(low=1).counts({}, {"estimate": np.array([0.5, 0.8, 1.0])}, total=10).tolist()  # 0.5, 0.4, 0
+        >>> from agentrl_core.select import ProportionalAllocator
+        >>> ProportionalAllocator(low=1).counts({}, {"estimate": np.array([0.5, 0.8, 1.0])}, total=10).tolist()  # 0.5, 0.4, 0
         [5, 4, 1]
     """
 
-    by: Score = Spread()
+    by: TaskScore = OutcomeVariance()
     low: int = option(2, at_least=1)
     high: int = option(128, at_least=1)
 
@@ -124,7 +124,7 @@ class Shared(Allocator):
 
 
 @dataclass(frozen=True)
-class Falling(Allocator):
+class DecayAllocator(Allocator):
     """Fewer rollouts of a task the better it is solved: n for success rates up to `above`, then falling to `low` at 1.
 
     n(p) = max(low, round_up(n min(1, (1 - p) / (1 - above)))), with n the mean of the total. What that leaves is saved.
@@ -140,8 +140,8 @@ class Falling(Allocator):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import Falling
-        >>> Falling().counts({}, {"estimate": np.array([0.3, 0.8, 1.0])}, total=24).tolist()
+        >>> from agentrl_core.select import DecayAllocator
+        >>> DecayAllocator().counts({}, {"estimate": np.array([0.3, 0.8, 1.0])}, total=24).tolist()
         [8, 4, 1]
     """
 
@@ -158,7 +158,7 @@ class Falling(Allocator):
 
 
 @dataclass(frozen=True)
-class DualArms(Allocator):
+class BanditAllocator(Allocator):
     """A bandit for each difficulty, whose arms are numbers of rollouts, with a price that holds the total.
 
     Tasks lie in bins by the tracker's column `bin` (`RecentVisits(bins=)`), or else by their estimate. Bin b plays arm
@@ -183,8 +183,8 @@ class DualArms(Allocator):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.select import DualArms
-        >>> DualArms(low=2, high=4, bins=3).initial_state()["scores"].shape
+        >>> from agentrl_core.select import BanditAllocator
+        >>> BanditAllocator(low=2, high=4, bins=3).initial_state()["scores"].shape
         (3, 3)
     """
 
@@ -219,7 +219,7 @@ class DualArms(Allocator):
         played = _core.select.best_arms(np.log(chances).ravel(), sizes, arms, total=total)
         return arms[played[bins]].astype(np.int32)
 
-    def next(self, state: State, visits: Visits, known: Numbers) -> State:
+    def next(self, state: State, visits: TaskOutcomes, known: Numbers) -> State:
         """Scores and price after an iteration."""
         bins, counts = self._bins(known), visits.counts
         rewards = visits.sums(np.nan_to_num(visits.rewards))

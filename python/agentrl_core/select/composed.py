@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component import Column, draw
 from agentrl_core.select.allocator import Allocator
-from agentrl_core.select.curriculum import Quota, Stages
-from agentrl_core.select.pool_filter import Kept
-from agentrl_core.select.prompt_bandit import Arms
-from agentrl_core.select.retry_queue import Failed
-from agentrl_core.select.sampler import Sampler, Top
-from agentrl_core.select.selection import SURVEY, TRAIN, Selection, Wanted
+from agentrl_core.select.curriculum import Curriculum, Quota
+from agentrl_core.select.pool_filter import PoolFilter
+from agentrl_core.select.prompt_bandit import PromptBandit
+from agentrl_core.select.retry_queue import RetryQueue
+from agentrl_core.select.sampler import Sampler, TopSampler
+from agentrl_core.select.selection import SURVEY, TRAIN, Selection, SelectionRequest
 from agentrl_core.select.selector import Selector
 from agentrl_core.select.success_trackers import Beta
 from agentrl_core.select.survey import Survey
-from agentrl_core.select.task_outcomes import Visits
-from agentrl_core.select.task_score import Score
+from agentrl_core.select.task_outcomes import TaskOutcomes
+from agentrl_core.select.task_score import TaskScore
 from agentrl_core.select.tracker import Candidates, Tracker
 
 if TYPE_CHECKING:
-    from agentrl_core.component.state import Closed, State
+    from agentrl_core.component.state import IterationRecord, State
     from agentrl_core.select.pool import Pool
 
 _CANDIDATES, _SAMPLE, _POSTERIOR, _VARIANT, _SURVEY, _REST = range(6)
@@ -36,7 +36,7 @@ _PIECE = 1 << 17
 
 
 @dataclass(frozen=True)
-class Tasks(Selector):
+class ComposedSelector(Selector):
     """Chooses tasks by what is remembered of them, and says how many rollouts each of them gets.
 
     In one round: surveys where they are due; what the queue offers; then, from the tasks that the pool rule keeps, that
@@ -66,22 +66,22 @@ class Tasks(Selector):
         >>> from agentrl_core import select
         >>> from agentrl_core.env import Task
         >>> pool = select.Pool([("world", Task(str(number), "?", "sums", None)) for number in range(100)])
-        >>> mopps = select.Tasks(score=select.Toward(0.5), sample=select.Top(posterior=True, among=16))
-        >>> wanted = select.Wanted(4, 8, 0, np.zeros(0, np.int64), iteration=0)
+        >>> mopps = select.ComposedSelector(score=select.NearTarget(0.5), sample=select.TopSampler(posterior=True, among=16))
+        >>> wanted = select.SelectionRequest(4, 8, 0, np.zeros(0, np.int64), iteration=0)
         >>> mopps.choose(pool, mopps.initial_state(), wanted, key=7).counts.tolist()
         [8, 8, 8, 8]
     """
 
-    pool: Kept | None = None
-    stage: Stages | None = None
+    pool: PoolFilter | None = None
+    stage: Curriculum | None = None
     quota: Quota | None = None
     track: Tracker = Beta()
-    score: Score | None = None
-    sample: Sampler = Top()
+    score: TaskScore | None = None
+    sample: Sampler = TopSampler()
     count: Allocator | None = None
-    variant: Arms | None = None
+    variant: PromptBandit | None = None
     survey: Survey | None = None
-    queue: Failed | None = None
+    queue: RetryQueue | None = None
 
     def own_makes(self) -> Iterable[Column]:
         """What draws can read of their tasks."""
@@ -93,7 +93,7 @@ class Tasks(Selector):
         states = {name: part.initial_state() for name, part in parts.items() if part is not None}
         return {"rows": np.zeros(0, np.int64), "groups": 0, **states}
 
-    def choose(self, pool: Pool, state: State, wanted: Wanted, key: int) -> Selection:
+    def choose(self, pool: Pool, state: State, wanted: SelectionRequest, key: int) -> Selection:
         """The groups of one round."""
         key = _core.rng.structural_seed(key, wanted.round)
         state = self.initial_state() | state
@@ -124,7 +124,7 @@ class Tasks(Selector):
         return Selection.concat([selection, survey])
 
     def _chosen(
-        self, pool: Pool, state: State, wanted: Wanted, count: int, taken: NDArray[np.int64], key: int
+        self, pool: Pool, state: State, wanted: SelectionRequest, count: int, taken: NDArray[np.int64], key: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
         """Rows that were not taken, and how probable each was."""
         out = state["rows"][: len(state["pool"]["out"])][state["pool"]["out"]] if self.pool is not None else taken[:0]
@@ -163,7 +163,7 @@ class Tasks(Selector):
         self,
         pool: Pool,
         state: State,
-        wanted: Wanted,
+        wanted: SelectionRequest,
         mask: NDArray[np.bool_] | None,
         count: int,
         excluded: NDArray[np.int64],
@@ -217,7 +217,7 @@ class Tasks(Selector):
             return Candidates(pool, rows, _core.select.places(known, rows), iteration)
         return Candidates(pool, rows, _places(pool, state)[rows], iteration)
 
-    def _counts(self, pool: Pool, state: State, rows: NDArray[np.int64], wanted: Wanted) -> NDArray[np.int32]:
+    def _counts(self, pool: Pool, state: State, rows: NDArray[np.int64], wanted: SelectionRequest) -> NDArray[np.int32]:
         if self.count is None or not len(rows):
             return np.full(len(rows), wanted.group_size, np.int32)
         known = self._numbers(state, self._candidates(pool, state, rows, wanted.iteration))
@@ -240,10 +240,10 @@ class Tasks(Selector):
         candidates = self._candidates(pool, state, rows, int(state.get("iteration", 0)))
         return self.track.columns(state["track"], candidates)
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """What is known after an iteration."""
         state = self.initial_state() | state
-        visits, rows = Visits.of(closed, state["rows"])
+        visits, rows = TaskOutcomes.of(closed, state["rows"])
         groups = state["groups"]
         if closed.selection is not None:
             groups += int((closed.selection.purpose == TRAIN).sum())
@@ -253,18 +253,18 @@ class Tasks(Selector):
             epoch = groups // len(closed.pool) if closed.pool is not None and len(closed.pool) else 0
             following["pool"] = self.pool.next(state["pool"], visits, rows, epoch)
         if self.stage is not None:
-            following["stage"] = self.stage.next(state["stage"], visits.only(~visits.survey), closed)
+            following["stage"] = self.stage.next(state["stage"], visits.subset(~visits.survey), closed)
         if self.quota is not None:
             following["quota"] = self.quota.next(state["quota"], closed)
         if self.count is not None:
-            following["count"] = self._learned(state, visits.only(~visits.survey), closed)
+            following["count"] = self._learned(state, visits.subset(~visits.survey), closed)
         if self.variant is not None:
             following["variant"] = self.variant.next(state["variant"], visits)
         if self.queue is not None:
             following["queue"] = self.queue.next(state["queue"], visits, closed.selection)
         return following
 
-    def _learned(self, state: State, visits: Visits, closed: Closed) -> State:
+    def _learned(self, state: State, visits: TaskOutcomes, closed: IterationRecord) -> State:
         """What the allocator remembers, by what was tracked when it answered."""
         if self.count is None or closed.pool is None:
             kept: State = state["count"]

@@ -15,23 +15,23 @@ from agentrl_core.component import Component, Rows, option
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
-    from agentrl_core.component.state import Closed, State
+    from agentrl_core.component.state import IterationRecord, State
     from agentrl_core.select.pool import Pool
-    from agentrl_core.select.task_outcomes import Visits
+    from agentrl_core.select.task_outcomes import TaskOutcomes
 
 Parts = Sequence[tuple[NDArray[np.bool_], float]]
 """Tasks of the pool as masks, each with its share of the groups."""
 
 
 @dataclass(frozen=True)
-class Stages(Component):
+class Curriculum(Component):
     """A curriculum: tasks in buckets from easy to hard, and a rule that opens the next one.
 
     In stage s tasks of the buckets 0 to s are chosen, `earlier` of them from buckets before s. A stage ends when the
     smoothed success rate of its own bucket (or a metric) is above a number, or after so many iterations.
 
-    Sources: CRAFT-GUI arXiv:2508.11360 (`Stages("steps", "3,8", above=0.8, earlier=0.15)`); SearchGym-RL (`above=0.7`);
-    AceReason-Nemotron arXiv:2505.16400 (`Stages("domain", "math,code", iterations=, earlier=0.0)`); URPO
+    Sources: CRAFT-GUI arXiv:2508.11360 (`Curriculum("steps", "3,8", above=0.8, earlier=0.15)`); SearchGym-RL (`above=0.7`);
+    AceReason-Nemotron arXiv:2505.16400 (`Curriculum("domain", "math,code", iterations=, earlier=0.0)`); URPO
     arXiv:2507.17515 (`metric="success@preference", above=0.7`).
 
     Args:
@@ -48,8 +48,8 @@ class Stages(Component):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.select import Stages
-        >>> Stages("steps", "3,8").initial_state()
+        >>> from agentrl_core.select import Curriculum
+        >>> Curriculum("steps", "3,8").initial_state()
         {'stage': 0, 'begun': 0, 'rate': None}
     """
 
@@ -109,7 +109,7 @@ class Stages(Component):
             return [((buckets >= 0) & (buckets <= stage), 1.0)]
         return [(buckets == stage, 1 - self.earlier), ((buckets >= 0) & (buckets < stage), self.earlier)]
 
-    def next(self, state: State, visits: Visits, closed: Closed) -> State:
+    def next(self, state: State, visits: TaskOutcomes, closed: IterationRecord) -> State:
         """The stage after an iteration."""
         stage, begun, rate = state["stage"], state["begun"], state["rate"]
         now = closed.metrics.get(self.metric, math.nan) if self.metric else self._success(stage, visits, closed)
@@ -121,7 +121,7 @@ class Stages(Component):
             return {"stage": stage + 1, "begun": closed.iteration + 1, "rate": None}
         return {"stage": stage, "begun": begun, "rate": rate}
 
-    def _success(self, stage: int, visits: Visits, closed: Closed) -> float:
+    def _success(self, stage: int, visits: TaskOutcomes, closed: IterationRecord) -> float:
         if closed.pool is None or not len(visits):
             return math.nan
         own = np.repeat(self.of(closed.pool)[visits.rows] == stage, visits.counts) & ~np.isnan(visits.solved)
@@ -202,7 +202,7 @@ class Quota(Component):
         codes, shares = pool.column("domain"), self.shares(state, pool.domains)
         return [(codes == code, float(share)) for code, share in enumerate(shares) if share > 0]
 
-    def next(self, state: State, closed: Closed) -> State:
+    def next(self, state: State, closed: IterationRecord) -> State:
         """The realised shares after an iteration."""
         if closed.pool is None or closed.selection is None or not closed.batch.num_draws:
             return state

@@ -18,7 +18,7 @@ _FACTS = {"attempts": 0, "successes": 0, "last_version": -1, "uses": 0}
 """Columns of the task table, and what they are for a task that nobody tried."""
 
 
-class Mixed(Sequence[tuple[str, Task]]):
+class MixedTasks(Sequence[tuple[str, Task]]):
     """The tasks of several worlds in turn, each with the name of its world; a task is made when it is asked for.
 
     Args:
@@ -145,7 +145,7 @@ class Pool:
         elif name in _FACTS:
             self._read_facts()
         else:
-            found = self._tasks.column(name) if isinstance(self._tasks, Mixed) else None
+            found = self._tasks.column(name) if isinstance(self._tasks, MixedTasks) else None
             if found is None:
                 known = ", ".join([*_FACTS, "domain"])
                 raise NotFoundError(
@@ -158,7 +158,7 @@ class Pool:
         return self._columns[name]
 
     def _read_domains(self) -> None:
-        named = self._tasks.column("domain") if isinstance(self._tasks, Mixed) else None
+        named = self._tasks.column("domain") if isinstance(self._tasks, MixedTasks) else None
         if named is not None:
             names, first, codes = np.unique(named, return_index=True, return_inverse=True)
             order = np.argsort(first)

@@ -14,11 +14,11 @@ from agentrl_core.select.tracker import grown
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
-    from agentrl_core.select.task_outcomes import Visits
+    from agentrl_core.select.task_outcomes import TaskOutcomes
 
 
 @dataclass(frozen=True)
-class Kept(Component):
+class PoolFilter(Component):
     """The tasks that stay in the pool: those with a success rate in a band, and those that were not tried enough.
 
     The success rate is that of all attempts, or with `newest` of the last visit. A task that is out comes back only
@@ -42,8 +42,8 @@ class Kept(Component):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.select import Kept
-        >>> Kept(below=0.9, per="epoch").initial_state()["attempts"].tolist()
+        >>> from agentrl_core.select import PoolFilter
+        >>> PoolFilter(below=0.9, per="epoch").initial_state()["attempts"].tolist()
         []
     """
 
@@ -65,7 +65,7 @@ class Kept(Component):
             "epoch": 0,
         }
 
-    def next(self, state: State, visits: Visits, rows: NDArray[np.int64], epoch: int) -> State:
+    def next(self, state: State, visits: TaskOutcomes, rows: NDArray[np.int64], epoch: int) -> State:
         """Who is out after an iteration.
 
         Args:
@@ -74,7 +74,7 @@ class Kept(Component):
             rows: of all known tasks.
             epoch: how many epochs are over.
         """
-        visits = visits.only(~np.isnan(visits.solved))
+        visits = visits.subset(~np.isnan(visits.solved))
         attempts, successes, out = (grown(state[name], len(rows), 0) for name in ("attempts", "successes", "out"))
         at = visits.places
         kept = 0 if self.newest else 1

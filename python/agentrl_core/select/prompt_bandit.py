@@ -13,11 +13,11 @@ from agentrl_core.component import Component, option
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
-    from agentrl_core.select.task_outcomes import Visits
+    from agentrl_core.select.task_outcomes import TaskOutcomes
 
 
 @dataclass(frozen=True)
-class Arms(Component):
+class PromptBandit(Component):
     """One prompt variant for each group, by how well it did: p_j = softmax(w / temperature).
 
     After an iteration w_j <- (1 - rate) w_j + rate mean(reward) for the variants that were used. Every `halve_every`
@@ -26,7 +26,7 @@ class Arms(Component):
     Source: INSPO, whose public reviews give the softmax and the halving; rate, temperature and numbers are chosen here.
 
     Args:
-        arms: how many variants there are.
+        variants: how many variants there are.
         temperature: of the softmax.
         rate: how fast w follows the rewards.
         halve_every: iterations between two halvings; None: never.
@@ -36,13 +36,13 @@ class Arms(Component):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.select import Arms
-        >>> arms = Arms(arms=4)
+        >>> from agentrl_core.select import PromptBandit
+        >>> arms = PromptBandit(variants=4)
         >>> arms.probabilities(arms.initial_state()).tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
 
-    arms: int = option(8, at_least=2)
+    variants: int = option(8, at_least=2)
     temperature: float = option(0.1, above=0)
     rate: float = option(0.1, above=0, at_most=1)
     halve_every: int | None = option(20, at_least=1)
@@ -51,9 +51,9 @@ class Arms(Component):
     def initial_state(self) -> State:
         """All variants alike."""
         return {
-            "weights": np.zeros(self.arms),
-            "rollouts": np.zeros(self.arms, np.int64),
-            "alive": np.ones(self.arms, np.bool_),
+            "weights": np.zeros(self.variants),
+            "rollouts": np.zeros(self.variants, np.int64),
+            "alive": np.ones(self.variants, np.bool_),
         }
 
     def probabilities(self, state: State) -> NDArray[np.float64]:
@@ -66,12 +66,12 @@ class Arms(Component):
         """A variant for each group."""
         return _core.select.independent(self.probabilities(state), groups, key).astype(np.int32)
 
-    def next(self, state: State, visits: Visits) -> State:
+    def next(self, state: State, visits: TaskOutcomes) -> State:
         """What is known of the variants after an iteration."""
-        used = (visits.variants >= 0) & (visits.variants < self.arms) & ~np.isnan(visits.rewards) & ~visits.survey
+        used = (visits.variants >= 0) & (visits.variants < self.variants) & ~np.isnan(visits.rewards) & ~visits.survey
         variants, rewards = visits.variants[used], visits.rewards[used]
-        counts = np.bincount(variants, minlength=self.arms)
-        means = np.bincount(variants, weights=rewards, minlength=self.arms) / np.maximum(counts, 1)
+        counts = np.bincount(variants, minlength=self.variants)
+        means = np.bincount(variants, weights=rewards, minlength=self.variants) / np.maximum(counts, 1)
         weights = state["weights"]
         weights = np.where(counts > 0, (1 - self.rate) * weights + self.rate * means, weights)
         rollouts, alive = state["rollouts"] + counts, state["alive"].copy()

@@ -13,17 +13,17 @@ from agentrl_core.component import Component, option
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
     from agentrl_core.select.selection import Selection
-    from agentrl_core.select.task_outcomes import Visits
+    from agentrl_core.select.task_outcomes import TaskOutcomes
 
 
 @dataclass(frozen=True)
-class Failed(Component):
+class RetryQueue(Component):
     """A queue of tasks that nobody solved, tried again later.
 
     A task whose group had no success joins it, once, and leaves it when it is solved, was tried `tries` times more, or
     is older than `max_age` iterations. Every `every` iterations `share` of the groups are taken from it.
 
-    Source: DeepTravel arXiv:2509.21842 (`Failed(every=5, share=0.2, tries=5)`).
+    Source: DeepTravel arXiv:2509.21842 (`RetryQueue(every=5, share=0.2, tries=5)`).
 
     Args:
         every: iterations between two looks into the queue.
@@ -36,8 +36,8 @@ class Failed(Component):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.select import Failed
-        >>> Failed().initial_state()["rows"].tolist()
+        >>> from agentrl_core.select import RetryQueue
+        >>> RetryQueue().initial_state()["rows"].tolist()
         []
     """
 
@@ -62,9 +62,9 @@ class Failed(Component):
         free = free if self.order == "fifo" else free[::-1]
         return free[: int(self.share * groups)]
 
-    def next(self, state: State, visits: Visits, selection: Selection | None) -> State:
+    def next(self, state: State, visits: TaskOutcomes, selection: Selection | None) -> State:
         """The queue after an iteration."""
-        visits = visits.only(~np.isnan(visits.solved) & ~visits.survey)
+        visits = visits.subset(~np.isnan(visits.solved) & ~visits.survey)
         solved = visits.sums(visits.solved) > 0
         tries = state["tries"].copy()
         if selection is not None:

@@ -34,18 +34,18 @@ class Sampler(Component, ABC):
 
 
 @dataclass(frozen=True)
-class Top(Sampler):
+class TopSampler(Sampler):
     """The tasks with the largest scores; of equal ones a key chooses. A score of minus infinity is never chosen.
 
-    Source: MoPPS arXiv:2507.04632 (`Top(posterior=True, among=16)`), VADE arXiv:2511.18902 (`Top(posterior=True)`).
+    Source: MoPPS arXiv:2507.04632 (`TopSampler(posterior=True, among=16)`), VADE arXiv:2511.18902 (`TopSampler(posterior=True)`).
 
     Raises:
         RecipeError: an option is out of range.
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import Top
-        >>> Top().choose(np.array([0.1, 0.9, 0.5]), np.arange(3), 2, key=0)[0].tolist()
+        >>> from agentrl_core.select import TopSampler
+        >>> TopSampler().choose(np.array([0.1, 0.9, 0.5]), np.arange(3), 2, key=0)[0].tolist()
         [1, 2]
     """
 
@@ -57,7 +57,7 @@ class Top(Sampler):
 
 
 @dataclass(frozen=True)
-class Proportional(Sampler):
+class ProportionalSampler(Sampler):
     """Tasks at random, by their scores.
 
     With n candidates: P = (1 - uniform) w / sum w + uniform / n, where w is the score, or exp(score / temperature).
@@ -78,8 +78,8 @@ class Proportional(Sampler):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import Proportional
-        >>> places, chances = Proportional(uniform=0.2).choose(np.array([3.0, 1.0]), np.arange(2), 2, key=0)
+        >>> from agentrl_core.select import ProportionalSampler
+        >>> places, chances = ProportionalSampler(uniform=0.2).choose(np.array([3.0, 1.0]), np.arange(2), 2, key=0)
         >>> chances[np.argsort(places)].round(6).tolist()
         [0.7, 0.3]
     """

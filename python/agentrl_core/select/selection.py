@@ -104,7 +104,7 @@ class Selection:
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class SelectionRequest:
     """What an iteration asks of select.
 
     Attributes:

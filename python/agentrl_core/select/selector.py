@@ -9,19 +9,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.component.state import Closed, Remembers, State
+from agentrl_core.component.state import IterationRecord, State, Stateful
 from agentrl_core.select.pool import Pool
-from agentrl_core.select.selection import Selection, Wanted
+from agentrl_core.select.selection import Selection, SelectionRequest
 
 
 @dataclass(frozen=True)
-class Selector(Remembers, ABC):
+class Selector(Stateful, ABC):
     """Base of the components that choose tasks. One that remembers overrides `initial_state` and `next`."""
 
     phase: ClassVar[str] = "select"
 
     @abstractmethod
-    def choose(self, pool: Pool, state: State, wanted: Wanted, key: int) -> Selection:
+    def choose(self, pool: Pool, state: State, wanted: SelectionRequest, key: int) -> Selection:
         """The groups of one round.
 
         Args:
@@ -43,6 +43,6 @@ class Selector(Remembers, ABC):
         """Nothing."""
         return {}
 
-    def next(self, state: State, closed: Closed) -> State:  # noqa: ARG002 - it learns nothing
+    def next(self, state: State, closed: IterationRecord) -> State:  # noqa: ARG002 - it learns nothing
         """What it knew."""
         return state

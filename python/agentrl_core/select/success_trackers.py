@@ -15,7 +15,7 @@ from agentrl_core.select.tracker import Candidates, Tracker, grown
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
-    from agentrl_core.select.task_outcomes import Visits
+    from agentrl_core.select.task_outcomes import TaskOutcomes
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class Beta(Tracker):
         """No evidence."""
         return {"successes": np.zeros(0), "failures": np.zeros(0), "last": np.zeros(0, np.int64)}
 
-    def next(self, state: State, visits: Visits) -> State:
+    def next(self, state: State, visits: TaskOutcomes) -> State:
         """The evidence after an iteration."""
         values = visits.solved if self.of == "success" else visits.rewards
-        visits = visits.only(~np.isnan(values))
+        visits = visits.subset(~np.isnan(values))
         values = visits.solved if self.of == "success" else visits.rewards
         if ((values < 0) | (values > 1)).any():
             wrong = values[(values < 0) | (values > 1)][0]
@@ -165,10 +165,10 @@ class RecentVisits(Tracker):
             "bin": np.zeros(0, np.int64),
         }
 
-    def next(self, state: State, visits: Visits) -> State:
+    def next(self, state: State, visits: TaskOutcomes) -> State:
         """The windows after an iteration."""
         values = visits.rewards if self.of == "reward" else visits.solved
-        visits = visits.only(~np.isnan(values))
+        visits = visits.subset(~np.isnan(values))
         sums = visits.sums(visits.rewards if self.of == "reward" else visits.solved)
         latest = np.where(sums > 0, 1.0, 0.0) if self.of == "solved" else sums / np.maximum(visits.counts, 1)
         ring, count, bins = (grown(state[name], visits.known, 0) for name in ("visits", "count", "bin"))

@@ -12,13 +12,13 @@ from agentrl_core import _core
 from agentrl_core.data.codes import CODES
 
 if TYPE_CHECKING:
-    from agentrl_core.component.state import Closed
+    from agentrl_core.component.state import IterationRecord
     from agentrl_core.select.pool import Pool
     from agentrl_core.select.selection import Selection
 
 
 @dataclass(frozen=True, eq=False)
-class Visits:
+class TaskOutcomes:
     """The outcomes of an iteration by task: one row a task that was tried, its rollouts one after the other.
 
     Only what the policy did counts: members that finished or were truncated. Rejected groups and surveys count too.
@@ -46,7 +46,7 @@ class Visits:
     iteration: int
 
     @classmethod
-    def of(cls, closed: Closed, known: NDArray[np.int64]) -> tuple[Self, NDArray[np.int64]]:
+    def of(cls, closed: IterationRecord, known: NDArray[np.int64]) -> tuple[Self, NDArray[np.int64]]:
         """The visits of an iteration that is closed, and the rows that are known then: new ones come last.
 
         Args:
@@ -80,7 +80,7 @@ class Visits:
         """How many tasks were tried."""
         return len(self.rows)
 
-    def only(self, keep: NDArray[np.bool_]) -> Self:
+    def subset(self, keep: NDArray[np.bool_]) -> Self:
         """The visits with some of the rollouts alone; tasks without one are no longer visited."""
         counts = np.add.reduceat(keep, self.offsets[:-1]) if len(self) else np.zeros(0, np.int64)
         stays = counts > 0
@@ -105,7 +105,7 @@ class Visits:
         return np.diff(self.offsets)
 
 
-def _outcomes(closed: Closed) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+def _outcomes(closed: IterationRecord) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """Of each rollout that counts: its entry in the selection, its reward and whether it solved the task."""
     table = closed.finished.trajectories
     codes = {name: np.asarray(table.column(name)) for name in ("status", "role", "origin", "iteration", "group_id")}

@@ -12,7 +12,7 @@ from agentrl_core.component import Component, option
 
 
 @dataclass(frozen=True)
-class Score(Component, ABC):
+class TaskScore(Component, ABC):
     """Base of what makes a score of the number that a tracker has of each candidate: the larger, the sooner.
 
     Each number has a score of its own, whatever the others are: of a large pool they come piece by piece.
@@ -24,7 +24,7 @@ class Score(Component, ABC):
 
 
 @dataclass(frozen=True)
-class Toward(Score):
+class NearTarget(TaskScore):
     """Tasks whose number is near a target: -max(|x - target| - width, 0).
 
     Args:
@@ -38,8 +38,8 @@ class Toward(Score):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import Toward
-        >>> Toward(0.5, width=0.25)(np.array([0.0, 0.25, 0.5])).tolist()
+        >>> from agentrl_core.select import NearTarget
+        >>> NearTarget(0.5, width=0.25)(np.array([0.0, 0.25, 0.5])).tolist()
         [-0.25, 0.0, 0.0]
     """
 
@@ -52,15 +52,15 @@ class Toward(Score):
 
 
 @dataclass(frozen=True)
-class Information(Score):
+class LearningSignal(TaskScore):
     """What a success rate p promises to teach: p (1 - p)^2, most at p = 1/3.
 
     Source: VADE arXiv:2511.18902, Knapsack RL arXiv:2509.25849.
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import Information
-        >>> Information()(np.array([0.0, 0.5, 1.0])).tolist()
+        >>> from agentrl_core.select import LearningSignal
+        >>> LearningSignal()(np.array([0.0, 0.5, 1.0])).tolist()
         [0.0, 0.125, 0.0]
     """
 
@@ -70,7 +70,7 @@ class Information(Score):
 
 
 @dataclass(frozen=True)
-class Spread(Score):
+class OutcomeVariance(TaskScore):
     """How much the outcomes of a task differ: (sqrt(p (1 - p)) + floor)^power.
 
     Args:
@@ -84,8 +84,8 @@ class Spread(Score):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import Spread
-        >>> Spread(floor=0.0)(np.array([0.5, 1.0])).tolist()
+        >>> from agentrl_core.select import OutcomeVariance
+        >>> OutcomeVariance(floor=0.0)(np.array([0.5, 1.0])).tolist()
         [0.5, 0.0]
     """
 
@@ -98,7 +98,7 @@ class Spread(Score):
 
 
 @dataclass(frozen=True)
-class Scaled(Score):
+class Linear(TaskScore):
     """The tracked number itself, times a factor: -1 prefers the small.
 
     Source: VLA-RL arXiv:2505.18719 (success rates with -1), TeachMyAgent arXiv:2103.09815 (learning progress).
@@ -111,8 +111,8 @@ class Scaled(Score):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import Scaled
-        >>> Scaled(-1.0)(np.array([0.25])).tolist()
+        >>> from agentrl_core.select import Linear
+        >>> Linear(-1.0)(np.array([0.25])).tolist()
         [-0.25]
     """
 

@@ -14,7 +14,7 @@ from agentrl_core.component.component import Component
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
     from agentrl_core.select.pool import Pool
-    from agentrl_core.select.task_outcomes import Visits
+    from agentrl_core.select.task_outcomes import TaskOutcomes
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class Tracker(Component, ABC):
         """Nothing known of any task."""
 
     @abstractmethod
-    def next(self, state: State, visits: Visits) -> State:
+    def next(self, state: State, visits: TaskOutcomes) -> State:
         """What is known after an iteration."""
 
     @abstractmethod

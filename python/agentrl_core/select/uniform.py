@@ -10,7 +10,7 @@ from agentrl_core import _core
 from agentrl_core.component.state import State
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.select.pool import Pool
-from agentrl_core.select.selection import Selection, Wanted
+from agentrl_core.select.selection import Selection, SelectionRequest
 from agentrl_core.select.selector import Selector
 
 
@@ -24,17 +24,17 @@ class Uniform(Selector):
     Example:
         >>> import numpy as np
         >>> from agentrl_core.env import Task
-        >>> from agentrl_core.select import Pool, Uniform, Wanted
+        >>> from agentrl_core.select import Pool, Uniform, SelectionRequest
         >>> pool = Pool([("world", Task(str(number), "?", "sums", None)) for number in range(100)])
         >>> none = np.zeros(0, np.int64)
-        >>> first = Uniform().choose(pool, {}, Wanted(4, 8, 0, none, iteration=3), key=7)
-        >>> second = Uniform().choose(pool, {}, Wanted(2, 8, 1, first.rows, iteration=3), key=7)
-        >>> six = Uniform().choose(pool, {}, Wanted(6, 8, 0, none, iteration=3), key=7)
+        >>> first = Uniform().choose(pool, {}, SelectionRequest(4, 8, 0, none, iteration=3), key=7)
+        >>> second = Uniform().choose(pool, {}, SelectionRequest(2, 8, 1, first.rows, iteration=3), key=7)
+        >>> six = Uniform().choose(pool, {}, SelectionRequest(6, 8, 0, none, iteration=3), key=7)
         >>> six.rows.tolist() == [*first.rows.tolist(), *second.rows.tolist()]
         True
     """
 
-    def choose(self, pool: Pool, state: State, wanted: Wanted, key: int) -> Selection:  # noqa: ARG002 - knows nothing
+    def choose(self, pool: Pool, state: State, wanted: SelectionRequest, key: int) -> Selection:  # noqa: ARG002 - knows nothing
         """The next tasks of the iteration's order, in later rounds fewer where the pool has no more.
 
         Raises:

@@ -15,7 +15,7 @@ from agentrl_core.select.tracker import Candidates, Tracker, grown
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
-    from agentrl_core.select.task_outcomes import Visits
+    from agentrl_core.select.task_outcomes import TaskOutcomes
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class LearningProgress(Tracker):
         """No return of any task."""
         return {"last": np.zeros(0), "progress": np.zeros(0), "count": np.zeros(0, np.int64)}
 
-    def next(self, state: State, visits: Visits) -> State:
+    def next(self, state: State, visits: TaskOutcomes) -> State:
         """The progress after an iteration."""
-        visits = visits.only(~np.isnan(visits.rewards))
+        visits = visits.subset(~np.isnan(visits.rewards))
         last, progress, count = (grown(state[name], visits.known, 0) for name in ("last", "progress", "count"))
         at, returns = visits.places, visits.sums(visits.rewards) / np.maximum(visits.counts, 1)
         moved = (count[at] > 0) | self.from_zero
@@ -99,9 +99,9 @@ class LogMeanExp(Tracker):
         """No rollout of any task."""
         return {"log_sum": np.zeros(0), "count": np.zeros(0, np.int64)}
 
-    def next(self, state: State, visits: Visits) -> State:
+    def next(self, state: State, visits: TaskOutcomes) -> State:
         """Ln sum exp(r / temperature), with the rollouts of an iteration."""
-        visits = visits.only(~np.isnan(visits.rewards) & (visits.survey | (not self.surveys)))
+        visits = visits.subset(~np.isnan(visits.rewards) & (visits.survey | (not self.surveys)))
         log_sum, count = (grown(state[name], visits.known, 0) for name in ("log_sum", "count"))
         if len(visits):
             at = visits.places
@@ -119,12 +119,12 @@ class LogMeanExp(Tracker):
 
 
 @dataclass(frozen=True)
-class Tried(Tracker):
-    """How often each task was visited. `Tasks(track=Tried(), score=Toward(0.0))` goes through the pool in passes.
+class VisitCount(Tracker):
+    """How often each task was visited. `ComposedSelector(track=VisitCount(), score=NearTarget(0.0))` goes through the pool in passes.
 
     Example:
-        >>> from agentrl_core.select import Tried
-        >>> Tried().column
+        >>> from agentrl_core.select import VisitCount
+        >>> VisitCount().column
         'visits'
     """
 
@@ -134,9 +134,9 @@ class Tried(Tracker):
         """No visit."""
         return {"count": np.zeros(0, np.int64)}
 
-    def next(self, state: State, visits: Visits) -> State:
+    def next(self, state: State, visits: TaskOutcomes) -> State:
         """One visit more of each task that was trained on."""
-        visits = visits.only(~visits.survey)
+        visits = visits.subset(~visits.survey)
         count = grown(state["count"], visits.known, 0)
         count[visits.places] += 1
         return {"count": count}
@@ -147,7 +147,7 @@ class Tried(Tracker):
 
 
 @dataclass(frozen=True)
-class Annotated(Tracker):
+class PoolColumn(Tracker):
     """A number that the pool has of each task already, such as the success rate that a model expects.
 
     Source: V0 arXiv:2602.03584 and V0.5 arXiv:2603.10848, whose value model annotates the pool.
@@ -156,8 +156,8 @@ class Annotated(Tracker):
         by: column of the pool.
 
     Example:
-        >>> from agentrl_core.select import Annotated
-        >>> Annotated(by="prior").initial_state()
+        >>> from agentrl_core.select import PoolColumn
+        >>> PoolColumn(by="prior").initial_state()
         {}
     """
 
@@ -169,7 +169,7 @@ class Annotated(Tracker):
         """Nothing."""
         return {}
 
-    def next(self, state: State, visits: Visits) -> State:  # noqa: ARG002 - it learns nothing
+    def next(self, state: State, visits: TaskOutcomes) -> State:  # noqa: ARG002 - it learns nothing
         """Nothing."""
         return state
 
@@ -179,7 +179,7 @@ class Annotated(Tracker):
 
 
 @dataclass(frozen=True)
-class Predicted(Tracker):
+class PredictedSuccess(Tracker):
     """The success rate that is expected of any task, from surveys of a few others that are alike.
 
     With the vectors z of the pool's column `by` and the success rates p_j of the K tasks that were surveyed last:
@@ -197,8 +197,8 @@ class Predicted(Tracker):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.select import Predicted
-        >>> Predicted(by="embedding").column
+        >>> from agentrl_core.select import PredictedSuccess
+        >>> PredictedSuccess(by="embedding").column
         'success'
     """
 
@@ -211,9 +211,9 @@ class Predicted(Tracker):
         """No survey."""
         return {"rows": np.zeros(0, np.int64), "rates": np.zeros(0)}
 
-    def next(self, state: State, visits: Visits) -> State:
+    def next(self, state: State, visits: TaskOutcomes) -> State:
         """The newest survey in place of the one before."""
-        visits = visits.only(visits.survey & ~np.isnan(visits.solved))
+        visits = visits.subset(visits.survey & ~np.isnan(visits.solved))
         if not len(visits):
             return state
         return {"rows": visits.rows, "rates": visits.sums(visits.solved) / visits.counts}

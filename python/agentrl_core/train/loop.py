@@ -118,7 +118,7 @@ def _check_type(name: str, value: object, default: object) -> None:
         raise InvalidInputError(f"{name}={value!r} is not possible; give {wanted}")
 
 
-class Progress(Protocol):
+class TrainingProgress(Protocol):
     """Who watches a run."""
 
     def phase(self, name: str, total: int) -> None:
@@ -131,7 +131,7 @@ class Progress(Protocol):
         """How the rollouts go, ten times a second. May raise KeyboardInterrupt, which stops the run cleanly."""
 
 
-def train(options: TrainOptions, recipe: Recipe, progress: Progress) -> dict[str, Any]:
+def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> dict[str, Any]:
     """Run a recipe from the warm start to the evaluation; returns what `summary.json` holds.
 
     Raises:
@@ -236,7 +236,7 @@ def _options_toml(options: TrainOptions) -> str:
 def _learn(
     options: TrainOptions,
     recipe: Recipe,
-    progress: Progress,
+    progress: TrainingProgress,
     store: Store,
     world: env.ReasoningGym,
     policy: PreTrainedModel,
@@ -264,7 +264,7 @@ def _learn(
 def _loop(
     options: TrainOptions,
     recipe: Recipe,
-    progress: Progress,
+    progress: TrainingProgress,
     store: Store,
     collect: Collector,
     policy: PreTrainedModel,
@@ -294,7 +294,7 @@ def _loop(
     progress.step(min(collect.iteration, options.iterations))
     for iteration in range(collect.iteration, options.iterations):
         with _timed(seconds, "collect"):
-            group = recipe.rollout.at(iteration).branches(options.group_size)
+            group = recipe.rollout.at(iteration).final_group_size(options.group_size)
             batch = collect(tasks=max(options.rollouts // group, 1), group_size=options.group_size)
         with _timed(seconds, "update"):
             stepping: dict[str, Any] = {
@@ -308,14 +308,14 @@ def _loop(
             batch = recipe.credit(batch)
             updates = recipe.updates(batch, seed=options.seed + iteration, models=models.named)
             models.step(updates, **stepping)
-            recipe.after(updates, **models.named)
+            recipe.run_hooks(updates, **models.named)
             generate.update_weights(policy, version=iteration + 1)
         with _timed(seconds, "store"):
             shown = _shown(batch)
             generated += int(shown["tokens"])
             kept = {"update": updates.metrics, **shown, "generated_tokens": generated, "success_before": success_before}
             checkpoint = _save_checkpoint(run, iteration + 1, models.state_dict())
-            collect.update(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
+            collect.end_iteration(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
             _drop_checkpoints(run, checkpoint)
         progress.step(**shown)
     collect.close()  # whatever is under way for iterations that do not come
@@ -337,7 +337,7 @@ def _loop(
 
 
 def _policy(
-    options: TrainOptions, run: Path, world: env.ReasoningGym, store: Store, progress: Progress
+    options: TrainOptions, run: Path, world: env.ReasoningGym, store: Store, progress: TrainingProgress
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model to train and its tokenizer: where the run stopped, or a local model, or a small one warmed up."""
     from transformers import AutoModelForCausalLM, AutoTokenizer

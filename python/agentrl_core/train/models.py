@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from agentrl_core.component.component import PHASES
-from agentrl_core.component.requirements import facts_of
+from agentrl_core.component.requirements import required_facts
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import by_level
 from agentrl_core.env.base import Environment
@@ -19,10 +19,10 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Train
 from agentrl_core.model.annotate import annotate
 from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Play
-from agentrl_core.schedule import Repeat
+from agentrl_core.rollout import SelfPlay
+from agentrl_core.schedule import RepeatStage
 from agentrl_core.schedule.hook import BEGIN
-from agentrl_core.select import Pool, Predicted, Wanted
+from agentrl_core.select import Pool, PredictedSuccess, SelectionRequest
 from agentrl_core.update.updates import Updates
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
     name = f"recipe {recipe.name!r}"
     said: Mapping[str, Any] = getattr(world, "facts", {})
     missing = [
-        column.name for column in facts_of({phase: recipe.chain(phase) for phase in PHASES}) if column.name not in said
+        column.name
+        for column in required_facts({phase: recipe.chain(phase) for phase in PHASES})
+        if column.name not in said
     ]
     if missing:
         raise InvalidInputError(
@@ -58,12 +60,12 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
             "that declares them; `agentrl recipes --facts` lists who needs what"
         )
     recipe.check(facts=by_level({**said, **recipe.rollout.facts}))
-    if recipe.rollout.at(0).asks:
+    if recipe.rollout.at(0).queried_models:
         raise InvalidInputError(
-            f"{name} asks model {recipe.rollout.at(0).asks[0]!r} while it collects, which agentrl train does not make; "
+            f"{name} asks model {recipe.rollout.at(0).queried_models[0]!r} while it collects, which agentrl train does not make; "
             "copy its loop, and give the collector models="
         )
-    if isinstance(recipe.rollout.at(0), Play):
+    if isinstance(recipe.rollout.at(0), SelfPlay):
         raise InvalidInputError(
             f"{name} plays matches of several agents, and an episode of agentrl train has one; copy its loop, and "
             "collect in an environment whose reset gives an env.MultiEpisode"
@@ -77,10 +79,10 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
     if unknown:
         raise InvalidInputError(
             f"{name} moves model {min(unknown)!r}, but agentrl train makes policy, {', '.join((*_FROZEN, *_TRAINED))}; "
-            "copy its loop, and give recipe.updates and recipe.after that model"
+            "copy its loop, and give recipe.updates and recipe.run_hooks that model"
         )
     for training in _trainings(recipe):
-        if "value_logits" in training.loss.answers or getattr(training.loss, "heads", "each") != "each":
+        if "value_logits" in training.loss.outputs or getattr(training.loss, "heads", "each") != "each":
             raise InvalidInputError(
                 f"{name} trains model {training.model!r} to say several values, and agentrl train gives it one head; "
                 "copy its loop, and add value_head"
@@ -96,14 +98,14 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
                 f"{name} trains model {training.model!r} in stage {training.stage!r} on data of its own, which has "
                 f"column {min(made)!r}; copy the loop of agentrl train, and give that stage its batch"
             )
-        if training.model == "policy" and "value" in training.loss.answers:
+        if training.model == "policy" and "value" in training.loss.outputs:
             raise InvalidInputError(
                 f"{name} trains model 'policy' to say values, for which agentrl train gives it no head; copy its loop, "
                 "and add policy.value_head"
             )
-        if "pair" in training.loss.streams and recipe.rollout.at(0).branches(group_size) != 2:
+        if "pair" in training.loss.streams and recipe.rollout.at(0).final_group_size(group_size) != 2:
             raise InvalidInputError(f"{name} compares two answers to a task; call with --group-size 2")
-    for column in recipe.answers:
+    for column in recipe.model_columns:
         known = column.model in (*_OF_POLICY, *_FROZEN, *_TRAINED)
         if not known or (column.level != "token" and (column.level, column.name) != ("step", "value")):
             raise InvalidInputError(
@@ -114,9 +116,9 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
     pool = Pool([("world", task) for task in world.tasks(_LOOKED_AT)])
     select = recipe.at(0).select
     for part in vars(select).values():
-        if isinstance(part, Predicted):  # it looks at its column when it has surveyed
+        if isinstance(part, PredictedSuccess):  # it looks at its column when it has surveyed
             pool.column(part.by)
-    wanted = Wanted(1, max(group_size, 1), 0, np.zeros(0, np.int64), iteration=0)
+    wanted = SelectionRequest(1, max(group_size, 1), 0, np.zeros(0, np.int64), iteration=0)
     if not len(select.choose(pool, select.initial_state(), wanted, 0).rows):
         raise InvalidInputError(
             f"{name} chooses none of these tasks, whose domains are: {', '.join(pool.domains)}; write the recipe to a "
@@ -126,7 +128,7 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
 
 def other_stages(recipe: Recipe) -> list[str]:
     """The stages before that of the updates; the first batch trains them, before it has credit."""
-    behind = {action.stage for action in recipe.at(0).chain("actions") if isinstance(action, Repeat)}
+    behind = {action.stage for action in recipe.at(0).chain("hooks") if isinstance(action, RepeatStage)}
     return [
         stage for stage in dict.fromkeys(each.stage for each in _trainings(recipe)) if stage not in behind | {"update"}
     ]
@@ -134,7 +136,7 @@ def other_stages(recipe: Recipe) -> list[str]:
 
 def _moved(recipe: Recipe) -> set[str]:
     """The models that actions name."""
-    actions = recipe.at(0).chain("actions")
+    actions = recipe.at(0).chain("hooks")
     return {getattr(action, at, "") for action in actions for at in ("of", "to", "one", "other")} - {"", BEGIN}
 
 
@@ -182,7 +184,7 @@ class Models:
 
     def annotated(self, batch: Batch, max_tokens: int) -> Batch:
         """The batch with what its models say of each token."""
-        for column in self.recipe.answers:
+        for column in self.recipe.model_columns:
             if not batch.has(column.name, column.level):
                 own = str(column.model)
                 model = self.named[own if own in self.named or own not in _OF_POLICY else "policy"]

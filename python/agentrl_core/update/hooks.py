@@ -11,8 +11,19 @@ import numpy as np
 from agentrl_core.component.controller import Controller
 from agentrl_core.component.state import State
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.schedule.hook import BEGIN, Action, Freeze, Rate, Repeat, Rollback, Skip, Stop, Swap, Sync
-from agentrl_core.update.model_sync import Snapshot, move, named, snapshot, swap
+from agentrl_core.schedule.hook import (
+    BEGIN,
+    FreezeModel,
+    Hook,
+    RepeatStage,
+    RollbackModels,
+    ScaleLearningRate,
+    SkipStep,
+    StopTraining,
+    SwapModels,
+    SyncModel,
+)
+from agentrl_core.update.model_sync import Snapshot, blend_models, model_named, snapshot, swap_models
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -25,7 +36,7 @@ STEPS = "actions"
 """In the states of a run: how many optimizer steps there were."""
 
 
-class Changing(Protocol):
+class RecipeHooks(Protocol):
     """A recipe, as far as it is asked here."""
 
     @property
@@ -33,21 +44,21 @@ class Changing(Protocol):
         """Its controllers by place."""
         ...
 
-    def at(self, iteration: int, states: Mapping[str, State] | None = None) -> Changing:
+    def at(self, iteration: int, states: Mapping[str, State] | None = None) -> RecipeHooks:
         """As it is in an iteration."""
         ...
 
-    def placed(self, phase: str) -> list[tuple[str, Any]]:
+    def components(self, phase: str) -> list[tuple[str, Any]]:
         """The components of a phase with their places."""
         ...
 
-    def training(self, stage: str = "update") -> tuple[Train, ...]:
+    def losses(self, stage: str = "update") -> tuple[Train, ...]:
         """The losses of a stage."""
         ...
 
 
 @dataclass(frozen=True)
-class Outcome:
+class HookResult:
     """What the actions of a recipe did after the updates of an iteration.
 
     Attributes:
@@ -61,7 +72,7 @@ class Outcome:
     changed: tuple[str, ...] = ()
 
 
-class Between:
+class HookRunner:
     """The actions of a recipe in one iteration, and the controllers that move with every step.
 
     Args:
@@ -78,23 +89,25 @@ class Between:
     """
 
     def __init__(
-        self, recipe: Changing, batch: Batch, iteration: int, states: Mapping[str, State], models: Mapping[str, Any]
+        self, recipe: RecipeHooks, batch: Batch, iteration: int, states: Mapping[str, State], models: Mapping[str, Any]
     ) -> None:
         self._recipe = recipe
         self._batch = batch
         self._iteration = iteration
         self._states = dict(states)
         self._models = dict(models)
-        self._actions = recipe.at(iteration, states).placed("actions")
+        self._actions = recipe.at(iteration, states).components("hooks")
         self._followed = {place: each for place, each in recipe.controllers.items() if each.every == "step"}
         self._said: list[dict[str, float]] = []
         self._changed: dict[str, None] = {}
         self._before = int(states.get(STEPS, {}).get("steps", 0))
         self.steps = self.taken = 0
         self.stopped = False
-        restores = any(isinstance(each, Rollback) or getattr(each, "of", "") == BEGIN for _, each in self._actions)
+        restores = any(
+            isinstance(each, RollbackModels) or getattr(each, "of", "") == BEGIN for _, each in self._actions
+        )
         self._begin: dict[str, Snapshot] = (
-            {name: snapshot(named(models, name, "recipe.updates")) for name in models} if restores else {}
+            {name: snapshot(model_named(models, name, "recipe.updates")) for name in models} if restores else {}
         )
 
     @property
@@ -105,24 +118,24 @@ class Between:
     def frozen(self, model: str) -> bool:
         """Whether the updates of a model are left out of this iteration."""
         return any(
-            isinstance(action, Freeze)
+            isinstance(action, FreezeModel)
             and action.model == model
-            and action.at_begin(self._iteration, self._states, place)
+            and action.is_active(self._iteration, self._states, place)
             for place, action in self._actions
         )
 
     def step(self, update: Update, optimizer: Optimizer) -> bool:
         """Step an optimizer as the actions say, and forget the gradients; whether it was stepped."""
         self.taken += 1
-        said = update.said() if self.listens else {}
-        due = [action for place, action in self._of(Skip, Rate) if self._holds(place, action, said)]
+        said = update.metrics() if self.listens else {}
+        due = [action for place, action in self._of(SkipStep, ScaleLearningRate) if self._holds(place, action, said)]
         due = [action for action in due if getattr(action, "model", "") == update.model]
-        skipped = any(isinstance(action, Skip) for action in due)
+        skipped = any(isinstance(action, SkipStep) for action in due)
         if not skipped:
             factor = 1.0
             for action in due:
-                if isinstance(action, Rate):
-                    factor *= action.of(self._weights(action.column, update))
+                if isinstance(action, ScaleLearningRate):
+                    factor *= action.factor(self._weights(action.column, update))
             rates = [group["lr"] for group in optimizer.param_groups]
             try:
                 if factor != 1.0:
@@ -144,17 +157,17 @@ class Between:
 
     def end_step(self, update: Update) -> None:
         """A step is done: what it said moves controllers, and actions of steps are done."""
-        said = update.said() if self.listens else {}
-        for place, action in self._of(Sync, Swap, Rollback, Stop):
+        said = update.metrics() if self.listens else {}
+        for place, action in self._of(SyncModel, SwapModels, RollbackModels, StopTraining):
             if action.unit != "iterations" and self._holds(place, action, said):
                 self._do(action, self._before + self.steps, self._models)
         if self._followed:
             self._said.append(said)
             for place, controller in self._followed.items():
                 self._states[place] = controller.moved(self._state(place, controller), said)
-            self._actions = self._now().placed("actions")
+            self._actions = self._now().components("hooks")
 
-    def _now(self) -> Changing:
+    def _now(self) -> RecipeHooks:
         return self._recipe.at(self._iteration, self._states)
 
     def loss(self, training: Train) -> Loss | None:
@@ -162,18 +175,18 @@ class Between:
         if not self._followed:
             return None
         same = (training.model, training.where)
-        return next(each.loss for each in self._now().training(training.stage) if (each.model, each.where) == same)
+        return next(each.loss for each in self._now().losses(training.stage) if (each.model, each.where) == same)
 
-    def repeats(self) -> list[tuple[str, Repeat]]:
+    def repeats(self) -> list[tuple[str, RepeatStage]]:
         """What is repeated behind the updates."""
         number = self._iteration + 1
-        return [(place, each) for place, each in self._actions if isinstance(each, Repeat) and each.falls(number)]
+        return [(place, each) for place, each in self._actions if isinstance(each, RepeatStage) and each.is_due(number)]
 
-    def goes_on(self, place: str, repeat: Repeat, said: Mapping[str, float]) -> bool:
+    def goes_on(self, place: str, repeat: RepeatStage, said: Mapping[str, float]) -> bool:
         """Whether another pass is wanted, by what the last one said."""
         return repeat.when is None or self._value(place, repeat.when, said) != 0.0
 
-    def finish(self, metrics: Mapping[str, float], models: Mapping[str, Any]) -> Outcome:
+    def finish(self, metrics: Mapping[str, float], models: Mapping[str, Any]) -> HookResult:
         """Do the actions of iterations.
 
         Raises:
@@ -182,21 +195,21 @@ class Between:
         models = {**self._models, **models}
         due = [
             (place, action)
-            for place, action in self._of(Sync, Swap, Rollback, Stop)
+            for place, action in self._of(SyncModel, SwapModels, RollbackModels, StopTraining)
             if action.unit == "iterations" and self._holds(place, action, metrics)
         ]
         for _, action in due:
             for name in (getattr(action, option, BEGIN) for option in ("of", "to", "one", "other")):
                 if name != BEGIN:
-                    named(models, name, action.title())
+                    model_named(models, name, action.title())
         stop = rolled_back = False
         for _, action in due:
-            if isinstance(action, Stop):
+            if isinstance(action, StopTraining):
                 stop = True
             else:
                 self._do(action, self._iteration + 1, models)
-                rolled_back = rolled_back or isinstance(action, Rollback)
-        return Outcome(stop, rolled_back, tuple(self._changed))
+                rolled_back = rolled_back or isinstance(action, RollbackModels)
+        return HookResult(stop, rolled_back, tuple(self._changed))
 
     def metrics(self) -> dict[str, Any]:
         """What is kept of the steps: how many went through `Update.step`, and what controllers read of each."""
@@ -206,13 +219,13 @@ class Between:
             kept["steps"] = {name: [said.get(name) for said in self._said] for name in names}
         return kept
 
-    def _of(self, *kinds: type[Action]) -> list[tuple[str, Action]]:
+    def _of(self, *kinds: type[Hook]) -> list[tuple[str, Hook]]:
         return [(place, action) for place, action in self._actions if isinstance(action, kinds)]
 
-    def _holds(self, place: str, action: Action, said: Mapping[str, float]) -> bool:
+    def _holds(self, place: str, action: Hook, said: Mapping[str, float]) -> bool:
         numbers = {"steps": self._before + self.steps, "steps_of_iteration": self.steps}
         number = numbers.get(action.unit, self._iteration + 1)
-        return action.falls(number) and (action.when is None or self._value(place, action.when, said) != 0.0)
+        return action.is_due(number) and (action.when is None or self._value(place, action.when, said) != 0.0)
 
     def _value(self, place: str, when: Controller, said: Mapping[str, float]) -> float:
         """A controller by what was just measured."""
@@ -223,21 +236,25 @@ class Between:
     def _state(self, place: str, controller: Controller) -> State:
         return self._states.get(place) or controller.initial_state()
 
-    def _do(self, action: Action, number: int, models: Mapping[str, Any]) -> None:
+    def _do(self, action: Hook, number: int, models: Mapping[str, Any]) -> None:
         title = action.title()
-        if isinstance(action, Sync):
-            target = named(models, action.to, title)
-            source = self._at_begin(action.to, title) if action.of == BEGIN else named(models, action.of, title)
-            move(target, source, action.share(number), title)
-            self._changed[action.to] = None
-        elif isinstance(action, Swap):
-            swap(named(models, action.one, title), named(models, action.other, title), title)
+        if isinstance(action, SyncModel):
+            target = model_named(models, action.target, title)
+            source = (
+                self._at_begin(action.target, title)
+                if action.source == BEGIN
+                else model_named(models, action.source, title)
+            )
+            blend_models(target, source, action.share(number), title)
+            self._changed[action.target] = None
+        elif isinstance(action, SwapModels):
+            swap_models(model_named(models, action.one, title), model_named(models, action.other, title), title)
             self._changed |= dict.fromkeys((action.one, action.other))
-        elif isinstance(action, Rollback):
+        elif isinstance(action, RollbackModels):
             for name in self._begin:
-                move(named(models, name, title), self._at_begin(name, title), 1.0, title)
+                blend_models(model_named(models, name, title), self._at_begin(name, title), 1.0, title)
                 self._changed[name] = None
-        elif isinstance(action, Stop):
+        elif isinstance(action, StopTraining):
             self.stopped = True
 
     def _at_begin(self, name: str, title: str) -> Snapshot:

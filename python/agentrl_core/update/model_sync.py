@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Snapshot = dict[str, "Tensor"]
 
 
-def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def model_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The parameters and buffers of a model, each once."""
     yield from model.named_parameters()
     yield from model.named_buffers()
@@ -22,10 +22,10 @@ def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def snapshot(model: nn.Module) -> Snapshot:
     """A copy of what a model is now."""
-    return {name: tensor.detach().clone() for name, tensor in tensors(model)}
+    return {name: tensor.detach().clone() for name, tensor in model_tensors(model)}
 
 
-def named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
+def model_named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
     """The model of a name.
 
     Raises:
@@ -38,7 +38,7 @@ def named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
         given = ", ".join(models) or "none"
         raise InvalidInputError(
             f"{title}: model {name!r} was not given (there is {given}); give it: recipe.updates(batch, "
-            f"models={{{name!r}: ...}}) and recipe.after(updates, {name}=...)"
+            f"models={{{name!r}: ...}}) and recipe.run_hooks(updates, {name}=...)"
         )
     if not isinstance(models[name], nn.Module):
         raise InvalidInputError(f"{title}: model {name!r} is a {type(models[name]).__name__}; give a torch.nn.Module")
@@ -46,7 +46,7 @@ def named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
     return model
 
 
-def move(target: nn.Module, source: nn.Module | Snapshot, share: float, title: str) -> None:
+def blend_models(target: nn.Module, source: nn.Module | Snapshot, share: float, title: str) -> None:
     """Target <- (1 - share) target + share source, in place; computed in float32, or float64 where one is.
 
     What is no float (counters) is copied.
@@ -56,8 +56,8 @@ def move(target: nn.Module, source: nn.Module | Snapshot, share: float, title: s
     """
     import torch
 
-    of = dict(tensors(source)) if isinstance(source, torch.nn.Module) else source
-    to = dict(tensors(target))
+    of = dict(model_tensors(source)) if isinstance(source, torch.nn.Module) else source
+    to = dict(model_tensors(target))
     for name in dict.fromkeys([*of, *to]):
         if name not in of or name not in to or of[name].shape != to[name].shape:
             shapes = [f"{name} of {list(side[name].shape)}" if name in side else f"no {name}" for side in (of, to)]
@@ -74,8 +74,8 @@ def move(target: nn.Module, source: nn.Module | Snapshot, share: float, title: s
                 tensor.copy_(torch.lerp(tensor.to(exact), other.to(exact), share))
 
 
-def swap(one: nn.Module, other: nn.Module, title: str) -> None:
+def swap_models(one: nn.Module, other: nn.Module, title: str) -> None:
     """Exchange two models, in place."""
     kept = snapshot(one)
-    move(one, other, 1.0, title)
-    move(other, kept, 1.0, title)
+    blend_models(one, other, 1.0, title)
+    blend_models(other, kept, 1.0, title)

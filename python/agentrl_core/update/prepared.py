@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.component.rows import Rows, first_of
+from agentrl_core.component.rows import Rows, first_of_chain
 from agentrl_core.data.sampled import tokens_with_images
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.tokens import SOURCE
@@ -32,7 +32,7 @@ _IDS = ("step", "sequence", "pair", "group", "stratum")  # streams that number t
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedBatch:
     """A batch made ready for the optimizer steps of one loss: all that does not change from step to step.
 
     Attributes:
@@ -70,7 +70,7 @@ class Prepared:
     images: NDArray[np.bool_] | None = None
 
     @classmethod
-    def of(cls, batch: Batch, training: Train, shared: Shared, *, metrics_of_all: bool = False) -> Prepared:
+    def of(cls, batch: Batch, training: Train, shared: Shared, *, metrics_of_all: bool = False) -> PreparedBatch:
         """Read from a batch what a loss needs.
 
         Args:
@@ -119,7 +119,7 @@ class Prepared:
         if loss.of_steps:
             steps = Rows(batch, "token")
             kept = steps.flags("trainable") if keep is None else steps.flags("trainable") & keep
-            keep = first_of(steps.within("step"), kept)
+            keep = first_of_chain(steps.within("step"), kept)
         unknown = {name: np.flatnonzero(~np.isfinite(values)) for name, values in columns.items()}
         same = {stream: columns[column] for stream, column in names.items()}
         if old is not None and old.values is not None and old.none is not None:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from agentrl_core.model.buffers import PackBuffers
     from agentrl_core.model.pack import Pack, PackOutput
     from agentrl_core.update.metrics import Metrics
-    from agentrl_core.update.prepared import Prepared
+    from agentrl_core.update.prepared import PreparedBatch
 
 
-class Stepping(Protocol):
+class StepGate(Protocol):
     """Who decides about optimizer steps."""
 
     def step(self, update: Update, optimizer: Optimizer) -> bool:
@@ -41,7 +41,7 @@ class Update:
     """
 
     def __init__(
-        self, prepared: Prepared, draws: NDArray[np.int64], metrics: Metrics, between: Stepping | None = None
+        self, prepared: PreparedBatch, draws: NDArray[np.int64], metrics: Metrics, between: StepGate | None = None
     ) -> None:
         self.draws = draws
         self.model = prepared.model
@@ -142,7 +142,7 @@ class Update:
             return self._packs(plan, range(len(plan)), weights, buffers)
         return [self._packs(plan, range(rank, len(plan), shards), weights, buffers) for rank in range(shards)]
 
-    def together(
+    def gradient_cached(
         self,
         model: nn.Module | Callable[[Pack], PackOutput],
         *,
@@ -203,7 +203,7 @@ class Update:
             >>> def model(pack):
             ...     logprob = pack.streams.old_logprob + shift
             ...     return PackOutput(logprob, entropy=-logprob)
-            >>> for value in update.together(model, max_tokens=4):
+            >>> for value in update.gradient_cached(model, max_tokens=4):
             ...     value.backward()
             >>> abs(shift.grad.item()) < 1e-6  # the advantages of a group add up to 0
             True
@@ -291,7 +291,7 @@ class Update:
                 planned,
                 {**planned.streams, **ids},
                 entropy_gradient=prepared.loss.needs_entropy_gradient,
-                answers=prepared.loss.answers,
+                outputs=prepared.loss.outputs,
                 shows_images=prepared.images is not None and bool(prepared.images[planned.token].any()),
             )
 
@@ -317,7 +317,7 @@ class Update:
     def step(self, optimizer: Optimizer) -> bool:
         """Step an optimizer and forget the gradients: `optimizer.step(); optimizer.zero_grad()`, as the recipe says.
 
-        Actions of the recipe may leave the step out (`schedule.Skip`) or scale its learning rate (`schedule.Rate`).
+        Actions of the recipe may leave the step out (`schedule.SkipStep`) or scale its learning rate (`schedule.ScaleLearningRate`).
 
         Returns:
             Whether the optimizer was stepped.
@@ -328,7 +328,7 @@ class Update:
         optimizer.zero_grad()
         return True
 
-    def said(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """What the losses of this step said so far, as means; of another model than `policy` with its name before it.
 
         It waits for the device.

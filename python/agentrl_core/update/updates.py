@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.update.metrics import Metrics
-from agentrl_core.update.prepared import Prepared, Shared
+from agentrl_core.update.prepared import PreparedBatch, Shared
 from agentrl_core.update.update import Update, named_metrics
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Train
-    from agentrl_core.update.hooks import Between
+    from agentrl_core.update.hooks import HookRunner
 
 
 class Updates:
@@ -50,7 +50,7 @@ class Updates:
         *,
         shared: Shared = "each",
         seed: int = 0,
-        between: Between | None = None,
+        between: HookRunner | None = None,
         stages: Mapping[str, Sequence[Train]] | None = None,
         metrics_of_all: bool = False,
     ) -> None:
@@ -59,7 +59,7 @@ class Updates:
         self._seed = seed
 
         def part(training: Train) -> _Part:
-            return _Part(training, Prepared.of(batch, training, shared, metrics_of_all=metrics_of_all), Metrics())
+            return _Part(training, PreparedBatch.of(batch, training, shared, metrics_of_all=metrics_of_all), Metrics())
 
         self._parts = [
             part(training) for training in trainings if between is None or not between.frozen(training.model)
@@ -128,7 +128,7 @@ class _Part:
     """A loss with what its steps have in common, and what they said."""
 
     training: Train
-    prepared: Prepared
+    prepared: PreparedBatch
     metrics: Metrics
 
     @property
@@ -136,13 +136,13 @@ class _Part:
         """How many minibatches an epoch has: none is empty."""
         return min(cast("int", self.training.minibatches), len(np.unique(self.prepared.dealt[self.prepared.valid])))
 
-    def now(self, between: Between) -> Prepared:
+    def now(self, between: HookRunner) -> PreparedBatch:
         """What is prepared, with the loss as controllers that move with every step have it."""
         loss = between.loss(self.training)
         return self.prepared if loss is None else replace(self.prepared, loss=loss)
 
 
-def _dealt(prepared: Prepared, parts: int, seed: int, epoch: int, deal: str) -> Iterator[NDArray[np.int64]]:
+def _dealt(prepared: PreparedBatch, parts: int, seed: int, epoch: int, deal: str) -> Iterator[NDArray[np.int64]]:
     """The draws of each minibatch of an epoch."""
     if not parts:
         return

@@ -20,7 +20,7 @@ _SHOWN = ("reward", "advantage", "weight")
 
 def recipes_of(store: Store) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The recipes that a run was made with, and which of them each closed iteration had, by its number as text."""
-    writes = pl.DataFrame(store.writes)
+    writes = pl.DataFrame(store.write_log)
     texts: dict[str, int] = {}
     made: list[dict[str, Any]] = []
     of: dict[str, int] = {}

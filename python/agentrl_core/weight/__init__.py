@@ -5,9 +5,9 @@ them: denominators for ragged rows of your own (a `Batch` has `token_weights`), 
 and importance weights. What follows the policy as it is now is a part of the loss.
 """
 
-from agentrl_core.weight.denominators import constant, sequence_mean, shares, token_mean, turn_mean
+from agentrl_core.weight.denominators import constant_denominator, sequence_mean, share_weights, token_mean, turn_mean
 from agentrl_core.weight.entropy import EntropyScaled
-from agentrl_core.weight.expert_mask import UnsampledExpert
+from agentrl_core.weight.expert_mask import ExpertMask
 from agentrl_core.weight.filters import FlagFilter, GroupFilter
 from agentrl_core.weight.importance import (
     ImportanceWeight,
@@ -16,32 +16,32 @@ from agentrl_core.weight.importance import (
     importance_weights,
     trust_region,
 )
-from agentrl_core.weight.latest_version import Newest
-from agentrl_core.weight.scaled import ColumnScaled, LiveRescale, MarkedScaled
-from agentrl_core.weight.select import SelectDraws, SelectTokens, above_quantile, max_variance_subset, top
+from agentrl_core.weight.latest_version import LatestVersionOnly
+from agentrl_core.weight.scaled import ColumnScaled, MarkedScaled, SignalRescale
+from agentrl_core.weight.select import SelectDraws, SelectTokens, above_quantile, max_variance_subset, top_rows
 
 __all__ = [
     "ColumnScaled",
     "EntropyScaled",
+    "ExpertMask",
     "FlagFilter",
     "GroupFilter",
     "ImportanceWeight",
-    "LiveRescale",
+    "LatestVersionOnly",
     "MarkedScaled",
-    "Newest",
     "SelectDraws",
     "SelectTokens",
+    "SignalRescale",
     "TrustRegion",
-    "UnsampledExpert",
     "above_quantile",
-    "constant",
+    "constant_denominator",
     "importance_diagnostics",
     "importance_weights",
     "max_variance_subset",
     "sequence_mean",
-    "shares",
+    "share_weights",
     "token_mean",
-    "top",
+    "top_rows",
     "trust_region",
     "turn_mean",
 ]

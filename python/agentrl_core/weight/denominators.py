@@ -83,7 +83,7 @@ def turn_mean(lengths: object, trajectory_ids: object, *, valid: object | None =
     return _weights(lengths, valid, ("turns", None), ("trajectory_ids", trajectory_ids))
 
 
-def constant(
+def constant_denominator(
     lengths: object, constant: float, *, rollout_ids: object | None = None, valid: object | None = None
 ) -> NDArray[np.float64]:
     """A token counts the same however long its row: w = 1 / constant / (valid rows with tokens).
@@ -104,7 +104,7 @@ def constant(
 
     Example:
         >>> from agentrl_core import weight
-        >>> weight.constant([1, 2], 10.0).tolist()
+        >>> weight.constant_denominator([1, 2], 10.0).tolist()
         [0.05, 0.05, 0.05]
     """
     return _weights(lengths, valid, ("rollout_ids", rollout_ids), constant=constant)
@@ -124,7 +124,7 @@ def _weights(
     )
 
 
-def shares(
+def share_weights(
     step_ids: object, draw_ids: object, *, shared: str = "each", valid: object | None = None
 ) -> NDArray[np.float64]:
     """How much a step counts in each draw that contains it: branches share the steps before their fork.
@@ -146,7 +146,7 @@ def shares(
 
     Example:
         >>> from agentrl_core import weight
-        >>> weight.shares(["s", "t", "s", "u"], [0, 0, 1, 1], shared="split").tolist()
+        >>> weight.share_weights(["s", "t", "s", "u"], [0, 0, 1, 1], shared="split").tolist()
         [0.5, 1.0, 0.5, 1.0]
     """
     steps = columns.keys(step_ids, "step_ids")

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class UnsampledExpert(BatchComponent):
+class ExpertMask(BatchComponent):
     """Marks what nobody sampled: token column `expert`, 1 where a token has no behaviour log-prob.
 
     Example:
-        >>> from agentrl_core.weight import UnsampledExpert
-        >>> UnsampledExpert().makes
+        >>> from agentrl_core.weight import ExpertMask
+        >>> ExpertMask().makes
         (token('expert'),)
     """
 

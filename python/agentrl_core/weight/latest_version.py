@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Newest(BatchComponent):
+class LatestVersionOnly(BatchComponent):
     """Trains of each draw the tokens that its newest weights have said; what older ones said is context.
 
     weight *= N / M where a token's policy version is the largest of its draw, and 0 elsewhere, with N trained tokens in
     the batch and M that remain: so the mean over all tokens is the mean over those that remain. A critic's loss does
-    not see the weight, and trains all tokens. For `collect.Cut(window=...)`, one iteration at a time, where what an
+    not see the weight, and trains all tokens. For `collect.BatchPolicy(max_new_tokens=...)`, one iteration at a time, where what an
     iteration adds is what the weights of that iteration said. Source: T-PPO, arXiv:2506.15050.
 
     Example:
         >>> import agentrl_core as arl
-        >>> from agentrl_core.weight import Newest
+        >>> from agentrl_core.weight import LatestVersionOnly
         >>> forest = arl.Forest()
         >>> forest.add_group(0, "task")
         >>> path = forest.start(0, 0)
@@ -33,7 +33,7 @@ class Newest(BatchComponent):
         ...     _ = forest.append(path, tokens, kind="action", logprobs=[-1.0] * len(tokens), policy_version=version)
         >>> forest.finish(path, reward=1.0)
         >>> batch = forest.freeze().with_columns("draw", score=[1.0])
-        >>> Newest()(batch).column("weight", "token").tolist()
+        >>> LatestVersionOnly()(batch).column("weight", "token").tolist()
         [0.0, 0.0, 0.0, 4.0]
     """
 

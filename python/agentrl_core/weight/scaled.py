@@ -152,7 +152,7 @@ class MarkedScaled(BatchComponent):
 
 
 @dataclass(frozen=True)
-class LiveRescale(BatchComponent):
+class SignalRescale(BatchComponent):
     """Rows count more where many carry no signal, so that dead groups do not shrink the step.
 
     weight *= how many there are / how many carry a signal. `groups`: groups, and groups whose values differ (RAPO,
@@ -171,8 +171,8 @@ class LiveRescale(BatchComponent):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.weight import LiveRescale
-        >>> LiveRescale().needs
+        >>> from agentrl_core.weight import SignalRescale
+        >>> SignalRescale().needs
         (draw('group_id'), draw('score'))
     """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 
-def top(
+def top_rows(
     scores: object,
     group_ids: object | None = None,
     *,
@@ -52,7 +52,7 @@ def top(
 
     Example:
         >>> from agentrl_core import weight
-        >>> weight.top([1.0, 3.0, 2.0, 9.0], ["a", "a", "a", "b"], count=1).tolist()
+        >>> weight.top_rows([1.0, 3.0, 2.0, 9.0], ["a", "a", "a", "b"], count=1).tolist()
         [False, True, False, True]
     """
     numbers = columns.numbers(scores, "scores")
@@ -232,7 +232,7 @@ class SelectDraws(BatchComponent):
                 values, groups, count=self.count, fraction=fraction, at_least=at_least, valid=known
             )
         sizes = np.abs(values)
-        chosen = top(sizes, groups, count=self.count, fraction=fraction, at_least=at_least, valid=known)
+        chosen = top_rows(sizes, groups, count=self.count, fraction=fraction, at_least=at_least, valid=known)
         return chosen & (sizes >= self.at_least)
 
 
@@ -288,5 +288,5 @@ class SelectTokens(BatchComponent):
         if self.kind == "quantile":
             chosen = above_quantile(values, groups, q=1.0 - self.fraction, valid=known)
         else:
-            chosen = top(values, groups, fraction=self.fraction, rounding=self.rounding, valid=known)
+            chosen = top_rows(values, groups, fraction=self.fraction, rounding=self.rounding, valid=known)
         return rows.keep(chosen) if self.denominator == "kept" else rows.scale(chosen.astype(np.float64))

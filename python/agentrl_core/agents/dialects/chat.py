@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from agentrl_core.agents.fields import Flag, List, Number, Object, Text, either, whole
 from agentrl_core.agents.history_digest import Json
-from agentrl_core.agents.upstream import Answer
+from agentrl_core.agents.upstream import ChatResponse
 
 _OURS = ("stream", "stream_options", "model", "user", "store", "metadata", "kv_transfer_params", "return_token_ids")
 """Fields that are the client's and this endpoint's own business."""
@@ -96,7 +96,7 @@ def asked(body: Json) -> Json:
     return {name: value for name, value in body.items() if name not in _OURS and value is not None}
 
 
-def reply(answer: Answer, body: Json, name: str) -> Json:
+def reply(answer: ChatResponse, body: Json, name: str) -> Json:
     """The client's reply."""
     choices = [
         {

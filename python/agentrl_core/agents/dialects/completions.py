@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from agentrl_core.agents.dialects.chat import FLAG, NAME, OPENAI, TEXT, Event
 from agentrl_core.agents.fields import List, Object, either, whole
 from agentrl_core.agents.history_digest import Json
-from agentrl_core.agents.upstream import Answer
+from agentrl_core.agents.upstream import ChatResponse
 from agentrl_core.exceptions import InvalidInputError
 
 _OURS = ("stream", "stream_options", "model", "user", "kv_transfer_params", "return_token_ids")
@@ -34,7 +34,7 @@ def asked(body: Json) -> Json:
     return {name: value for name, value in body.items() if name not in _OURS and value is not None}
 
 
-def reply(answer: Answer, body: Json, name: str) -> Json:
+def reply(answer: ChatResponse, body: Json, name: str) -> Json:
     """The client's reply."""
     choices = [
         {

@@ -9,7 +9,7 @@ from typing import Any
 from agentrl_core.agents.dialects.chat import CONTENT, FLAG, NAME, OBJECT, SAMPLING, TEXT, Event
 from agentrl_core.agents.fields import List, Object, Text, either, whole
 from agentrl_core.agents.history_digest import Json, text_of
-from agentrl_core.agents.upstream import Answer
+from agentrl_core.agents.upstream import ChatResponse
 from agentrl_core.exceptions import InvalidInputError
 
 _SAME = ("temperature", "top_p", "top_k", "seed", "chat_template_kwargs")
@@ -84,7 +84,7 @@ def asked(body: Json) -> Json:
     return request
 
 
-def reply(answer: Answer, body: Json, name: str) -> Json:
+def reply(answer: ChatResponse, body: Json, name: str) -> Json:
     """The client's reply."""
     choice = answer.choices[0]
     message = choice.message

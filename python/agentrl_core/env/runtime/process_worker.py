@@ -11,7 +11,7 @@ import socket
 import struct
 
 from agentrl_core.env.base import Environment
-from agentrl_core.env.runtime.remote_worker import Host, Hosted
+from agentrl_core.env.runtime.remote_worker import RemoteWorker, WorkerServer
 
 _LENGTH = struct.Struct("<Q")
 _MOST_BYTES = 1 << 18
@@ -22,7 +22,7 @@ _FULL = 77
 _dumps = functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-class Process(Host):
+class ProcessWorker(RemoteWorker):
     """A process of our own, spoken to by messages with their lengths over a pair of sockets.
 
     Neither side waits for the other to read: here nothing that would block is written, and what comes is always read.
@@ -48,7 +48,7 @@ class Process(Host):
         self._loop.add_reader(self._socket, self._read)
 
     def deliver(self, messages: list[bytes]) -> None:
-        """See `Host`."""
+        """See `RemoteWorker`."""
         waiting = bool(self._outgoing)
         for message in messages:
             self._outgoing += _LENGTH.pack(len(message))
@@ -57,11 +57,11 @@ class Process(Host):
             self._write()
 
     def stop(self) -> None:
-        """See `Host`."""
+        """See `RemoteWorker`."""
         self._process.kill()
 
     def detach(self) -> None:
-        """See `Host`."""
+        """See `RemoteWorker`."""
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._process.join()
@@ -119,7 +119,7 @@ def _serve(connection: socket.socket, memory_bytes: int | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the one who collects
     try:
         _limited(memory_bytes)
-        _answer_all(connection, Hosted(_dumps, raises=() if memory_bytes is None else (MemoryError,)))
+        _answer_all(connection, WorkerServer(_dumps, raises=() if memory_bytes is None else (MemoryError,)))
     except MemoryError:
         os._exit(_FULL)  # its other episodes may hold what is missing: all of them go on elsewhere
 
@@ -131,7 +131,7 @@ def _limited(memory_bytes: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
-def _answer_all(connection: socket.socket, hosted: Hosted) -> None:
+def _answer_all(connection: socket.socket, hosted: WorkerServer) -> None:
     with connection, connection.makefile("rb") as calls:
         while len(length := calls.read(_LENGTH.size)) == _LENGTH.size:
             answer = hosted.answer(calls.read(_LENGTH.unpack(length)[0]))

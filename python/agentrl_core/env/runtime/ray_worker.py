@@ -10,10 +10,10 @@ from typing import Any
 
 from agentrl_core._util.ray_cluster import connected
 from agentrl_core.env.base import Environment
-from agentrl_core.env.runtime.remote_worker import Host, Hosted
+from agentrl_core.env.runtime.remote_worker import RemoteWorker, WorkerServer
 
 
-class Actor(Host):
+class RayWorker(RemoteWorker):
     """An actor of Ray, spread over the machines of the cluster, which Ray sends the messages to and brings them from.
 
     One message is under way in each direction; what is said meanwhile goes with the next.
@@ -24,25 +24,25 @@ class Actor(Host):
         # By value what was written in a notebook or a script, as Ray does it.
         super().__init__(environment, "ray", ray.cloudpickle.dumps)
         self._ray = ray
-        self._actor = ray.remote(_Serving).options(scheduling_strategy="SPREAD").remote()
+        self._actor = ray.remote(_WorkerActor).options(scheduling_strategy="SPREAD").remote()
         self._outgoing: list[bytes] = []
         self._sender: asyncio.Task[None] | None = None
         self._listener = self._loop.create_task(self._listen())
 
     def deliver(self, messages: list[bytes]) -> None:
-        """See `Host`."""
+        """See `RemoteWorker`."""
         self._outgoing += messages
         if self._sender is None or self._sender.done():
             self._sender = self._loop.create_task(self._send())
 
     def stop(self) -> None:
-        """See `Host`."""
+        """See `RemoteWorker`."""
         if self._ray.is_initialized():
             with contextlib.suppress(self._ray.exceptions.RayError):
                 self._ray.kill(self._actor)
 
     def detach(self) -> None:
-        """See `Host`."""
+        """See `RemoteWorker`."""
         self._listener.cancel()
 
     async def _send(self) -> None:
@@ -62,13 +62,13 @@ class Actor(Host):
             self.answered(answers)
 
 
-class _Serving:
+class _WorkerActor:
     """What the actor is: a thread answers the calls, and whoever asks gets the answers that there are."""
 
     def __init__(self) -> None:
         from ray import cloudpickle
 
-        self._hosted = Hosted(cloudpickle.dumps)
+        self._hosted = WorkerServer(cloudpickle.dumps)
         self._calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._answers: list[bytes] = []
         self._some = asyncio.Event()

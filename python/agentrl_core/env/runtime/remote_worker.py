@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrl_core.env.base import Environment, Task
-from agentrl_core.env.runtime.worker import Begin, OverdueError, Reply, WorkerDiedError, act, begin, end, restore
+from agentrl_core.env.runtime.worker import OverdueError, RawStart, RawStep, WorkerDiedError, act, begin, end, restore
 from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
 Dumps = Callable[[Any], bytes]
 
 
-class Host(ABC):
+class RemoteWorker(ABC):
     """The calls that a process or an actor has not answered yet: it runs one after the other, in their order.
 
     What is asked in one tick of the loop is sent together. The first call makes the environment, which is on nobody's
@@ -173,7 +173,7 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
         future.exception()  # somebody may have stopped waiting
 
 
-class Hosts:
+class WorkerPool:
     """Some hosts: an episode stays where it began. One that hangs or crashes is ended, and another takes its place.
 
     Args:
@@ -181,13 +181,13 @@ class Hosts:
         count: how many.
     """
 
-    def __init__(self, start: Callable[[], Host], count: int) -> None:
+    def __init__(self, start: Callable[[], RemoteWorker], count: int) -> None:
         self._start = start
-        self._hosts: list[Host | None] = [None] * count
+        self._hosts: list[RemoteWorker | None] = [None] * count
         self._numbers = itertools.count(1)
         weakref.finalize(self, _stop, self._hosts)
 
-    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
+    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, RawStart]:
         """See `Workers`."""
         host, number = self._host(), next(self._numbers)
         first = await host.open("begin", number, (task, seed), seconds)
@@ -201,7 +201,7 @@ class Hosts:
         state = await host.open("restore", number, (task, seed, list(actions), snapshot), seconds)
         return (host, number), state
 
-    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> RawStep:
         """See `Workers`."""
         host, number = handle
         return await host.send("act", number, (action,), seconds)  # type: ignore[no-any-return]
@@ -217,7 +217,7 @@ class Hosts:
             if host is not None:
                 host.died("the collector was closed")
 
-    def _host(self) -> Host:
+    def _host(self) -> RemoteWorker:
         """The one with the fewest episodes; a dead one is replaced."""
         for place, host in enumerate(self._hosts):
             if host is None or host.dead:
@@ -225,15 +225,15 @@ class Hosts:
         return min((host for host in self._hosts if host is not None), key=lambda host: host.episodes)
 
 
-def _stop(hosts: list[Host | None]) -> None:
+def _stop(hosts: list[RemoteWorker | None]) -> None:
     """End hosts that nobody will ask any more; their loop is told by the end of what they say."""
     for host in hosts:
         if host is not None and not host.dead:
             host.stop()
 
 
-class Hosted:
-    """The other side of a `Host`: the environment and its episodes, where they run.
+class WorkerServer:
+    """The other side of a `RemoteWorker`: the environment and its episodes, where they run.
 
     Args:
         dumps: how things become bytes.

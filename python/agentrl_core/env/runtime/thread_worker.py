@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrl_core.env.base import Environment, Task
-from agentrl_core.env.runtime.worker import Begin, OverdueError, Reply, act, begin, end, restore
+from agentrl_core.env.runtime.worker import OverdueError, RawStart, RawStep, act, begin, end, restore
 from agentrl_core.exceptions import InvalidInputError
 
 _MOST_THREADS = 256
@@ -48,7 +48,7 @@ class _Job:
             self.future.exception()  # seen: the one who waited may be gone, since another branch of its group failed
 
 
-class Threads:
+class ThreadWorkers:
     """In threads of our own, started as they are needed.
 
     One that hangs is abandoned, and another takes its place, until too many hang.
@@ -63,7 +63,7 @@ class Threads:
         """Those that hang, until they come back."""
         self._lock = threading.Lock()
 
-    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
+    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, RawStart]:
         """See `Workers`."""
         return await self._call(lambda: begin(self._environment, task, seed), seconds)  # type: ignore[no-any-return]
 
@@ -74,7 +74,7 @@ class Threads:
         call = lambda: restore(self._environment, task, seed, actions, snapshot)  # noqa: E731
         return await self._call(call, seconds)  # type: ignore[no-any-return]
 
-    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> RawStep:
         """See `Workers`."""
         return await self._call(lambda: act(handle, action), seconds)  # type: ignore[no-any-return]
 

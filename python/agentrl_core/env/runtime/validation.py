@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from agentrl_core._util.json_text import to_json
-from agentrl_core.env.base import Content, Context, Fact, Outcome
-from agentrl_core.env.episode import Answer, Joint, seen_by
-from agentrl_core.env.image import is_said
+from agentrl_core.env.base import Content, Context, ExtraColumn, StepResult
+from agentrl_core.env.episode import JointStep, StepRecord, agent_state_key
+from agentrl_core.env.image import is_content
 from agentrl_core.env.task_check import is_unicode
 from agentrl_core.exceptions import DataError, InvalidInputError
 
@@ -22,7 +22,7 @@ _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 _LARGEST_TOKEN = 2**31 - 1
 
 
-class Checks:
+class EnvironmentChecks:
     """Checks what an environment says.
 
     Args:
@@ -34,7 +34,7 @@ class Checks:
         step: the number of the step that is checked; 0: the reset.
     """
 
-    def __init__(self, title: str, task: str, facts: Mapping[str, Fact]) -> None:
+    def __init__(self, title: str, task: str, facts: Mapping[str, ExtraColumn]) -> None:
         self.step = 0
         self._title = title
         self._task = task
@@ -51,13 +51,13 @@ class Checks:
         if isinstance(value, str):
             return self._text(value, name)
         if not isinstance(messages, Sequence) or not messages:
-            self.refuse(f"{name} is {shown(value)}", remedy)
+            self.fail(f"{name} is {shown(value)}", remedy)
         for message in messages:
             said = message.get("content") if isinstance(message, Mapping) else None
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-                self.refuse(f"{name} has {shown(message)}, which is no message", remedy)
-            if not is_said(said) and (said is not None or not message.get("tool_calls")):
-                self.refuse(f"{name} has the message {shown(message)} without a text in content", remedy)
+                self.fail(f"{name} has {shown(message)}, which is no message", remedy)
+            if not is_content(said) and (said is not None or not message.get("tool_calls")):
+                self.fail(f"{name} has the message {shown(message)} without a text in content", remedy)
             for part in [said] if isinstance(said, str) else said or ():
                 if isinstance(part, str):
                     self._text(part, name)
@@ -72,7 +72,7 @@ class Checks:
     def state(self, key: object) -> bytes | str:
         """What state_key() gave."""
         if not isinstance(key, (bytes, str)):
-            self.refuse(f"state_key() gave {shown(key)}", "return bytes: equal bytes are the same state")
+            self.fail(f"state_key() gave {shown(key)}", "return bytes: equal bytes are the same state")
         return self._text(key, "state_key()") if isinstance(key, str) else key
 
     def tools(self, tools: Any) -> list[dict[str, Any]] | None:
@@ -80,57 +80,61 @@ class Checks:
         if tools is None:
             return None
         if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
-            self.refuse(f"tools is {shown(tools)}", "give a list of JSON schemas, or None")
+            self.fail(f"tools is {shown(tools)}", "give a list of JSON schemas, or None")
         for tool in tools:
             if not isinstance(tool, Mapping):
-                self.refuse(f"tools has {shown(tool)}", "give a list of JSON schemas, or None")
+                self.fail(f"tools has {shown(tool)}", "give a list of JSON schemas, or None")
             self._json(tool, "tools")
         return [dict(tool) for tool in tools]
 
-    def joint(self, joint: Any, state: object, actions: Mapping[str, str], agents: Mapping[str, Content]) -> Joint:
+    def joint(self, joint: Any, state: object, actions: Mapping[str, str], agents: Mapping[str, Content]) -> JointStep:
         """What step() of an episode of several agents gave, and the state behind it."""
-        remedy = "return a table with an env.Outcome for each agent that acted, and for whoever else is told something"
-        if not isinstance(joint, Joint):
-            self.refuse(f"step gave {shown(joint)}", remedy)
+        remedy = (
+            "return a table with an env.StepResult for each agent that acted, and for whoever else is told something"
+        )
+        if not isinstance(joint, JointStep):
+            self.fail(f"step gave {shown(joint)}", remedy)
         for agent in (*joint.of, *joint.turn_of):
             if agent not in agents:
-                self.refuse(f"there is no agent {agent!r}", f"name one of observations: {', '.join(agents)}")
+                self.fail(f"there is no agent {agent!r}", f"name one of observations: {', '.join(agents)}")
         for agent in actions:
             if agent not in joint.of:
-                self.refuse(f"step gave no outcome for {agent!r}, who acted", remedy)
+                self.fail(f"step gave no outcome for {agent!r}, who acted", remedy)
         over = not joint.turn_of
         state = None if over else self.state(state)
-        seen = {agent: None if state is None else seen_by(agent, state) for agent in joint.of}
+        seen = {agent: None if state is None else agent_state_key(agent, state) for agent in joint.of}
         answers = {agent: self.answer(outcome, seen[agent], waits=True) for agent, outcome in joint.of.items()}
-        return Joint(answers, joint.turn_of, state)
+        return JointStep(answers, joint.turn_of, state)
 
-    def answer(self, outcome: Any, state: object, *, waits: bool = False) -> Answer:
+    def answer(self, outcome: Any, state: object, *, waits: bool = False) -> StepRecord:
         """What step() gave, and the state behind it; `waits`: others may move first."""
-        if not isinstance(outcome, Outcome):
+        if not isinstance(outcome, StepResult):
             gym = ": observation, reward, terminated, truncated and info, by name" if isinstance(outcome, tuple) else ""
-            self.refuse(f"step gave {shown(outcome)}", f"return an env.Outcome{gym}")
+            self.fail(f"step gave {shown(outcome)}", f"return an env.StepResult{gym}")
         terminated = self._verdict(outcome.terminated, "terminated")
         truncated = self._verdict(outcome.truncated, "truncated")
         over, observation = terminated or truncated, None
         if outcome.observation is not None:
             remedy = "give a text or messages with role and content, or None where the episode is over"
-            observation = self.content(outcome.observation, "Outcome.observation", remedy)
+            observation = self.content(outcome.observation, "StepResult.observation", remedy)
         elif not over and not waits:
-            self.refuse(
-                "Outcome.observation is None, but the episode goes on (terminated and truncated are False)",
+            self.fail(
+                "StepResult.observation is None, but the episode goes on (terminated and truncated are False)",
                 "give the next observation, or end the episode with terminated=True or truncated=True",
             )
         flags: object = outcome.flags
         if not isinstance(flags, (int, Integral)) or not 0 <= int(flags) <= _LARGEST_FLAGS:
-            self.refuse(f"Outcome.flags is {shown(flags)}", "give env.StepFlag bits, a whole number from 0 to 2^32 - 1")
+            self.fail(
+                f"StepResult.flags is {shown(flags)}", "give env.StepFlag bits, a whole number from 0 to 2^32 - 1"
+            )
         if outcome.info is not None and not isinstance(outcome.info, Mapping):
-            self.refuse(f"Outcome.info is {shown(outcome.info)}", "give a table of facts, or None")
+            self.fail(f"StepResult.info is {shown(outcome.info)}", "give a table of facts, or None")
         if outcome.info is not None:
-            self._json(outcome.info, "Outcome.info")
+            self._json(outcome.info, "StepResult.info")
         reward, flags = self._reward(outcome.reward), int(flags)
         success = None if outcome.success is None else self._verdict(outcome.success, "success")
         facts, context = self._told(outcome.facts), self._context(outcome.context, alone=not waits)
-        besides = self.contexts(outcome.besides, "Outcome.besides", alone=not waits)
+        besides = self.contexts(outcome.parallel_requests, "StepResult.parallel_requests", alone=not waits)
         # Most are as they should be, and need no copy.
         if not (
             observation is outcome.observation
@@ -141,24 +145,24 @@ class Checks:
             and success is outcome.success
             and facts is outcome.facts
             and context is outcome.context
-            and besides is outcome.besides
+            and besides is outcome.parallel_requests
         ):
-            outcome = Outcome(
+            outcome = StepResult(
                 observation, reward, terminated, truncated, flags, success, outcome.info, facts, context, besides
             )
-        return Answer(outcome, None if over or (waits and state is None) else self.state(state))
+        return StepRecord(outcome, None if over or (waits and state is None) else self.state(state))
 
     def contexts(self, contexts: Any, name: str, *, alone: bool = True) -> tuple[Context, ...]:
         """Those of lanes that wait; the first of an episode is that of its own observation."""
         if contexts == ():
             return ()
         if not isinstance(contexts, Sequence):
-            self.refuse(f"{name} is {shown(contexts)}", "give env.Context, one for each lane that waits")
+            self.fail(f"{name} is {shown(contexts)}", "give env.Context, one for each lane that waits")
         checked = []
         for each in contexts:
             context = self._context(each, alone=alone)
             if context is None:
-                self.refuse(f"{name} has None", "give env.Context, one for each lane that waits")
+                self.fail(f"{name} has None", "give env.Context, one for each lane that waits")
             if each.observation is None:
                 checked.append(context)
                 continue
@@ -171,23 +175,25 @@ class Checks:
         if context is None:
             return None
         if not alone:
-            self.refuse("Outcome.context is given", "leave it out: the agents of an episode have a context each")
-        lane = getattr(context, "lane", None)
+            self.fail("StepResult.context is given", "leave it out: the agents of an episode have a context each")
+        lane = getattr(context, "conversation", None)
         if not isinstance(context, Context) or isinstance(lane, bool) or not isinstance(lane, int) or lane < 0:
-            self.refuse(
-                f"Outcome.context is {shown(context)}", "give an env.Context with the number of a lane, or None"
+            self.fail(
+                f"StepResult.context is {shown(context)}", "give an env.Context with the number of a lane, or None"
             )
         tools = self.tools(context.tools)
         most: Any = context.max_tokens
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            self.refuse(f"Context.max_tokens is {shown(most)}", "give a whole number of at least 1, or None")
+            self.fail(f"Context.max_tokens is {shown(most)}", "give a replaces_history number of at least 1, or None")
         options: Any = context.chat_template_kwargs
         if options is not None and not isinstance(options, Mapping):
-            self.refuse(f"Context.chat_template_kwargs is {shown(options)}", "give options by name, or None")
-        whole = self._verdict(context.whole, "context.whole")
-        return Context(lane, whole, tools, most, chat_template_kwargs=None if options is None else dict(options))
+            self.fail(f"Context.chat_template_kwargs is {shown(options)}", "give options by name, or None")
+        replaces_history = self._verdict(context.replaces_history, "context.replaces_history")
+        return Context(
+            lane, replaces_history, tools, most, chat_template_kwargs=None if options is None else dict(options)
+        )
 
-    def refuse(self, found: str, remedy: str) -> NoReturn:
+    def fail(self, found: str, remedy: str) -> NoReturn:
         """Raise the error."""
         raise DataError(f"environment {self._title}, {self.place} of task {self._task!r}: {found}; {remedy}")
 
@@ -199,15 +205,15 @@ class Checks:
         except (TypeError, ValueError, OverflowError):
             number = math.inf
         if abs(number) > _LARGEST_FLOAT:
-            self.refuse(
-                f"Outcome.reward is {shown(value)}",
+            self.fail(
+                f"StepResult.reward is {shown(value)}",
                 "give a finite number, None if nothing was paid, or NaN if the reward is not known; 32 bits hold it",
             )
         return number
 
     def _text(self, text: str, name: str) -> str:
         if not is_unicode(text):
-            self.refuse(
+            self.fail(
                 f"{name} is {shown(text)}, which is not Unicode (a surrogate stands alone)",
                 'give text.encode("utf-8", "replace").decode()',
             )
@@ -217,7 +223,7 @@ class Checks:
         try:
             to_json(value, name)
         except InvalidInputError as error:
-            self.refuse(str(error).partition(";")[0], "give numbers, texts, lists and tables of them")
+            self.fail(str(error).partition(";")[0], "give numbers, texts, lists and tables of them")
 
     def _tokens(self, tokens: Any, name: str) -> None:
         """The tokens that a message of role `prompt` may have."""
@@ -228,31 +234,31 @@ class Checks:
             for token in tokens
         )
         if not whole or not tokens:
-            self.refuse(f"{name} has the tokens {shown(tokens)}", "give a list of token ids, at least one")
+            self.fail(f"{name} has the tokens {shown(tokens)}", "give a list of token ids, at least one")
 
     def _verdict(self, value: object, name: str) -> bool:
         if isinstance(value, bool):
             return value
         if not (isinstance(value, np.bool_) or (isinstance(value, Integral) and value in (0, 1))):
-            self.refuse(f"Outcome.{name} is {shown(value)}", "give True or False")
+            self.fail(f"StepResult.{name} is {shown(value)}", "give True or False")
         return bool(value)
 
     def _told(self, facts: Any) -> dict[str, float | str | bytes] | None:
         if facts is None:
             return None
         if not isinstance(facts, Mapping):
-            self.refuse(f"Outcome.facts is {shown(facts)}", "give a table of values by name, or None")
+            self.fail(f"StepResult.facts is {shown(facts)}", "give a table of values by name, or None")
         told: dict[str, float | str | bytes] = {}
         for name, value in facts.items():
             if name not in self._facts:
                 known = ", ".join(self._facts) or "none"
-                self.refuse(
-                    f"Outcome.facts has {name!r}, which the environment does not declare (it declares: {known})",
-                    "add it to the environment's facts: {name: env.Fact(level, kind)}",
+                self.fail(
+                    f"StepResult.facts has {name!r}, which the environment does not declare (it declares: {known})",
+                    "add it to the environment's facts: {name: env.ExtraColumn(level, kind)}",
                 )
             if self._facts[name].kind == "key":
                 if not isinstance(value, (str, bytes)):
-                    self.refuse(f"the fact {name!r} is {shown(value)}", "give a text or bytes, as it is declared a key")
+                    self.fail(f"the fact {name!r} is {shown(value)}", "give a text or bytes, as it is declared a key")
                 told[name] = self._text(value, f"the fact {name!r}") if isinstance(value, str) else value
                 continue
             try:
@@ -260,7 +266,7 @@ class Checks:
             except (TypeError, ValueError, OverflowError):
                 number = math.inf
             if abs(number) > _LARGEST_FLOAT:
-                self.refuse(f"the fact {name!r} is {shown(value)}", "give a finite number that fits 32 bits, or NaN")
+                self.fail(f"the fact {name!r} is {shown(value)}", "give a finite number that fits 32 bits, or NaN")
             told[name] = number
         return told
 

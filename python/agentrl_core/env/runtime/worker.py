@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agentrl_core.env.base import Environment, Outcome, Task
-from agentrl_core.env.episode import Joint
+from agentrl_core.env.base import Environment, StepResult, Task
+from agentrl_core.env.episode import JointStep
 from agentrl_core.exceptions import DataError, InvalidInputError
 
 
@@ -31,7 +31,7 @@ class OverdueError(Exception):
 
 
 @dataclass(frozen=True)
-class Begin:
+class RawStart:
     """What an episode began with, unchecked."""
 
     observation: Any
@@ -41,7 +41,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Reply:
+class RawStep:
     """What a step gave, the state behind it, and a snapshot where the episode makes any; unchecked."""
 
     outcome: Any
@@ -60,13 +60,13 @@ def of_environment() -> Iterator[None]:
         raise DataError(str(error)) from error
 
 
-def begin(environment: Environment, task: Task, seed: int) -> tuple[Any, Begin]:
+def begin(environment: Environment, task: Task, seed: int) -> tuple[Any, RawStart]:
     """A fresh episode and what it begins with."""
     with of_environment():
         return _begun(environment, environment.reset(task, seed))
 
 
-def _begun(environment: Environment, episode: Any) -> tuple[Any, Begin]:
+def _begun(environment: Environment, episode: Any) -> tuple[Any, RawStart]:
     joint = hasattr(episode, "observations")
     for name in ("observations", "turn_of", "step", "state_key") if joint else ("observation", "step", "state_key"):
         if not hasattr(episode, name):
@@ -74,9 +74,9 @@ def _begun(environment: Environment, episode: Any) -> tuple[Any, Begin]:
                 f"environment {type(environment).__name__}: reset gave {episode!r:.60} (a {type(episode).__name__}), "
                 f"which has no {name!r}; return an Episode: an object with observation, step(action) and state_key()"
             )
-    observation = Joint(dict(episode.observations), tuple(episode.turn_of())) if joint else episode.observation
+    observation = JointStep(dict(episode.observations), tuple(episode.turn_of())) if joint else episode.observation
     tools, contexts = getattr(episode, "tools", None), getattr(episode, "contexts", ())
-    return episode, Begin(observation, episode.state_key(), tools, contexts)
+    return episode, RawStart(observation, episode.state_key(), tools, contexts)
 
 
 def restore(environment: Any, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None) -> Any:
@@ -86,20 +86,20 @@ def restore(environment: Any, task: Task, seed: int, actions: Sequence[Any], sna
         return episode, episode.state_key()
 
 
-def act(episode: Any, action: Any) -> Reply:
+def act(episode: Any, action: Any) -> RawStep:
     """One step."""
     with of_environment():
         return _replied(episode, episode.step(action))
 
 
-def _replied(episode: Any, outcome: Any) -> Reply:
+def _replied(episode: Any, outcome: Any) -> RawStep:
     if hasattr(episode, "observations"):
-        outcome = Joint(dict(outcome), tuple(episode.turn_of())) if isinstance(outcome, Mapping) else outcome
-        goes_on = isinstance(outcome, Joint) and bool(outcome.turn_of)
+        outcome = JointStep(dict(outcome), tuple(episode.turn_of())) if isinstance(outcome, Mapping) else outcome
+        goes_on = isinstance(outcome, JointStep) and bool(outcome.turn_of)
     else:
-        goes_on = isinstance(outcome, Outcome) and not (outcome.terminated is True or outcome.truncated is True)
+        goes_on = isinstance(outcome, StepResult) and not (outcome.terminated is True or outcome.truncated is True)
     snapshot = getattr(episode, "snapshot", None)
-    return Reply(
+    return RawStep(
         outcome, episode.state_key() if goes_on else None, snapshot() if goes_on and snapshot is not None else None
     )
 
@@ -115,7 +115,7 @@ def end(episode: Any) -> None:
 class Workers(Protocol):
     """Where the episodes of an environment run. Handles stand for episodes."""
 
-    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
+    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, RawStart]:
         """A fresh episode: its handle, and what it begins with."""
         ...
 
@@ -125,7 +125,7 @@ class Workers(Protocol):
         """An episode behind some actions: its handle and state."""
         ...
 
-    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> RawStep:
         """One step."""
         ...
 
@@ -138,13 +138,13 @@ class Workers(Protocol):
         ...
 
 
-class Inline:
+class InlineWorkers:
     """In the loop itself: for what is pure and fast, and for what is asynchronous."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
 
-    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, Begin]:
+    async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, RawStart]:
         """See `Workers`."""
         with of_environment():
             made: Any = self._environment.reset(task, seed)
@@ -162,11 +162,11 @@ class Inline:
                 made = await _in_time(made, seconds)
             return made, made.state_key()
 
-    async def act(self, handle: Any, action: Any, seconds: float | None) -> Reply:
+    async def act(self, handle: Any, action: Any, seconds: float | None) -> RawStep:
         """See `Workers`."""
         with of_environment():
             outcome = handle.step(action)
-            if not isinstance(outcome, Outcome) and inspect.isawaitable(outcome):
+            if not isinstance(outcome, StepResult) and inspect.isawaitable(outcome):
                 outcome = await _in_time(outcome, seconds)
             return _replied(handle, outcome)
 

@@ -40,7 +40,7 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
 from agentrl_core.integrations.polars import _stored, _texts, _token_frames
 from agentrl_core.integrations.polars._names import named
-from agentrl_core.integrations.polars._wanted import Wanted, lazily
+from agentrl_core.integrations.polars._wanted import WantedColumns, lazily
 from agentrl_core.integrations.polars.tables import Tables
 from agentrl_core.integrations.polars.vocabulary import Vocabulary
 
@@ -407,18 +407,18 @@ class _Namespace(Generic[Frame]):
         made: Frame = found if self._is_lazy() else found.collect()
         return made
 
-    def _eagerly(self, work: Callable[[pl.DataFrame, Tables, Wanted], Any], source: Source, key: str) -> Frame:
+    def _eagerly(self, work: Callable[[pl.DataFrame, Tables, WantedColumns], Any], source: Source, key: str) -> Frame:
         self._require(key)
         tables = scan(source)
 
         def schema() -> pl.Schema:
             nothing = Tables(**{field.name: getattr(tables, field.name).clear() for field in fields(Tables)})
-            return pl.Schema(work(pl.DataFrame(schema=self._frame.collect_schema()), nothing, Wanted()).schema)
+            return pl.Schema(work(pl.DataFrame(schema=self._frame.collect_schema()), nothing, WantedColumns()).schema)
 
         made: Frame = (
             lazily(self._frame, schema(), lambda frame, wanted: work(frame, tables, wanted))
             if self._is_lazy()
-            else work(self._frame, tables, Wanted())
+            else work(self._frame, tables, WantedColumns())
         )
         return made
 

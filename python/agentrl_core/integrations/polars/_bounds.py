@@ -18,7 +18,7 @@ _MOST = 1 << 20
 _SIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Int64)
 
 
-class Texts(NamedTuple):
+class ColumnTexts(NamedTuple):
     """The texts of a column, and pairs: block `block[i]` has `texts[text[i]]`. Each block has some, and no null."""
 
     texts: list[str]
@@ -28,7 +28,7 @@ class Texts(NamedTuple):
 
 Bounds = Mapping[str, Any]
 """What is known of columns: the least and the greatest value, as two numbers or as two arrays with one for each block
-of rows; or the `Texts` of blocks."""
+of rows; or the `ColumnTexts` of blocks."""
 
 Told = Callable[[Bounds], tuple[Any, Any]]
 """Of rows whose values lie between some bounds: whether any can pass, and whether all do. Arrays give arrays."""
@@ -73,7 +73,7 @@ def _teller(term: pl.Expr) -> Told:
         if name not in bounds:
             return _unknown(bounds)
         known = bounds[name]
-        if isinstance(known, Texts):
+        if isinstance(known, ColumnTexts):
             return _of_texts(term, name, known)
         first, last = known
         passing = listed
@@ -92,7 +92,7 @@ def _teller(term: pl.Expr) -> Told:
     return told
 
 
-def _of_texts(term: pl.Expr, name: str, known: Texts) -> tuple[Any, Any]:
+def _of_texts(term: pl.Expr, name: str, known: ColumnTexts) -> tuple[Any, Any]:
     try:
         passing = pl.DataFrame({name: known.texts}, schema={name: pl.String}).with_row_index("row").filter(term)["row"]
     except pl.exceptions.PolarsError:

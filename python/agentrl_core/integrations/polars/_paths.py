@@ -12,7 +12,7 @@ from agentrl_core.exceptions import CorruptError, NotFoundError
 Indices = NDArray[np.int64]
 
 
-class Tree(NamedTuple):
+class NodeColumns(NamedTuple):
     """Nodes as columns, in any order.
 
     `node_id` int64[n]; `parent` int64[n], index of the parent, -1 for a root; `parent_end` int64[n], how many of the
@@ -25,7 +25,7 @@ class Tree(NamedTuple):
     length: Indices
 
     @classmethod
-    def of(cls, node_id: Indices, parent_id: Indices, parent_end: Indices, length: Indices) -> Tree:
+    def of(cls, node_id: Indices, parent_id: Indices, parent_end: Indices, length: Indices) -> NodeColumns:
         """The tree of node columns, where -1 stands for no parent and for all of the parent's tokens."""
         parent = np.full(len(node_id), -1, np.int64)
         has_parent = parent_id >= 0
@@ -61,7 +61,7 @@ def find(node_id: Indices, wanted: Indices) -> Indices:
     return found
 
 
-def walk(tree: Tree, last: Indices, end: Indices, first: Indices | None = None) -> PathNodes:
+def walk(tree: NodeColumns, last: Indices, end: Indices, first: Indices | None = None) -> PathNodes:
     """The nodes of the paths that end behind `end[i]` tokens of node `last[i]` and begin at a root, or node `first[i]`.
 
     A node that a later one of the path continues in its middle counts with `parent_end` of its tokens. One round for

@@ -11,7 +11,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from agentrl_core.data.store import Store
-from agentrl_core.integrations.polars._bounds import Bounds, Texts, Told, teller
+from agentrl_core.integrations.polars._bounds import Bounds, ColumnTexts, Told, teller
 from agentrl_core.integrations.polars._paths import Indices, ranges
 
 # Columns of computed tables that are always there.
@@ -65,7 +65,7 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
         for first, count, bounds in store._core.ranges(name):  # noqa: SLF001
             height = count if left is None else min(count, left)
             left = None if left is None else left - height
-            file = _Rows(np.array([first]), np.array([first + height]))
+            file = _RowRanges(np.array([first]), np.array([first + height]))
             if predicate is None or told is None:
                 part: pl.DataFrame | None = table.read(file, wanted)
             else:
@@ -79,7 +79,7 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
     return register_io_source(rows, schema=schema, is_pure=True)
 
 
-class _Rows(NamedTuple):
+class _RowRanges(NamedTuple):
     """Rows by their numbers, in ascending ranges: the first of each, and the one behind its last."""
 
     firsts: Indices
@@ -97,7 +97,7 @@ class _Table(NamedTuple):
     name: str
     schema: pl.Schema
 
-    def read(self, rows: _Rows, wanted: pl.Schema) -> pl.DataFrame:
+    def read(self, rows: _RowRanges, wanted: pl.Schema) -> pl.DataFrame:
         """Some rows with some columns, wherever they are now."""
         names = [*wanted, *(name.removesuffix(_OF_TOKENS) for name in wanted if name.endswith(_OF_TOKENS))]
         core = self.store._core  # noqa: SLF001
@@ -112,7 +112,7 @@ class _Table(NamedTuple):
         )
 
     def chosen(
-        self, file: _Rows, bounds: Bounds, wanted: pl.Schema, predicate: pl.Expr, told: Told
+        self, file: _RowRanges, bounds: Bounds, wanted: pl.Schema, predicate: pl.Expr, told: Told
     ) -> pl.DataFrame | None:
         """The rows of a file that a predicate is true of; None where its bounds say that there is none."""
         can, every = told(bounds)
@@ -120,9 +120,9 @@ class _Table(NamedTuple):
             return self.read(file, wanted) if can else None
         first, end = int(file.firsts[0]), int(file.ends[0])
         ends, of_blocks, texts = self.store._core.blocks(self.name, first, end - first)  # noqa: SLF001
-        known = {**of_blocks, **{name: Texts(*of_column) for name, of_column in texts.items()}}
+        known = {**of_blocks, **{name: ColumnTexts(*of_column) for name, of_column in texts.items()}}
         can, every = (np.broadcast_to(one, len(ends)) for one in told(known))
-        rows = _Rows(np.append(first, ends[:-1])[can], ends[can])
+        rows = _RowRanges(np.append(first, ends[:-1])[can], ends[can])
         if every[can].all():
             return self.read(rows, wanted) if len(rows.ends) else None
         asked = pl.Schema({column: self.schema[column] for column in predicate.meta.root_names()})
@@ -133,7 +133,7 @@ class _Table(NamedTuple):
         numbers = rows.numbers()[passes.to_numpy()]
         cuts = np.flatnonzero(np.diff(numbers) > 1)
         return (
-            self.read(_Rows(numbers[np.append(0, cuts + 1)], numbers[np.append(cuts, -1)] + 1), wanted)
+            self.read(_RowRanges(numbers[np.append(0, cuts + 1)], numbers[np.append(cuts, -1)] + 1), wanted)
             if len(numbers)
             else None
         )

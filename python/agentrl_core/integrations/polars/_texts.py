@@ -6,7 +6,7 @@ import polars as pl
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.polars._token_frames import path_nodes
-from agentrl_core.integrations.polars._wanted import Wanted
+from agentrl_core.integrations.polars._wanted import WantedColumns
 from agentrl_core.integrations.polars.tables import Tables
 from agentrl_core.integrations.polars.vocabulary import Vocabulary
 
@@ -26,7 +26,7 @@ def chats(frame: pl.DataFrame, tables: Tables, vocabulary: Vocabulary) -> pl.Dat
     keyed = frame.select("trajectory_id").with_row_index("row")
     special = [token for token, marks in enumerate(vocabulary.special.tolist()) if marks]
     said = pl.col("tokens").list.head("end").list.eval(pl.element().filter(~pl.element().is_in(special)))
-    nodes = path_nodes(keyed, tables, Wanted.of("tokens", "kind")).select(
+    nodes = path_nodes(keyed, tables, WantedColumns.of("tokens", "kind")).select(
         "row", said, role=pl.col("kind").replace_strict(_ROLES)
     )
     nodes = nodes.with_columns(turn=pl.struct("row", "role").rle_id())

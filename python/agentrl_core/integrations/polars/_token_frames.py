@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
-from agentrl_core.integrations.polars._paths import Indices, PathNodes, Tree, find, ranges, walk
-from agentrl_core.integrations.polars._wanted import Wanted
+from agentrl_core.integrations.polars._paths import Indices, NodeColumns, PathNodes, find, ranges, walk
+from agentrl_core.integrations.polars._wanted import WantedColumns
 
 if TYPE_CHECKING:
     from agentrl_core.integrations.polars.tables import Tables
@@ -38,7 +38,7 @@ class _Nodes(NamedTuple):
     """The nodes of some groups: as a frame with some of their columns, and as a tree."""
 
     frame: pl.DataFrame
-    tree: Tree
+    tree: NodeColumns
 
 
 class _Actions(NamedTuple):
@@ -49,7 +49,7 @@ class _Actions(NamedTuple):
     found: PathNodes
 
 
-def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFrame:
+def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
     """`agentrl.nodes`."""
     own = tables.nodes.collect_schema().names()
     prefix = {name: f"node_{name}" if name in frame.columns or name == "end" else name for name in own}
@@ -59,19 +59,19 @@ def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFr
     return pl.concat([rows, nodes.frame[found.node].rename(asked)], how="horizontal")
 
 
-def paths(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFrame:
+def paths(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
     """`agentrl.paths`."""
     nodes, found = _paths_of(frame, tables, _sources(wanted))
     return _with_lists(frame, nodes, found, tables, wanted)
 
 
-def steps(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFrame:
+def steps(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
     """`agentrl.steps`."""
     rows, nodes, found = _actions(frame, tables, wanted)
     return _with_lists(rows, nodes, found, tables, wanted)
 
 
-def _actions(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> _Actions:
+def _actions(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> _Actions:
     facts = _trajectories(frame, tables)
     taken = tables.steps.filter(_among(facts["trajectory_id"])).collect()
     taken = taken.rename({"reward": "step_reward", "rewards": "step_rewards"})
@@ -102,7 +102,7 @@ def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
     return frame
 
 
-def tokens(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFrame:
+def tokens(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
     """`agentrl.tokens`."""
     given = frame.columns
     frame = steps(frame, tables, wanted.also("tokens", *(name for name, one in SINGULAR.items() if one in wanted)))
@@ -145,14 +145,14 @@ def _names(made: pl.LazyFrame, *keys: str) -> set[str]:
     return set(made.collect_schema().names()).difference(keys)
 
 
-def sequences(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFrame:
+def sequences(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
     """`agentrl.sequences`."""
     _refuse_taken(frame, "sequence")
     # A frame may hold a draw twice: its rows are told apart by their number.
     keyed = frame.select("draw_id", "trajectory_id").with_row_index("row")
     of_steps = [name for name in _names(tables.step_columns, "draw_id", "step") if name in wanted]
     # What was computed for a draw is repeated for the tokens of a step that has nothing of its own.
-    of_actions = Wanted.of("tokens", "trainable") if of_steps else Wanted.of("trainable")
+    of_actions = WantedColumns.of("tokens", "trainable") if of_steps else WantedColumns.of("trainable")
     needed = wanted.also("tokens", "trainable") if of_steps else wanted
     taken, nodes, found = _actions(keyed, tables, needed)
     length = np.bincount(found.path, found.end, minlength=len(taken)).astype(np.int64)
@@ -176,7 +176,7 @@ def sequences(frame: pl.DataFrame, tables: Tables, wanted: Wanted) -> pl.DataFra
     return rows.with_columns(_step_lists(taken, length, sequence, total, tables, of_steps))
 
 
-def _last_of_context(row: Indices, tree: Tree, last: Indices) -> NDArray[np.bool_]:
+def _last_of_context(row: Indices, tree: NodeColumns, last: Indices) -> NDArray[np.bool_]:
     """Which steps end a sequence: those whose action is not wholly in the context of the next step of their row."""
     found = walk(tree, last, np.full(len(last), -1))
     whole = found.end == tree.length[found.node]
@@ -226,7 +226,7 @@ def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame
     return frame.join(made, on=list(keys), how="left", maintain_order="left")
 
 
-def _sources(wanted: Wanted) -> list[str]:
+def _sources(wanted: WantedColumns) -> list[str]:
     """The columns of nodes that lists are made of."""
     return ["node_id", "start", *{name: None for made, names in _SOURCES.items() if made in wanted for name in names}]
 
@@ -264,7 +264,7 @@ def _nodes(groups: pl.Series, tables: Tables, columns: Iterable[str]) -> _Nodes:
         "tree.length": pl.col("tokens").list.len().cast(pl.Int64),
     }
     frame = tables.nodes.filter(_among(groups)).select(*columns, **shape).collect()
-    return _Nodes(frame.drop(shape), Tree.of(*(frame[name].to_numpy() for name in shape)))
+    return _Nodes(frame.drop(shape), NodeColumns.of(*(frame[name].to_numpy() for name in shape)))
 
 
 def _among(values: pl.Series) -> pl.Expr:
@@ -272,7 +272,9 @@ def _among(values: pl.Series) -> pl.Expr:
     return pl.col(values.name).is_in(values.unique().implode())
 
 
-def _with_lists(rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tables, wanted: Wanted) -> pl.DataFrame:
+def _with_lists(
+    rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tables, wanted: WantedColumns
+) -> pl.DataFrame:
     """The rows with lists of what the tokens of their nodes have, `found` being a path for each row."""
     columns = _token_columns(nodes, tables, wanted)
     if not columns:
@@ -290,7 +292,7 @@ def _with_lists(rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tab
     return pl.concat([rows, lists], how="horizontal")
 
 
-def _token_columns(nodes: _Nodes, tables: Tables, wanted: Wanted) -> dict[str, pl.Series]:
+def _token_columns(nodes: _Nodes, tables: Tables, wanted: WantedColumns) -> dict[str, pl.Series]:
     """What each token of each node has, all in a row."""
     frame = nodes.frame
     made = [name for name in tables.node_columns.collect_schema().names() if name in wanted and name != "node_id"]

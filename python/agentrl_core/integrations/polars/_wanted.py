@@ -16,25 +16,25 @@ KEYS = {"trajectory_id", "draw_id", "step", "node_id"}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedColumns:
     """The names of the columns that are asked for; all of them unless some are given."""
 
     names: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, *names: str) -> Wanted:
+    def of(cls, *names: str) -> WantedColumns:
         """These and no others."""
         return cls(frozenset(names))
 
     def __contains__(self, name: str) -> bool:
         return self.names is None or name in self.names
 
-    def also(self, *names: str) -> Wanted:
+    def also(self, *names: str) -> WantedColumns:
         """These and some more."""
-        return self if self.names is None else Wanted(self.names.union(names))
+        return self if self.names is None else WantedColumns(self.names.union(names))
 
 
-Work = Callable[[pl.DataFrame, Wanted], pl.DataFrame]
+Work = Callable[[pl.DataFrame, WantedColumns], pl.DataFrame]
 """Makes a frame of another one, row by row: all its columns, and at least those of the added ones that are wanted."""
 
 
@@ -49,7 +49,7 @@ def lazily(frame: pl.LazyFrame, schema: pl.Schema, work: Work) -> Any:
         parts = [] if predicate is None else terms(predicate)
         before = [part for part in parts if given.keys() >= set(part.meta.root_names())]
         after = [part for part in parts if not given.keys() >= set(part.meta.root_names())]
-        asked = Wanted.of(*chosen).also(*(name for part in after for name in part.meta.root_names()))
+        asked = WantedColumns.of(*chosen).also(*(name for part in after for name in part.meta.root_names()))
         # Work tells by the names of all columns how to name its own.
         read = (
             pl.col(name) if name in asked or name in KEYS else pl.lit(None, kind).alias(name)

@@ -12,9 +12,9 @@ from agentrl_core.engine.chat_messages import joined
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories.episodes import (
-    Episode,
     Message,
-    Turn,
+    TrajectoryRecord,
+    TrajectoryTurn,
     arguments,
     batch_of,
     episodes_of,
@@ -67,7 +67,7 @@ def from_atif(
     return batch_of(_episode(place, trajectory, template) for place, trajectory in enumerate(trajectories))
 
 
-def _episode(place: int, trajectory: Mapping[str, Any], template: ChatTemplate | None) -> Episode:
+def _episode(place: int, trajectory: Mapping[str, Any], template: ChatTemplate | None) -> TrajectoryRecord:
     version = trajectory.get("schema_version")
     if not str(version).startswith("ATIF-v1."):
         raise InvalidInputError(f"trajectory {place} has schema_version {version!r}; ATIF-v1 is read")
@@ -103,13 +103,16 @@ def _episode(place: int, trajectory: Mapping[str, Any], template: ChatTemplate |
     said = trajectory.get("extra") or {}
     tools = (trajectory.get("agent") or {}).get("tool_definitions") or ()
     if exact and all(exact):
-        turns = [Turn(each["prompt_token_ids"], each["completion_token_ids"], each.get("logprobs")) for each in told]
+        turns = [
+            TrajectoryTurn(each["prompt_token_ids"], each["completion_token_ids"], each.get("logprobs"))
+            for each in told
+        ]
     else:
         turns = turns_of(messages, template, tools, chat=f"trajectory {place}")
         if len(turns) != len(rewards):
             raise UnsupportedError(f"trajectory {place} has copied context, which has no token ids of its own")
     task = str(said.get("task", trajectory.get("session_id") or place))
-    return Episode(
+    return TrajectoryRecord(
         task=task,
         group=str(said.get("group", task)),
         turns=[replace(turn, reward=reward) for turn, reward in zip(turns, rewards, strict=True)],
@@ -180,7 +183,7 @@ def to_atif(
         }
 
 
-def _agent_step(message: Message, turn: Turn) -> dict[str, Any]:
+def _agent_step(message: Message, turn: TrajectoryTurn) -> dict[str, Any]:
     metrics: dict[str, Any] = {
         "prompt_tokens": len(turn.context),
         "completion_tokens": len(turn.action),

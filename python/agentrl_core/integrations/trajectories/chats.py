@@ -12,7 +12,7 @@ from agentrl_core.engine.chat_messages import plain_tools
 from agentrl_core.engine.chat_renderer import checked_options
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.integrations.trajectories.episodes import Episode, batch_of, episodes_of, turns_of
+from agentrl_core.integrations.trajectories.episodes import TrajectoryRecord, batch_of, episodes_of, turns_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -81,7 +81,7 @@ def from_chats(
             turns = [replace(turn, reward=reward) for turn, reward in zip(turns, paid, strict=True)]
         task = str(chat.get("task", place))
         episodes.append(
-            Episode(
+            TrajectoryRecord(
                 task=task,
                 group=str(chat.get("group", task)),
                 turns=turns,

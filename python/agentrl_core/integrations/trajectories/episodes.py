@@ -27,7 +27,7 @@ Ids = Sequence[int] | NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
-class Turn:
+class TrajectoryTurn:
     """What the policy read and said once."""
 
     context: Ids
@@ -43,12 +43,12 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Episode:
+class TrajectoryRecord:
     """One trajectory as its format has it."""
 
     task: str
     group: str
-    turns: Sequence[Turn]
+    turns: Sequence[TrajectoryTurn]
     messages: Sequence[Message] = ()
     tools: Sequence[Message] = ()
     reward: float | None = None
@@ -57,7 +57,7 @@ class Episode:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def batch_of(episodes: Iterable[Episode], *, iteration: int = 0) -> Batch:
+def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Batch:
     """Episodes as a batch of imported trajectories, in the groups that they name.
 
     Messages, tools and what else the format says are kept as JSON in column `info` of the trajectories.
@@ -99,7 +99,7 @@ def batch_of(episodes: Iterable[Episode], *, iteration: int = 0) -> Batch:
     return forest.freeze()
 
 
-def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Episode]:
+def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> list[TrajectoryRecord]:
     """The draws of a batch as episodes.
 
     Messages are those that were imported. A batch that has none, since it was generated as tokens, is read with the
@@ -112,14 +112,14 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
     tokens = np.asarray(batch.column("token", "token"))
     logprobs = np.asarray(batch.column("behaviour_logprob", "token"), np.float64)
     paid = np.asarray(batch.column("reward", "step"), np.float64)
-    turns: list[Turn] = []
+    turns: list[TrajectoryTurn] = []
     for place in range(len(contexts.draws)):
         begin = int(contexts.offsets[place])
         for step in range(int(contexts.steps[place]), int(contexts.steps[place + 1])):
             own = slice(int(of_tokens[step]), int(of_tokens[step + 1]))
             known = np.isfinite(logprobs[own]).all()
             turns.append(
-                Turn(
+                TrajectoryTurn(
                     contexts.tokens[begin : begin + int(contexts.begins[step])].tolist(),
                     tokens[own].tolist(),
                     logprobs[own].tolist() if known else None,
@@ -134,7 +134,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
         own_turns = turns[int(of_steps[draw]) : int(of_steps[draw + 1])]
         messages = info.pop("messages", ()) or decoded(own_turns, tokenizer)
         found.append(
-            Episode(
+            TrajectoryRecord(
                 task=row["task_id"],
                 group=f"{row['task_id']}/{groups[draw]}",
                 turns=own_turns,
@@ -151,7 +151,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
 
 def turns_of(
     messages: Sequence[Message], template: ChatTemplate | None, tools: object = (), *, chat: str = "chat"
-) -> list[Turn]:
+) -> list[TrajectoryTurn]:
     """Return the turns of a chat whose text alone is known, as a chat template renders them; without log-probs.
 
     Args:
@@ -172,10 +172,10 @@ def turns_of(
         if not is_text(message["content"]):
             raise UnsupportedError(f"{chat}, message {place}: it has an image, and trajectories here hold texts alone")
     found = template.answers(plain, plain_tools(tools, chat), chat=chat)
-    return [Turn(each.context, each.action, trained=trained[each.message]) for each in found]
+    return [TrajectoryTurn(each.context, each.action, trained=trained[each.message]) for each in found]
 
 
-def decoded(turns: Sequence[Turn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:
+def decoded(turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:
     """The messages of turns of which only the tokens are known; roles inside a context are not told apart."""
     if tokenizer is None:
         raise InvalidInputError("the batch has tokens and no messages; give tokenizer=, which reads them")

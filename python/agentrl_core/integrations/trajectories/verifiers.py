@@ -9,7 +9,13 @@ import numpy as np
 
 from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.integrations.trajectories.episodes import Episode, Turn, batch_of, episodes_of, linear
+from agentrl_core.integrations.trajectories.episodes import (
+    TrajectoryRecord,
+    TrajectoryTurn,
+    batch_of,
+    episodes_of,
+    linear,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -47,13 +53,13 @@ def from_verifiers(traces: Iterable[Mapping[str, Any]]) -> Batch:
     return batch_of(_episode(place, trace) for place, trace in enumerate(traces))
 
 
-def _episode(place: int, trace: Mapping[str, Any]) -> Episode:
+def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
     if trace.get("version") != 1:
         raise InvalidInputError(f"trace {place} has version {trace.get('version')!r}; version 1 is read")
     nodes = trace.get("nodes") or ()
     read: list[list[int]] = []  # of each node all tokens up to its end
     paid = (trace.get("info") or {}).get("step_rewards")
-    turns: list[Turn] = []
+    turns: list[TrajectoryTurn] = []
     for number, node in enumerate(nodes):
         tokens, mask = list(node.get("token_ids") or ()), np.asarray(node.get("mask") or (), bool)
         parent = node.get("parent")
@@ -76,7 +82,7 @@ def _episode(place: int, trace: Mapping[str, Any]) -> Episode:
         if paid is not None and len(turns) >= len(paid):
             raise InvalidInputError(f"trace {place} has {len(paid)} step_rewards, and more sampled nodes")
         reward = None if paid is None else paid[len(turns)]
-        turns.append(Turn(before + tokens[:first], action.tolist(), logprobs, reward))
+        turns.append(TrajectoryTurn(before + tokens[:first], action.tolist(), logprobs, reward))
     task = trace.get("task") or {}
     name = str(task.get("key") or task.get("hash") or place)
     rewards = {
@@ -84,7 +90,7 @@ def _episode(place: int, trace: Mapping[str, Any]) -> Episode:
         for key, value in (trace.get("rewards") or {}).items()
         if value is not None
     }
-    return Episode(
+    return TrajectoryRecord(
         task=name,
         group=name,
         turns=turns,

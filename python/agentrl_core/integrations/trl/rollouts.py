@@ -79,5 +79,5 @@ class Rollouts:
     def close(self) -> None:
         """End the iteration of the last batch: the collector learns from it, its store keeps it."""
         if self.batch is not None:
-            self.collector.update(self.batch, {})
+            self.collector.end_iteration(self.batch, {})
             self.batch = None

@@ -79,7 +79,7 @@ class RolloutWorker:
                 samples = list(rollout_samples(batch, version=version))
                 for sample in samples:
                     self.rollout_buffer.put(sample)
-                self.collector.update(batch, {})
+                self.collector.end_iteration(batch, {})
                 self._seen = time.monotonic()
                 while self.rollout_buffer.qsize() > len(samples) and not self._stopped.wait(0.01):
                     self._seen = time.monotonic()

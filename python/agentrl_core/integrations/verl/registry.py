@@ -11,7 +11,7 @@ import numpy as np
 
 from agentrl_core import recipes
 from agentrl_core._util.lazy_torch import torch
-from agentrl_core.component.state import Remembers
+from agentrl_core.component.state import Stateful
 from agentrl_core.exceptions import MissingDependencyError, RecipeError
 from agentrl_core.integrations import padded
 from agentrl_core.integrations.sequences import Sequences
@@ -61,7 +61,7 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
     made: set[str] = set()
     needed: dict[str, None] = {}
     for link in (link for phase in _CREDIT for link in recipe.chain(phase)):
-        if isinstance(link, Remembers) or list(link.changing()):
+        if isinstance(link, Stateful) or list(link.changing()):
             raise RecipeError(f"{name}: {link.title()} changes from iteration to iteration, which verl's data cannot")
         needed |= dict.fromkeys(column.name for column in link.needs if column.name not in (*TOLD, *made))
         made |= {column.name for column in link.makes}

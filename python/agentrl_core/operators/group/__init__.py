@@ -2,13 +2,13 @@
 
 from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, running_moments, shrunk_mean, window_quantile
 from agentrl_core.operators.group.normalise import normalise, whiten
-from agentrl_core.operators.group.ranks import Partial
+from agentrl_core.operators.group.ranks import PartialStatistics
 from agentrl_core.operators.group.reduce import arg_extreme, log_mean_exp, mean_one, min_max, quantile, rank, softmax
 from agentrl_core.operators.group.statistics import GroupStatistics, statistics, sums
 
 __all__ = [
     "GroupStatistics",
-    "Partial",
+    "PartialStatistics",
     "arg_extreme",
     "decayed_beta",
     "ema_mean",

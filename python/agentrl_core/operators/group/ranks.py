@@ -15,7 +15,7 @@ from agentrl_core.operators.group.statistics import GroupStatistics
 
 
 @dataclass(frozen=True)
-class Partial:
+class PartialStatistics:
     """What one rank knows of G groups. Two reductions make it what all ranks know, bit for bit as on one rank.
 
     The first reduction fixes a grid: `count` by sum, `least` by minimum, `most` and `heaviest` by maximum. The second
@@ -31,7 +31,7 @@ class Partial:
     Example:
         >>> from agentrl_core import group
         >>> values, ids = [1.0, 2.0, 4.0], [0, 1, 1]
-        >>> extents = group.Partial.of(values, ids, groups=2)  # reduce over ranks: count, least, most, heaviest
+        >>> extents = group.PartialStatistics.of(values, ids, groups=2)  # reduce over ranks: count, least, most, heaviest
         >>> moments = extents.add(values, ids)  # reduce over ranks: moments
         >>> moments.finish(ddof=0).mean.tolist()
         [1.0, 3.0]

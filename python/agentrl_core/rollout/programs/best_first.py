@@ -46,14 +46,14 @@ class BestFirst(Rollout):
 
     async def group(self, group: Group) -> None:
         """Rounds of one action in each of the most promising states."""
-        StoredSearches(self.searches).carry_on(group)
+        StoredSearches(self.searches).resume(group)
         turns = group.tree.frontier(self.width) if len(group.tree) else [BEGIN]
         left = self.budget
         while turns and left:
             tree = group.tree
             known = len(tree)
             tried = [turn for turn in turns for _ in range(self.samples)][:left]
-            await group.round(tree.grow(tried))
+            await group.turn(tree.expand(tried))
             left -= len(tried)
             tree = group.tree
             for turn in tree.repeated(known):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Later:
-    """A task that a program left (`Group.later`).
+class DeferredTask:
+    """A task that a program left (`Group.defer`).
 
     Attributes:
         task: what is to be solved.
@@ -32,23 +32,23 @@ class Later:
     messages: list[Message]
 
 
-def later_tasks(batch: Batch) -> list[Later]:
+def deferred_tasks(batch: Batch) -> list[DeferredTask]:
     """The tasks that the programs of a batch left, in the order of their groups.
 
     Example:
         >>> import agentrl_core as arl
-        >>> from agentrl_core.rollout import later_tasks
-        >>> later_tasks(arl.Forest().freeze())
+        >>> from agentrl_core.rollout import deferred_tasks
+        >>> deferred_tasks(arl.Forest().freeze())
         []
     """
     return [
-        Later(Task(**said["task"]), trajectory, said["turns"], said["messages"])
-        for trajectory, said in said_in(batch, "resume")
+        DeferredTask(Task(**said["task"]), trajectory, said["turns"], said["messages"])
+        for trajectory, said in decision_payloads(batch, "resume")
         if "task" in said
     ]
 
 
-def said_in(batch: Batch, operation: Operation) -> list[tuple[int, dict[str, Any]]]:
+def decision_payloads(batch: Batch, operation: Operation) -> list[tuple[int, dict[str, Any]]]:
     """What stands in the rows of an operation, each with its trajectory."""
     table, code = batch.decisions, get_args(Operation).index(operation)
     rows = zip(

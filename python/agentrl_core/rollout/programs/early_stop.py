@@ -50,8 +50,8 @@ class EarlyStop(Rollout):
 
     async def cohort(self, groups: Cohort) -> None:
         """All groups side by side, until enough has ended."""
-        race = _Race(self, groups)
-        running = asyncio.ensure_future(groups.each(race.group))
+        race = _StragglerRace(self, groups)
+        running = asyncio.ensure_future(groups.run_each(race.group))
         referee = asyncio.ensure_future(race.stop_the_late())
         try:
             await asyncio.wait([running, referee], return_when=asyncio.FIRST_COMPLETED)
@@ -62,7 +62,7 @@ class EarlyStop(Rollout):
             await cancel([running, referee])
 
 
-class _Race:
+class _StragglerRace:
     """Who of a cohort has ended, and who was in time."""
 
     def __init__(self, program: EarlyStop, groups: Cohort) -> None:
@@ -89,7 +89,7 @@ class _Race:
 
     async def stop_the_late(self) -> None:
         """Wait until enough has ended, and stop the others."""
-        in_time = set(await self._groups.effect("in time", self._enough))
+        in_time = set(await self._groups.side_effect("in time", self._enough))
         # After a kill they are known at once, and come to their ends again.
         while not in_time <= set().union(*self._ended.values()):
             await self._change()

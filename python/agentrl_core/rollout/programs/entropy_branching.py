@@ -13,12 +13,12 @@ from agentrl_core import _core
 from agentrl_core.component.options import option
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.program import Budgeted
+from agentrl_core.rollout.program import BudgetedRollout
 from agentrl_core.rollout.turn import Turn
 
 
 @dataclass(frozen=True)
-class EntropyBranching(Budgeted):
+class EntropyBranching(BudgetedRollout):
     """Entropy-triggered branching after tool calls (ARPO, arXiv:2507.19849).
 
     A group starts with `initial` trajectories and grows to `budget`. The entropy of a segment is
@@ -49,7 +49,7 @@ class EntropyBranching(Budgeted):
 
     Example:
         >>> from agentrl_core.rollout import EntropyBranching
-        >>> EntropyBranching(budget=16, initial=8).branches(group_size=4)
+        >>> EntropyBranching(budget=16, initial=8).final_group_size(group_size=4)
         16
     """
 
@@ -67,7 +67,7 @@ class EntropyBranching(Budgeted):
         live = group.start_many(self.initial)
         while live:
             branches = live
-            turns = await group.round(branches)
+            turns = await group.turn(branches)
             firsts = [branch.turns[0] for branch in branches]
             entropies, initial = np.split(self.entropies([*turns, *firsts], group.vocabulary_size), 2)
             copies = self.copies(turns, entropies - initial, group.count)

@@ -15,7 +15,7 @@ from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
 
 
-class Help(NamedTuple):
+class Hint(NamedTuple):
     """A text that helps.
 
     Attributes:
@@ -35,16 +35,16 @@ class Help(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Guidance(Component, ABC):
+class HintSource(Component, ABC):
     """Base of the texts that help: shown in a prompt, or said by the policy as the beginning of its answer.
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from agentrl_core.rollout import Guidance, Help
+        >>> from agentrl_core.rollout import HintSource, Hint
         >>> @dataclass(frozen=True)
-        ... class Domain(Guidance):
-        ...     async def help(self, group, of):
-        ...         return Help((f"This is a task of {group.task.domain}.",))
+        ... class Domain(HintSource):
+        ...     async def hint(self, group, of):
+        ...         return Hint((f"This is a task of {group.task.domain}.",))
         >>> Domain()
         Domain()
     """
@@ -52,7 +52,7 @@ class Guidance(Component, ABC):
     phase: ClassVar[str] = "rollout"
 
     @abstractmethod
-    async def help(self, group: Group, of: Sequence[Branch]) -> Help | None:
+    async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
         """The text for a group, or None where there is none.
 
         Args:
@@ -62,28 +62,28 @@ class Guidance(Component, ABC):
 
 
 @dataclass(frozen=True)
-class Fixed(Guidance):
+class FixedHint(HintSource):
     """The same text for every task: an instruction, or a tag that forces a mode.
 
     Args:
         text: what is said.
 
     Example:
-        >>> from agentrl_core.rollout import Fixed
-        >>> Fixed("<think>").text
+        >>> from agentrl_core.rollout import FixedHint
+        >>> FixedHint("<think>").text
         '<think>'
     """
 
     text: str = option("Think step by step.", filled=True)
 
-    async def help(self, group: Group, of: Sequence[Branch]) -> Help:
+    async def hint(self, group: Group, of: Sequence[Branch]) -> Hint:
         """The text."""
         del group, of
-        return Help((self.text,))
+        return Hint((self.text,))
 
 
 @dataclass(frozen=True)
-class Solution(Guidance):
+class SolutionHint(HintSource):
     """The first part of how the task is solved (`Task.solution`); a task without one gets no help.
 
     Args:
@@ -95,41 +95,41 @@ class Solution(Guidance):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.rollout import Solution
-        >>> Solution(share=0.5).part(("abcd", "ef")).actions  # 3 of 6 characters
+        >>> from agentrl_core.rollout import SolutionHint
+        >>> SolutionHint(share=0.5).part(("abcd", "ef")).actions  # 3 of 6 characters
         ('abc',)
-        >>> Solution(share=0.5, unit="actions").part(("abcd", "ef"))
-        Help(actions=('abcd',), ends=True, share=1.0)
+        >>> SolutionHint(share=0.5, unit="actions").part(("abcd", "ef"))
+        Hint(actions=('abcd',), ends=True, share=1.0)
     """
 
     share: float = option(1.0, at_least=0, at_most=1)
     unit: Literal["characters", "tokens", "actions"] = "characters"
 
-    async def help(self, group: Group, of: Sequence[Branch]) -> Help | None:
+    async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
         """The part of the task's solution."""
         del of
         return self.part(tuple(group.task.solution)) if group.task.solution else None
 
-    def part(self, solution: tuple[str, ...]) -> Help:
+    def part(self, solution: tuple[str, ...]) -> Hint:
         """The first part of a solution."""
         if self.share >= 1.0:
-            return Help(solution, ends=True)
+            return Hint(solution, ends=True)
         if self.unit == "actions":
-            return Help(solution[: int(self.share * len(solution))], ends=True)
+            return Hint(solution[: int(self.share * len(solution))], ends=True)
         if self.unit == "tokens" and len(solution) == 1:
-            return Help(solution, share=self.share)
+            return Hint(solution, share=self.share)
         left = int(self.share * sum(map(len, solution)))
         actions: list[str] = []
         for action in solution:
             if len(action) > left:
-                return Help((*actions, action[:left]) if left else tuple(actions), ends=not left)
+                return Hint((*actions, action[:left]) if left else tuple(actions), ends=not left)
             actions.append(action)
             left -= len(action)
-        return Help(tuple(actions), ends=True)
+        return Hint(tuple(actions), ends=True)
 
 
 @dataclass(frozen=True)
-class Examples(Guidance):
+class ExampleHint(HintSource):
     """What solved other tasks in earlier iterations, as far as the run has kept it (`Group.library`).
 
     An example is what a trajectory said, its actions joined by blank lines. The task itself is never shown. Nothing is
@@ -142,14 +142,14 @@ class Examples(Guidance):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.rollout import Examples
-        >>> Examples(count=2).count
+        >>> from agentrl_core.rollout import ExampleHint
+        >>> ExampleHint(count=2).count
         2
     """
 
     count: int = option(1, at_least=1)
 
-    async def help(self, group: Group, of: Sequence[Branch]) -> Help | None:
+    async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
         """The examples, of tasks that chance chooses."""
         del of
         solved: dict[str, list[int]] = {}
@@ -159,11 +159,11 @@ class Examples(Guidance):
         tasks = sorted(solved, key=lambda task: (group.uniform("example", task), task))[: self.count]
         chosen = [solved[task][-1] for task in tasks]
         texts = ("\n\n".join(group.library.actions(trajectory)) for trajectory in chosen)
-        return Help(tuple(texts), ends=True) if chosen else None
+        return Hint(tuple(texts), ends=True) if chosen else None
 
 
 @dataclass(frozen=True)
-class Advice(Guidance):
+class AgentHint(HintSource):
     """What another agent says when it is asked about the task and about what was tried.
 
     Args:
@@ -173,8 +173,8 @@ class Advice(Guidance):
             what the first of the branches said that the advice is about.
 
     Example:
-        >>> from agentrl_core.rollout import Advice
-        >>> Advice(agent="teacher").question.splitlines()[0]
+        >>> from agentrl_core.rollout import AgentHint
+        >>> AgentHint(agent="teacher").question.splitlines()[0]
         'Give a hint for this task, without its answer.'
     """
 
@@ -184,13 +184,15 @@ class Advice(Guidance):
         filled=True,
     )
 
-    async def help(self, group: Group, of: Sequence[Branch]) -> Help | None:
+    async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
         """The answer; nothing where the agent says nothing."""
-        text = await consult(group, filled(self.question, group, of), agent=self.agent, about=next(iter(of), None))
-        return Help((text,)) if text else None
+        text = await ask_agent(
+            group, fill_template(self.question, group, of), agent=self.agent, about=next(iter(of), None)
+        )
+        return Hint((text,)) if text else None
 
 
-async def consult(group: Group, question: Content, *, agent: str, about: Branch | None = None) -> str:
+async def ask_agent(group: Group, question: Content, *, agent: str, about: Branch | None = None) -> str:
     """What an agent says to a question, in a branch that is kept and never drawn.
 
     Args:
@@ -207,7 +209,7 @@ async def consult(group: Group, question: Content, *, agent: str, about: Branch 
     return text
 
 
-def filled(question: str, group: Group, of: Sequence[Branch]) -> str:
+def fill_template(question: str, group: Group, of: Sequence[Branch]) -> str:
     """A question with the task, its solution and the first attempt in their places."""
     parts = {
         "{task}": group.task.question,
@@ -217,7 +219,7 @@ def filled(question: str, group: Group, of: Sequence[Branch]) -> str:
     return _replaced(question, parts)
 
 
-def beside(content: Content, template: str, text: str) -> Content:
+def insert_text(content: Content, template: str, text: str) -> Content:
     """What is asked, with a text in it: the last message of a user becomes `template`.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentrl_core.component.options import option
-from agentrl_core.env.base import Fact
+from agentrl_core.env.base import ExtraColumn
 from agentrl_core.rollout.branch_record import PRECISION
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
@@ -38,7 +38,7 @@ class Independent(Rollout):
 
 
 @dataclass(frozen=True)
-class WithPrecision(Independent):
+class RecordPrecision(Independent):
     """Independent rollouts that say in which precision they were sampled.
 
     The step column `rollout_precision` is the number of bits of a weight (32, 16, 8, 4) in the engine that sampled the
@@ -46,15 +46,15 @@ class WithPrecision(Independent):
     is cheap and not exact can so be told from the rest, also where several engines speak and where a run goes on with
     another one: by a component (`Where`), and by who looks at how far engine and trainer are apart.
 
-    Every program can record it: `facts = {"rollout_precision": env.Fact("step")}`; with `Fact("trajectory")` it is a
+    Every program can record it: `facts = {"rollout_precision": env.ExtraColumn("step")}`; with `ExtraColumn("trajectory")` it is a
     column of draws, where the last action of a trajectory counts.
 
     Source: Jet-RL arXiv:2601.14243, Sol-RL arXiv:2604.06916.
 
     Example:
-        >>> from agentrl_core.rollout import WithPrecision
-        >>> WithPrecision().facts
-        {'rollout_precision': Fact(level='step', kind='number')}
+        >>> from agentrl_core.rollout import RecordPrecision
+        >>> RecordPrecision().facts
+        {'rollout_precision': ExtraColumn(level='step', kind='number')}
     """
 
-    facts: ClassVar[Mapping[str, Fact]] = {PRECISION: Fact("step")}
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {PRECISION: ExtraColumn("step")}

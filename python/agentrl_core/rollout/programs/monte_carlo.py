@@ -36,7 +36,7 @@ class MonteCarlo(Rollout):
 
     Example:
         >>> from agentrl_core.rollout import MonteCarlo
-        >>> MonteCarlo(iterations=4, samples=4).branches(group_size=8)
+        >>> MonteCarlo(iterations=4, samples=4).final_group_size(group_size=8)
         16
     """
 
@@ -47,21 +47,21 @@ class MonteCarlo(Rollout):
     parallel: int = option(1, at_least=1)
     searches: str = ""
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """At most `iterations * parallel * samples`; `group_size` is not used."""
         del group_size
         return self.iterations * self.parallel * self.samples
 
     async def group(self, group: Group) -> None:
         """Walks down, new branches, their ends."""
-        StoredSearches(self.searches).carry_on(group)
+        StoredSearches(self.searches).resume(group)
         for _ in range(self.iterations):
             tree = group.tree
             places = tree.descend(self.parallel, width=self.samples, depth=self.depth, exploration=self.exploration)
             more = [turn for turn in places for _ in range(self.samples - len(tree.children(turn)))]
             if not more:
                 return
-            await group.run(tree.grow(more), self._play)
+            await group.run(tree.expand(more), self._play)
 
     async def _play(self, branch: Branch) -> None:
         """Turn after turn to the end, or to the depth."""

@@ -13,7 +13,7 @@ from agentrl_core.rollout.turn import Turn
 
 
 @dataclass(frozen=True)
-class Window(Rollout):
+class ObservationWindow(Rollout):
     """The newest observations are shown whole; of those before, a placeholder is left, or nothing at all.
 
     The context of an action is the prompt, then turn by turn what was said and what was answered. Sampled turns keep
@@ -30,9 +30,9 @@ class Window(Rollout):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.rollout import Window
-        >>> Window(observations=2, turns=5)
-        Window(observations=2, turns=5)
+        >>> from agentrl_core.rollout import ObservationWindow
+        >>> ObservationWindow(observations=2, turns=5)
+        ObservationWindow(observations=2, turns=5)
     """
 
     observations: int = option(1, at_least=1)
@@ -44,7 +44,7 @@ class Window(Rollout):
         while not branch.over:
             turn = await branch.turn()
             if not turn.over and self.changes(len(branch.turns)):
-                await branch.rewrite(self.context(branch.asked, branch.turns))
+                await branch.rewrite(self.context(branch.prompt_messages, branch.turns))
 
     def changes(self, turns: int) -> bool:
         """Whether the context behind so many turns is another than what was said."""

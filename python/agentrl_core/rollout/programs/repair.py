@@ -16,12 +16,12 @@ from agentrl_core.component.options import option
 from agentrl_core.env.base import TOOL_ERROR
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.programs.guidance import consult, filled
-from agentrl_core.rollout.programs.rounds import Members, Round, Rounds
-from agentrl_core.rollout.token_path import Place
+from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
+from agentrl_core.rollout.programs.rounds import RolloutSpec, RoundResult, Rounds
+from agentrl_core.rollout.token_path import Position
 
 
-class Step(NamedTuple):
+class ReasoningStep(NamedTuple):
     """A part of what a branch said, between two blank lines.
 
     Attributes:
@@ -33,11 +33,11 @@ class Step(NamedTuple):
 
     number: int
     turn: int
-    begin: Place
+    begin: Position
     text: str
 
 
-class Fault(NamedTuple):
+class ErrorLocation(NamedTuple):
     """Where a branch went wrong.
 
     Attributes:
@@ -46,21 +46,21 @@ class Fault(NamedTuple):
         advice: what to say there instead, where the finder knows.
     """
 
-    step: Step
+    step: ReasoningStep
     share: float
     advice: str = ""
 
 
-def steps_of(branch: Branch) -> list[Step]:
+def reasoning_steps(branch: Branch) -> list[ReasoningStep]:
     """The steps of a branch that ended: its actions, cut at blank lines."""
-    steps: list[Step] = []
+    steps: list[ReasoningStep] = []
     for turn in branch.turns:
         first = turn.begin.tokens
         tokens = branch.tokens[first : first + turn.length]
         for part in re.finditer(r"\S.*?(?=\n\s*\n|\Z)", turn.text, re.DOTALL):
             inside = tokens_before(branch, tokens, part.start())
-            place = branch.place(first + inside) if inside else turn.begin
-            steps.append(Step(len(steps), turn.index, place, part.group()))
+            place = branch.position(first + inside) if inside else turn.begin
+            steps.append(ReasoningStep(len(steps), turn.index, place, part.group()))
     return steps
 
 
@@ -70,17 +70,17 @@ def tokens_before(branch: Branch, tokens: NDArray[np.int32], offset: int) -> int
 
 
 @dataclass(frozen=True)
-class Finder(Component, ABC):
+class ErrorLocator(Component, ABC):
     """Base of what finds the bad step of a trajectory.
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from agentrl_core.rollout import Fault, Finder, steps_of
+        >>> from agentrl_core.rollout import ErrorLocation, ErrorLocator, reasoning_steps
         >>> @dataclass(frozen=True)
-        ... class Last(Finder):
-        ...     async def find(self, group, branch):
-        ...         *_, last = steps_of(branch)
-        ...         return Fault(last, share=last.number / (last.number + 1))
+        ... class Last(ErrorLocator):
+        ...     async def locate(self, group, branch):
+        ...         *_, last = reasoning_steps(branch)
+        ...         return ErrorLocation(last, share=last.number / (last.number + 1))
         >>> Last()
         Last()
     """
@@ -88,37 +88,37 @@ class Finder(Component, ABC):
     phase: ClassVar[str] = "rollout"
 
     @abstractmethod
-    async def find(self, group: Group, branch: Branch) -> Fault | None:
+    async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
         """The first bad step of a branch that ended; None: none is known."""
 
 
 @dataclass(frozen=True)
-class Flagged(Finder):
+class FlagLocator(ErrorLocator):
     """The first turn that the environment flagged, such as a call that failed.
 
     Args:
         flags: `env.StepFlag` bits, any of them.
 
     Example:
-        >>> from agentrl_core.rollout import Flagged
-        >>> Flagged().flags
+        >>> from agentrl_core.rollout import FlagLocator
+        >>> FlagLocator().flags
         1
     """
 
     flags: int = option(TOOL_ERROR, at_least=1)
 
-    async def find(self, group: Group, branch: Branch) -> Fault | None:
+    async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
         """The turn, as one step."""
         del group
         for turn in branch.turns:
             if turn.flags & self.flags:
-                step = Step(turn.index, turn.index, turn.begin, turn.text)
-                return Fault(step, turn.index / len(branch.turns))
+                step = ReasoningStep(turn.index, turn.index, turn.begin, turn.text)
+                return ErrorLocation(step, turn.index / len(branch.turns))
         return None
 
 
 @dataclass(frozen=True)
-class Judged(Finder):
+class JudgeLocator(ErrorLocator):
     """The first step that a judge finds bad: a process reward model, or the policy itself.
 
     The agent is told the steps with their numbers and answers with a mark for each, in order: a number, or one of the
@@ -128,13 +128,13 @@ class Judged(Finder):
     Args:
         agent: who judges: the name of an agent of the collector; one without an engine of its own is spoken for by the
             policy.
-        question: what it is asked; `{task}`, `{solution}` and `{attempt}` as in `Advice`, `{steps}` are the numbered
+        question: what it is asked; `{task}`, `{solution}` and `{attempt}` as in `AgentHint`, `{steps}` are the numbered
             steps.
         threshold: what is bad.
 
     Example:
-        >>> from agentrl_core.rollout import Judged
-        >>> Judged(threshold=0.5).marks("1: good, 2: 0.75, 3: bad", 3)
+        >>> from agentrl_core.rollout import JudgeLocator
+        >>> JudgeLocator(threshold=0.5).marks("1: good, 2: 0.75, 3: bad", 3)
         [1.0, 0.75, 0.0]
     """
 
@@ -146,16 +146,16 @@ class Judged(Finder):
     )
     threshold: float = option(0.5, at_least=0, at_most=1)
 
-    async def find(self, group: Group, branch: Branch) -> Fault | None:
+    async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
         """The first step below the threshold."""
-        steps = steps_of(branch)
+        steps = reasoning_steps(branch)
         if not steps:
             return None
         told = "\n\n".join(f"{step.number + 1}: {step.text}" for step in steps)
-        question = filled(self.question, group, [branch]).replace("{steps}", told)
-        marks = self.marks(await consult(group, question, agent=self.agent, about=branch), len(steps))
+        question = fill_template(self.question, group, [branch]).replace("{steps}", told)
+        marks = self.marks(await ask_agent(group, question, agent=self.agent, about=branch), len(steps))
         first = next((number for number, mark in enumerate(marks) if mark < self.threshold), None)
-        return None if first is None else Fault(steps[first], first / len(steps))
+        return None if first is None else ErrorLocation(steps[first], first / len(steps))
 
     def marks(self, answer: str, count: int) -> list[float]:
         """The marks of so many steps in an answer."""
@@ -169,13 +169,13 @@ class Judged(Finder):
 class Repair(Rounds, ABC):
     """After a round: finds where members went wrong that failed, and mends them there.
 
-    A system says in `mend` what is done at the bad step.
+    A system says in `repair` what is done at the bad step.
 
     Args:
         members: of the first round.
         column: what is looked at, as in `Rounds`.
         solved_above: a member has solved the task if its value is larger.
-        finder: finds the bad step.
+        locator: finds the bad step.
         rate_below: tasks of which a smaller share succeeded are repaired.
         share_at_least: the share of a member's steps that lie before the bad one.
         at_most: repairs of a group.
@@ -185,22 +185,22 @@ class Repair(Rounds, ABC):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from agentrl_core.rollout import Judged, Repair
+        >>> from agentrl_core.rollout import JudgeLocator, Repair
         >>> @dataclass(frozen=True)
         ... class Again(Repair):
-        ...     async def mend(self, group, branch, fault):
+        ...     async def repair(self, group, branch, fault):
         ...         await group.run([branch.fork(at=fault.step.begin)])
         ...         return True
-        >>> Again(finder=Judged()).branches(group_size=4)
+        >>> Again(locator=JudgeLocator()).final_group_size(group_size=4)
         4
     """
 
-    finder: Finder = Flagged()
+    locator: ErrorLocator = FlagLocator()
     rate_below: float = option(1.0, at_least=0)
     share_at_least: float = option(0.0, at_least=0, at_most=1)
     at_most: int = option(1, at_least=1)
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """The first round; then repairs."""
         if not rounds:
             return self.members
@@ -216,10 +216,10 @@ class Repair(Rounds, ABC):
         for branch in failures:
             if mended == self.at_most:
                 return
-            fault = await self.finder.find(group, branch) if branch.status in ("finished", "truncated") else None
+            fault = await self.locator.locate(group, branch) if branch.status in ("finished", "truncated") else None
             if fault is not None and fault.share >= self.share_at_least:
-                mended += await self.mend(group, branch, fault)
+                mended += await self.repair(group, branch, fault)
 
     @abstractmethod
-    async def mend(self, group: Group, branch: Branch, fault: Fault) -> bool:
+    async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
         """Do something at the bad step of a branch; returns whether it was mended."""

@@ -11,39 +11,39 @@ from numpy.typing import NDArray
 
 from agentrl_core.component.component import Component
 from agentrl_core.component.options import option
-from agentrl_core.env.base import Content, Fact
+from agentrl_core.env.base import Content, ExtraColumn
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.branch_state import Prompt
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.programs.guidance import Guidance, Help, beside
+from agentrl_core.rollout.programs.guidance import Hint, HintSource, insert_text
 
 
 @dataclass(frozen=True)
-class Members(Component):
-    """Members of a group that are of one kind, and those of other kinds behind them: `Members(7) + Members(1, ...)`.
+class RolloutSpec(Component):
+    """Members of a group that are of one kind, and those of other kinds behind them: `RolloutSpec(7) + RolloutSpec(1, ...)`.
 
     Args:
         count: how many; None: as many as the group was asked for.
         fact: what they are known by: a draw column that is `value` for them, and 0 for the others and where there was
             nothing to show or to begin with. Empty: none.
         value: of the fact.
-        shown: what their prompt shows beside the task.
+        hint: what their prompt shows beside the task.
         template: their prompt: `{prompt}` is what the environment asks, `{text}` what is shown.
-        bare: whether they are trained as if they had been asked the task alone (`Branch.under`): what was sampled stays
+        train_without_hint: whether they are trained as if they had been asked the task alone (`Branch.with_prompt`): what was sampled stays
             in the files, undrawn, and the log-probs have to be recomputed.
-        begins: what they say first, before the policy goes on; a whole solution is said to its end.
-        begins_trained: whether that is trained.
+        prefill: what they say first, before the policy goes on; a whole solution is said to its end.
+        prefill_trained: whether that is trained.
         temperature: of their sampling; 0 takes the likeliest token. None: the collector's.
         role: `member`; `baseline`: scored, never trained; `helper`: kept, never drawn.
         others: the kinds behind them.
 
     Raises:
-        RecipeError: an option is out of range, or `bare` without `shown`.
+        RecipeError: an option is out of range, or `train_without_hint` without `hint`.
 
     Example:
-        >>> from agentrl_core.rollout import Members
-        >>> kinds = Members(1) + Members(1, temperature=0.0, role="baseline", fact="greedy")
+        >>> from agentrl_core.rollout import RolloutSpec
+        >>> kinds = RolloutSpec(1) + RolloutSpec(1, temperature=0.0, role="baseline", fact="greedy")
         >>> [(kind.count, kind.fact) for kind in kinds], kinds.total(group_size=8)
         ([(1, ''), (1, 'greedy')], 2)
     """
@@ -53,33 +53,37 @@ class Members(Component):
     count: int | None = option(None, at_least=1)
     fact: str = ""
     value: float = 1.0
-    shown: Guidance | None = None
+    hint: HintSource | None = None
     template: str = option("{text}\n\n{prompt}", filled=True)
-    bare: bool = False
-    begins: Guidance | None = None
-    begins_trained: bool = False
+    train_without_hint: bool = False
+    prefill: HintSource | None = None
+    prefill_trained: bool = False
     temperature: float | None = option(None, at_least=0)
     role: Literal["member", "baseline", "helper"] = "member"
-    others: Members | None = None
+    others: RolloutSpec | None = None
 
     def check_options(self) -> None:
         """Only what was shown can be taken away."""
-        self.require(self.shown is not None or not self.bare, "bare", "say what is shown, or leave it False")
+        self.require(
+            self.hint is not None or not self.train_without_hint,
+            "train_without_hint",
+            "say what is shown, or leave it False",
+        )
 
-    def __add__(self, other: Members) -> Members:
+    def __add__(self, other: RolloutSpec) -> RolloutSpec:
         """These kinds and then those of another."""
         return replace(self, others=other if self.others is None else self.others + other)
 
-    def __iter__(self) -> Iterator[Members]:
+    def __iter__(self) -> Iterator[RolloutSpec]:
         """Each kind."""
         yield self
         if self.others is not None:
             yield from self.others
 
     @property
-    def facts(self) -> dict[str, Fact]:
+    def facts(self) -> dict[str, ExtraColumn]:
         """The facts that they are known by, as a program declares them."""
-        return {kind.fact: Fact("trajectory") for kind in self if kind.fact}
+        return {kind.fact: ExtraColumn("trajectory") for kind in self if kind.fact}
 
     def total(self, group_size: int) -> int:
         """How many of them are no helpers."""
@@ -94,10 +98,10 @@ class Members(Component):
             of: the branches that guidance is about.
         """
         branches: list[Branch] = []
-        helped: dict[str, tuple[Members, Help | None, Help | None]] = {}
+        helped: dict[str, tuple[RolloutSpec, Hint | None, Hint | None]] = {}
         for kind in self:
-            shown = None if kind.shown is None else await kind.shown.help(group, of)
-            begin = None if kind.begins is None else await kind.begins.help(group, of)
+            shown = None if kind.hint is None else await kind.hint.hint(group, of)
+            begin = None if kind.prefill is None else await kind.prefill.hint(group, of)
             started = kind.start(group, program, shown, begin)
             branches += started
             helped |= {branch.name: (kind, shown, begin) for branch in started}
@@ -105,17 +109,20 @@ class Members(Component):
         async def drive(branch: Branch) -> None:
             kind, _, begin = helped[branch.name]
             if begin is not None:
-                await say(branch, begin, trained=kind.begins_trained)
+                await say(branch, begin, trained=kind.prefill_trained)
             if not branch.over:
                 await program.branch(branch)
 
         await group.run(branches, drive)
-        return [branch.under(None) if _told_bare(branch, *helped[branch.name]) else branch for branch in branches]
+        return [
+            branch.with_prompt(None) if _train_without_hint(branch, *helped[branch.name]) else branch
+            for branch in branches
+        ]
 
-    def start(self, group: Group, program: Rollout, shown: Help | None, begin: Help | None) -> list[Branch]:
+    def start(self, group: Group, program: Rollout, shown: Hint | None, begin: Hint | None) -> list[Branch]:
         """Start those of this kind alone, with what there is to show; what they begin with is only noted."""
         facts = {name: 0.0 for name, fact in program.facts.items() if fact.kind == "number"}
-        if self.fact and (self.shown is None) == (shown is None) and (self.begins is None) == (begin is None):
+        if self.fact and (self.hint is None) == (shown is None) and (self.prefill is None) == (begin is None):
             facts[self.fact] = self.value
         return group.start_many(
             group.size if self.count is None else self.count,
@@ -125,14 +132,14 @@ class Members(Component):
             facts=facts,
         )
 
-    def _prompt(self, shown: Help) -> Prompt:
+    def _prompt(self, shown: Hint) -> Prompt:
         def prompt(content: Content) -> Content:
-            return beside(content, self.template, shown.text)
+            return insert_text(content, self.template, shown.text)
 
         return prompt
 
 
-class Round(NamedTuple):
+class RoundResult(NamedTuple):
     """What a round made.
 
     Attributes:
@@ -163,17 +170,17 @@ class Rounds(Rollout):
         Where nobody solved a task, as many again, once:
 
         >>> from dataclasses import dataclass
-        >>> from agentrl_core.rollout import Group, Members, Round, Rounds
+        >>> from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds
         >>> @dataclass(frozen=True)
         ... class Twice(Rounds):
-        ...     async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+        ...     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         ...         again = len(rounds) == 1 and not self.solved(rounds[0]).any()
         ...         return self.members if again else await super().more(group, rounds)
-        >>> Twice(Members(4)).branches(group_size=8)
+        >>> Twice(RolloutSpec(4)).final_group_size(group_size=8)
         4
     """
 
-    members: Members = Members()
+    members: RolloutSpec = RolloutSpec()
     column: str = option("score", filled=True)
     solved_above: float = 0.0
 
@@ -182,19 +189,19 @@ class Rounds(Rollout):
         super().__post_init__()
         object.__setattr__(self, "facts", {**type(self).facts, **self.members.facts})
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """Those of the first round."""
         return self.members.total(group_size)
 
     async def group(self, group: Group) -> None:
         """Round after round, until no more are wanted."""
-        rounds: list[Round] = []
-        while (members := await self.more(group, rounds)) is not None:
+        rounds: list[RoundResult] = []
+        while (members := await self.next_round(group, rounds)) is not None:
             last = rounds[-1].branches if rounds else []
             branches = await members.run(group, self, last)
-            rounds.append(Round(branches, await group.score(self.column, branches)))
+            rounds.append(RoundResult(branches, await group.score(self.column, branches)))
 
-    async def more(self, group: Group, rounds: list[Round]) -> Members | None:
+    async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """Which members a group gets next; None: it has enough. Here: `members`, once.
 
         Args:
@@ -204,12 +211,12 @@ class Rounds(Rollout):
         del group
         return None if rounds else self.members
 
-    def solved(self, tried: Round) -> NDArray[np.bool_]:
+    def solved(self, tried: RoundResult) -> NDArray[np.bool_]:
         """Which branches of a round solved the task."""
         return np.asarray(tried.scores > self.solved_above)
 
 
-async def say(branch: Branch, begin: Help, *, trained: bool) -> None:
+async def say(branch: Branch, begin: Hint, *, trained: bool) -> None:
     """Let a branch say a text as its own; an action that does not end stays open, and `Branch.turn` goes on with it."""
     whole = begin.actions if begin.ends else begin.actions[:-1]
     for action in whole:
@@ -218,12 +225,12 @@ async def say(branch: Branch, begin: Help, *, trained: bool) -> None:
         await branch.generate(max_tokens=0)
         if not branch.over:
             branch.write(action, trained=trained)
-            await branch.answer()
+            await branch.submit()
     if len(whole) < len(begin.actions) and not branch.over:
         await branch.generate(max_tokens=0)
         if not branch.over:
             branch.write(begin.actions[-1], trained=trained, ends=False, share=begin.share)
 
 
-def _told_bare(branch: Branch, kind: Members, shown: Help | None, _begin: Help | None) -> bool:
-    return kind.bare and shown is not None and branch.status in ("finished", "truncated")
+def _train_without_hint(branch: Branch, kind: RolloutSpec, shown: Hint | None, _begin: Hint | None) -> bool:
+    return kind.train_without_hint and shown is not None and branch.status in ("finished", "truncated")

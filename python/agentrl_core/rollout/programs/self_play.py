@@ -13,7 +13,7 @@ from agentrl_core.rollout.program import Rollout
 
 
 @dataclass(frozen=True)
-class Play(Rollout):
+class SelfPlay(Rollout):
     """As many matches as the group is large, of several agents each, to their ends: self-play, debates, teams.
 
     Agents that move at the same time are answered together; what an agent is told while others move is its next
@@ -29,8 +29,8 @@ class Play(Rollout):
         RecipeError: no agent is named, or a helper is no agent.
 
     Example:
-        >>> from agentrl_core.rollout import Play
-        >>> Play(agents="spy,civilian,judge", helpers="judge").branches(group_size=4)
+        >>> from agentrl_core.rollout import SelfPlay
+        >>> SelfPlay(agents="spy,civilian,judge", helpers="judge").final_group_size(group_size=4)
         8
     """
 
@@ -41,22 +41,22 @@ class Play(Rollout):
         """Agents have names, each its own."""
         names = _names(self.agents)
         if not names or len(set(names)) < len(names):
-            raise RecipeError(f"Play: agents={self.agents!r}; give the agents' names, each once, joined by commas")
+            raise RecipeError(f"SelfPlay: agents={self.agents!r}; give the agents' names, each once, joined by commas")
         if not set(_names(self.helpers)) <= set(names):
-            raise RecipeError(f"Play: helpers={self.helpers!r}; give names of agents={self.agents!r}")
+            raise RecipeError(f"SelfPlay: helpers={self.helpers!r}; give names of agents={self.agents!r}")
 
     async def group(self, group: Group) -> None:
         """All matches side by side, move by move."""
-        matches = [self.match(group) for _ in range(group.size)]
+        matches = [self.play_episode(group) for _ in range(group.size)]
         for branches in matches:
             await branches[0].begin()
-        while movers := [branch for branches in matches for branch in branches if branch.moves]:
-            await group.round(movers)
+        while movers := [branch for branches in matches for branch in branches if branch.can_act]:
+            await group.turn(movers)
         for branches in matches:
             for branch in branches:
-                branch.end_with_others()
+                branch._end_with_episode()
 
-    def match(self, group: Group) -> list[Branch]:
+    def play_episode(self, group: Group) -> list[Branch]:
         """A branch for each agent, in one episode."""
         branches: list[Branch] = []
         for agent in _names(self.agents):
@@ -64,7 +64,7 @@ class Play(Rollout):
             branches.append(group.start(agent=agent, episode=branches[0] if branches else None, role=role))
         return branches
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """As many for each match as have a part in training."""
         return group_size * (len(_names(self.agents)) - len(_names(self.helpers)))
 

@@ -12,7 +12,7 @@ from agentrl_core.rollout.program import Rollout
 
 
 @dataclass(frozen=True)
-class Asked(Rollout, ABC):
+class SideTask(Rollout, ABC):
     """Base of derived tasks that the environment knows nothing of: to judge an answer, to choose a way, to rank.
 
     A program gives one to `Group.spawn`, with the question in the task. Every member is asked that, says one action,
@@ -24,13 +24,13 @@ class Asked(Rollout, ABC):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from agentrl_core.rollout import Asked
+        >>> from agentrl_core.rollout import SideTask
         >>> @dataclass(frozen=True)
-        ... class YesOrNo(Asked):
+        ... class YesOrNo(SideTask):
         ...     answer: str = "yes"
-        ...     def paid(self, text):
+        ...     def reward(self, text):
         ...         return float(text.strip() == self.answer)
-        >>> YesOrNo().paid(" yes")
+        >>> YesOrNo().reward(" yes")
         1.0
     """
 
@@ -38,7 +38,7 @@ class Asked(Rollout, ABC):
     value: float = 1.0
 
     @abstractmethod
-    def paid(self, text: str) -> float:
+    def reward(self, text: str) -> float:
         """What an answer is paid; above 0 it is a success."""
 
     async def group(self, group: Group) -> None:
@@ -50,5 +50,5 @@ class Asked(Rollout, ABC):
         """One action, and what it is paid; the environment does not see it."""
         await branch.generate()
         if not branch.over:
-            reward = self.paid(branch.text)
+            reward = self.reward(branch.text)
             branch.finish(reward=reward, success=reward > 0.0)

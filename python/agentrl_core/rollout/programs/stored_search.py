@@ -47,11 +47,11 @@ class StoredSearches:
                 return batch, groups[task_id]
         return None
 
-    def carry_on(self, group: Group) -> SearchTree | None:
+    def resume(self, group: Group) -> SearchTree | None:
         """Have a group go on with the newest search of its task; None where there is none."""
         own = bool(group.library.folder) and Path(group.library.folder).resolve() == Path(self.folder).resolve()
         found = self.find(group.task.task_id, group.iteration if own else None)
-        return None if found is None else group.carry_on(*found)
+        return None if found is None else group.resume_search(*found)
 
 
 @lru_cache(maxsize=8)

@@ -12,7 +12,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.token_path import Place
+from agentrl_core.rollout.token_path import Position
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TokenForks(Rollout):
 
     Example:
         >>> from agentrl_core.rollout import TokenForks
-        >>> TokenForks().branches(group_size=64)  # 9 roots with 6 forks each
+        >>> TokenForks().final_group_size(group_size=64)  # 9 roots with 6 forks each
         63
     """
 
@@ -44,7 +44,7 @@ class TokenForks(Rollout):
     copies: int = option(2, at_least=1)
     width: int = option(1, at_least=1)
 
-    def branches(self, group_size: int) -> int:
+    def final_group_size(self, group_size: int) -> int:
         """M (1 + B N)."""
         return self._roots(group_size) * (1 + self.copies * self.positions)
 
@@ -58,7 +58,7 @@ class TokenForks(Rollout):
                     forks += root.fork_many(self.copies, at=place, score=entropy)
         await group.run(forks)
 
-    def places(self, root: Branch) -> list[tuple[Place, float]]:
+    def places(self, root: Branch) -> list[tuple[Position, float]]:
         """Where forks leave a root, with the entropy there, in the order of the path.
 
         Raises:
@@ -84,7 +84,7 @@ class TokenForks(Rollout):
             offsets = np.cumsum([0, *map(len, entropies)], dtype=np.int64)
             values = _core.reward.window_means(values, offsets, self.width)
         chosen = np.sort(np.argsort(-values, kind="stable")[: self.positions])
-        return [(root.place(int(places[row])), float(values[row])) for row in chosen]
+        return [(root.position(int(places[row])), float(values[row])) for row in chosen]
 
     def _roots(self, group_size: int) -> int:
         return max(1, group_size // (1 + self.copies * self.positions)) if self.roots is None else self.roots

@@ -11,7 +11,7 @@ import numpy as np
 
 from agentrl_core import _core
 from agentrl_core.engine.base import Engine, Request, Sampling
-from agentrl_core.env.base import Environment, Fact, Outcome, Split, Task, as_messages
+from agentrl_core.env.base import Environment, ExtraColumn, Split, StepResult, Task, as_messages
 from agentrl_core.env.image import images_in
 from agentrl_core.exceptions import EngineError, UnsupportedError
 
@@ -21,7 +21,7 @@ _INSTRUCTION = (
 )
 
 
-class Imagined:
+class WorldModelEnvironment:
     """The episodes of an environment as a world model dreams them, to train where the real world is slow or dear.
 
     A dream begins with what the real episode begins with. Then the model is shown the task, what was observed and what
@@ -29,7 +29,7 @@ class Imagined:
     by its own judgement. The fact `confidence` of a step is the geometric mean of the probabilities of what it said.
 
     It has no tasks of its own: give it to the collector beside the environment, as `{"real": world, "imagined":
-    Imagined(world, model)}`, and have a program begin branches in it, `group.start(environment="imagined")`. Such
+    WorldModelEnvironment(world, model)}`, and have a program begin branches in it, `group.start(environment="imagined")`. Such
     trajectories have the origin `imagined`. What was dreamt is recorded like any answer; an episode that is brought
     back after a kill is dreamt anew, with the seeds that it had, and has to be the same. Source: DynaWeb.
 
@@ -43,7 +43,7 @@ class Imagined:
         >>> from agentrl_core import engine, env, rollout, warm_start
         >>> world = env.ReasoningGym(["lcm"], seed=0, held_out=0)
         >>> _, tokenizer = warm_start.build(world, seed=0)
-        >>> dreams = rollout.Imagined(world, engine.Scripted(tokenizer, ["a page", "<success>"]))
+        >>> dreams = rollout.WorldModelEnvironment(world, engine.Scripted(tokenizer, ["a page", "<success>"]))
         >>> episode = dreams.reset(world.tasks(1)[0], seed=0)
         >>> import asyncio
         >>> [asyncio.run(episode.step(action)).reward for action in ("open it", "answer it")]
@@ -66,37 +66,37 @@ class Imagined:
         stops = tuple(engine.chat.stop_token_ids)
         self.sampling = replace(sampling or Sampling(temperature=0.0, max_tokens=256), stop_token_ids=stops)
         self.instruction = instruction
-        self.facts = {"confidence": Fact("step")}
+        self.facts = {"confidence": ExtraColumn("step")}
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> Sequence[Task]:  # noqa: ARG002 -- the protocol's
         """None of its own."""
         return []
 
-    def reset(self, task: Task, seed: int) -> Dream:
+    def reset(self, task: Task, seed: int) -> WorldModelEpisode:
         """A dream of a task.
 
         Raises:
             UnsupportedError: the environment shows images, or has episodes of several agents.
         """
-        return Dream(self, task, seed, [])
+        return WorldModelEpisode(self, task, seed, [])
 
     def restore(self, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None) -> Any:
         """A dream as it is behind some actions: by what was said, or else dreamt anew."""
         if snapshot is not None:
-            return Dream(self, task, seed, json.loads(snapshot))
+            return WorldModelEpisode(self, task, seed, json.loads(snapshot))
         return self._again(task, seed, actions)
 
-    async def _again(self, task: Task, seed: int, actions: Sequence[str]) -> Dream:
-        dream = Dream(self, task, seed, [])
+    async def _again(self, task: Task, seed: int, actions: Sequence[str]) -> WorldModelEpisode:
+        dream = WorldModelEpisode(self, task, seed, [])
         for action in actions:
             await dream.step(action)
         return dream
 
 
-class Dream:
+class WorldModelEpisode:
     """An episode that was dreamt so far: pairs of what was done and what came of it."""
 
-    def __init__(self, world: Imagined, task: Task, seed: int, past: list[list[str]]) -> None:
+    def __init__(self, world: WorldModelEnvironment, task: Task, seed: int, past: list[list[str]]) -> None:
         self._world = world
         self._task = task
         self._seed = seed
@@ -105,16 +105,18 @@ class Dream:
         title = type(world.environment).__name__
         if not hasattr(real, "observation"):
             raise UnsupportedError(
-                f"Imagined: an episode of {title} is played by several agents; give one that one plays"
+                f"WorldModelEnvironment: an episode of {title} is played by several agents; give one that one plays"
             )
         self.observation = real.observation
         self.tools = getattr(real, "tools", None)
         if images_in(self.observation):
-            raise UnsupportedError(f"Imagined: {title} shows images, and a dream is in words; give one that shows none")
+            raise UnsupportedError(
+                f"WorldModelEnvironment: {title} shows images, and a dream is in words; give one that shows none"
+            )
         if hasattr(real, "close"):
             real.close()
 
-    async def step(self, action: str) -> Outcome:
+    async def step(self, action: str) -> StepResult:
         """What the model says comes of an action.
 
         Raises:
@@ -125,14 +127,14 @@ class Dream:
         request = Request(world.engine.chat.prompt(self._asked(action)), seed, world.sampling)
         segment = await world.engine.generate(request)
         if segment.finish_reason == "abort":
-            raise EngineError(f"Imagined: what comes of action {len(self._past) + 1} was interrupted")
+            raise EngineError(f"WorldModelEnvironment: what comes of action {len(self._past) + 1} was interrupted")
         said = world.engine.chat.decode(segment.tokens)
         self._past.append([action, said])
         facts = {"confidence": float(np.exp(segment.logprobs.mean()))}
         if "<success>" in said or "<failure>" in said:
             done = "<success>" in said
-            return Outcome(reward=float(done), terminated=True, success=done, facts=facts)
-        return Outcome(said, facts=facts)
+            return StepResult(reward=float(done), terminated=True, success=done, facts=facts)
+        return StepResult(said, facts=facts)
 
     def state_key(self) -> bytes:
         """All that was observed and done."""
@@ -145,5 +147,5 @@ class Dream:
     def _asked(self, action: str) -> str:
         """What the model is shown."""
         first = "\n\n".join(str(message.get("content") or "") for message in as_messages(self.observation))
-        past = "".join(f"Action:\n{done}\n\nObservation:\n{said}\n\n" for done, said in self._past)
+        past = "".join(f"Hook:\n{done}\n\nObservation:\n{said}\n\n" for done, said in self._past)
         return f"{self._world.instruction}\n\nObservation:\n{first}\n\n{past}Action:\n{action}\n\nObservation:"
