@@ -127,7 +127,7 @@ def ingest(
         trajectories: handle of each turn's trajectory, `int64[turns]`; turns of one trajectory are in their order.
         prompts: token ids of each turn's whole context; see `Lists` for what a column of lists may be.
         outputs: token ids sampled behind it, at least one.
-        logprobs: behaviour log-prob of each sampled token, nats (any, None too, if `trainable` is 0); an empty row: unknown.
+        logprobs: behaviour log-prob of each sampled token, nats (any, None too, if `trainable` is 0); empty: unknown.
         entropies: entropy of the distribution sampled from at each token, nats.
         trainable: 0/1 for each sampled token; an empty row means all of them.
         state: what the environment's state is known by, bytes or text, hashed to `steps.state_key`; an empty row
