@@ -51,10 +51,10 @@ def of_family(name, table):
     return table[max((known for known in table if name.startswith(known)), key=len)]
 
 
-def tokenizer_of(template, begin, end, special=()):
+def tokenizer_of(template, begin, end, special=(), merges=()):
     """A tokenizer of bytes with the special tokens of a template, `<|...|>` in it and those that are named."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE({token: place for place, token in enumerate(alphabet)}, []))
+    alphabet = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
+    core = Tokenizer(models.BPE({token: place for place, token in enumerate(alphabet)}, list(merges)))
     core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     found = re.findall(rf"<\|[A-Za-z_]{{2,40}}\|>|<{BAR}[^{BAR}]+{BAR}>", template)
     core.add_special_tokens(
