@@ -110,3 +110,32 @@ def test_a_kill_at_any_write_loses_no_turn_and_doubles_none(tmp_path) -> None:
         ),
     }
     assert any(len(run["places"]) == 2 for run in runs), "killed again while it goes on"
+
+
+def test_a_commit_beside_requests_loses_none(tmp_path) -> None:
+    # The loop that trains commits from its own thread, while the endpoint's thread records.
+    heard: list[str] = []
+    with Store.open(tmp_path, sync="never") as store:
+        served = endpoint(lambda request: f"{request.seed}", store=store)
+
+        def agent(url: str) -> None:
+            messages = [{"role": "user", "content": "begin"}]
+            for _ in range(60):
+                reply = httpx.post(f"{url}/s/one/v1/chat/completions", json={"messages": messages}, timeout=SECONDS)
+                answer = reply.json()["choices"][0]["message"]
+                heard.append(answer["content"])
+                messages += [answer, {"role": "user", "content": "go on"}]
+
+        with served.running() as url:
+            talker = threading.Thread(target=agent, args=(url,))
+            talker.start()
+            while talker.is_alive():
+                name = served.open()["session_id"]
+                served.close(name)
+                assert served.commit() is not None
+            talker.join()
+        assert store.iteration > 1
+    with Store.open(tmp_path) as store:
+        turns = endpoint([], store=store)._recorder.sessions["one"].turns
+        assert [turn.message["content"] for turn in turns] == heard
+        assert len(heard) == 60

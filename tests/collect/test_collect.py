@@ -138,7 +138,9 @@ def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_pat
         said = {"generated": count, "consumed": count, "stale": 0, "age": 0.0, "dropped": 0, "in_flight": 0}
         said |= {name: store.state["metrics"]["said"][name] for name in ("context", "cached")}
         assert said["context"] >= said["cached"] >= 0
-        assert store.state == {
+        state = store.state
+        assert state["run"].pop("tasks")["world"]["tasks"] == 64
+        assert state == {
             "metrics": {
                 "success": 0.25,
                 "success@chain_sum": 0.0,

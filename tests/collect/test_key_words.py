@@ -22,7 +22,7 @@ from agentrl_core.env import ExtraColumn, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import SelfPlay
-from agentrl_core.select import Beta, Quota, ComposedSelector
+from agentrl_core.select import Beta, ComposedSelector, Quota
 
 STATE = ("array", "~array", "shape", "bytes", "dtype", "keys", "kl", "state", "selection", "columns", "broken_down")
 STORE = ("said", "began", "components", "run", "policy_versions", "recipe", "seed", "metrics", "iteration", "tasks")

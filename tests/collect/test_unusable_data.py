@@ -268,7 +268,7 @@ def test_an_iteration_without_draws_is_reported_each_time() -> None:
         ([Task("a", "?", "x", None), Task("a", "other", "x", None)], r"tasks\(\)\[1\] has the id of another task, 'a'"),
         ([Task("a", "?", "x", 1), Task("a", "?", "x", 2)], r"has the id of another task, 'a'"),
         ([Task("a", "?", "x", None, solution="text")], r"has solution 'text' \(task 'a'\); give a list of texts"),
-        ([Task("a", None, "x", None)], r"tasks\(\)\[0\] is Task\(task_id='a', question=None"),  # type: ignore[arg-type]
+        ([Task("a", None, "x", None)], r"tasks\(\)\[0\] has question None; give a text"),  # type: ignore[arg-type]
     ],
 )
 def test_tasks_are_checked_wherever_they_are_taken(tasks: list[Task], message: str) -> None:

@@ -17,7 +17,7 @@ from agentrl_core import env, recipes
 from agentrl_core.data.codes import CODES
 from agentrl_core.engine import Request, Sampling
 from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT, Action, StepResult, Task
-from agentrl_core.rollout import Group, SelfPlay, Rollout
+from agentrl_core.rollout import Group, Rollout, SelfPlay
 
 CUT = Sampling(max_tokens=2)
 WHOLE = Sampling(max_tokens=16)
@@ -109,9 +109,9 @@ def test_agents_of_one_episode_get_reasons_too() -> None:
 
     world = Watching()
     world.reset = lambda task, seed: Both()  # type: ignore[method-assign]  # noqa: ARG005
-    batch = arl.Collector(world, world, recipes.GRPO.replace(rollout=SelfPlay(agents="a,b")), sampling=CUT, task_pool=1)(
-        tasks=1, group_size=1
-    )
+    batch = arl.Collector(
+        world, world, recipes.GRPO.replace(rollout=SelfPlay(agents="a,b")), sampling=CUT, task_pool=1
+    )(tasks=1, group_size=1)
     assert seen == ["length", "length"]
     assert not batch.column("flags", "step").any()
 

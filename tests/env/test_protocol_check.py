@@ -272,7 +272,7 @@ BROKEN = {
     # tasks
     r"tasks\(3\) gives \(.*; give a list of Task": broken(tasks=tasks_of(lambda tasks, _: tuple(tasks))),
     r"tasks\(3\) gives 2 tasks; give 3": broken(tasks=tasks_of(lambda tasks, _: tasks[:2])),
-    "task_id of a task is 7; give a text": broken(tasks=tasks_of(lambda t, _: [Task(7, "?", "d", None)] * len(t))),
+    r"tasks\(3\)\[0\] has task_id 7; give a": broken(tasks=tasks_of(lambda t, _: [Task(7, "?", "d", None)] * len(t))),
     r"tasks\(\) gives other tasks in a second call": broken(
         tasks=tasks_of(lambda tasks, _: [Task(f"{t.task_id} {next(counter)}", "?", "d", None) for t in tasks])
     ),

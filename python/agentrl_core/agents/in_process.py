@@ -152,7 +152,10 @@ class InProcessSession:
         told = [_said(message) for message in messages]
         following = told if place.behind is None else told[place.behind + 1 :]
         calls = [ModelCall(place.conversation, place.behind is None, following, tools, chain[-1], most, options)]
-        calls += [replace(calls[0], conversation=lane, replaces_history=True, messages=told, answer=Future()) for lane in others]
+        calls += [
+            replace(calls[0], conversation=lane, replaces_history=True, messages=told, answer=Future())
+            for lane in others
+        ]
         texts = await self._told(calls)
         opening = "" if self._template is None else self._template.tried([QUESTION], open_turn=True)
         described = bool(tools) and self._template is not None and not self._template.shows_tools

@@ -381,8 +381,8 @@ class Collector:
         check_whole("evaluate", tasks=tasks, samples=samples)
         with self._asking:
             of = {name: checked_tasks(world.environment, tasks, split) for name, world in self.worlds.items()}
-        check_apart(of)
-        chosen = [(name, task) for name, each in of.items() for task in each]
+            check_apart(of)
+            chosen = [(name, task) for name, each in of.items() for task in each]
         recipe = self.recipe.replace(rollout=Independent() if rollout is None else rollout)
         if self.store is None:
             batch = self._evaluated(chosen, recipe, samples, iteration=0)

@@ -61,7 +61,9 @@ def read_segment(payload: bytes) -> Segment:
     top = None
     if likely:
         shape = (count, likely)
-        top = TopLogprobs(take(np.int32, count * likely).reshape(shape), take(np.float32, count * likely).reshape(shape))
+        top = TopLogprobs(
+            take(np.int32, count * likely).reshape(shape), take(np.float32, count * likely).reshape(shape)
+        )
     # Behind the rest, since earlier versions did not keep it.
     cached = None if offset == len(payload) else int(_CACHED.unpack_from(payload, offset)[0])
     return Segment(tokens, logprobs, entropies, _FINISHES[finish], version, seed, top, cached)  # type: ignore[arg-type]

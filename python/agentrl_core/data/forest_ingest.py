@@ -127,8 +127,7 @@ def ingest(
         trajectories: handle of each turn's trajectory, `int64[turns]`; turns of one trajectory are in their order.
         prompts: token ids of each turn's whole context; see `Lists` for what a column of lists may be.
         outputs: token ids sampled behind it, at least one.
-        logprobs: behaviour log-prob of each sampled token, nats; an empty row if they are not known. That of a token
-            with `trainable` 0 is never read: it may be anything, None and NaN too.
+        logprobs: behaviour log-prob of each sampled token, nats (any, None too, if `trainable` is 0); empty: unknown.
         entropies: entropy of the distribution sampled from at each token, nats.
         trainable: 0/1 for each sampled token; an empty row means all of them.
         state: what the environment's state is known by, bytes or text, hashed to `steps.state_key`; an empty row
@@ -486,8 +485,7 @@ def _lists(values: Any, name: str, code: str) -> Any:
 def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
     """Flat values of the type that the core reads, in memory that it may look at."""
     if dtype is np.float32:
-        if values.dtype == np.object_:  # None is NaN, as in lists
-            values = np.array([np.nan if value is None else value for value in values.tolist()])
+        values = values.astype(np.float64) if values.dtype == np.object_ else values  # None is NaN, as in lists
         found = columns.numbers(values, name).astype(np.float32, copy=False)
     elif values.dtype == np.bool_:
         found = values.astype(dtype)

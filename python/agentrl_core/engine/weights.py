@@ -137,10 +137,11 @@ def layout_of_config(path: str, **options: Any) -> Layout | None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    causal: Any = AutoModelForCausalLM
     try:
         config = AutoConfig.from_pretrained(path, **options)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, **options)
+            model = causal.from_config(config, **options)
     except (OSError, ValueError, KeyError, ImportError):
         return None
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}

@@ -98,13 +98,7 @@ def of_observation(observation: object, place: str) -> list[str]:
     if not isinstance(messages, Sequence) or not messages:
         return [f"{place}: the observation is {_short(observation)}; give a text or messages"]
     roles = ", ".join(_ROLES)
-    texts = [
-        part
-        for message in messages
-        if isinstance(message, Mapping) and is_content(content := message.get("content"))
-        for part in ([content] if isinstance(content, str) else content)
-        if isinstance(part, str)
-    ]
+    texts = [text for message in messages for text in _texts(message)]
     return [line for text in texts for line in _of_text(text, f"{place}: a message of the observation")] + [
         f"{place}: a message of the observation is {_short(message)}; give a dict with one of the roles {roles}"
         for message in messages
@@ -114,6 +108,14 @@ def of_observation(observation: object, place: str) -> list[str]:
             and (is_content(message.get("content")) or "tool_calls" in message)
         )
     ]
+
+
+def _texts(message: Any) -> list[str]:
+    """The texts of a message."""
+    said = message.get("content") if isinstance(message, Mapping) else None
+    if isinstance(said, str):
+        return [said]
+    return [part for part in said if isinstance(part, str)] if isinstance(said, Sequence) else []
 
 
 def _of_text(text: str, what: str) -> list[str]:
@@ -153,7 +155,8 @@ def of_outcome(outcome: Any, place: str, facts: Mapping[str, ExtraColumn]) -> li
             lines.append(f"{place}: {name} is {_short(value)}; give {wanted}")
     if isinstance(outcome.reward, int | float) and not _fits(outcome.reward):
         lines.append(f"{place}: reward is {outcome.reward!r}; give a number that fits 32 bits, None, or NaN")
-    if isinstance(outcome.flags, int) and not 0 <= outcome.flags < 1 << 32:
+    flags: object = outcome.flags
+    if isinstance(flags, int) and not 0 <= flags < 1 << 32:
         lines.append(f"{place}: flags is {outcome.flags!r}; give an integer from 0 to 2^32 - 1")
     if isinstance(outcome.info, Mapping) and not _is_json(outcome.info):
         lines.append(f"{place}: info {_short(outcome.info)} is not JSON; give plain values")

@@ -20,9 +20,11 @@ def is_unicode(text: str) -> bool:
 
 def task_problem(task: Any) -> str | None:
     """Return what is wrong with a task and what to do, or None."""
-    if not all(isinstance(getattr(task, name, None), str) for name in _TEXTS):
+    if not all(hasattr(task, name) for name in _TEXTS):
         return f"is {task!r:.200}; give env.Task(task_id, question, domain, payload), the first three of them texts"
     for name in _TEXTS:
+        if not isinstance(getattr(task, name), str):
+            return f"has {name} {getattr(task, name)!r:.80}; give a text"
         if not is_unicode(getattr(task, name)):
             return (
                 f"has {name} {getattr(task, name)!r:.80}, which is not Unicode (a surrogate stands alone); give "

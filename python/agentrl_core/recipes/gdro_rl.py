@@ -97,8 +97,8 @@ class DifficultyScaled(StatefulComponent):
         rows = Rows(closed.batch, "draw")
         names, tasks, places = _numbered(state["tasks"], rows.names(self.key))
         bins = self._bins(state, len(names))
-        known = rows.valid & rows.is_known("success")
-        outcomes = group.statistics(rows.flags("success").astype(np.float64), tasks, valid=known)
+        judged = rows.valid & rows.is_known("success")
+        outcomes = group.statistics(rows.flags("success").astype(np.float64), tasks, valid=judged)
         visited = np.zeros(len(names), dtype=np.bool_)
         visited[places[outcomes.count > 0]] = True
         visits = np.full((len(names), self.history), -1, dtype=np.int64)

@@ -225,12 +225,12 @@ class EnvironmentChecks:
         except InvalidInputError as error:
             self.fail(str(error).partition(";")[0], "give numbers, texts, lists and tables of them")
 
-    def _tokens(self, tokens: Any, name: str) -> None:
+    def _tokens(self, tokens: object, name: str) -> None:
         """The tokens that a message of role `prompt` may have."""
         if tokens is None:
             return
         whole = isinstance(tokens, (list, tuple)) and all(
-            isinstance(token, Integral) and not isinstance(token, bool) and 0 <= int(token) <= _LARGEST_TOKEN
+            not isinstance(token, bool) and isinstance(token, Integral) and 0 <= int(token) <= _LARGEST_TOKEN
             for token in tokens
         )
         if not whole or not tokens:
