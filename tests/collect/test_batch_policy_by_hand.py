@@ -208,7 +208,7 @@ def test_tokens_are_those_on_paper(cut: BatchPolicy) -> None:
     batches: list[Batch] = []
     accounts: list[dict[str, int]] = []
     stepped = threading.Semaphore(0)
-    collect.on_iteration(lambda _, metrics: accounts.append(dict(metrics["said"])))
+    collect.on_iteration(lambda _, metrics: accounts.append(dict(metrics["tokens"])))
 
     def trains() -> None:
         for iteration in range(ITERATIONS):

@@ -136,7 +136,7 @@ def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_pat
         assert store.iteration == again.iteration == 1
         count = first.column("token", "token").size
         said = {"generated": count, "consumed": count, "stale": 0, "age": 0.0, "dropped": 0, "in_flight": 0}
-        said |= {name: store.state["metrics"]["said"][name] for name in ("context", "cached")}
+        said |= {name: store.state["metrics"]["tokens"][name] for name in ("context", "cached")}
         assert said["context"] >= said["cached"] >= 0
         state = store.state
         assert state["run"].pop("tasks")["world"]["tasks"] == 64
@@ -146,7 +146,7 @@ def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_pat
                 "success@chain_sum": 0.0,
                 "success@lcm": 0.5,
                 "collect": {"draws": 8, "unscored": 0, "failed": 0, "abandoned": 0},
-                "said": said,
+                "tokens": said,
                 "loss": 0.5,
             },
             "checkpoint": "weights.pt",

@@ -39,7 +39,7 @@ def begins(
     recipe = recipe.replace(rollout=Told())
     collect = Collector(world, world, recipe, task_pool=TASKS, staleness=staleness)
     if ages is not None:
-        collect.on_iteration(lambda _, metrics: ages.append(metrics["said"]["age"]))
+        collect.on_iteration(lambda _, metrics: ages.append(metrics["tokens"]["staleness"]))
     oldest = []
     for iteration in range(ITERATIONS):
         batch = collect(tasks=TASKS, group_size=TASKS)
@@ -97,7 +97,7 @@ def test_a_condition_closes_it_and_a_schedule_opens_it() -> None:
 
 def test_a_number_follows_the_age_of_the_batches() -> None:
     """A PID that aims at a mean age of one version, against its formula and the nodes' own versions."""
-    number = PID("said.age", target=1.0, start=3.0, proportional=-1.0, integral=0.0, derivative=0.0, at_least=0.0)
+    number = PID("tokens.staleness", target=1.0, start=3.0, proportional=-1.0, integral=0.0, derivative=0.0, at_least=0.0)
     ages = list[float]()
     gate = LimitStaleness(number)
     found, oldest = begins(recipes.GRPO.replace(hooks=gate), [0.0] * ITERATIONS, 4, ages=ages)
@@ -124,7 +124,7 @@ def test_what_is_in_flight_is_carried_over_behind_a_closed_gate(tmp_path: Path) 
                     "cut": BatchPolicy(oversample=1.5),
                 }
                 collect = Collector(world, world, recipe, store=store, **options)
-                collect.on_iteration(lambda _, metrics, accounts=accounts: accounts.append(metrics["said"]))
+                collect.on_iteration(lambda _, metrics, accounts=accounts: accounts.append(metrics["tokens"]))
                 for iteration in range(store.iteration, store.iteration + each):
                     batch = collect(tasks=4, group_size=2)
                     assert batch.num_groups == 4

@@ -75,8 +75,8 @@ class RunDisplay:
     def step(self, count: int = 1, /, **shown: float) -> None:
         """Steps of the phase are done; `shown` are the latest numbers."""
         if shown:
-            if "tokens" in shown:
-                shown["tokens"] = self._tokens + self._rollouts.tokens
+            if "sampled_tokens" in shown:
+                shown["sampled_tokens"] = self._tokens + self._rollouts.tokens
             self._numbers[self._phase] = "  ".join(f"{name} {_number(value)}" for name, value in shown.items())
         self._done += count
         self._bar.advance(self._task, count)

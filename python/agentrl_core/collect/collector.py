@@ -247,14 +247,12 @@ class Collector:
     def end_iteration(self, batch: Batch, metrics: Mapping[str, object], *, checkpoint: str | None = None) -> None:
         """Close the iteration: its computed columns and metrics go to the store, and the next one begins.
 
-        The metrics get `success` and `success@<domain>`, the share of the trajectories of the iteration that solved
-        their task, and a table `collect`: how many `draws` the batch has, how many of them are `unscored` (their score
-        is not known, so that no update uses them), how many trajectories `failed` (their episode broke down, be it
-        before their first token), and how many threads were `abandoned` (in which a call took too long). A table
-        `said` tells what became of the tokens that engines said: `generated` in this iteration, `consumed` by this
-        batch and `stale` of that (said by weights before the update that has the iteration's number; `age` is how many
-        versions before, on average), `dropped`, `in_flight` behind the batch, and `cached` of the `context` that
-        engines were given.
+        The metrics get `success` and `success@<domain>`, the fraction of the iteration's trajectories that solved their
+        task, and two tables. `collect` counts the `draws` of the batch, those `unscored` (their score is unknown, so no
+        update uses them), trajectories that `failed`, and `abandoned` threads (a call took too long). `tokens` accounts
+        for every generated token: `generated` in this iteration, `consumed` by this batch and `stale` of those (sampled
+        by weights before the update that has the iteration's number; `staleness` is the mean number of versions),
+        `dropped`, `in_flight` after the batch, and `cached` of the `context` tokens that engines were given.
 
         Args:
             batch: the batch that was trained, with its computed columns.
@@ -278,7 +276,7 @@ class Collector:
                 "its batch with collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
-        metrics = {"collect": counts(batch), "said": token_metrics(batch), **metrics}
+        metrics = {"collect": counts(batch), "tokens": token_metrics(batch), **metrics}
         # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
         ended = iteration_record(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))

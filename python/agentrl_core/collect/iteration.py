@@ -93,7 +93,7 @@ def token_metrics(batch: Batch) -> dict[str, float]:
     """What became of the tokens that engines said, and their mean age; nothing of a batch that no collector made."""
     said = dict(batch.state.get(SAID, {}))
     behind = said.pop("behind", None)
-    return said if behind is None else {**said, "age": behind / max(said["consumed"], 1)}
+    return said if behind is None else {**said, "staleness": behind / max(said["consumed"], 1)}
 
 
 def failure_counts(batch: Batch) -> dict[str, int]:

@@ -206,7 +206,7 @@ class LimitStaleness(Hook):
 
     - hold back while the policies are far apart: LimitStaleness(0, when=Above("approximate_kl", 0.02));
     - let on while enough samples count: LimitStaleness(Choice((0, 4), by=Above("effective_fraction", 0.8)));
-    - aim at an age: LimitStaleness(PID("said.age", target=1, start=2, proportional=-1, at_least=0, at_most=4)).
+    - aim at an age: LimitStaleness(PID("tokens.staleness", target=1, start=2, proportional=-1, at_least=0, at_most=4)).
 
     Args:
         at_most: how many iterations are begun behind the open one, a whole number of at least 0.

@@ -312,7 +312,7 @@ def _loop(
             generate.update_weights(policy, version=iteration + 1)
         with _timed(seconds, "store"):
             shown = _shown(batch)
-            generated += int(shown["tokens"])
+            generated += int(shown["sampled_tokens"])
             kept = {"update": updates.metrics, **shown, "generated_tokens": generated, "success_before": success_before}
             checkpoint = _save_checkpoint(run, iteration + 1, models.state_dict())
             collect.end_iteration(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
@@ -402,7 +402,7 @@ def _shown(batch: Batch) -> dict[str, float]:
         "success": float(np.nanmean(success)) if np.isfinite(success).any() else math.nan,
         "reward": float(np.nanmean(batch.column("reward", "draw"))) if drawn else math.nan,
         "entropy": float(np.nanmean(entropy)) if np.isfinite(entropy).any() else math.nan,
-        "tokens": float(np.isfinite(batch.column("behaviour_logprob", "node_token")).sum()),
+        "sampled_tokens": float(np.isfinite(batch.column("behaviour_logprob", "node_token")).sum()),
         "sharing": batch.sharing_ratio,
     }
 
