@@ -97,7 +97,9 @@ def test_a_condition_closes_it_and_a_schedule_opens_it() -> None:
 
 def test_a_number_follows_the_age_of_the_batches() -> None:
     """A PID that aims at a mean age of one version, against its formula and the nodes' own versions."""
-    number = PID("tokens.staleness", target=1.0, start=3.0, proportional=-1.0, integral=0.0, derivative=0.0, at_least=0.0)
+    number = PID(
+        "tokens.staleness", target=1.0, start=3.0, proportional=-1.0, integral=0.0, derivative=0.0, at_least=0.0
+    )
     ages = list[float]()
     gate = LimitStaleness(number)
     found, oldest = begins(recipes.GRPO.replace(hooks=gate), [0.0] * ITERATIONS, 4, ages=ages)

@@ -43,7 +43,7 @@ WRONG_ANSWERS = {
     ),
     "messages": (
         ends(observation=[{"role": "user"}], terminated=False),
-        r"StepResult.observation has the message \{'role': 'user'\} \(a dict\) without a text in content; give a text or",
+        r"StepResult.observation has the message \{'role': 'user'\} \(a dict\) without a text in content; give a",
     ),
     "no messages": (
         ends(observation=["hello"], terminated=False),

@@ -80,11 +80,11 @@ def test_majorities_by_hand() -> None:
 class Learns(SmallWorld):
     """Even tasks have an answer. Task 1 is learnt as they are, task 3 the other way round."""
 
-    facts = {
+    facts = {  # noqa: RUF012 - as an author writes it
         "labelled": ExtraColumn("trajectory"),
         "answer_cluster": ExtraColumn("trajectory"),
         "answer_parsed": ExtraColumn("trajectory"),
-    }  # noqa: RUF012 - as an author writes it
+    }
 
     def __init__(self) -> None:
         super().__init__(self.answered)

@@ -50,9 +50,9 @@ class Endpoint(Routes):
     """Records what agents of any framework say, token by token, while they run as they are.
 
     An agent is pointed to it by its base URL and its API key, and speaks OpenAI's chat completions, completions or
-    responses, or Anthropic's messages. Each session is an episode, each conversation in it a trajectory (`lanes.SessionConversations`
-    says what is one), and each answer a turn, stored once with the token ids and log-probs that the engine reported.
-    `app` is an ASGI application; `running` serves it in a thread.
+    responses, or Anthropic's messages. Each session is an episode, each conversation in it a trajectory
+    (`lanes.SessionConversations` says what is one), and each answer a turn, stored once with the token ids and
+    log-probs that the engine reported. `app` is an ASGI application; `running` serves it in a thread.
 
     A session is named in the path (`/s/NAME/v1`), in the header `X-Session-ID`, or by the API key that `open` gave for
     it (without a key of the endpoint, any key that looks like a name is one). Where an endpoint has a key of its own,

@@ -18,34 +18,35 @@ from agentrl_core.rollout.program import Rollout
 class BatchPolicy:
     """When the batch of an iteration is cut, and what becomes of the groups that are in flight then.
 
-    Of N groups that are wanted, `oversample` N are in flight: those that were carried over, and new ones for the rest. As
-    soon as N of them have ended, the batch is cut. What is being said ends as it stands; the groups that have not ended
-    (and those that ended too late to be wanted) are carried over: they go on in the next iteration, before new ones,
-    under its weights, from everything that they asked and got. Nothing that was sampled is lost, and nobody waits for
-    the longest episode.
+    Of N groups that are wanted, `oversample` N are in flight: those that were carried over, and new ones for the rest.
+    As soon as N of them have ended, the batch is cut. What is being said ends as it stands; the groups that have not
+    ended (and those that ended too late to be wanted) are carried over: they go on in the next iteration, before new
+    ones, under its weights, from everything that they asked and got. Nothing that was sampled is lost, and nobody waits
+    for the longest episode.
 
     This is consumption in the order of **arrival**, and it is biased: the first batches have more of the short episodes
-    than the tasks have, and the long ones come later, under newer weights. `max_carryovers` bounds that. `oversample=1`, the
-    default, waits for all that is in flight, and has no bias.
+    than the tasks have, and the long ones come later, under newer weights. `max_carryovers` bounds that.
+    `oversample=1`, the default, waits for all that is in flight, and has no bias.
 
-    With `max_new_tokens` the batch is cut, too, when each trajectory that goes on has said so many tokens in this iteration:
-    it is drawn as it stands, as truncated and with a `success` of NaN, and goes on in the next one, where it is drawn
-    again with what it says then. `weight.LatestVersionOnly` leaves in the loss what the iteration has added.
+    With `max_new_tokens` the batch is cut, too, when each trajectory that goes on has said so many tokens in this
+    iteration: it is drawn as it stands, as truncated and with a `success` of NaN, and goes on in the next one, where it
+    is drawn again with what it says then. `weight.LatestVersionOnly` leaves in the loss what the iteration has added.
 
     One trajectory is never in two batches, but for windows; what is dropped is kept in the files, and drawn by nobody.
     The metrics of an iteration say what became of the tokens (`tokens.generated`, `consumed`, `dropped`, …).
 
     Sources: APRIL arXiv:2509.18521 (`BatchPolicy(oversample=2.0)`: begin twice as many, stop at N, carry over); T-PPO
-    arXiv:2506.15050 (`BatchPolicy(max_new_tokens=l)`); RollArt (`BatchPolicy(oversample=1.25, max_carryovers=1, stragglers="drop")`: redundant environments, and
-    a bound of age behind which a trajectory is aborted); LOOP arXiv:2502.01600 (`max_carryovers=0, stragglers="drop"`).
+    arXiv:2506.15050 (`BatchPolicy(max_new_tokens=l)`); RollArt (`BatchPolicy(oversample=1.25, max_carryovers=1,
+    stragglers="drop")`: redundant environments, and a bound of age behind which a trajectory is aborted); LOOP
+    arXiv:2502.01600 (`max_carryovers=0, stragglers="drop"`).
 
     Args:
         oversample: groups in flight for each one that is wanted, at least 1.
         max_new_tokens: most tokens that a trajectory says in an iteration; None: no limit.
         max_carryovers: most iterations into which a group is carried; None: as many as it takes.
-        stragglers: what becomes of a group that has not ended in the last of them: the cut waits for it (`wait`; a batch then
-            has more groups than wanted, if more are due), or it is stopped and drawn by nobody (`drop`, which favours
-            short episodes for good).
+        stragglers: what becomes of a group that has not ended in the last of them: the cut waits for it (`wait`; a
+            batch then has more groups than wanted, if more are due), or it is stopped and drawn by nobody (`drop`,
+            which favours short episodes for good).
 
     Raises:
         InvalidInputError: an argument is not what it should be.

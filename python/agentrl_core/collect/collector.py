@@ -97,14 +97,14 @@ class Collector:
         staleness: how many iterations ahead of the trainer rollouts are made, while it steps: the batch of iteration i
             is sampled by weights of version i - staleness and later. 0: nothing runs between two calls. The recipe
             may hold back more (`schedule.LimitStaleness`).
-        cut: when the batch of an iteration is cut, and what becomes of what is in flight then; see `collect.BatchPolicy`. The
-            default waits for all that began.
+        cut: when the batch of an iteration is cut, and what becomes of what is in flight then; see
+            `collect.BatchPolicy`. The default waits for all that began.
         processes: how many processes an environment that runs in processes gets; None: one for each core.
         memory_bytes: most memory of such a process, that of all its episodes together; None: no limit. One that needs
             more is ended, the step that it was in is charged, and its other episodes go on in another.
         progress: called ten times a second with a `Progress`, in the thread that collects.
-        models: whom programs ask for numbers (`Group.query`), by the name of the column: functions from token paths to a
-            number for each, such as a quality head. They run in a thread.
+        models: whom programs ask for numbers (`Group.query`), by the name of the column: functions from token paths to
+            a number for each, such as a quality head. They run in a thread.
         allow_changes: go on with a run whose store was made with another recipe, seed, group size or data set, or whose
             engine has other weights than the store says.
 
@@ -157,7 +157,7 @@ class Collector:
         if draw("score") not in recipe.collected_columns:
             raise RecipeError(
                 f"recipe {recipe.name!r}: admission reads the score, but phase reward makes none before it waits for a "
-                "column that only a model makes; begin the chain with a link that makes one, such as reward.OutcomeScore()"
+                "column that only a model makes; begin the chain with one that does, such as reward.OutcomeScore()"
             )
         if recipe.replay is not None and store is None:
             raise RecipeError(f"recipe {recipe.name!r}: replay draws from a store; give one: Collector(..., store=...)")
@@ -262,7 +262,8 @@ class Collector:
 
         Raises:
             InvalidInputError: the batch is of another iteration than the one that is open.
-            RecipeError: the recipe decides about optimizer steps (`schedule.SkipStep`, `schedule.ScaleLearningRate`), and was not asked.
+            RecipeError: a hook of the recipe decides about optimizer steps (`schedule.SkipStep`,
+                `schedule.ScaleLearningRate`), and `Update.step` was not called.
         """
         if not isinstance(batch, Batch):
             raise InvalidInputError(f"update: batch={batch!r} is no Batch; give the one that was trained")

@@ -226,7 +226,7 @@ class RolloutDriver:
     def _end_early(self, groups: Sequence[Group], landed: BatchCut, flight: InFlightGroups) -> None:
         """End the branches of groups that are in a batch and have not come to their ends."""
         for place in landed.stay:
-            groups[place]._deliver()  # noqa: SLF001 -- its program may not come to it
+            groups[place]._deliver()
             for branch in groups[place].branches:
                 if place in landed.dropped:
                     branch.drop("late")

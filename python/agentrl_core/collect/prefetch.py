@@ -162,7 +162,8 @@ class IterationTask(Generic[Value]):
     """What is made in a thread of its own, from `start` until `wait` gives it or `stop` gives it up.
 
     Args:
-        make: makes it of this, which it tells how it goes (`check_stopped`), and whose turn it waits for (`wait_for_previous`).
+        make: makes it of this, which it tells how it goes (`check_stopped`), and whose turn it waits for
+        (`wait_for_previous`).
         name: of the thread.
         before: who comes first; None: nobody.
     """

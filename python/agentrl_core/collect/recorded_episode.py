@@ -50,7 +50,7 @@ class EnvironmentHandle:
         for fact, declared in self.facts.items():
             if not isinstance(declared, ExtraColumn):
                 raise InvalidInputError(
-                    f"environment {self.title}: facts[{fact!r}] is {declared!r}; declare it as env.ExtraColumn(level, kind)"
+                    f"environment {self.title}: facts[{fact!r}] is {declared!r}; give an env.ExtraColumn(level, kind)"
                 )
         runs = getattr(environment, "runs", "thread")
         kinds: dict[str, Callable[[], Workers]] = {

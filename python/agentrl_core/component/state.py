@@ -63,7 +63,8 @@ class IterationRecord:
         Example:
             >>> import agentrl_core as arl
             >>> from agentrl_core.component import IterationRecord
-            >>> IterationRecord.of(arl.Forest().freeze(), {"loss": 0.5, "critic": {"loss": 0.25}, "note": "text"}).metrics
+            >>> metrics = {"loss": 0.5, "critic": {"loss": 0.25}, "note": "text"}
+            >>> IterationRecord.of(arl.Forest().freeze(), metrics).metrics
             {'loss': 0.5, 'critic.loss': 0.25}
         """
         iterations = batch.column("iteration", "draw")
@@ -82,10 +83,9 @@ class IterationRecord:
 class Stateful(Component, ABC):
     """Base of every component that remembers, in any phase.
 
-    The state is read as of the iteration's begin, any number of times; `next` runs once, in `collect.end_iteration`, over the
-    iteration that is closed. So a state is a fold over the committed iterations, the same after any kill. It stands
-    under the component's place in the recipe: `advantage[0].TrackedBaseline`.
-    """
+    The state is read as of the iteration's begin, any number of times; `next` runs once, in `Collector.end_iteration`,
+    over the iteration that is closed. So a state is a fold over the committed iterations, the same after any kill. It
+    stands under the component's place in the recipe: `advantage[0].TrackedBaseline`. """
 
     @abstractmethod
     def initial_state(self) -> State:
@@ -122,7 +122,8 @@ def split_arrays(state: Mapping[str, Any]) -> tuple[State, dict[str, NDArray[Any
         >>> from agentrl_core.component.state import join_arrays, split_arrays
         >>> state = {"select[0].ComposedSelector": {"seen": 2, "track": {"alpha": np.ones(3)}}}
         >>> split_arrays(state)
-        ({'select[0].ComposedSelector': {'seen': 2, 'track': {}}}, {'select[0].ComposedSelector/track/alpha': array([1., 1., 1.])})
+        ({'select[0].ComposedSelector': {'seen': 2, 'track': {}}},
+         {'select[0].ComposedSelector/track/alpha': array([1., 1., 1.])})
         >>> join_arrays(*split_arrays(state))["select[0].ComposedSelector"]["track"]["alpha"].tolist()
         [1.0, 1.0, 1.0]
     """

@@ -53,8 +53,8 @@ class Scripted:
 
     Args:
         tokenizer: with a chat template; its length is the vocabulary's.
-        replies: texts or `ScriptedReply`s; or a function that gives one of them. A function with a parameter named `request`
-            gets the `Request` under that name; any other gets the request's tokens, int32 [n].
+        replies: texts or `ScriptedReply`s; or a function that gives one of them. A function with a parameter named
+            `request` gets the `Request` under that name; any other gets the request's tokens, int32 [n].
         delay: seconds until a reply is given, by `asyncio.sleep`; or a function from the `Request` to them, with which
             a test makes any order of completion. 0: at once.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.

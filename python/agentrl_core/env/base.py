@@ -80,8 +80,8 @@ class Context:
 
     Args:
         conversation: number of the conversation that acts next; the episode begins in 0, and the next new one is 1.
-        replaces_history: the observation is the whole context of the lane from here on; else it stands behind the lane's last
-            action, as what that action is answered.
+        replaces_history: the observation is the whole context of the lane from here on; else it stands behind the
+            lane's last action, as what that action is answered.
         tools: JSON schemas of the tools that the template shows with a whole context.
         max_tokens: most tokens of the action that comes next in the lane, where it may have fewer than others.
         observation: of a lane that waits beside another one (`StepResult.parallel_requests`): what stands there.
@@ -154,8 +154,8 @@ class StepResult:
             `earlier_steps` a list of those of each action before it, where there are any.
         facts: values of what the environment declares in `facts`, by name.
         context: where the observation stands; None: behind this action.
-        parallel_requests: lanes that have begun to wait for an action of theirs: their actions may be generated at the same time.
-            The outcomes that follow name these lanes, in this order, before any other.
+        parallel_requests: lanes that have begun to wait for an action of theirs: their actions may be generated at the
+            same time. The outcomes that follow name these lanes, in this order, before any other.
 
     Example:
         >>> from agentrl_core.env import StepResult

@@ -3,9 +3,9 @@
 `Policy` is composed: a ratio (a vector), a clip range (a pair of vectors), a surrogate (a function of both), a mask and
 regularisers. The other losses regress (`Regression`), compare (`Preference`, `ListMatch`, ...), imitate, or train a
 critic (`Value`). Every one is a pure function of `[N]` vectors, `Loss.evaluate(tokens)`, and says which streams it
-reads, what must lie in one pack (`unit`; with `Update.gradient_cached` nothing must), and whether shared tokens may be folded
-(`foldable`). `Train` says which model one is for, and when. `fused` and `linear_logprob` make these vectors from hidden
-states without the logits of a batch. Parts that only one system has are in the system's file in `recipes`.
+reads, what must lie in one pack (`unit`; with `Update.gradient_cached` nothing must), and whether shared tokens may be
+folded (`foldable`). `Train` says which model one is for, and when. `fused` and `linear_logprob` make these vectors from
+hidden states without the logits of a batch. Parts that only one system has are in the system's file in `recipes`.
 """
 
 from typing import TYPE_CHECKING

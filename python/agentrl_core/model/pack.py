@@ -115,7 +115,7 @@ class Pack:
         streams: `float32[N]` each, ids of segments `int64[N]` from 0 without gaps. `inverse_temperature` is always
             there; an update adds what its loss needs.
         entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
-        answers: what a run gives beside log-probs and entropies, names of `PackOutput`.
+        outputs: what a run gives beside log-probs and entropies, names of `PackOutput`.
         shows_images: whether images were in sight when a token of it was sampled.
     """
 
@@ -152,7 +152,7 @@ class Pack:
             plan: one pack of `Batch.plan`.
             streams: `[N]` arrays by name, aligned with `plan.token`.
             entropy_gradient: see the class.
-            answers: see the class.
+            outputs: see the class.
             shows_images: see the class.
         """
         return cls(
@@ -180,7 +180,7 @@ class Pack:
         Args:
             tree: what `packing.tree_layout` made; `token` and the places of pairs are those in its given tokens.
             entropy_gradient: see the class.
-            answers: see the class.
+            outputs: see the class.
 
         Example:
             >>> from agentrl_core.model.pack import Pack
@@ -336,7 +336,7 @@ class Pack:
             model: as for `forward`, with an output layer that is a plain `torch.nn.Linear`. Values come from its module
                 `value_head`, from hidden states `[N, hidden]` to `[N, 1]` or `[N, k]`: set
                 `model.value_head = torch.nn.Linear(hidden, 1)`.
-            answers: names of `PackOutput` to give beside log-probs and entropies; None: those of the pack.
+            outputs: names of `PackOutput` to give beside log-probs and entropies; None: those of the pack.
 
         Returns:
             `PackOutput` on the model's device.

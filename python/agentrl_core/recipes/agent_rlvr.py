@@ -1,10 +1,10 @@
 """Agent-RLVR: tasks that fail are tried again with guidance, which training does not see (arXiv:2506.11425).
 
 Where nobody of a group succeeds, the agent `teacher` is asked for guidance about the first attempt, and as many again
-are made with it in their prompt. They are trained as if they had been asked the task alone (`Branch.with_prompt`), against
-the failures: DPO with beta = 0.1 on pairs of a success and a failure of the same task. Pairs, at most four for a task,
-are each success with the failure whose length is nearest to its own, each draw in one pair at most. What the paper does
-not say is taken so: pairs, beta, and that guidance is taken out.
+are made with it in their prompt. They are trained as if they had been asked the task alone (`Branch.with_prompt`),
+against the failures: DPO with beta = 0.1 on pairs of a success and a failure of the same task. Pairs, at most four for
+a task, are each success with the failure whose length is nearest to its own, each draw in one pair at most. What the
+paper does not say is taken so: pairs, beta, and that guidance is taken out.
 """
 
 from __future__ import annotations

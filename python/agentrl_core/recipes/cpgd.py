@@ -32,7 +32,8 @@ class LogClipped(Surrogate):
         >>> from agentrl_core.loss import ClipBounds, Tokens
         >>> from agentrl_core.recipes.cpgd import LogClipped
         >>> log_ratio = torch.tensor([1.5]).log()
-        >>> factors = LogClipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, ClipBounds(0.8, 1.2))
+        >>> tokens = Tokens(log_ratio, None, {"weight_kl": torch.ones(1)})
+        >>> factors = LogClipped()(tokens, log_ratio, ClipBounds(0.8, 1.2))
         >>> [factor.tolist() for factor in factors]  # log 1.2 and log 1.5
         [[0.182], [0.405]]
     """

@@ -2,8 +2,8 @@
 
 Each group is asked its task under one instruction, drawn by p_j = softmax(w_j / 0.1) of those that are alive; w_j <-
 0.9 w_j + 0.1 mean reward of its groups. Every 20 iterations the worse half of those with at least 32 rollouts goes,
-down to two (`select.PromptBandit`); before that an agent (`proposer`) reads failures under the best instruction, writes a new
-one for each that may go, and it takes an empty place with the mean weight of those that are alive. Advantages are
+down to two (`select.PromptBandit`); before that an agent (`proposer`) reads failures under the best instruction, writes
+a new one for each that may go, and it takes an empty place with the mean weight of those that are alive. Advantages are
 GRPO's within the group; instructions are context, never trained. Numbers are chosen here: the paper's are not public,
 and neither is its check of candidates by a cheap evaluation, which is left out: a bad candidate loses its weight
 instead. Source: INSPO (agentic policy optimisation by instruction-policy co-evolution), arXiv:2512.01945.

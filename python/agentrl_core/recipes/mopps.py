@@ -9,8 +9,8 @@ and an iteration draws 16 candidates for each task that it wants, one guess p of
 sampling), and takes those with the smallest (p - 1/2)^2. Then GRPO.
 
 `decay=1`, as in the paper's mathematics; 0.5 for countdown and geometry, with 8 candidates. Its variant `threshold` is
-`score=NearTarget(0.5, width=0.2)`: any p from 0.3 to 0.7 first. The success rate is that of the environment's verdict and
-not of a shaped reward. The public code has a slip of precedence for groups of one, which is not here.
+`score=NearTarget(0.5, width=0.2)`: any p from 0.3 to 0.7 first. The success rate is that of the environment's verdict
+and not of a shaped reward. The public code has a slip of precedence for groups of one, which is not here.
 """
 
 from agentrl_core.advantage import GroupRelative

@@ -123,7 +123,7 @@ class SharedExperience(Rollout):
                 lines.append(json.dumps({"task": task, "attempts": attempts}))
             except (TypeError, ValueError) as error:
                 raise InvalidInputError(
-                    f"SharedExperience: task {group.task.task_id!r} cannot be shared: {error}; its payload has to be plain JSON"
+                    f"SharedExperience: task {group.task.task_id!r} cannot be shared: {error}; its payload must be JSON"
                 ) from None
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,8 @@ class Quadratic(Surrogate):
         >>> from agentrl_core.loss import ClipBounds, Tokens
         >>> from agentrl_core.recipes.simple_po import Quadratic
         >>> log_ratio = torch.tensor([1.2]).log()
-        >>> factors = Quadratic()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, ClipBounds(0.8, 1.2))
+        >>> tokens = Tokens(log_ratio, None, {"weight_kl": torch.ones(1)})
+        >>> factors = Quadratic()(tokens, log_ratio, ClipBounds(0.8, 1.2))
         >>> [factor.tolist() for factor in factors]  # 1.2 -+ 0.2^2 / 0.4
         [[1.1], [1.3]]
     """

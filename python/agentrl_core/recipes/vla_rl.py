@@ -5,10 +5,10 @@
     L = - mean of min(rho A, clip(rho, 0.8, 1.2) A)
     L_critic = mean over steps of 1/2 max((V - R)^2, (V_old + clip(V - V_old, +-0.2) - R)^2)
 
-The critic is trained alone for the first 10 iterations (`FreezeModel`; how long is not given), and an iteration's updates
-end where the policy has moved by more than 0.02 (k3; the limit is not given). An action counts as the tokens that it
-has, which are as many in all. The paper draws tasks in proportion to exp((0.5 - success rate) / tau), which its public
-code does not have and this does not either. The step rewards of a process model are the fact or annotation
+The critic is trained alone for the first 10 iterations (`FreezeModel`; how long is not given), and an iteration's
+updates end where the policy has moved by more than 0.02 (k3; the limit is not given). An action counts as the tokens
+that it has, which are as many in all. The paper draws tasks in proportion to exp((0.5 - success rate) / tau), which its
+public code does not have and this does not either. The step rewards of a process model are the fact or annotation
 `process_reward`.
 
 Needs: rewards of steps; step columns `process_reward`, `value`, and `old_value` of the critic.

@@ -3,8 +3,8 @@
     A = 0.1 of a right answer, -1 of a wrong one;   L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A)
 
 Neither baseline nor spread. Its parts alone, positive and negative reinforcement (PSR, NSR), are
-`reward.OutcomeScore(success=1.0, failure=0.0)` and `reward.OutcomeScore(success=0.0, failure=-1.0)`; they also drop the draws of
-advantage 0 from the mean.
+`reward.OutcomeScore(success=1.0, failure=0.0)` and `reward.OutcomeScore(success=0.0, failure=-1.0)`; they also drop the
+draws of advantage 0 from the mean.
 
 Needs: which trajectories succeeded.
 """

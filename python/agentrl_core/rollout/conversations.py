@@ -97,8 +97,8 @@ class BranchConversations:
             context.conversation == len(self.paths) and not context.replaces_history
         ):
             raise DataError(
-                f"environment {self._title}: StepResult.context names conversation {context.conversation}, and there are "
-                f"{len(self.paths)}; go on with one of them, or begin lane {len(self.paths)} with a whole context"
+                f"environment {self._title}: StepResult.context names conversation {context.conversation}, and there "
+                f"are {len(self.paths)}; go on with one of them, or begin lane {len(self.paths)} with a whole context"
             )
         if context.replaces_history:
             return len(self._whole(context, observation))

@@ -346,7 +346,9 @@ class Group(GroupView):
         return np.array(await self._runtime.record(name, lambda: self._runtime.query(column, paths)), np.float64)
 
     def defer(self, task: Task, branch: Branch, *, turns: int | None = None, messages: Sequence[Message] = ()) -> None:
-        """Leave a task for a later iteration; a queue of phase replay takes it from the batch (`rollout.deferred_tasks`).
+        """Defer a task to a later iteration.
+
+        A queue of phase replay takes it from the batch (`rollout.deferred_tasks`).
 
         It stands in the table `decisions` of the batch, and so outlives a kill as the batch does.
 
@@ -372,8 +374,8 @@ class Group(GroupView):
     def release_slots(self, branches: Iterable[Branch]) -> None:
         """Give the places of ended branches to groups that wait for room, while the others go on.
 
-        A group holds as many places as its program says (`Rollout.final_group_size`) until that has come to its end, since it
-        may start others for those that end. Here it says that it will not.
+        A group holds as many places as its program says (`Rollout.final_group_size`) until that has come to its end,
+        since it may start others for those that end. Here it says that it will not.
 
         Args:
             branches: which; each gives its place back once.

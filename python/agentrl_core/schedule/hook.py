@@ -73,13 +73,15 @@ class Hook(Component, ABC):
 class SyncModel(Hook):
     """Moves a model towards another one: to <- (1 - mix) to + mix of, parameters and buffers, in place.
 
-    With `mix=1` it is a copy. `source` and `target` are names of models that `recipe.updates` and `recipe.run_hooks` are given;
-    `begin` stands for what `target` was when the iteration began. So it is:
+    With `mix=1` it is a copy. `source` and `target` are names of models that `recipe.updates` and `recipe.run_hooks`
+    are given; `begin` stands for what `target` was when the iteration began. So it is:
 
-    - a reference that follows: SyncModel("policy", "reference", every=4), or softly with mix=0.6 and unit="steps" (TR-DPO,
-      arXiv:2404.09656);
-    - an average: SyncModel("policy", "proximal", mix=1 - decay), with `corrected` the one of PPO-EWMA (arXiv:2110.00641);
-    - the slow step after fast ones: SyncModel("begin", "policy", mix=1 - alpha, once=3, unit="steps_of_iteration") (SFPO);
+    - a reference that follows: SyncModel("policy", "reference", every=4), or softly with mix=0.6 and unit="steps"
+      (TR-DPO, arXiv:2404.09656);
+    - an average: SyncModel("policy", "proximal", mix=1 - decay), with `corrected` the one of PPO-EWMA
+    (arXiv:2110.00641);
+    - the slow step after fast ones: SyncModel("begin", "policy", mix=1 - alpha, once=3, unit="steps_of_iteration")
+    (SFPO);
     - a restart: SyncModel("start", "policy", when=schedule.Plateau("evaluation")).
 
     Numbers are computed in float32 (float64 where a model is) and stored as `target` stores them: an average that moves
@@ -89,8 +91,8 @@ class SyncModel(Hook):
         source: name of the model that is followed.
         target: name of the model that moves.
         mix: share of `source`, above 0 and at most 1.
-        corrected: the share of the n-th time is mix / (1 - (1 - mix)^(n + 1)), so that what `target` was at first counts as
-            one of n + 1 terms, and not as all of the past. It needs neither `once` nor `when`.
+        corrected: the share of the n-th time is mix / (1 - (1 - mix)^(n + 1)), so that what `target` was at first
+            counts as one of n + 1 terms, and not as all of the past. It needs neither `once` nor `when`.
 
     Example:
         >>> from agentrl_core import recipes
@@ -159,8 +161,8 @@ class StopTraining(Hook):
     """Ends the training, as `Outcome.stop` says; with unit `steps` it ends the updates of the iteration.
 
     Args:
-        when: where nothing more is to be done: StopTraining(when=Above("approximate_kl", 0.02), unit="steps") is PPO's early
-            stop.
+        when: where nothing more is to be done: StopTraining(when=Above("approximate_kl", 0.02), unit="steps") is PPO's
+            early stop.
 
     Example:
         >>> from agentrl_core.schedule import Above, StopTraining
@@ -173,8 +175,8 @@ class StopTraining(Hook):
 class FreezeModel(Hook):
     """Leaves out the updates of a model: a warm-up of the others, alternation, delay.
 
-    `FreezeModel("policy", until=51)` trains the critic alone for 50 iterations; `FreezeModel("policy", every=2)` trains the
-    policy in every other iteration (delayed policy updates of TD3, arXiv:1802.09477). Its `when` is read as of the
+    `FreezeModel("policy", until=51)` trains the critic alone for 50 iterations; `FreezeModel("policy", every=2)` trains
+    the policy in every other iteration (delayed policy updates of TD3, arXiv:1802.09477). Its `when` is read as of the
     iteration's begin.
 
     Args:

@@ -91,7 +91,8 @@ class GreedyAllocator(Allocator):
 class ProportionalAllocator(Allocator):
     """Rollouts in proportion to a score, rounded so that they sum to the total.
 
-    Source: GDRO-RL arXiv:2601.19280 (`ProportionalAllocator(OutcomeVariance())`: the optimal n is proportional to the standard deviation).
+    Source: GDRO-RL arXiv:2601.19280 (`ProportionalAllocator(OutcomeVariance())`: the optimal n is proportional to the
+    standard deviation).
 
     Args:
         by: the score.
@@ -105,7 +106,8 @@ class ProportionalAllocator(Allocator):
     Example:
         >>> import numpy as np
         >>> from agentrl_core.select import ProportionalAllocator
-        >>> ProportionalAllocator(low=1).counts({}, {"estimate": np.array([0.5, 0.8, 1.0])}, total=10).tolist()  # 0.5, 0.4, 0
+        >>> solved = {"estimate": np.array([0.5, 0.8, 1.0])}
+        >>> ProportionalAllocator(low=1).counts({}, solved, total=10).tolist()  # 0.5, 0.4, 0
         [5, 4, 1]
     """
 

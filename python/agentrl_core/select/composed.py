@@ -66,7 +66,8 @@ class ComposedSelector(Selector):
         >>> from agentrl_core import select
         >>> from agentrl_core.env import Task
         >>> pool = select.Pool([("world", Task(str(number), "?", "sums", None)) for number in range(100)])
-        >>> mopps = select.ComposedSelector(score=select.NearTarget(0.5), sample=select.TopSampler(posterior=True, among=16))
+        >>> sampler = select.TopSampler(posterior=True, among=16)
+        >>> mopps = select.ComposedSelector(score=select.NearTarget(0.5), sample=sampler)
         >>> wanted = select.SelectionRequest(4, 8, 0, np.zeros(0, np.int64), iteration=0)
         >>> mopps.choose(pool, mopps.initial_state(), wanted, key=7).counts.tolist()
         [8, 8, 8, 8]

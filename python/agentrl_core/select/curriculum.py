@@ -30,9 +30,9 @@ class Curriculum(Component):
     In stage s tasks of the buckets 0 to s are chosen, `earlier` of them from buckets before s. A stage ends when the
     smoothed success rate of its own bucket (or a metric) is above a number, or after so many iterations.
 
-    Sources: CRAFT-GUI arXiv:2508.11360 (`Curriculum("steps", "3,8", above=0.8, earlier=0.15)`); SearchGym-RL (`above=0.7`);
-    AceReason-Nemotron arXiv:2505.16400 (`Curriculum("domain", "math,code", iterations=, earlier=0.0)`); URPO
-    arXiv:2507.17515 (`metric="success@preference", above=0.7`).
+    Sources: CRAFT-GUI arXiv:2508.11360 (`Curriculum("steps", "3,8", above=0.8, earlier=0.15)`); SearchGym-RL
+    (`above=0.7`); AceReason-Nemotron arXiv:2505.16400 (`Curriculum("domain", "math,code", iterations=, earlier=0.0)`);
+    URPO arXiv:2507.17515 (`metric="success@preference", above=0.7`).
 
     Args:
         by: column of the pool that tells how hard a task is; `domain`: by its name.

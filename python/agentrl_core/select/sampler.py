@@ -37,7 +37,8 @@ class Sampler(Component, ABC):
 class TopSampler(Sampler):
     """The tasks with the largest scores; of equal ones a key chooses. A score of minus infinity is never chosen.
 
-    Source: MoPPS arXiv:2507.04632 (`TopSampler(posterior=True, among=16)`), VADE arXiv:2511.18902 (`TopSampler(posterior=True)`).
+    Source: MoPPS arXiv:2507.04632 (`TopSampler(posterior=True, among=16)`), VADE arXiv:2511.18902
+    (`TopSampler(posterior=True)`).
 
     Raises:
         RecipeError: an option is out of range.

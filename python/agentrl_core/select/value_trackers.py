@@ -120,7 +120,9 @@ class LogMeanExp(Tracker):
 
 @dataclass(frozen=True)
 class VisitCount(Tracker):
-    """How often each task was visited. `ComposedSelector(track=VisitCount(), score=NearTarget(0.0))` goes through the pool in passes.
+    """Count the visits of each task.
+
+    `ComposedSelector(track=VisitCount(), score=NearTarget(0.0))` goes through the pool in passes.
 
     Example:
         >>> from agentrl_core.select import VisitCount

@@ -62,8 +62,8 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
     recipe.check(facts=by_level({**said, **recipe.rollout.facts}))
     if recipe.rollout.at(0).queried_models:
         raise InvalidInputError(
-            f"{name} asks model {recipe.rollout.at(0).queried_models[0]!r} while it collects, which agentrl train does not make; "
-            "copy its loop, and give the collector models="
+            f"{name} asks model {recipe.rollout.at(0).queried_models[0]!r} while it collects, which "
+            "agentrl train does not add; use your own loop and give the collector models="
         )
     if isinstance(recipe.rollout.at(0), SelfPlay):
         raise InvalidInputError(

@@ -317,7 +317,8 @@ class Update:
     def step(self, optimizer: Optimizer) -> bool:
         """Step an optimizer and forget the gradients: `optimizer.step(); optimizer.zero_grad()`, as the recipe says.
 
-        Actions of the recipe may leave the step out (`schedule.SkipStep`) or scale its learning rate (`schedule.ScaleLearningRate`).
+        Actions of the recipe may leave the step out (`schedule.SkipStep`) or scale its learning rate
+        (`schedule.ScaleLearningRate`).
 
         Returns:
             Whether the optimizer was stepped.

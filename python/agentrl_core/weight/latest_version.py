@@ -19,8 +19,8 @@ class LatestVersionOnly(BatchComponent):
 
     weight *= N / M where a token's policy version is the largest of its draw, and 0 elsewhere, with N trained tokens in
     the batch and M that remain: so the mean over all tokens is the mean over those that remain. A critic's loss does
-    not see the weight, and trains all tokens. For `collect.BatchPolicy(max_new_tokens=...)`, one iteration at a time, where what an
-    iteration adds is what the weights of that iteration said. Source: T-PPO, arXiv:2506.15050.
+    not see the weight, and trains all tokens. For `collect.BatchPolicy(max_new_tokens=...)`, one iteration at a time,
+    where what an iteration adds is what the weights of that iteration said. Source: T-PPO, arXiv:2506.15050.
 
     Example:
         >>> import agentrl_core as arl

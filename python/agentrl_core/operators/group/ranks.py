@@ -31,7 +31,7 @@ class PartialStatistics:
     Example:
         >>> from agentrl_core import group
         >>> values, ids = [1.0, 2.0, 4.0], [0, 1, 1]
-        >>> extents = group.PartialStatistics.of(values, ids, groups=2)  # reduce over ranks: count, least, most, heaviest
+        >>> extents = group.PartialStatistics.of(values, ids, groups=2)  # reduce over ranks: count, least, most
         >>> moments = extents.add(values, ids)  # reduce over ranks: moments
         >>> moments.finish(ddof=0).mean.tolist()
         [1.0, 3.0]

@@ -46,8 +46,8 @@ class RecordPrecision(Independent):
     is cheap and not exact can so be told from the rest, also where several engines speak and where a run goes on with
     another one: by a component (`Where`), and by who looks at how far engine and trainer are apart.
 
-    Every program can record it: `facts = {"rollout_precision": env.ExtraColumn("step")}`; with `ExtraColumn("trajectory")` it is a
-    column of draws, where the last action of a trajectory counts.
+    Every program can record it: `facts = {"rollout_precision": env.ExtraColumn("step")}`; with
+    `ExtraColumn("trajectory")` it is a column of draws, where the last action of a trajectory counts.
 
     Source: Jet-RL arXiv:2601.14243, Sol-RL arXiv:2604.06916.
 

@@ -21,7 +21,9 @@ from agentrl_core.rollout.programs.guidance import Hint, HintSource, insert_text
 
 @dataclass(frozen=True)
 class RolloutSpec(Component):
-    """Members of a group that are of one kind, and those of other kinds behind them: `RolloutSpec(7) + RolloutSpec(1, ...)`.
+    """Rollouts of a group that start alike, followed by those of other kinds.
+
+    `RolloutSpec(7) + RolloutSpec(1, ...)` chains two kinds.
 
     Args:
         count: how many; None: as many as the group was asked for.
@@ -30,8 +32,8 @@ class RolloutSpec(Component):
         value: of the fact.
         hint: what their prompt shows beside the task.
         template: their prompt: `{prompt}` is what the environment asks, `{text}` what is shown.
-        train_without_hint: whether they are trained as if they had been asked the task alone (`Branch.with_prompt`): what was sampled stays
-            in the files, undrawn, and the log-probs have to be recomputed.
+        train_without_hint: whether they are trained as if they had been asked the task alone (`Branch.with_prompt`):
+            what was sampled stays in the files, undrawn, and the log-probs have to be recomputed.
         prefill: what they say first, before the policy goes on; a whole solution is said to its end.
         prefill_trained: whether that is trained.
         temperature: of their sampling; 0 takes the likeliest token. None: the collector's.

@@ -29,9 +29,10 @@ class WorldModelEnvironment:
     by its own judgement. The fact `confidence` of a step is the geometric mean of the probabilities of what it said.
 
     It has no tasks of its own: give it to the collector beside the environment, as `{"real": world, "imagined":
-    WorldModelEnvironment(world, model)}`, and have a program begin branches in it, `group.start(environment="imagined")`. Such
-    trajectories have the origin `imagined`. What was dreamt is recorded like any answer; an episode that is brought
-    back after a kill is dreamt anew, with the seeds that it had, and has to be the same. Source: DynaWeb.
+    WorldModelEnvironment(world, model)}`, and have a program begin branches in it,
+    `group.start(environment="imagined")`. Such trajectories have the origin `imagined`. What was dreamt is recorded
+    like any answer; an episode that is brought back after a kill is dreamt anew, with the seeds that it had, and has to
+    be the same. Source: DynaWeb.
 
     Args:
         environment: whose tasks are dreamt of.
