@@ -60,6 +60,8 @@ class Template:
         calls = answered[-1].get("tool_calls") or []
         is_answered = bool(calls) and following[0].get("role") == "tool"
         turn = await self._turn([_without_arguments(call) for call in calls] if is_answered else [], options)
+        if turn is None and is_answered:  # a template without calls
+            turn = await self._turn([], options)
         if turn is None:
             return None
         written = await self._tokenize([_QUESTION, turn.answer, *following], None, options, open_turn=True)

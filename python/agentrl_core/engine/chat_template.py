@@ -87,7 +87,7 @@ class ChatTemplate:
         self._next_ends: dict[str, str] = {}
         self.end, self.end_in_history = self._known_ends(last)
         self.ends_with_next = bool(self._next_ends)
-        self._empty_thought: re.Pattern[str] | None = None
+        self._empty_thought: tuple[str, re.Pattern[str]] | None = None
         inside = self._known_thoughts(last, opened)
         ends = [self.end, *self._ends_of_calls(), self.end_in_history, *self._next_ends.values()]
         self.ends = tuple(dict.fromkeys(end for end in ends if end not in inside))
@@ -198,9 +198,8 @@ class ChatTemplate:
         turn = whole[start:]
         begin, end, close = self._bounds(message, turn, where)
         gap = self.opening if self.opening and turn[:begin].startswith(self.opening) else ""
-        if self._empty_thought is not None and not _thinks(message):
-            match = self._empty_thought.match(turn[:begin], len(gap))
-            gap = turn[: match.end()] if match else gap
+        if not _thinks(message):
+            gap += self._empty_thought_of(turn[len(gap) :], begin - len(gap))
         return context + gap, turn[len(gap) : max(end, close)]
 
     def _bounds(self, message: Message, turn: str, where: str) -> tuple[int, int, int]:
@@ -210,6 +209,16 @@ class ChatTemplate:
         close = self._closes.search(turn, claims.end)
         begin = claims.begin if claims.end else close.start() if close else len(turn)
         return begin, claims.end, close.end() if close else len(turn)
+
+    def _empty_thought_of(self, turn: str, begin: int) -> str:
+        """The empty thought that a turn begins with, whose own texts begin at some place; empty: there is none."""
+        if self._empty_thought is None:
+            return ""
+        written, spaced = self._empty_thought
+        if turn.startswith(written):
+            return written
+        match = spaced.match(turn[:begin])
+        return match[0] if match else ""
 
     def _opened_otherwise(
         self, before: Sequence[Message], message: Message, tools: Tools, texts: tuple[str, str], where: str
@@ -226,8 +235,7 @@ class ChatTemplate:
             begin, _, _ = self._bounds(message, whole[history:], where)
             start = min(self._header(opened, same), history + begin)
             gap = whole[start : history + begin]
-            empty = self._empty_thought is not None and self._empty_thought.fullmatch(gap) is not None
-            if not gap or empty or message.get("tool_calls"):
+            if not gap[len(self._empty_thought_of(gap, len(gap))) :].strip() or message.get("tool_calls"):
                 return whole[:start], start
         elif history < len(opened):
             opening, probe = opened[history:], self._of_chat([*before, ANSWER], tools, where, open_turn=False)
@@ -317,7 +325,8 @@ class ChatTemplate:
         between = thinking[thought + len(THOUGHT) : answer] if thinks else ""
         frame, gap = thinking[base:thought] + between if thinks else "", last[base : last.find(ANSWER["content"])]
         if gap.strip() and ("".join(gap.split()) == "".join(frame.split()) or _EMPTY_TAGS.fullmatch(gap)):
-            self._empty_thought = re.compile(r"\s*" + r"\s*".join(map(re.escape, gap.split())) + r"\s*")
+            spaced = re.compile(r"\s*" + r"\s*".join(map(re.escape, gap.split())) + r"\s*")
+            self._empty_thought = gap, spaced
         return set(self._special.findall(between))
 
     def _header(self, opened: str, same: int) -> int:

@@ -1,0 +1,190 @@
+"""Every chat template of TRL's wheel times chats: exactly what the model has to write is trained, or it is refused."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from chat_gallery import CHATS, FOLDER, NAMES, TRAINING, gallery_tokenizer, of_family, tools_of, wide, written
+
+from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.integrations.trajectories import from_chats
+
+# What templates cannot hold, by the begin of their names: why a chat is refused. Every other one has to be trained.
+REASONS = {
+    "reasoning": "leaves out the reasoning",
+    "content": "leaves out the content",
+    "call": "leaves out the name '.*' of call",
+    "refuses": "refuses the messages",
+    "tools": "shows no tools",
+    "opening": "does not render an answer after its own opening",
+}
+NO_REASONING = dict.fromkeys(("reasoning", "reasoning once", "call and reasoning"), "reasoning")
+NO_CALLS = NO_REASONING | {"calls without tools": "call"}
+NO_RESULTS = dict.fromkeys(("call", "call and text", "parallel calls", "function role"), "refuses")
+WITH_CALLS = ("call", "call and text", "call and reasoning", "parallel calls", "open call", "function role")
+ONE_CALL = {"call and text": "content", "parallel calls": "refuses"}
+EVERYTHING = {"system changes": "refuses"}
+REFUSED = {
+    "cohere": NO_CALLS | NO_RESULTS | {"system changes": "refuses"},
+    "cohere2": NO_CALLS | NO_RESULTS,
+    "deepseek_r1": NO_CALLS | {"system changes": "content"},
+    "deepseekv3": NO_REASONING,
+    "diffusion": {"call and text": "opening"},
+    "gemma": NO_CALLS
+    | dict.fromkeys(WITH_CALLS, "tools")
+    | dict.fromkeys(("several", "system changes", "developer"), "refuses"),
+    "gemma3": NO_CALLS | NO_RESULTS | {"system changes": "refuses"},
+    "gemma4": {"reasoning": "reasoning", "reasoning once": "reasoning"},
+    "gemma4_v2": NO_REASONING,
+    "gemma4_v5": {"call and text": "opening"},
+    "glm": {},
+    "gptoss": {"parallel calls": "call", "system changes": "content"},
+    "idefics": NO_CALLS,
+    "lfm2": NO_CALLS | dict.fromkeys(WITH_CALLS, "call") | {"call and reasoning": "reasoning"},
+    "lfm2_2_5": {},
+    "lfm2_v2": NO_REASONING,
+    "llama3": NO_CALLS,
+    "llama3_1": NO_REASONING | ONE_CALL,
+    "llama3_2": NO_REASONING | ONE_CALL,
+    "llava": NO_CALLS | NO_RESULTS,
+    "muse": {"call and text": "content"},
+    "nemotron": {},
+    "phi3": NO_CALLS | dict.fromkeys(NO_RESULTS, "content"),
+    "qwen2_5": NO_REASONING,
+    "qwen2_5_vl": NO_CALLS,
+    "qwen3": {},
+    "qwen3_5": {"system changes": "refuses"},
+    "qwen3_6": {"system changes": "refuses"},
+    "qwen3_8": {"system changes": "refuses"},
+    "qwen3_instruct": NO_REASONING,
+    "qwen3_vl": NO_REASONING | {"system changes": "content"},
+    "smolvlm": NO_CALLS,
+}
+# TRL trains the header of a turn and empty thoughts, which nobody samples, and newlines after a turn.
+HEADERS = (wide("<|Assistant|>"), wide("<|tool_outputs_end|>"), "<|start|>assistant")
+# Of answers in history, and of a text; and that of a call, which TRL does not train.
+ENDS = {"gptoss": ("<|end|>", "<|return|>"), "phi3": ("<|endoftext|>",), "diffusion": ("<|tool_response>",), "": ()}
+UNSAMPLED = ("<think>\n\n</think>\n\n", "<think></think>\n", "<think></think>", "<think>\n")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def template(request):
+    return request.param, gallery_tokenizer(request.param)
+
+
+def chat_of(name):
+    return {"messages": CHATS[name]} | ({"tools": tools_of(name)} if tools_of(name) else {})
+
+
+def turns(batch, tokenizer):
+    """The texts of all answers, and whether each is trained."""
+    offsets, tokens = batch.offsets("token"), batch.column("token", "token")
+    bounds = list(pairwise(offsets))
+    mask = batch.column("trainable", "token") if batch.has("trainable", "token") else np.ones(len(tokens), bool)
+    assert all(len(set(mask[a:b].tolist())) == 1 for a, b in bounds)
+    return [tokenizer.decode(tokens[a:b].tolist()) for a, b in bounds], [bool(mask[a]) for a, _ in bounds]
+
+
+def contexts(batch, tokenizer):
+    found = batch.contexts()
+    texts = []
+    for place in range(len(found.draws)):
+        begin = int(found.offsets[place])
+        steps = range(int(found.steps[place]), int(found.steps[place + 1]))
+        texts += [tokenizer.decode(found.tokens[begin : begin + int(found.begins[step])].tolist()) for step in steps]
+    return texts
+
+
+def test_the_gallery_is_there():
+    assert len(NAMES) >= 38
+    assert len(CHATS) >= 15
+    assert {of_family(name, REFUSED) is not None for name in NAMES} == {True}
+
+
+def test_what_a_model_has_to_write_is_trained_or_the_chat_is_refused(template):
+    name, tokenizer = template
+    refused = of_family(name, REFUSED)
+    for chat in CHATS:
+        if chat in refused:
+            with pytest.raises(UnsupportedError, match=rf"^chat 1, message \d.*{REASONS[refused[chat]]}"):
+                from_chats([chat_of("answer"), chat_of(chat)], tokenizer)
+            continue
+        texts, trained = turns(from_chats([chat_of(chat)], tokenizer), tokenizer)
+        assert texts == written(name, chat), chat
+        assert trained == [message.get("weight") != 0 for message in CHATS[chat] if message["role"] == "assistant"]
+
+
+def test_the_messages_before_an_answer_are_in_its_context(template):
+    name, tokenizer = template
+    for chat in CHATS.keys() - of_family(name, REFUSED).keys():
+        messages = CHATS[chat]
+        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        shown = contexts(from_chats([chat_of(chat)], tokenizer), tokenizer)
+        assert len(shown) == len(answers)
+        for place, text in zip(answers, shown, strict=True):
+            for message in messages[:place]:
+                content = message["content"] or ""
+                if message["role"] == "assistant" and ("tool_calls" in message or not content):
+                    continue
+                for part in [content] if isinstance(content, str) else [each["text"] for each in content]:
+                    assert part.strip() in text, (chat, place)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if (FOLDER / f"{name}{TRAINING}.jinja").is_file()])
+def test_the_masks_of_trls_own_training_templates_agree(name):
+    tokenizer = gallery_tokenizer(name)
+    training = (FOLDER / f"{name}{TRAINING}.jinja").read_text(encoding="utf-8")
+    compared = 0
+    for chat in ("answer", "several", "call", "parallel calls", "newlines"):
+        if chat in of_family(name, REFUSED):
+            continue
+        masked = _masked(tokenizer, training, chat)
+        texts, _ = turns(from_chats([chat_of(chat)], tokenizer), tokenizer)
+        if any("weather" in text for text in texts) and not any("weather" in text for text in masked):
+            continue  # TRL's template leaves the calls out
+        ends = of_family(name, ENDS)
+        assert [_sampled(text, ends) for text in masked] == [_sampled(text, ends) for text in texts], chat
+        compared += 1
+    assert compared >= 2
+
+
+def _masked(tokenizer, training, chat):
+    """The texts that TRL's mask covers."""
+    messages = json.loads(json.dumps(CHATS[chat]))
+    parts = tokenizer.chat_template.count("['content'][0]") or "content'][0]['type']" in tokenizer.chat_template
+    for message in messages:
+        message["content"] = message["content"] or ""
+        if parts:
+            message["content"] = [{"type": "text", "text": message["content"]}]
+        for each in message.get("tool_calls", ()):
+            each["function"]["arguments"] = json.loads(each["function"]["arguments"])
+    found = tokenizer.apply_chat_template(
+        messages,
+        tools=tools_of(chat),
+        chat_template=training,
+        tokenize=True,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    texts, run = [], []
+    for token, covered in zip([*found["input_ids"], 0], [*found["assistant_masks"], 0], strict=True):
+        if covered:
+            run.append(token)
+        elif run:
+            texts.append(tokenizer.decode(run))
+            run = []
+    return texts
+
+
+def _sampled(text, ends):
+    """What of a text a model would sample, without spaces around it."""
+    text = text.strip()
+    for header in HEADERS:
+        text = text.removeprefix(header)
+    text = text.strip()
+    for thought in UNSAMPLED:
+        text = text.removeprefix(thought)
+    for end in ends:
+        text = text.removesuffix(end)
+    return text.strip()

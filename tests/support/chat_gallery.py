@@ -1,0 +1,334 @@
+"""Chat templates of real models from TRL's wheel, chats to render with them, and what models write, by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import trl
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+FOLDER = Path(trl.__file__).parent / "chat_templates"
+TRAINING = "_training"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.jinja") if not path.stem.endswith(TRAINING))
+
+BAR = "\uff5c"
+
+
+def wide(text):
+    """A special token as DeepSeek writes it."""
+    return text.replace("|", BAR).replace("_", "\u2581")
+
+
+TURNS = ("<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>")
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+# By the begin of a template's name: the tokens that begin and end a text, and special tokens that no pattern finds.
+TOKENS = {
+    "cohere": ("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", ()),
+    "deepseek": (wide("<|begin_of_sentence|>"), wide("<|end_of_sentence|>"), ("<think>", "</think>")),
+    "diffusion": ("<bos>", "<eos>", (*TURNS, "<tool_response|>", '<|"|>')),
+    "gemma": ("<bos>", "<eos>", ("<start_of_turn>", "<end_of_turn>")),
+    "gemma4": ("<bos>", "<eos>", (*TURNS, "<tool_response|>", '<|"|>')),
+    "glm": ("<s>", "<|endoftext|>", ("[gMASK]", "<sop>", *TAGS, "<arg_key>", "</arg_key>", "<arg_value>")),
+    "gptoss": ("<s>", "<|return|>", ()),
+    "idefics": ("<s>", "<end_of_utterance>", ()),
+    "lfm2": ("<|startoftext|>", "<|im_end|>", ()),
+    "llama3": ("<|begin_of_text|>", "<|eot_id|>", ()),
+    "llava": ("<s>", "</s>", ()),
+    "muse": ("<s>", "<|eot|>", ("<|eom|>",)),
+    "nemotron": ("<s>", "<|im_end|>", TAGS),
+    "phi3": ("<s>", "<|endoftext|>", ()),
+    "qwen": ("<s>", "<|im_end|>", TAGS),
+    "smolvlm": ("<s>", "<end_of_utterance>", ()),
+}
+
+
+def of_family(name, table):
+    return table[max((known for known in table if name.startswith(known)), key=len)]
+
+
+def tokenizer_of(template, begin, end, special=(), merges=()):
+    """A tokenizer of bytes with the special tokens of a template, `<|...|>` in it and those that are named."""
+    alphabet = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
+    core = Tokenizer(models.BPE({token: place for place, token in enumerate(alphabet)}, list(merges)))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    found = re.findall(rf"<\|[A-Za-z_]{{2,40}}\|>|<{BAR}[^{BAR}]+{BAR}>", template)
+    core.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in sorted({*found, begin, end, *special})]
+    )
+    made = PreTrainedTokenizerFast(tokenizer_object=core, bos_token=begin, eos_token=end)
+    made.chat_template = template
+    return made
+
+
+def gallery_tokenizer(name):
+    begin, end, special = of_family(name, TOKENS)
+    if name.startswith("phi3"):
+        special = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+    return tokenizer_of((FOLDER / f"{name}.jinja").read_text(encoding="utf-8"), begin, end, special)
+
+
+def call(name="weather", number=1, **arguments):
+    function = {"name": name, "arguments": json.dumps(arguments or {"city": "Oslo", "days": 3})}
+    return {"id": f"call0000{number}", "type": "function", "function": function}
+
+
+def tool(content="4 degrees", number=1, name="weather"):
+    return {"role": "tool", "tool_call_id": f"call0000{number}", "name": name, "content": content}
+
+
+def says(content, *calls, **more):
+    return {"role": "assistant", "content": content, **({"tool_calls": list(calls)} if calls else {}), **more}
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "Looks it up.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "description": "a city"}},
+                "required": ["city"],
+            },
+        },
+    }
+    for name in ("weather", "time")
+]
+SYSTEM = {"role": "system", "content": "Be brief."}
+WARM, MORE = {"role": "user", "content": "how warm is it?"}, {"role": "user", "content": "And tomorrow?"}
+COLD, MILD = says("Cold."), says("Warm.")
+FUNCTION_CALL = {"name": "weather", "arguments": '{"city": "Oslo", "days": 3}'}
+PARTS = [{"type": "text", "text": "how warm"}, {"type": "text", "text": "is it?"}]
+
+CHATS = {
+    "answer": [WARM, COLD],
+    "several": [SYSTEM, WARM, COLD, MORE, MILD],
+    "reasoning": [WARM, says("Cold.", reasoning_content="It is winter."), MORE, says("Warm.", reasoning="Spring.")],
+    "reasoning once": [WARM, says("Cold.", thinking="It is winter."), MORE, MILD],
+    "call": [WARM, says(None, call()), tool(), COLD],
+    "call and text": [WARM, says("I look.", call()), tool(), COLD, MORE, MILD],
+    "call and reasoning": [WARM, says("", call(), reasoning_content="I need it."), tool(), COLD],
+    "parallel calls": [WARM, says("", call(), call("time", 2, city="Rome")), tool(), tool("noon", 2, "time"), COLD],
+    "open call": [WARM, says(None, call())],
+    "calls without tools": [WARM, says("", call()), tool(), COLD],
+    "function role": [
+        WARM,
+        {"role": "assistant", "content": None, "function_call": FUNCTION_CALL},
+        {"role": "function", "name": "weather", "content": "4 degrees"},
+        COLD,
+    ],
+    "empty": [WARM, says(""), MORE, MILD],
+    "newlines": [WARM, says("\n\nCold.\n"), MORE, MILD],
+    "system changes": [SYSTEM, WARM, COLD, {"role": "system", "content": "Be polite."}, MORE, MILD],
+    "unanswered": [WARM, COLD, MORE],
+    "developer": [{"role": "developer", "content": "Be kind."}, WARM, COLD],
+    "parts": [{"role": "user", "content": PARTS}, says([{"type": "text", "text": "Cold."}])],
+    "weights": [WARM, {**COLD, "weight": 0}, MORE, {**MILD, "weight": 1}],
+}
+WITH_TOOLS = {name for name in CHATS if "call" in name} - {"calls without tools"} | {"function role"}
+
+
+def tools_of(chat):
+    return TOOLS if chat in WITH_TOOLS else None
+
+
+# What a model writes, by family: from the formats that the model cards and templates document, not from a rendering.
+
+
+def hermes(calls):
+    return "\n".join(
+        f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+        for name, arguments in calls
+    )
+
+
+def _pairs(arguments, form):
+    return "".join(form.format(key, value) for key, value in arguments.items())
+
+
+def xml(calls):
+    return "\n".join(
+        f"<tool_call>\n<function={name}>\n"
+        + _pairs(arguments, "<parameter={}>\n{}\n</parameter>\n")
+        + "</function>\n</tool_call>"
+        for name, arguments in calls
+    )
+
+
+def glm(calls):
+    return "\n".join(
+        f"<tool_call>{name}\n"
+        + _pairs(arguments, "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n")
+        + "</tool_call>"
+        for name, arguments in calls
+    )
+
+
+def gemma(calls):
+    quoted = '<|"|>{}<|"|>'
+    return "".join(
+        f"<|tool_call>call:{name}{{"
+        + ",".join(
+            f"{key}:{quoted.format(value) if isinstance(value, str) else value}"
+            for key, value in sorted(arguments.items())
+        )
+        + "}<tool_call|>"
+        for name, arguments in calls
+    )
+
+
+def python_calls(calls):
+    written = [f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" for name, given in calls]
+    return f"<|tool_call_start|>[{', '.join(written)}]<|tool_call_end|>"
+
+
+def llama(calls):
+    [(name, arguments)] = calls
+    return f'{{"name": "{name}", "parameters": {json.dumps(arguments)}}}'
+
+
+def deepseek(calls):
+    form = wide("<|tool_call_begin|>function<|tool_sep|>") + "{}\n```json\n{}\n```" + wide("<|tool_call_end|>")
+    written = "\n".join(form.format(name, json.dumps(arguments)) for name, arguments in calls)
+    return wide("<|tool_calls_begin|>") + written + wide("<|tool_calls_end|>")
+
+
+@dataclass(frozen=True)
+class Writes:
+    """How the models of a family write an answer.
+
+    Attributes:
+        end: what ends it.
+        call_end: what ends one that calls; "" if it is the same.
+        thought: a form of the reasoning, behind what the prompt opens of it.
+        calls: how calls are written.
+        between: what stands between a text and the calls.
+        before: what stands before the calls if nothing else was written.
+        behind: what stands behind the calls.
+        space: what stands before all.
+        trimmed: what becomes of spaces around the text.
+    """
+
+    end: str
+    call_end: str = ""
+    thought: str = ""
+    calls: Callable[[list[tuple[str, dict[str, object]]]], str] = hermes
+    between: str = "\n"
+    before: str = ""
+    behind: str = ""
+    space: str = ""
+    trimmed: Callable[[str], str] = str
+
+    def answer(self, message):
+        content = message.get("content") or ""
+        content = content if isinstance(content, str) else "".join(part["text"] for part in content)
+        content = self.trimmed(content)
+        reasoning = next((message[key] for key in ("reasoning_content", "reasoning", "thinking") if key in message), "")
+        thought = self.thought.format(reasoning) if reasoning else ""
+        given = [each["function"] for each in message.get("tool_calls") or ()]
+        given += [message["function_call"]] if "function_call" in message else []
+        calls = [(each["name"], json.loads(each["arguments"])) for each in given]
+        if not calls:
+            return f"{self.space}{thought}{content}{self.end}"
+        between = self.between if content else self.before
+        thought = thought if content or not self.before else thought.rstrip("\n")
+        return f"{self.space}{thought}{content}{between}{self.calls(calls)}{self.behind}{self.call_end or self.end}"
+
+
+class Gemma4(Writes):
+    """Calls come before the text, and the tokens of the tool's reply end them."""
+
+    def answer(self, message):
+        whole = super().answer({**message, "content": ""})
+        plain = super().answer({"role": "assistant", "content": message.get("content")})
+        if not message.get("tool_calls") and "function_call" not in message:
+            return super().answer(message)
+        end = self.call_end or self.end
+        return whole.removesuffix(end) + plain.removesuffix(self.end) + end
+
+
+class Harmony(Writes):
+    """Channels: a reasoning before the answer, a call to a function."""
+
+    def answer(self, message):
+        thought = next((message[key] for key in ("reasoning_content", "reasoning", "thinking") if key in message), "")
+        given = [each["function"] for each in message.get("tool_calls") or ()]
+        given += [message["function_call"]] if "function_call" in message else []
+        content = message.get("content") or ""
+        content = content if isinstance(content, str) else "".join(part["text"] for part in content)
+        thought = thought or (content if given else "")
+        begin = f"<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant" if thought else ""
+        if not given:
+            return f"{begin}<|channel|>final<|message|>{content}<|return|>"
+        arguments = json.dumps(json.loads(given[0]["arguments"]))
+        return f"{begin} to=functions.{given[0]['name']}<|channel|>commentary json<|message|>{arguments}<|call|>"
+
+
+class Atem(Writes):
+    """Muse: a block for each recipient."""
+
+    def answer(self, message):
+        thought = next((message[key] for key in ("reasoning_content", "reasoning", "thinking") if key in message), "")
+        given = [each["function"] for each in message.get("tool_calls") or ()]
+        given += [message["function_call"]] if "function_call" in message else []
+        content = message.get("content") or ""
+        content = content if isinstance(content, str) else "".join(part["text"] for part in content)
+        blocks = [f" to=self<|message|>{thought}"] if thought else []
+        for each in given:
+            arguments = json.loads(each["arguments"])
+            parameters = _pairs(arguments, '<atem:parameter name="{}">{}</atem:parameter>\n')
+            blocks.append(
+                f" to={each['name']}<|message|><atem:function_calls>\n"
+                f'<atem:invoke name="{each["name"]}">\n{parameters}</atem:invoke>\n</atem:function_calls>'
+            )
+        blocks += [] if given else [f" to=user<|message|>{content}"]
+        return "<|eom|><|start|>assistant".join(blocks) + "<|eot|>"
+
+
+QWEN = Writes("<|im_end|>")
+NEMOTRON = Writes("<|im_end|>", calls=xml, before="\n", behind="\n", trimmed=str.rstrip)
+WRITES = {
+    "cohere": Writes("<|END_OF_TURN_TOKEN|>", trimmed=str.strip),
+    "cohere2": Writes("<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"),
+    "deepseek_r1": Writes(wide("<|end_of_sentence|>")),
+    "deepseekv3": Writes(wide("<|end_of_sentence|>"), calls=deepseek, between=""),
+    "diffusion": Gemma4(
+        "<turn|>", "<|tool_response>", "<|channel>thought\n{}\n<channel|>", gemma, "", trimmed=str.strip
+    ),
+    "gemma": Writes("<end_of_turn>", trimmed=str.strip),
+    "gemma4": Gemma4("<turn|>", "<|tool_response>", "<|channel>thought\n{}\n<channel|>", gemma, "", trimmed=str.strip),
+    "gemma4_v2": Gemma4("<turn|>", "", "", gemma, "", trimmed=str.strip),
+    "glm": Writes("<|user|>", "<|observation|>", "\n<think>{}</think>\n", glm, trimmed=str.strip),
+    "gptoss": Harmony("<|return|>"),
+    "idefics": Writes("<end_of_utterance>", space=" "),
+    "lfm2": Writes("<|im_end|>", "", "<think>{}</think>", python_calls, ""),
+    "llama3": Writes("<|eot_id|>", trimmed=str.strip),
+    "llama3_1": Writes("<|eot_id|>", calls=llama, trimmed=str.strip),
+    "llama3_2": Writes("<|eot_id|>", calls=llama, trimmed=str.strip),
+    "llava": Writes("</s>", space=" "),
+    "muse": Atem("<|eot|>"),
+    "nemotron": replace(NEMOTRON, thought="{}\n</think>\n"),
+    "nemotron_3_5": replace(NEMOTRON, thought="{}</think>"),
+    "nemotron_3_ultra": replace(NEMOTRON, thought="{}</think>"),
+    "phi3": Writes("<|end|>"),
+    "qwen": QWEN,
+    "qwen3": Writes("<|im_end|>", "", "<think>\n{}\n</think>\n\n", trimmed=lambda text: text.lstrip("\n")),
+    "qwen3_5": Writes("<|im_end|>", "", "{}\n</think>\n\n", xml, "\n\n", trimmed=str.strip),
+    "qwen3_6": Writes("<|im_end|>", "", "{}\n</think>\n\n", xml, "\n\n", trimmed=str.strip),
+    "qwen3_8": Writes("<|im_end|>", "", "{}\n</think>\n\n", xml, "\n\n", trimmed=str.strip),
+    "qwen3_instruct": QWEN,
+    "qwen3_vl": QWEN,
+    "smolvlm": Writes("<end_of_utterance>", space=" "),
+}
+
+
+def written(name, chat):
+    """What the model of a template has to write in a chat, an answer each; by hand."""
+    writes = of_family(name, WRITES)
+    return [writes.answer(message) for message in CHATS[chat] if message["role"] == "assistant"]
