@@ -110,9 +110,10 @@ impl NewNode {
     /// Whether another node is the same in everything; log-probs that are not numbers are equal.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let comparable = |node: &Self| {
-            let logprobs = node.logprobs.as_ref().map(|values| {
-                values.iter().map(|&value| if value.is_nan() { f32::INFINITY } else { value }).collect()
-            });
+            let logprobs = node
+                .logprobs
+                .as_ref()
+                .map(|values| values.iter().map(|&value| if value.is_nan() { f32::INFINITY } else { value }).collect());
             Self { logprobs, ..node.clone() }
         };
         self == other || (self.tokens == other.tokens && comparable(self) == comparable(other))
