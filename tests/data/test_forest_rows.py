@@ -67,7 +67,7 @@ def surgery() -> Batch:
 PROGRAMS: dict[str, tuple[Callable[[], Batch], str]] = {
     "any": (
         lambda: Batch.concat([grow(seed, turns=6)[0] for seed in range(8)]),
-        "644d4627374451c9c038db44ff0491fa2e165d4c697920f897b030ced2630fdb",
+        "d038c7232675a0d82d9f94ef782cd33fbbc81871db76ebf16137477fe3c36d10",
     ),
     "forks of forks": (forks_of_forks, "13cf5febc9edbf67adf466dcabd37edda545f5e9e8422ec403d34a5d798954a8"),
     "surgery": (surgery, "8e995fccbf1dfe5700fc3a277a9afc9c5d78058ee767f3402618cb2959ca023a"),

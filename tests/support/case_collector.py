@@ -39,7 +39,7 @@ class World:
     pool: Mapping[str, Any]
     answers: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
 
-    vocabulary_size = 10
+    vocabulary_size = 128
     entropy_estimator = "exact"
     shares_parameters = False
     policy_version = 0

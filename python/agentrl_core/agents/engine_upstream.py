@@ -58,7 +58,7 @@ class EngineUpstream:
         """See `Upstream.tokenize`."""
         try:
             chat = self._engine.chat.with_options(options)
-            return chat.conversation(messages, tools, open_turn=open_turn).tolist()
+            return [int(token) for token in chat.conversation(messages, tools, open_turn=open_turn)]
         except AgentRLError as error:  # what a template does not take, or leaves out, is the client's to mend
             raise RefusedError(400, {"error": {"message": str(error)}}) from error
 

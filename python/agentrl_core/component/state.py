@@ -85,7 +85,8 @@ class Stateful(Component, ABC):
 
     The state is read as of the iteration's begin, any number of times; `next` runs once, in `Collector.end_iteration`,
     over the iteration that is closed. So a state is a fold over the committed iterations, the same after any kill. It
-    stands under the component's place in the recipe: `advantage[0].TrackedBaseline`. """
+    stands under the component's place in the recipe: `advantage[0].TrackedBaseline`.
+    """
 
     @abstractmethod
     def initial_state(self) -> State:

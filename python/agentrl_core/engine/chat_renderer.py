@@ -190,7 +190,7 @@ class ChatRenderer:
         return _SYSTEM["content"] in rendered and QUESTION["content"] in rendered
 
 
-def checked_options(chat_template_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+def checked_options(chat_template_kwargs: object) -> dict[str, Any]:
     """Return options of a template, checked.
 
     Raises:

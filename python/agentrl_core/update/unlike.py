@@ -37,6 +37,7 @@ def warn_of_sampling(recipe: Any, batch: Batch, trainings: Sequence[Train]) -> N
     recomputed = trained & (of_draw == CODES["old_logprob"].index("recomputed"))
     recomputed &= fresh == CODES["source"].index("fresh")
     versions = np.asarray(batch.column("policy_version", "token"))[recomputed]
+    versions = versions[versions >= 0]  # of the others no version is recorded
     if len(versions) and versions.min() != versions.max() and not bears_staleness(recipe):
         _warn(
             f"recipe {recipe.name!r}: the tokens were sampled by weights of versions {versions.min()} to "

@@ -98,33 +98,29 @@ impl Numbers {
         })
     }
 
-    /// The array's values. Unknown values are NaN, so integers with nulls become floats.
+    /// The array's values. An unknown flag is NaN; other integers with nulls are refused.
     pub(crate) fn from_array(name: &str, array: &dyn Array) -> Result<Self> {
-        macro_rules! integers {
-            ($kind:ident, $type:ty) => {{
-                let values = array.as_primitive::<$type>();
-                let known = |value: Option<_>| value.map_or(f64::NAN, |value| value as f64);
-                let unknown = values.null_count() > 0;
-                if unknown {
-                    Self::F64(values.iter().map(known).collect())
-                } else {
-                    Self::$kind(values.values().to_vec())
-                }
-            }};
-        }
+        let nulls = array.null_count();
         Ok(match array.data_type() {
             DataType::Float32 => {
-                let values = array.as_primitive::<Float32Type>();
-                return Ok(Self::F32(values.iter().map(|value| value.unwrap_or(f32::NAN)).collect()));
+                Self::F32(array.as_primitive::<Float32Type>().iter().map(|value| value.unwrap_or(f32::NAN)).collect())
             }
             DataType::Float64 => {
-                let values = array.as_primitive::<Float64Type>();
-                return Ok(Self::F64(values.iter().map(|value| value.unwrap_or(f64::NAN)).collect()));
+                Self::F64(array.as_primitive::<Float64Type>().iter().map(|value| value.unwrap_or(f64::NAN)).collect())
             }
-            DataType::Int64 => integers!(I64, Int64Type),
-            DataType::Int32 => integers!(I32, Int32Type),
-            DataType::UInt32 => integers!(U32, UInt32Type),
-            DataType::UInt8 => integers!(U8, UInt8Type),
+            DataType::UInt8 if nulls > 0 => Self::F32(
+                array.as_primitive::<UInt8Type>().iter().map(|value| value.map_or(f32::NAN, f32::from)).collect(),
+            ),
+            DataType::Int64 | DataType::Int32 | DataType::UInt32 if nulls > 0 => {
+                let rows = array.len();
+                return Err(Error::invalid(format!(
+                    "column {name:?} is unknown (null) in {nulls} of {rows} rows; read its table in Polars instead"
+                )));
+            }
+            DataType::Int64 => Self::I64(array.as_primitive::<Int64Type>().values().to_vec()),
+            DataType::Int32 => Self::I32(array.as_primitive::<Int32Type>().values().to_vec()),
+            DataType::UInt32 => Self::U32(array.as_primitive::<UInt32Type>().values().to_vec()),
+            DataType::UInt8 => Self::U8(array.as_primitive::<UInt8Type>().values().to_vec()),
             other => {
                 return Err(Error::invalid(format!(
                     "column {name:?} holds {other}, not numbers; ask for keys({name:?}, …) or read its table"

@@ -66,7 +66,8 @@ def from_chats(
     episodes = []
     templates: dict[str, ChatTemplate] = {}
     for place, chat in enumerate(chats):
-        messages = chat.get("messages") if isinstance(chat, Mapping) else None
+        record: object = chat
+        messages = record.get("messages") if isinstance(record, Mapping) else None
         if not isinstance(messages, list) or not all(isinstance(each, Mapping) and "role" in each for each in messages):
             raise InvalidInputError(f"chat {place} has no list 'messages' of objects with a role")
         options = {**checked_options(chat_template_kwargs), **checked_options(chat.get("chat_template_kwargs"))}

@@ -210,7 +210,7 @@ def arguments(given: Any) -> Any:
         return given
 
 
-def _text(tokenizer: Any, tokens: Sequence[int]) -> str:
+def _text(tokenizer: Any, tokens: Ids) -> str:
     return str(tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 

@@ -492,11 +492,8 @@ fn a_limit_that_cut_a_trajectory_is_one_fact() {
         forest.finish(trajectory, Finish { status, ..Finish::default() }).unwrap();
         let batch = forest.freeze().unwrap();
         let found = batch.trajectories()["status"].as_primitive::<UInt8Type>().value(0);
-        assert_eq!(
-            found,
-            if cut { Status::Truncated } else { status } as u8,
-            "{finish_reason:?} {outcome:?} {status:?}"
-        );
+        let ended = if cut { Status::Truncated } else { status };
+        assert_eq!(found, ended as u8, "{finish_reason:?} {outcome:?} {status:?}");
         let steps = batch.steps()["truncated"].as_primitive::<UInt8Type>().values().to_vec();
         assert_eq!(steps, [0, u8::from(cut)], "{finish_reason:?} {outcome:?} {status:?}");
     }
