@@ -89,3 +89,34 @@ def test_ids_that_are_not_all_that_was_sampled_are_refused() -> None:
 )
 def test_log_probs_stay_with_their_tokens(logprobs, expected) -> None:
     np.testing.assert_array_equal(asked(upstream(logprobs=logprobs)).choices[0].logprobs, expected)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("shows", [True, False])
+def test_a_server_whose_template_shows_no_tools_is_refused(shows, status) -> None:
+    rendered = []
+
+    async def tokenize(request: Request) -> JSONResponse:
+        body = await request.json()
+        rendered.append(body)
+        return JSONResponse({"tokens": [1, 2, 3] if shows and "tools" in body else [1, 2]}, status)
+
+    served = upstream()
+    routes = [Route("/tokenize", tokenize, methods=["POST"]), *served._client._transport.app.routes]
+    transport = httpx.ASGITransport(app=Starlette(routes=routes))
+    served = VllmUpstream("http://server", client=httpx.AsyncClient(transport=transport))
+    tools = [{"type": "function", "function": {"name": "add"}}]
+
+    async def ask():
+        try:
+            for _ in range(2):
+                await served.chat({"messages": [{"role": "user", "content": "?"}], "tools": tools}, None)
+        finally:
+            await served.close()
+
+    if shows or status == 400:  # a question that the template refuses tells nothing of tools
+        asyncio.run(ask())
+    else:
+        with pytest.raises(EngineError, match="shows no tools; describe them in a message"):
+            asyncio.run(ask())
+    assert len(rendered) == (1 if status == 400 else 2), "it is asked once"
