@@ -146,3 +146,34 @@ def test_a_reply_in_another_form_is_the_servers_fault(content) -> None:
     assert asked(replied("/v1/chat/completions", json.dumps(CHAT).encode())).choices[0].tokens == [5]
     with pytest.raises(EngineError, match="server"):
         checked(replied("/v1/completions", content))
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("shows", [True, False])
+def test_a_server_whose_template_shows_no_tools_is_refused(shows, status) -> None:
+    rendered = []
+
+    async def tokenize(request: Request) -> JSONResponse:
+        body = await request.json()
+        rendered.append(body)
+        return JSONResponse({"tokens": [1, 2, 3] if shows and "tools" in body else [1, 2]}, status)
+
+    served = upstream()
+    routes = [Route("/tokenize", tokenize, methods=["POST"]), *served._client._transport.app.routes]
+    transport = httpx.ASGITransport(app=Starlette(routes=routes))
+    served = VllmUpstream("http://server", client=httpx.AsyncClient(transport=transport))
+    tools = [{"type": "function", "function": {"name": "add"}}]
+
+    async def ask():
+        try:
+            for _ in range(2):
+                await served.chat({"messages": [{"role": "user", "content": "?"}], "tools": tools}, None)
+        finally:
+            await served.close()
+
+    if shows or status == 400:  # a question that the template refuses tells nothing of tools
+        asyncio.run(ask())
+    else:
+        with pytest.raises(EngineError, match="shows no tools; describe them in a message"):
+            asyncio.run(ask())
+    assert len(rendered) == (1 if status == 400 else 2), "it is asked once"

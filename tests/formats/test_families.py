@@ -1,12 +1,15 @@
 """Families of templates that no package ships: what is trained of a chat, and what an engine is given."""
 
 import json
+import pickle
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from chat_gallery import call, says, tokenizer_of, tool
 from model_templates import FAMILIES
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from agentrl_core.engine import Chat
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
@@ -161,6 +164,32 @@ def test_options_of_the_template_are_passed_on():
             from_chats([{"messages": chat}], tok, chat_template_kwargs=wrong)
 
 
+def test_a_pickled_chat_keeps_its_options_and_stops():
+    chat = pickle.loads(pickle.dumps(Chat(tokenizer("thinking"), {"enable_thinking": False}, stop_token_ids=(7,))))
+    assert chat.decode(chat.prompt("Hi")).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert 7 in chat.stop_token_ids
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_pieces_are_the_tokens_of_the_whole_where_spaces_are_letters(scheme):
+    # As Llama 2's tokenizer: a space is put in front of a text, which a text behind another one has not.
+    letters = ["<unk>", "\u2581", *map(chr, range(33, 127)), "\u2581w", "\u2581C"]
+    core = Tokenizer(
+        models.BPE({x: n for n, x in enumerate(letters)}, [("\u2581", "w"), ("\u2581", "C")], unk_token="<unk>")
+    )
+    core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    core.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ("<s>", "</s>")])
+    tok = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>")
+    tok.chat_template = (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+        "{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+    )
+    chat = [WARM, COLD, MORE, MILD]
+    tokens = from_chats([{"messages": chat}], tok).contexts().tokens
+    assert tokens.tolist() == tok.apply_chat_template(chat, tokenize=True, return_dict=False)
+
+
 def test_an_answer_is_tokenised_apart_if_a_token_would_span_its_begin():
     tok = tokenizer("plain", merges=[("Ċ", "Ċ")])
     assert len(tok("\n\n")["input_ids"]) == 1
@@ -215,6 +244,8 @@ def test_what_is_left_out_is_named(name, messages, missing):
         ({**COLD, "tool_calls": ["x"]}, InvalidInputError, "message 1, call 0 is 'x'"),
         ({**COLD, "tool_calls": [{"id": "c"}]}, InvalidInputError, "call 0 is"),
         ({**COLD, "tool_calls": [{"type": "custom", "custom": {}}]}, UnsupportedError, "of type 'custom'"),
+        (says("Cold \ud800"), InvalidInputError, r"message 1 holds '\\ud800', half of a surrogate pair"),
+        (says("", call(city="\ud800")), InvalidInputError, "half of a surrogate pair"),
         ({**COLD, "weight": 0.5}, UnsupportedError, "weight is 0.5; an answer is trained or not"),
         ({**COLD, "loss_weight": "0"}, InvalidInputError, "loss_weight is '0'; give 0 or 1"),
         ({**WARM, "weight": 1}, UnsupportedError, "weight is 1 on a message of role 'user'"),

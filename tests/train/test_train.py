@@ -11,9 +11,10 @@ import polars as pl
 import pytest
 import torch
 
-from agentrl_core import Store, engine, env, recipes
+from agentrl_core import Store, engine, env, recipes, warm_start
 from agentrl_core.cli import main
 from agentrl_core.exceptions import AgentRLError
+from agentrl_core.train import loop
 from agentrl_core.train.loop import TrainOptions, train
 from agentrl_core.train.models import Models
 
@@ -242,3 +243,19 @@ def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
     assert draws["iteration"].unique().sort().to_list() == list(range(6))
     assert draws["trajectory_id"].is_unique().all()
     assert json.loads((run / "summary.json").read_text())["iterations"] == 6
+
+
+def test_a_model_that_was_not_warmed_up_is_told_how_to_answer(tmp_path):
+    def is_instructed(config=None, **options):
+        model = tmp_path / f"model{len(list(tmp_path.iterdir()))}"
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(config or {}), encoding="utf-8")
+        return loop._is_instructed(TrainOptions(**({"model": str(model)} | options)))
+
+    assert is_instructed()
+    assert not is_instructed(warm_start.build(env.ReasoningGym(["lcm"], held_out=0), seed=0)[0].config.to_dict())
+    assert not is_instructed(model="")
+    assert is_instructed(model="", instructions="on")
+    assert not is_instructed(instructions="off")
+    with pytest.raises(AgentRLError, match="instructions='maybe'; use auto, on or off"):
+        TrainOptions(instructions="maybe")

@@ -136,6 +136,7 @@ class VllmUpstream:
         self._url = url.rstrip("/").removesuffix("/v1")
         self._headers = headers
         self._model = model
+        self._shows_tools: bool | None = None
 
     async def check(self) -> None:
         """See `Upstream.check`: of the only token that is kept, the processed log-prob is 0, the raw one is not."""
@@ -164,6 +165,8 @@ class VllmUpstream:
 
     async def chat(self, request: Json, tokens: Sequence[int] | None) -> ChatResponse:
         """See `Upstream.chat`."""
+        if request.get("tools"):
+            await self._check_tools(request["tools"], request.get("chat_template_kwargs"))
         body = request | {"stream": False, "logprobs": True, "return_token_ids": True}
         body.pop("stream_options", None)
         if tokens is not None:
@@ -220,6 +223,22 @@ class VllmUpstream:
             reason,
             choice.get("logprobs") if request.get("logprobs") else None,
         )
+
+    async def _check_tools(self, tools: Sequence[Json], options: Json | None) -> None:
+        """Verify, once, that the server's chat template shows tools: one without a place for them drops them."""
+        if self._shows_tools is None:
+            question: list[Json] = [{"role": "user", "content": "agentrl question"}]
+            try:
+                shown = [await self.tokenize(question, each, options, open_turn=True) for each in (tools, None)]
+            except RefusedError:  # it is the question that the template does not take
+                shown = [[0], [1]]
+            self._shows_tools = shown[0] != shown[1]
+        if not self._shows_tools:
+            message = (
+                f"the chat template of the server at {self._url} shows no tools; describe them in a message, or start "
+                "it with a template that shows them (--chat-template)"
+            )
+            raise RefusedError(400, {"error": {"message": message}})
 
     async def _named(self) -> str:
         if self._model is None:

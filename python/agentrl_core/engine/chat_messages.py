@@ -35,7 +35,7 @@ def plain_message(message: object, where: str) -> Message:
         where: of the message, for errors, such as `chat 3, message 0`.
 
     Raises:
-        InvalidInputError: it has no role, or contents, reasoning or calls of another shape.
+        InvalidInputError: it has no role, contents, reasoning or calls of another shape, or text that is not Unicode.
         UnsupportedError: a part that is neither text nor image, or a call that is not of a function.
 
     Example:
@@ -54,6 +54,7 @@ def plain_message(message: object, where: str) -> Message:
         _answer(plain, thoughts, where)
     elif thoughts:
         raise UnsupportedError(f"{where} of role {plain['role']!r} has reasoning; only an assistant's message can")
+    _check_encodable(plain, where)
     return plain
 
 
@@ -74,6 +75,7 @@ def plain_tools(tools: object, where: str) -> list[Message]:
     schemas = [_from_json(tool) for tool in found] if isinstance(found, (list, tuple)) else []
     if not schemas or not all(isinstance(schema, Mapping) for schema in schemas):
         raise InvalidInputError(f"{where}: tools is {tools!r:.80}; give a list of the tools' JSON schemas")
+    _check_encodable(schemas, f"{where}: tools")
     return [dict(schema) for schema in schemas]
 
 
@@ -136,6 +138,16 @@ def leaves(value: object) -> Iterator[object]:
             yield from leaves(inner)
     else:
         yield value
+
+
+def _check_encodable(value: object, where: str) -> None:
+    """Refuse half of a surrogate pair, which JSON can hold and no tokenizer takes."""
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"{where} holds {error.object[error.start]!r}, half of a surrogate pair, which is not text; remove it"
+        ) from error
 
 
 def _content(content: object, where: str) -> tuple[str | list[Message], list[str]]:

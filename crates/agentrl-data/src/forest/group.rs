@@ -72,7 +72,7 @@ impl Group {
         entry.state_key.or(of_node).unwrap_or_else(|| hash_bytes(b""))
     }
 
-    /// Appends a node that was checked to a trajectory: what [`Forest::append`] does after its checks.
+    /// Append a node to a trajectory, without checks: [`Forest::append`](super::Forest::append) makes them first.
     pub(super) fn attach(&mut self, index: usize, new: NewNode) -> usize {
         let tip = self.trajectories[index].tip;
         let start = self.position(tip);
