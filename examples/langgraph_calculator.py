@@ -94,7 +94,7 @@ def learned(seed: int, *, iterations: int, rollouts: int, steps: int, held_out: 
 
     world = env.Agents(run, gym, tokenizer=taught(tokenizer))
     generate = engine.Transformers(model, tokenizer)
-    collect = arl.Collector(
+    collector = arl.Collector(
         generate,
         world,
         recipes.GRPO,
@@ -108,12 +108,12 @@ def learned(seed: int, *, iterations: int, rollouts: int, steps: int, held_out: 
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.0)
 
     def measured() -> list[float]:
-        found = collect.evaluate(tasks=held_out, samples=1)
+        found = collector.evaluate(tasks=held_out, samples=1)
         return [found.success, *found.interval()]
 
     before, success = measured(), []
     for iteration in range(iterations):
-        batch = collect(tasks=rollouts // 8, group_size=8)
+        batch = collector(tasks=rollouts // 8, group_size=8)
         success.append(float(batch.column("success", "draw").mean()))
         batch = recipes.GRPO.credit(batch)
         for group in optimizer.param_groups:
@@ -126,10 +126,10 @@ def learned(seed: int, *, iterations: int, rollouts: int, steps: int, held_out: 
             optimizer.step()
             optimizer.zero_grad()
         generate.update_weights(model, version=iteration + 1)
-        collect.end_iteration(batch, updates.metrics)
+        collector.end_iteration(batch, updates.metrics)
         print(f"seed {seed} iteration {iteration} success {success[-1]:.3f}", flush=True)
     after = measured()
-    collect.close()
+    collector.close()
     world.close()
     generate.close()
     seconds = time.perf_counter() - begin

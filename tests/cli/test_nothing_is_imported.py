@@ -164,7 +164,7 @@ def test_a_run_that_goes_on_with_another_recipe(tmp_path: Path, stranger: Callab
         assert stranger(), "to train by it imports it"
         world = SmallWorld()
         collect = Collector(world, world, mine, store=store, task_pool=4)
-        collect.update(mine.credit(collect(tasks=2, group_size=2)), {})
+        collect.end_iteration(mine.credit(collect(tasks=2, group_size=2)), {})
     del sys.modules[MODULE]
     with Store.open(tmp_path / "run") as store:
         world = SmallWorld()

@@ -97,7 +97,7 @@ def trained(collector: Any, path: Path, *, tasks: int, restarts: bool) -> Any:
             collect = collector(store)
             batch = collect.recipe.credit(collect(tasks=tasks, group_size=2))
         metrics: dict[str, Any] = {name: float(iteration) for name in NAMES if name != "steps"}
-        collect.update(batch, {**metrics, "nested": dict.fromkeys(NAMES, 1.0)})
+        collect.end_iteration(batch, {**metrics, "nested": dict.fromkeys(NAMES, 1.0)})
     assert store is not None
     found = [shown(store.batch(iteration)) for iteration in range(ITERATIONS)]
     arrays = {name: array.tolist() for name, array in store.arrays.items()}

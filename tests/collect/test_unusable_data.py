@@ -116,7 +116,7 @@ def test_a_bad_response_costs_its_group_and_the_run_goes_on_after_a_restart(name
         drawn = batch.texts("task_id", "draw")
         assert sorted(drawn) == [f"train {number}" for number in (0, 0, 2, 2, 3, 3)]
         assert batch.state["broken_down"]["failed"] == 2
-        collect.update(recipes.GRPO.credit(batch), {})
+        collect.end_iteration(recipes.GRPO.credit(batch), {})
     assert world.requests >= 3, "a request is retried twice"
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(SmallWorld(), SmallWorld(), recipes.GRPO, store=store, task_pool=4)
@@ -185,7 +185,7 @@ def test_a_bad_outcome_costs_its_group(name: str, tmp_path: Any) -> None:
         with pytest.warns(AgentRLWarning, match=rf"train 1'\), which is left out: DataError: .*{message}"):
             batch = collect(tasks=4, group_size=2)
         assert sorted(set(batch.texts("task_id", "draw"))) == ["train 0", "train 2", "train 3"]
-        collect.update(recipes.GRPO.credit(batch), {})
+        collect.end_iteration(recipes.GRPO.credit(batch), {})
         assert collect(tasks=4, group_size=2).num_groups == 3
 
 
@@ -238,7 +238,7 @@ def test_a_prompt_that_is_too_long_costs_its_group(tmp_path: Any) -> None:
         with pytest.warns(AgentRLWarning, match=r"group 0.\d \(task 'train 1'\).*context_tokens=50 leaves no room"):
             batch = collect(tasks=4, group_size=2)
         assert batch.num_groups == 3
-        collect.update(recipes.GRPO.credit(batch), {})
+        collect.end_iteration(recipes.GRPO.credit(batch), {})
         assert collect(tasks=4, group_size=2).num_groups == 3, "the same task is not warned of twice"
         with pytest.warns(AgentRLWarning, match="task 'held_out 1'"):
             found = collect.evaluate(tasks=3)
@@ -249,7 +249,7 @@ def test_an_iteration_without_draws_is_reported_each_time() -> None:
     world = Long()
     collect = arl.Collector(world, world, recipes.GRPO, task_pool=1, context_tokens=50)
     batch = collect(tasks=1, group_size=2)
-    collect.update(recipes.GRPO.credit(batch), {})
+    collect.end_iteration(recipes.GRPO.credit(batch), {})
     world.chat.prompt = lambda text: np.ones(100, np.int32)  # noqa: ARG005
     for iteration in (1, 2):
         with pytest.warns(AgentRLWarning) as told:
@@ -257,7 +257,7 @@ def test_an_iteration_without_draws_is_reported_each_time() -> None:
         assert batch.num_draws == 0
         assert f"iteration {iteration} has no draws" in str(told[-1].message)
         assert "2 trajectories failed" in str(told[-1].message)
-        collect.update(batch, {})
+        collect.end_iteration(batch, {})
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_another_data_set_is_refused_after_a_restart(tmp_path: Any) -> None:
 
     with arl.Store.open(tmp_path) as store:
         collect = collector(store, "first")
-        collect.update(recipes.GRPO.credit(collect(tasks=2, group_size=2)), {})
+        collect.end_iteration(recipes.GRPO.credit(collect(tasks=2, group_size=2)), {})
     with arl.Store.open(tmp_path) as store:
         for other, message in (
             (collector(store, "second"), r"tasks.world.first='first 0', not 'second 0'"),

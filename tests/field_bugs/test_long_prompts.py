@@ -32,7 +32,7 @@ def reports():
         for _ in range(4):
             try:
                 batch = collect(tasks=16, group_size=4)
-                collect.update(batch, {})
+                collect.end_iteration(batch, {})
             except AgentRLError as error:
                 errors.append(str(error))
         collect.close()

@@ -19,7 +19,7 @@ def collect_once(path, data, tokenizer):
         collect = arl.Collector(policy, world, recipes.GRPO, store=store, task_pool=16)
         batch = collect(tasks=2, group_size=2)
         policy.policy_version += 1
-        collect.update(batch, {})
+        collect.end_iteration(batch, {})
         collect.close()
     return set(batch.texts("task_id", "draw")), caught
 

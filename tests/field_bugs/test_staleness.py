@@ -31,7 +31,7 @@ def test_recomputed_logprobs_of_stale_tokens_need_an_importance_weight():
                     for pack in update.pack(max_tokens=4096):
                         pack.run(model)
                     policy.update_weights(None, version=iteration + 1)
-                    collect.update(batch, {})
+                    collect.end_iteration(batch, {})
         except AgentRLError:
             return
     assert caught

@@ -34,7 +34,7 @@ def test_the_training_loop_runs_and_its_files_are_read(blocks, tmp_path, monkeyp
     exec(
         shortened(
             loop,
-            ("collect.iteration, 40", "collect.iteration, 2"),
+            ("collector.iteration, 40", "collector.iteration, 2"),
             ("seed=0)  ", "seed=0, steps=3)"),
             ("tasks=16", "tasks=2"),
         ),
@@ -57,10 +57,10 @@ world    = env.ReasoningGym(["chain_sum", "lcm"], tools=[env.Calculator()], seed
 planner  = rollout.EntropyBranching(budget=4, initial=2)
 recipe   = recipes.ARPO.replace(rollout=planner, loss=loss.Policy(kl=loss.KL(0.01)))
 store    = arl.Store.open("runs/arpo")
-collect  = arl.Collector(generate, world, recipe, store=store)
+collector = arl.Collector(generate, world, recipe, store=store)
 
-for iteration in range(collect.iteration, 2):
-    batch = collect(tasks=2, group_size=8)
+for iteration in range(collector.iteration, 2):
+    batch = collector(tasks=2, group_size=8)
     batch = arl.annotate(batch, "reference_logprob", reference)
     batch = recipe.credit(batch)
     updates = recipe.updates(batch)
@@ -69,7 +69,7 @@ for iteration in range(collect.iteration, 2):
             update.loss(pack.run(policy), pack).backward()
         optimizer.step(); optimizer.zero_grad()
     generate.update_weights(policy, version=iteration + 1)
-    collect.end_iteration(batch, updates.metrics)
+    collector.end_iteration(batch, updates.metrics)
 """
 
 

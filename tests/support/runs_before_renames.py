@@ -129,7 +129,7 @@ def searched(store: arl.Store, iterations: int, killed: int = -1) -> None:
         batch = collect.recipe.credit(batch)
         metrics = {"loss": 0.5 / (iteration + 1), "entropy": 0.5 - iteration / 8, "reference_kl": 0.1 * iteration}
         world.update_weights(None, version=iteration + 1)
-        collect.update(batch, {**metrics, "update": {"clip_fraction": 0.125}}, checkpoint=f"weights-{iteration}")
+        collect.end_iteration(batch, {**metrics, "update": {"clip_fraction": 0.125}}, checkpoint=f"weights-{iteration}")
 
 
 def arpo() -> arl.Recipe:
@@ -165,7 +165,7 @@ def imitated(store: arl.Store, iterations: int, *, closed: bool) -> None:
         batch = collect.recipe.credit(collect(tasks=2, group_size=6))
         if closed or iteration < iterations - 1:
             collect.engines["policy"].update_weights(None, version=iteration + 1)
-            collect.update(batch, {"loss": 0.25 * iteration, "grad_norm": 1.0})
+            collect.end_iteration(batch, {"loss": 0.25 * iteration, "grad_norm": 1.0})
 
 
 def outcome(store: arl.Store, iteration: int) -> dict[str, Any]:

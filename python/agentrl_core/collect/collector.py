@@ -266,9 +266,9 @@ class Collector:
                 `schedule.ScaleLearningRate`), and `Update.step` was not called.
         """
         if not isinstance(batch, Batch):
-            raise InvalidInputError(f"update: batch={batch!r} is no Batch; give the one that was trained")
+            raise InvalidInputError(f"end_iteration: batch is not a Batch ({batch!r}); give the batch that was trained")
         if not isinstance(metrics, Mapping):
-            raise InvalidInputError(f"update: metrics={metrics!r} is no table; give Updates.metrics, or {{}}")
+            raise InvalidInputError(f"end_iteration: metrics is not a mapping ({metrics!r}); give Updates.metrics, or {{}}")
         head = self._now()
         iterations = batch.column("iteration", "draw")
         if len(iterations) and int(iterations.max()) != head.iteration:
@@ -337,14 +337,14 @@ class Collector:
             >>> script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
             >>> demonstrations = replay.Memory(where=Where(origin="expert", column="score", above=0.5))
             >>> recipe = recipes.GRPO.replace(replay=replay.Mix(demonstrations, count=1, old_logprob="none"))
-            >>> collect = arl.Collector(script, world, recipe, store=arl.Store.open(tempfile.mkdtemp()))
+            >>> collector = arl.Collector(script, world, recipe, store=arl.Store.open(tempfile.mkdtemp()))
             >>> if collect.iteration == 0:
-            ...     with collect.import_trajectories() as forest:
+            ...     with collector.import_trajectories() as forest:
             ...         forest.add_group(0, world.tasks(1)[0].task_id)
             ...         chat = forest.start(0, 0, origin="expert")
             ...         _ = forest.append_chats([chat], [[1, 2, 3, 4, 5]], [[0, 0, 1, 1, 0]])
             ...         forest.finish(chat, reward=1.0)
-            >>> collect(tasks=2, group_size=4).num_draws, collect.iteration
+            >>> collector(tasks=2, group_size=4).num_draws, collect.iteration
             (9, 1)
         """
 
@@ -409,9 +409,9 @@ class Collector:
             >>> world = env.ReasoningGym(["lcm"], seed=0, held_out=0)
             >>> _, tokenizer = warm_start.build(world, seed=0)
             >>> script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
-            >>> collect = arl.Collector(script, world, recipes.GRPO)
-            >>> collect.on_iteration(lambda iteration, metrics: print(iteration, metrics["collect"]["draws"]))
-            >>> collect.end_iteration(collect(tasks=2, group_size=4), {})
+            >>> collector = arl.Collector(script, world, recipes.GRPO)
+            >>> collector.on_iteration(lambda iteration, metrics: print(iteration, metrics["collect"]["draws"]))
+            >>> collector.end_iteration(collector(tasks=2, group_size=4), {})
             0 8
         """
         self._listeners.append(call)

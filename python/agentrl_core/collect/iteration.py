@@ -113,7 +113,7 @@ def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
         raise RecipeError(
             f"recipe {recipe.name!r}: {asked[0]} decides about optimizer steps, and Update.step was never called; "
             "write update.step(optimizer) in place of optimizer.step() and optimizer.zero_grad(), and give "
-            "Updates.metrics to collect.end_iteration"
+            "Updates.metrics to Collector.end_iteration"
         )
 
 

@@ -36,7 +36,7 @@ def warn_missed_metrics(notices: WarnOnce, recipe: Recipe, components: Mapping[s
             notices.once(
                 f"controller {place}",
                 f"{controller.title()} at {place} follows {', '.join(controller.reads)}, which the metrics of an "
-                "iteration lacked or had as NaN: it stays where it is then; give the metric to collect.end_iteration",
+                "iteration lacked or had as NaN: it stays where it is then; give the metric to Collector.end_iteration",
             )
 
 

@@ -22,7 +22,7 @@ MISSED = "missed"
 class Controller(Stateful, Changing, ABC):
     """A number that follows metrics, for any number among the options of any component.
 
-    It moves once an iteration, in `collect.end_iteration`, by the metrics that the iteration is closed with, or with
+    It moves once an iteration, in `Collector.end_iteration`, by the metrics that the iteration is closed with, or with
     every optimizer step, by what the step said. A metric that is missing or NaN leaves it where it is, and is counted.
     A subclass says which metrics it `reads`, what it `begin`s with, how it `move`s, and its `value`.
 

@@ -73,11 +73,11 @@ class Agents:
         ...     return float(reply.json()["choices"][0]["message"]["content"] == task.payload)
         >>> world = env.Agents(run, [env.Task("sum", "What is 73 + 15?", "sums", "88")])
         >>> _, tokenizer = warm_start.build(env.ReasoningGym(["lcm"]), seed=0)
-        >>> collect = arl.Collector(engine.Scripted(tokenizer, ["88", "87"]), world, recipes.GRPO, task_pool=1)
-        >>> batch = collect(tasks=1, group_size=2)
+        >>> collector = arl.Collector(engine.Scripted(tokenizer, ["88", "87"]), world, recipes.GRPO, task_pool=1)
+        >>> batch = collector(tasks=1, group_size=2)
         >>> sorted(batch.column("reward", "draw").tolist())
         [0.0, 1.0]
-        >>> collect.close(), world.close()
+        >>> collector.close(), world.close()
         (None, None)
     """
 

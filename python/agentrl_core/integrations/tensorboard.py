@@ -25,7 +25,7 @@ class TensorBoard:
     Example:
         >>> import tempfile
         >>> from agentrl_core.integrations import TensorBoard
-        >>> write = TensorBoard(tempfile.mkdtemp())  # collect.on_iteration(write)
+        >>> write = TensorBoard(tempfile.mkdtemp())  # collector.on_iteration(write)
         >>> write(0, {"loss": 0.5, "collect": {"draws": 8}})
         >>> write.close()
     """

@@ -25,7 +25,7 @@ class WeightsAndBiases:
     Example:
         >>> import tempfile
         >>> from agentrl_core.integrations import WeightsAndBiases
-        >>> write = WeightsAndBiases(project="demo", mode="disabled")  # collect.on_iteration(write)
+        >>> write = WeightsAndBiases(project="demo", mode="disabled")  # collector.on_iteration(write)
         >>> write(0, {"loss": 0.5, "collect": {"draws": 8}})
         >>> write.close()
     """
