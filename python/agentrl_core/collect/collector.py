@@ -268,7 +268,7 @@ class Collector:
         if not isinstance(batch, Batch):
             raise InvalidInputError(f"end_iteration: batch is not a Batch ({batch!r}); give the batch that was trained")
         if not isinstance(metrics, Mapping):
-            raise InvalidInputError(f"end_iteration: metrics is not a mapping ({metrics!r}); give Updates.metrics, or {{}}")
+            raise InvalidInputError(f"end_iteration: metrics is not a mapping ({metrics!r}); give Updates.metrics")
         head = self._now()
         iterations = batch.column("iteration", "draw")
         if len(iterations) and int(iterations.max()) != head.iteration:

@@ -15,7 +15,7 @@ numbers are not known here: 10 episodes, gamma 0.8 and 8 imagined steps are prop
 Needs: `Imagine(actions=...)`, the actions of the environment. With others, such as the `yes|no` that stand there in
 `agentrl train`, all members are paid alike.
 
-There is nothing to update: collect, and close the iteration with `Collector.end_iteration(batch, {})`. Whoever trains as
+There is nothing to update: collect, and call `Collector.end_iteration(batch, {})`. Whoever trains as
 well has GRPO on the actions that were taken, with recomputed log-probs, as nobody sampled them.
 """
 

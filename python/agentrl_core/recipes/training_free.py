@@ -7,7 +7,7 @@ One more call for the batch makes one plan of all proposals; where it cannot be 
 plan is applied when the iteration is closed: a DELETE beats an UPDATE of the same id, an UPDATE of an unknown id adds,
 of equal additions one is kept, and experiences are numbered anew.
 
-There is nothing to update: collect, and close the iteration with `Collector.end_iteration(batch, {})`. Whoever trains as
+There is nothing to update: collect, and call `Collector.end_iteration(batch, {})`. Whoever trains as
 well adds a loss.
 """
 
