@@ -1,9 +1,11 @@
 """The sandboxed Python: what it computes, and what hostile code cannot do."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -183,6 +185,182 @@ def test_packages_of_this_interpreter_are_there(python):
     assert python("import numpy; print(numpy.ones(3) @ numpy.ones(3))").text == "3.0"
 
 
+REFUSED = "[Errno 38] Function not implemented"
+CALLS = "import ctypes, os, platform\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+
+
+@needs_isolation
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.memfd_create('x')",
+        "libc.shmget(0, 1 << 26, 0o1600)",
+        "libc.msgget(0, 0o1600)",
+        "libc.semget(0, 1, 0o1600)",
+        "libc.mq_open(b'/x', 0o102, 0o600, None)",
+        "libc.syscall(425, 8, ctypes.create_string_buffer(200))",  # io_uring_setup
+        "libc.syscall(447, 0)",  # memfd_secret
+        "libc.syscall(999)",  # a call of a kernel to come
+        "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)",
+        "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)",
+        # Of the process that watches, which has the same user.
+        "resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))",
+        "os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
+        "os.sched_setaffinity(1, {0})",
+        "os.setpriority(os.PRIO_PROCESS, 1, 19)",
+        "os.setpriority(os.PRIO_USER, 0, 19)",
+        "libc.ptrace(16, 1, None, None)",
+    ],
+)
+def test_ways_to_memory_and_to_the_watcher_are_refused(python, code):
+    whole = (
+        f"{CALLS}import resource, socket\n"
+        f"try:\n    done = {code}\n"
+        "    if done != -1: print('done', done)\n"
+        "    else: print(OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno())))\n"
+        "except OSError as error: print(error)"
+    )
+    assert python(whole).text == REFUSED
+
+
+@needs_isolation
+def test_what_it_needs_is_not_refused(python):
+    """Threads, programs, forks, sockets of its own, limits of its own."""
+    reply = python(
+        "import asyncio, os, resource, socket, subprocess, sys, threading\n"
+        "threading.Thread(target=print, args=('thread',)).start()\n"
+        "print(subprocess.run([sys.executable, '-c', 'print(5)'], capture_output=True, text=True).stdout.strip())\n"
+        "print(asyncio.run(asyncio.sleep(0, 'asyncio')))\n"
+        "socket.socket(socket.AF_INET).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE), len(os.sched_getaffinity(0)) > 0)"
+    )
+    assert reply == env.ToolReply("thread\n5\nasyncio\n(32, 32) True", error=False)
+
+
+@needs_isolation
+def test_sockets_of_other_kinds_are_refused(python):
+    code = (
+        "import socket\nfor family in (16, 17, 38, 40, 44):\n"
+        "    try: socket.socket(family, socket.SOCK_RAW); print('made', family)\n"
+        "    except OSError as error: print(error.errno)"
+    )
+    assert python(code).text.split() == ["97"] * 5  # netlink, packets, crypto, vsock, XDP
+
+
+@needs_isolation
+def test_all_processes_together_have_a_limit():
+    """Each has less than the limit; a parent whose memory its children share is not many times as large."""
+    small = env.Python(seconds=300, memory=256 << 20)
+    many = small(
+        "import os, time\n"
+        "for _ in range(12):\n"
+        "    if os.fork() == 0:\n"
+        "        held = bytes(100 << 20).replace(b'\\0', b'1')\n"
+        "        time.sleep(1000)\n"
+        "time.sleep(1000)"
+    )
+    assert many.error
+    assert "[all processes together took more than 256 MiB]" in many.text
+    shared = small(
+        "import os\nheld = bytes(100 << 20).replace(b'\\0', b'1')\nread, write = os.pipe()\n"
+        "children = []\n"
+        "for _ in range(8):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        os.close(write)\n"
+        "        os.read(read, 1)\n"  # until the parent has let go of it
+        "        os._exit(0)\n"
+        "    children.append(child)\n"
+        "import time; time.sleep(0.5)\n"
+        "os.close(write)\n"
+        "print([os.waitpid(child, 0)[1] for child in children])"
+    )
+    assert shared == env.ToolReply(str([0] * 8), error=False)
+
+
+@pytest.mark.parametrize("isolation", [pytest.param("full", marks=needs_isolation), "limits"])
+def test_its_input_cannot_be_written(isolation):
+    reply = env.Python(seconds=300, isolation=isolation)(
+        "import os\ntry: print(os.write(0, b'x' * 100))\nexcept OSError as error: print(error)"
+    )
+    assert reply.text == "[Errno 9] Bad file descriptor"
+
+
+@needs_isolation
+def test_code_of_any_length_is_read(python):
+    """More than a pipe holds."""
+    assert python("x = 1\n" * 200_000 + "print(x)").text == "1"
+
+
+SYSTEM_PYTHON = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()), None)
+SHUT_IN = """
+import sys
+sys.path.insert(0, {site!r})
+from agentrl_core import env
+print(env.Python(seconds=300)({code!r}))
+"""
+
+
+def elsewhere(folder: Path, code: str, *, user: int | None = None) -> str:
+    """What an interpreter below a folder says, of root or of another user."""
+    site = next(path for path in sys.path if path.endswith("site-packages"))
+    program = SHUT_IN.format(site=site, code=code)
+    done = subprocess.run(
+        [str(folder / "bin" / "python"), "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        **({} if user is None else {"user": user, "group": user, "extra_groups": []}),
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def below_tmp():
+    """A virtual environment below the folder that the code gets for its own."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp", prefix="agentrl-test-"))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder / "venv")], check=True)
+    folder.chmod(0o755)
+    yield folder / "venv"
+    shutil.rmtree(folder)
+
+
+@needs_isolation
+def test_an_interpreter_below_tmp_is_shut_in(below_tmp):
+    told = elsewhere(below_tmp, "import os, sys; print(os.getcwd(), os.listdir('.'), sys.prefix, os.environ['TMPDIR'])")
+    assert f"/var/tmp [] {below_tmp} /var/tmp" in told
+    told = elsewhere(below_tmp, "open('/tmp/x', 'w')")
+    assert "Read-only file system" in told
+
+
+@needs_isolation
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_an_ordinary_user_is_shut_in_too(below_tmp):
+    """Who is no root has a namespace of a user more; the same holds there."""
+    base = Path(os.path.realpath(below_tmp / "bin" / "python"))
+    if any(not path.stat().st_mode & 0o001 for path in (base, *base.parents)):
+        pytest.skip(f"another user cannot run {base}")
+    code = (
+        "import os\nfor call in (lambda: os.memfd_create('x'), lambda: open('/x', 'w'), os.listdir):\n"
+        "    try: print(call())\n    except OSError as error: print(error)"
+    )
+    told = elsewhere(below_tmp, code, user=12345)
+    assert "ToolReply" in told, told
+    assert "Function not implemented" in told
+    assert "Read-only file system" in told
+    assert "[]" in told
+
+
+def test_the_message_names_what_was_refused(monkeypatch):
+    """Only where namespaces are the cause they are the remedy."""
+    monkeypatch.setattr(module, "_refused", lambda: "start /x/python: No such file or directory")
+    with pytest.raises(UnsupportedError, match=r"\(start /x/python: No such file or directory\); or give") as raised:
+        env.Python()
+    assert "namespaces" not in str(raised.value)
+
+
 @needs_isolation
 def test_calls_run_side_by_side(python):
     replies = {}
@@ -227,9 +405,7 @@ def test_a_process_that_could_not_shut_itself_in_is_no_reply(monkeypatch):
 
 
 def test_what_goes_wrong_on_the_way_in_is_told():
-    settings = (
-        '{"status": 2, "root": "/nowhere", "readable": [], "files": 1, "shut_in": true, "memory": 1, "seconds": 1}'
-    )
+    settings = '{"status": 2, "root": "/nowhere", "readable": [], "home": "/tmp", "files": 1, "shut_in": true, "memory": 1, "seconds": 1}'
     started = subprocess.run(
         [sys.executable, "-I", "-S", str(Path(jail.__file__)), settings], capture_output=True, text=True, check=False
     )

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import BinaryIO, ClassVar, Literal
 
 from agentrl_core.env.base import ToolReply
 from agentrl_core.env.jail import Settings
@@ -36,15 +37,27 @@ class Python:
     With `isolation="full"` (Linux namespaces; no privileges needed where the system lets users make them) the code
 
     - sees the interpreter, its packages and the system's libraries, read-only, and none of your other files;
-    - writes only in its own folder, in memory, 64 MiB in all, gone afterwards;
-    - has no network, not even this machine's;
+    - writes only in its own folder, in memory, 64 MiB in all, gone afterwards (`/tmp`; `/var/tmp` if the interpreter
+      lies below `/tmp`);
+    - has no network, not even this machine's, and sockets of no other kind (vsock, netlink, packets, crypto);
     - sees none of the other processes, cannot signal them, has at most 16 of its own (threads count), all killed at
       the end;
-    - has no privileges, whoever runs the tool.
+    - has at most `memory` in each process, and in all together: these are looked at every 50 ms and killed if they have
+      twice as much, or more than `memory` three times in a row. Memory that belongs to no process is refused: memfd,
+      shared memory and messages of System V and POSIX, keys, asynchronous I/O, io_uring, larger buffers of sockets;
+    - has no privileges, whoever runs the tool, and cannot use parts of the kernel that Python does not need (seccomp:
+      ptrace, bpf, perf, userfaultfd, mounts, namespaces, and calls that are newer than this list).
 
-    It does not hold back: reading what lies in the interpreter's and the system's folders (`/usr`, packages); memory
-    beyond `memory` for each of several processes; use of the processor for `seconds` by all of them; covert channels
-    and bugs of the kernel, which is the same (a virtual machine is what holds those).
+    It does not limit:
+
+    - reading of the interpreter's and the system's folders (`/usr`, `/lib`, packages), and what lies in them;
+    - what several processes take between two looks, up to 16 times `memory`; and at all, if the system does not let it
+      mount a list of its processes (an ordinary user in some containers): a container with a memory limit does;
+    - buffers of the kernel: about 64 MiB in pipes and 200 MiB in sockets, page tables, the cache of files it reads;
+    - use of the processors by all its processes for `seconds`, and of their caches and memory bandwidth;
+    - covert channels, and bugs of the kernel, which is the same: a virtual machine holds these.
+
+    It needs Linux on x86-64 or 64-bit ARM.
 
     With `isolation="limits"` there are only limits on time, memory, size of a file and length of the output, and an
     empty folder to begin in: that holds back accidents, not intent. Code can read and write what you can, use the
@@ -52,7 +65,7 @@ class Python:
 
     Args:
         seconds: how long a call may take.
-        memory: address space of each process, in bytes.
+        memory: address space of each process, and memory of all processes together, in bytes.
         max_characters: longest reply.
         isolation: `full` or `limits`.
 
@@ -87,8 +100,9 @@ class Python:
         if self.isolation not in ("full", "limits"):
             raise InvalidInputError(f"Python: isolation is {self.isolation!r}; give 'full' or 'limits'")
         if self.isolation == "full" and (refused := _refused()):
+            namespaces = "permit user namespaces, " if refused.startswith(("unshare", "mount", "[Errno 1]")) else ""
             raise UnsupportedError(
-                f"Python: this system does not permit full isolation ({refused}); permit user namespaces "
+                f"Python: this system does not permit full isolation ({refused}); {namespaces}"
                 "or give isolation='limits' for code that you trust"
             )
 
@@ -135,19 +149,20 @@ def _refused() -> str:
 
 
 def _run(code: str, seconds: float, memory: int, most: int, *, shut_in: bool) -> _Run:
-    with tempfile.TemporaryDirectory(prefix="agentrl-python-") as root, tempfile.TemporaryFile() as source:
-        source.write(code.encode(errors="replace"))
-        source.seek(0)
+    readable = [
+        sys.base_prefix,
+        sys.prefix,
+        *map(os.path.dirname, (sys.executable, os.path.realpath(sys.executable))),
+    ]
+    with tempfile.TemporaryDirectory(prefix="agentrl-python-") as root, _readable(code) as source:
+        home = _home(readable) if shut_in else root
         output, writer = os.pipe()
         status, status_writer = os.pipe()
         settings: Settings = {
             "status": status_writer,
             "root": root,
-            "readable": [
-                sys.base_prefix,
-                sys.prefix,
-                *map(os.path.dirname, (sys.executable, os.path.realpath(sys.executable))),
-            ],
+            "readable": readable,
+            "home": home,
             "memory": memory,
             "files": _MAX_FILES,
             "processes": _MAX_PROCESSES if shut_in else 1 << 20,
@@ -161,7 +176,7 @@ def _run(code: str, seconds: float, memory: int, most: int, *, shut_in: bool) ->
                 stdout=writer,
                 stderr=writer,
                 cwd=root,
-                env=_environment(root, shut_in=shut_in),
+                env=_environment(home),
                 pass_fds=(status_writer,),
                 start_new_session=True,
             )
@@ -182,8 +197,28 @@ def _run(code: str, seconds: float, memory: int, most: int, *, shut_in: bool) ->
         return _Run(text, process.returncode, late, cut, refused)
 
 
-def _environment(root: str, *, shut_in: bool) -> dict[str, str]:
-    home = "/tmp" if shut_in else root  # noqa: S108 -- the folder of its own
+@contextlib.contextmanager
+def _readable(code: str) -> Iterator[BinaryIO]:
+    """Open a file of the code that can be read alone and has no name, since the code gets it as its standard input."""
+    with tempfile.NamedTemporaryFile() as written:
+        written.write(code.encode(errors="replace"))
+        written.flush()
+        source = open(written.name, "rb")  # noqa: SIM115, PTH123 -- it is closed below
+    with source:
+        yield source
+
+
+def _home(readable: list[str]) -> str:
+    """Return where the code has a folder of its own: a place that does not hide the interpreter."""
+    for place in ("/tmp", "/var/tmp", "/home", "/mnt"):  # noqa: S108 -- in a file system of its own
+        if not any(path == place or path.startswith(f"{place}/") for path in readable):
+            return place
+    raise UnsupportedError(
+        f"Python: the interpreter lies in all of /tmp, /var/tmp, /home and /mnt: {readable}; move it"
+    )
+
+
+def _environment(home: str) -> dict[str, str]:
     return {
         "HOME": home,
         "TMPDIR": home,
