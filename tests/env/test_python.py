@@ -405,8 +405,10 @@ def test_a_process_that_could_not_shut_itself_in_is_no_reply(monkeypatch):
 
 
 def test_what_goes_wrong_on_the_way_in_is_told():
+    settings = (
         '{"status": 2, "root": "/nowhere", "readable": [], "home": "/tmp", "files": 1, "shut_in": true, "memory": 1, '
         '"seconds": 1}'
+    )
     started = subprocess.run(
         [sys.executable, "-I", "-S", str(Path(jail.__file__)), settings], capture_output=True, text=True, check=False
     )
