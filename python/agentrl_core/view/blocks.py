@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.integrations.polars import Tables
 
 _TOKENS_OF_A_BLOCK = 32_768
@@ -86,11 +87,13 @@ def blocks(tables: Tables, chosen: Chosen) -> Iterator[bytes]:
     draws = tables.draws.join(tables.draw_columns, on="draw_id", how="left").join(of, on="trajectory_id")
     nodes = tables.nodes.join(tables.node_columns, on="node_id", how="left").join(kept, on="group_id")
     sampling = [pl.col("sampling").struct.field("temperature").alias("temperature")]
+    shared = _inherited(trajectories, tables.steps)
+    own = _own_steps(tables.steps, shared).join(of, on="trajectory_id")
     steps = tables.step_columns.join(draws.select("draw_id", "block"), on="draw_id")
     found = {
         "nodes": nodes.with_columns(sampling).drop("sampling", "blobs", "seed").sort("node_id"),
-        "trajectories": trajectories.sort("trajectory_id"),
-        "steps": tables.steps.join(of, on="trajectory_id").sort("trajectory_id", "step"),
+        "trajectories": trajectories.join(shared.lazy(), on="trajectory_id", how="left").sort("trajectory_id"),
+        "steps": own.sort("trajectory_id", "step"),
         "draws": draws.sort("draw_id"),
         "step_columns": steps.sort("draw_id", "step"),
         "decisions": tables.decisions.join(kept, on="group_id"),
@@ -102,6 +105,52 @@ def blocks(tables: Tables, chosen: Chosen) -> Iterator[bytes]:
         split[name] = ({key[0]: part.drop("block") for key, part in parts.items()}, frame.clear().drop("block"))
     for block in sorted(chosen.kept["block"].unique()):
         yield packed({name: parts.get(block, empty) for name, (parts, empty) in split.items()})
+
+
+_FROM_OTHERS = pl.col("origin_trajectory_id") != pl.col("trajectory_id")
+
+
+def _inherited(trajectories: pl.LazyFrame, steps: pl.LazyFrame) -> pl.DataFrame:
+    """Return how many of its first steps each branch shares with the trajectory that it left.
+
+    A store has all steps of each trajectory, so those of a deep tree are as many as its depth times its leaves; a page
+    has each once. `inherited` is 0 if the shared steps do not all stand in the parent under the same numbers;
+    `inherited_untrained` is the number of them that the branch leaves out of its gradient, which are its first ones.
+    """
+    place, action = ["trajectory_id", "step"], ["first_node_id", "node_id", "end"]
+    counts = (
+        steps.filter(_FROM_OTHERS)
+        .group_by("trajectory_id")
+        .agg(
+            last=pl.col("step").max(),
+            inherited=pl.len().cast(pl.Int32),
+            inherited_untrained=(pl.col("flags") & UNTRAINED != 0).sum().cast(pl.Int32),
+        )
+    )
+    found = (
+        trajectories.select("trajectory_id", "parent_trajectory", "block").join(counts, on="trajectory_id").collect()
+    )
+    blocks = trajectories.select(parent_trajectory="trajectory_id", block="block").collect()
+    follows = (pl.col("parent_trajectory") < pl.col("trajectory_id")) & (pl.col("last") == pl.col("inherited") - 1)
+    near = found.filter(follows).join(blocks, on=["parent_trajectory", "block"], how="semi")
+    # If the parent's step of that number is the last one that was inherited, those before it are the same too.
+    child, parent = (near.select(trajectory_id=name, step="last") for name in ("trajectory_id", "parent_trajectory"))
+    at = steps.join(pl.concat([child, parent]).unique().lazy(), on=place, how="semi").select(*place, *action).collect()
+    same = near.join(at, left_on=["trajectory_id", "last"], right_on=place).join(
+        at, left_on=["parent_trajectory", "last", *action], right_on=[*place, *action], how="semi", nulls_equal=True
+    )
+    return found.select("trajectory_id").join(
+        same.select("trajectory_id", "inherited", "inherited_untrained"), on="trajectory_id", how="left"
+    )
+
+
+def _own_steps(steps: pl.LazyFrame, shared: pl.DataFrame) -> pl.LazyFrame:
+    """Return the steps that a page has: each where it was taken, and those that no parent has under the same number."""
+    alone = shared.filter(pl.col("inherited").is_null()).select("trajectory_id")
+    own = steps.filter(~_FROM_OTHERS)
+    if alone.is_empty():
+        return own
+    return pl.concat([own, steps.filter(_FROM_OTHERS).join(alone.lazy(), on="trajectory_id", how="semi")])
 
 
 def packed(frames: Mapping[str, pl.DataFrame]) -> bytes:

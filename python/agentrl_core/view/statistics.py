@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from agentrl_core import env
+from agentrl_core.exceptions import NotFoundError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,21 +52,7 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
     steps = draws.lazy().join(tables.steps, on="trajectory_id").group_by("iteration")
     called = pl.col("flags") & env.TOOL_RESULT != 0
     failed = pl.col("flags") & env.TOOL_ERROR != 0
-    keys = draws.lazy().select("iteration", "draw_id", "trajectory_id")
-    # The lists of a node are read once, and only their numbers go to each of its paths.
-    known = pl.col("entropies").cast(pl.List(pl.Float64)).list.drop_nulls()
-    length = pl.col("tokens").list.len().cast(pl.Int64)
-    counted = tables.nodes.with_columns(stored=length, entropy=known.list.sum(), entropies=known.list.len())
-    columns = ("iteration", "draw_id", "node_id", "end", "kind", "policy_version", "stored", "entropy", "entropies")
-    nodes = keys.agentrl.nodes(replace(tables, nodes=counted)).select(columns).collect()
-    generated, versioned = pl.col("kind") == "action", pl.col("policy_version").is_not_null()
-    per_draw = nodes.group_by("iteration", "draw_id").agg(
-        length=pl.col("end").sum(),
-        generated=pl.col("end").filter(generated).sum(),
-        versioned=pl.col("end").filter(versioned).sum(),
-        age=((pl.col("iteration") - pl.col("policy_version")) * pl.col("end")).sum(),
-    )
-    stored = nodes.unique(["iteration", "node_id"])
+    per_draw, stored = _path_sums(draws, tables)
     per_iteration = (
         drawn.group_by("iteration").agg(
             draws=pl.len(), success=pl.col("success").mean(), reward=pl.col("reward").mean()
@@ -95,6 +84,64 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
         staleness=pl.col("age") / pl.col("versioned").replace(0, None),
         tool_errors="tool_errors",
     )
+
+
+def _path_sums(draws: Any, tables: Tables) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the sums over the path of each draw, and the nodes of each iteration's paths, each once.
+
+    A path has what is above its last node, and of that node what it uses. What is above is found for all nodes
+    at once: by the steps from a node to its parent, from there to its parent's parent, and so on, twice as far each
+    time. Paths written out would be quadratic in a deep tree.
+    """
+    import polars as pl
+
+    home = tables.trajectories.select("trajectory_id", "leaf_node_id", "leaf_end", home="group_id")
+    leaves: Any = draws.lazy().select("iteration", "draw_id", "trajectory_id").join(home, on="trajectory_id").collect()
+    known = pl.col("entropies").cast(pl.List(pl.Float64)).list.drop_nulls()
+    columns = ("node_id", "parent_id", "parent_end", "group_id", "kind", "policy_version")
+    length = pl.col("tokens").list.len().cast(pl.Int64)
+    counted = tables.nodes.select(*columns, stored=length, entropy=known.list.sum(), entropies=known.list.len())
+    groups = leaves.select("iteration", group_id="home").unique().lazy()
+    nodes = groups.join(counted, on="group_id").sort("iteration", "node_id").with_row_index("row").collect()
+    rows = nodes.select("iteration", "row", node_id="node_id", length="stored")
+    at = {"left_on": ["iteration", "parent_id"], "right_on": ["iteration", "node_id"]}
+    above = nodes.join(rows, **at, how="left", maintain_order="left", suffix="_above")
+    ends = leaves.join(rows, left_on=["iteration", "leaf_node_id"], right_on=["iteration", "node_id"], how="left")
+    missing = above.filter(pl.col("parent_id").is_not_null() & pl.col("row_above").is_null())["parent_id"].to_list()
+    missing += ends.filter(pl.col("row").is_null())["leaf_node_id"].to_list()
+    if missing:
+        raise NotFoundError(f"node {missing[0]} is on the path of a draw and is missing; run agentrl verify")
+    parents = above["row_above"].cast(pl.Int64).fill_null(-1).to_numpy()
+    used = above.select(pl.coalesce("parent_end", "length").fill_null(0).cast(pl.Int64)).to_series().to_numpy()
+    versions = nodes["policy_version"]
+    values = np.stack(
+        [
+            np.ones(len(nodes), np.int64),
+            (nodes["kind"] == "action").to_numpy(),
+            versions.is_not_null().to_numpy(),
+            versions.fill_null(0).to_numpy(),
+        ]
+    )
+    before = values[:, parents] * used
+    on_path = np.zeros(len(nodes), bool)
+    last = ends["row"].to_numpy()
+    on_path[last] = True
+    far = parents
+    while (reaching := np.flatnonzero(far >= 0)).size:
+        before[:, reaching] += before[:, far[reaching]]
+        on_path[far[reaching[on_path[reaching]]]] = True
+        following = np.full(len(far), -1)
+        following[reaching] = far[far[reaching]]
+        far = following
+    count = ends.select(pl.coalesce("leaf_end", "length").cast(pl.Int64)).to_series().to_numpy()
+    sums = before[:, last] + values[:, last] * count
+    per_draw = ends.select("iteration", "draw_id").with_columns(
+        length=sums[0],
+        generated=sums[1],
+        versioned=sums[2],
+        age=ends["iteration"].to_numpy() * sums[2] - sums[3],
+    )
+    return per_draw, nodes.filter(on_path)
 
 
 def _among(values: Any) -> pl.Expr:

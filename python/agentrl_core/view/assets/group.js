@@ -29,12 +29,16 @@ export class Group {
     this.roots = this.nodes.filter((node) => !this.node.has(node.parent_id));
     this.trajectories = some(tables.trajectories, "group_id", this.id);
     this.trajectory = new Map(this.trajectories.map((each) => [each.trajectory_id, each]));
-    for (const each of this.trajectories) Object.assign(each, { steps: [], draws: [] });
-    for (const step of records(tables.steps)) this.trajectory.get(step.trajectory_id)?.steps.push(step);
+    for (const each of this.trajectories) {
+      Object.assign(each, { own: [], draws: [] });
+      let steps = null;
+      Object.defineProperty(each, "steps", { get: () => (steps ??= this.stepsOf(each)) });
+    }
+    for (const step of records(tables.steps)) this.trajectory.get(step.trajectory_id)?.own.push(step);
     for (const draw of records(tables.draws)) this.trajectory.get(draw.trajectory_id)?.draws.push(draw);
     const computed = rowsBy(tables.step_columns.columns.draw_id);
     for (const each of this.trajectories) {
-      each.steps.sort((one, other) => one.step - other.step);
+      each.own.sort((one, other) => one.step - other.step);
       each.draw = each.draws.at(-1) ?? null;
       each.computed = (each.draw ? (computed.get(each.draw.draw_id) ?? []) : []).map((row) =>
         Object.fromEntries(Object.entries(tables.step_columns.columns).map(([name, column]) => [name, value(column, row)])),
@@ -47,6 +51,25 @@ export class Group {
       draw: this.run.about.draw_columns,
     };
     this.kept = new Map();
+  }
+
+  // The steps of a trajectory: the first ones are those of the trajectory that it left, and so on up.
+  stepsOf(trajectory) {
+    const pieces = [];
+    let below = Infinity;
+    for (let from = trajectory; from !== undefined; from = this.trajectory.get(from.parent_trajectory)) {
+      const end = below;
+      pieces.push(from.own.filter((step) => step.step < end));
+      if (!(from.inherited > 0)) break;
+      below = Math.min(below, from.inherited);
+    }
+    const untrained = this.run.about.untrained;
+    return pieces.reverse().flat().map((step) => {
+      if (step.trajectory_id === trajectory.trajectory_id) return step;
+      const flags = (step.flags & ~untrained) >>> 0;
+      const left = step.step < (trajectory.inherited_untrained ?? 0);
+      return { ...step, trajectory_id: trajectory.trajectory_id, flags: left ? (flags | untrained) >>> 0 : flags };
+    });
   }
 
   // Nodes from the root to a last one, each with its first token's place on the path and how many of its tokens lie on it.

@@ -1,0 +1,134 @@
+"""Deep trees: what a page and the statistics hold of them is what paths written out hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from forests import grow
+
+import agentrl_core as arl
+from agentrl_core.data.codes import UNTRAINED
+from agentrl_core.integrations.polars import scan
+from agentrl_core.view import Page
+from agentrl_core.view.blocks import _inherited, _own_steps
+from agentrl_core.view.statistics import statistics
+
+
+def comb(turns: int, ways: int, iteration: int = 0) -> arl.Batch:
+    """A long branch with so many ways at each turn; some branches leave out their beginning, some are not trained."""
+    forest = arl.Forest(iteration=iteration)
+    forest.add_group(0, "a deep task")
+    trunk = forest.start(0, 0)
+    forest.append(trunk, [1, 2, 3], kind="prompt")
+    ended = [trunk]
+    for turn in range(turns):
+        forks = [forest.fork(trunk, train_prefix=way % 2 == 0) for way in range(ways - 1)]
+        for way, path in enumerate((trunk, *forks)):
+            forest.append(path, [turn, way], kind="action", logprobs=[-0.5, -0.25], policy_version=turn % 3)
+            forest.step(path, reward=float(way))
+        ended += forks
+    for number, path in enumerate(ended):
+        forest.finish(path, reward=float(number % 2))
+    return forest.freeze()
+
+
+def stored(folder: Path, batches: list[arl.Batch]) -> Path:
+    with arl.Store.open(folder) as store:
+        for iteration, batch in enumerate(batches):
+            own = store.rebase(batch)
+            store.append(own, iteration=iteration)
+            store.close_iteration(own, {})
+    return folder
+
+
+def written_out(run: Path) -> pl.DataFrame:
+    """Length, generated tokens, staleness and sharing of each iteration, by the nodes of every path."""
+    tables = scan(run)
+    nodes = tables.draws.select("iteration", "draw_id", "trajectory_id").agentrl.nodes(tables).collect()
+    action, known = pl.col("kind") == "action", pl.col("policy_version").is_not_null()
+    age = ((pl.col("iteration") - pl.col("policy_version")) * pl.col("end")).sum()
+    draws = pl.col("draw_id").n_unique()
+    distinct = nodes.unique(["iteration", "node_id"]).with_columns(
+        values=pl.col("entropies").cast(pl.List(pl.Float64)).list.drop_nulls()
+    )
+    kept = distinct.group_by("iteration").agg(
+        entropy=pl.col("values").list.sum().sum() / pl.col("values").list.len().sum().replace(0, None),
+        stored=pl.col("tokens").list.len().sum(),
+    )
+    sums = nodes.group_by("iteration").agg(
+        length=pl.col("end").sum() / draws,
+        generated=pl.col("end").filter(action).sum() / draws,
+        staleness=age / pl.col("end").filter(known).sum().replace(0, None),
+        tokens=pl.col("end").sum(),
+    )
+    joined = sums.join(kept, on="iteration").with_columns(sharing=pl.col("tokens") / pl.col("stored"))
+    return joined.select("iteration", "entropy", "generated", "length", "sharing", "staleness").sort("iteration")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_statistics_are_those_of_paths_written_out(tmp_path: Path, seed: int) -> None:
+    """Forks in the middle of nodes, several groups and iterations, tokens without a version."""
+    run = stored(tmp_path, [grow(seed, turns=6)[0], comb(7, 3, 1), grow(seed + 50, members=5, iteration=2)[0]])
+    found = statistics(scan(run)).select(written_out(run).columns)
+    for name in found.columns:
+        mine, other = (frame[name].cast(pl.Float64).to_numpy() for frame in (found, written_out(run)))
+        np.testing.assert_allclose(mine, other, rtol=1e-6, err_msg=name)
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_steps_of_a_page_are_those_of_the_run(tmp_path: Path, seed: int) -> None:
+    """A branch has the first steps of the one that it left, and so on up; what it leaves untrained is its own."""
+    tables = scan(stored(tmp_path, [comb(9, 4), grow(seed, turns=8, iteration=1)[0]]))
+    trajectories = tables.trajectories.with_columns(block=pl.lit(0))
+    shared = _inherited(trajectories, tables.steps)
+    own: dict[int, list[dict[str, object]]] = {}
+    for row in _own_steps(tables.steps, shared).collect().sort("trajectory_id", "step").iter_rows(named=True):
+        own.setdefault(row["trajectory_id"], []).append(row)
+    counts = {row["trajectory_id"]: row for row in shared.iter_rows(named=True)}
+    parents = dict(trajectories.select("trajectory_id", "parent_trajectory").collect().iter_rows())
+
+    def steps_of(trajectory: int) -> list[dict[str, object]]:
+        about = counts.get(trajectory, {})
+        count = about.get("inherited") or 0
+        if not count:
+            return own.get(trajectory, [])
+        above = [{**row, "trajectory_id": trajectory} for row in steps_of(parents[trajectory])[:count]]
+        for number, row in enumerate(above):
+            assert isinstance(row["flags"], int)
+            row["flags"] = row["flags"] & ~UNTRAINED | UNTRAINED * (number < about["inherited_untrained"])
+        return above + own.get(trajectory, [])
+
+    wanted = tables.steps.collect().sort("trajectory_id", "step")
+    found = [row for trajectory in parents for row in steps_of(trajectory)]
+    found.sort(key=lambda row: (row["trajectory_id"], row["step"]))
+    assert pl.DataFrame(found, schema=wanted.schema).equals(wanted, null_equal=True)
+    assert sum(map(len, own.values())) < 0.7 * len(wanted)
+
+
+def test_a_page_has_each_step_of_a_deep_tree_once(tmp_path: Path) -> None:
+    """Nodes and steps of the page grow as the tree does; those of the store as depth times branches."""
+    for turns in (10, 40):
+        run = stored(tmp_path / str(turns), [comb(turns, 10)])
+        tables = scan(run)
+        nodes = tables.nodes.select(pl.len()).collect().item()
+        trajectories = tables.trajectories.with_columns(block=pl.lit(0))
+        own = _own_steps(tables.steps, _inherited(trajectories, tables.steps)).select(pl.len()).collect().item()
+        assert own == nodes - 1 == 10 * turns
+    assert tables.steps.select(pl.len()).collect().item() > 15 * own
+
+
+def test_the_browser_shows_the_turns_that_a_branch_inherits(browser, tmp_path: Path) -> None:
+    run = stored(tmp_path / "run", [comb(6, 3)])
+    page = Page.of(arl.Store.open(run, read_only=True)).save(tmp_path / "page.html")
+    tables = scan(run)
+    steps = tables.steps.collect()
+    for trajectory in tables.trajectories.select("trajectory_id").collect()["trajectory_id"]:
+        browser.open(page, f"#g0/t{trajectory}")
+        browser.until("document.querySelectorAll('.part').length > 0")
+        mine = steps.filter(trajectory_id=trajectory)
+        assert browser.do("document.querySelectorAll('.part.action').length") == len(mine)
+        assert browser.errors == []
