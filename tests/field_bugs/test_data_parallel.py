@@ -1,0 +1,53 @@
+"""Two ranks train one update through the wrappers of PyTorch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+PROGRAM = Path(__file__).parents[1] / "support" / "data_parallel.py"
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """Return the result of each mode, after a check that gradients added up by hand are right."""
+    done = subprocess.run([sys.executable, PROGRAM], stdout=subprocess.PIPE, text=True, check=True, timeout=1200)
+    found = json.loads(done.stdout)
+    assert found["all_reduce"]["difference"] < 1e-6
+    return found
+
+
+def check(report, *unhelpful):
+    """Check that the gradient is right up to a factor, or that an error of the package does not mislead."""
+    if "error" in report:
+        assert not [words for words in unhelpful if words in report["error"]]
+        assert report["by_package"], report["error"]
+    else:
+        assert report["difference"] < 1e-6
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="the error blames an adapter on the head, not the wrapper"
+)
+def test_ddp_has_the_gradient_of_one_process_or_a_helpful_error(reports):
+    """open-instruct#1161, trl#3231: packs through DistributedDataParallel."""
+    check(reports["ddp"], "adapter")
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="no rank adds up gradients, so the ranks drift apart without an error"
+)
+def test_module_of_ddp_has_the_gradient_of_one_process_or_a_helpful_error(reports):
+    """open-instruct#1161, trl#3231: packs through DistributedDataParallel's module."""
+    check(reports["ddp.module"])
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="PyTorch fails on mixed tensors, which does not help the user"
+)
+def test_fsdp2_has_the_gradient_of_one_process_or_a_helpful_error(reports):
+    """torchtitan#2206: packs through fully_shard."""
+    check(reports["fsdp2"], "mixed torch.Tensor")

@@ -1,0 +1,37 @@
+"""Recomputed log-probs in training on stale tokens."""
+
+import contextlib
+
+import pytest
+from episode_world import lcm_world
+from warning_recorder import recorded_warnings
+
+import agentrl_core as arl
+from agentrl_core import engine, recipes, warm_start
+from agentrl_core.exceptions import AgentRLError
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="a ratio to recomputed log-probs begins at 1 for tokens of any age, and no check finds it",
+)
+def test_recomputed_logprobs_of_stale_tokens_need_an_importance_weight():
+    """miles#1829: asynchronous training without a correction has to be reported."""
+    world = lcm_world()
+    model, tokenizer = warm_start.build(world, seed=0)
+    recipe = recipes.GRPO.replace(old_logprob="recomputed")
+    policy = engine.Scripted(tokenizer, lambda _: engine.Reply([5, 6, 7], logprobs=[-9.0, -9.0, -9.0]))
+    with recorded_warnings() as caught:
+        try:
+            with contextlib.closing(arl.Collector(policy, world, recipe, staleness=1)) as collect:
+                for iteration in range(2):
+                    batch = arl.annotate(collect(tasks=1, group_size=2), "recomputed_logprob", model)
+                    (update,) = recipe.updates(recipe.credit(batch))
+                    for pack in update.pack(max_tokens=4096):
+                        pack.run(model)
+                    policy.update_weights(None, version=iteration + 1)
+                    collect.update(batch, {})
+        except AgentRLError:
+            return
+    assert caught

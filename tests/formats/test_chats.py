@@ -1,0 +1,39 @@
+"""Chats with unusual texts and keys."""
+
+import pytest
+from chat_templates import QUESTION, WITH_CALLS, answer, byte_tokenizer, turn_texts
+
+from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.integrations.trajectories import from_chats, to_chats
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=UnsupportedError,
+    reason="the answer's first newline merges with the newline of its opening, and the template gets the blame",
+)
+def test_answer_may_begin_with_a_newline():
+    tokenizer = byte_tokenizer(WITH_CALLS, merges=[("Ċ", "Ċ")])
+    batch = from_chats([{"messages": [QUESTION, answer("\n\nCold.")]}], tokenizer)
+    assert turn_texts(batch, tokenizer) == ["\n\nCold.<|im_end|>"]
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="keys of a chat with a zero, false or empty value are lost"
+)
+@pytest.mark.parametrize("key", ["trial", "is_demo", "notes"])
+def test_keys_of_a_chat_come_back_with_any_value(key):
+    """tau-bench numbers its trials from 0."""
+    chat = {
+        "messages": [QUESTION, answer("Cold.")],
+        "task": "oslo",
+        "trial": 0,
+        "is_demo": False,
+        "notes": "",
+        "seen": 1,
+    }
+    [back] = to_chats(from_chats([chat], byte_tokenizer(WITH_CALLS)))
+    assert {name: back[name] for name in ("messages", "task", "seen")} == {
+        name: chat[name] for name in ("messages", "task", "seen")
+    }
+    assert back.get(key, "lost") == chat[key]
