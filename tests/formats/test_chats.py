@@ -3,15 +3,9 @@
 import pytest
 from chat_templates import QUESTION, WITH_CALLS, answer, byte_tokenizer, turn_texts
 
-from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.integrations.trajectories import from_chats, to_chats
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=UnsupportedError,
-    reason="the answer's first newline merges with the newline of its opening, and the template gets the blame",
-)
 def test_answer_may_begin_with_a_newline():
     tokenizer = byte_tokenizer(WITH_CALLS, merges=[("Ċ", "Ċ")])
     batch = from_chats([{"messages": [QUESTION, answer("\n\nCold.")]}], tokenizer)

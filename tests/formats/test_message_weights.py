@@ -1,10 +1,8 @@
 """Weights of messages, as in OpenAI's format for fine-tuning."""
 
-import pytest
 from chat_templates import QUESTION, WITH_CALLS, answer, byte_tokenizer, read_or_reject, turn_texts
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="from_chats does not read the weight of a message")
 def test_message_of_weight_zero_is_not_trained_or_rejected():
     tokenizer = byte_tokenizer(WITH_CALLS)
     doubt = {"role": "user", "content": "Sure?"}

@@ -1,6 +1,5 @@
 """Reasoning in chats: under each of its names, and as templates render it."""
 
-import pytest
 from chat_templates import QUESTION, WITH_CALLS, answer, byte_tokenizer, read_or_reject, turn_texts
 
 from agentrl_core.integrations.trajectories import from_chats
@@ -22,9 +21,6 @@ EMPTY_REASONING = (
 )
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="templates read reasoning_content, so the field `reasoning` is dropped"
-)
 def test_reasoning_is_trained_or_rejected_under_both_names():
     """vLLM, OpenRouter and this package's endpoint call the field `reasoning`."""
     tokenizer = byte_tokenizer(WITH_REASONING)
@@ -34,9 +30,6 @@ def test_reasoning_is_trained_or_rejected_under_both_names():
     assert batch is None or "winter" in turn_texts(batch, tokenizer)[0]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the template gets no enable_thinking=False and adds empty reasoning"
-)
 def test_empty_reasoning_of_the_template_is_not_trained():
     """Qwen 3 renders the last answer with an empty block of reasoning that the chat does not have."""
     tokenizer = byte_tokenizer(EMPTY_REASONING)

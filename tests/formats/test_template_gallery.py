@@ -5,8 +5,21 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from chat_gallery import CHATS, FOLDER, NAMES, TRAINING, gallery_tokenizer, of_family, tools_of, wide, written
+from chat_gallery import (
+    CHATS,
+    FOLDER,
+    NAMES,
+    TOOLS,
+    TRAINING,
+    gallery_tokenizer,
+    of_family,
+    tool,
+    tools_of,
+    wide,
+    written,
+)
 
+from agentrl_core.engine import Chat
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.integrations.trajectories import from_chats
 
@@ -188,3 +201,25 @@ def _sampled(text, ends):
     for end in ends:
         text = text.removesuffix(end)
     return text.strip()
+
+
+def test_an_action_is_decoded_without_all_that_ends_it():
+    # Cohere's second template closes the response, then the turn.
+    tokenizer = gallery_tokenizer("cohere2")
+    chat = Chat(tokenizer)
+    assert tokenizer.decode(chat.action("Cold.")) == "Cold.<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"
+    assert chat.decode(chat.action("Cold.")) == "Cold."
+    assert chat.decode(chat.action("Cold.")[:-1]) == "Cold."
+    assert tokenizer.convert_ids_to_tokens(list(chat.stop_token_ids)) == ["<|END_OF_TURN_TOKEN|>"]
+
+
+@pytest.mark.parametrize("name", ["gptoss", "glm4moe", "deepseekv3", "qwen3", "llama3_1", "phi3", "gemma4_v5"])
+def test_an_engine_is_given_prompts_tools_and_results(name):
+    """Families that did not run: a prompt with tools, and what a tool replied."""
+    chat = Chat(gallery_tokenizer(name))
+    prompt = chat.decode(chat.prompt(CHATS["several"][:2], TOOLS))
+    for text in ("Be brief.", "how warm is it?", "weather", "time"):
+        assert text in prompt
+    if name != "phi3":
+        assert "4 degrees" in chat.decode(chat.observation(tool()))
+    assert "And tomorrow?" in chat.decode(chat.observation("And tomorrow?"))

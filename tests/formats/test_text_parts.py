@@ -3,12 +3,10 @@
 import asyncio
 
 import httpx
-import pytest
 from chat_templates import CONTENT_ONLY, WITH_CALLS, byte_tokenizer, turn_texts
 
 from agentrl_core import engine
 from agentrl_core.agents import Endpoint, EngineUpstream
-from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.integrations.trajectories import from_chats
 
 
@@ -16,9 +14,6 @@ def message(role, *texts):
     return {"role": role, "content": [{"type": "text", "text": text} for text in texts]}
 
 
-@pytest.mark.xfail(
-    strict=True, raises=UnsupportedError, reason="from_chats rejects lists of text parts, which from_atif reads"
-)
 def test_contents_in_text_parts_are_read():
     """SWE-agent, OpenHands, LLaMA-Factory and exports of Anthropic write contents as parts."""
     tokenizer = byte_tokenizer(WITH_CALLS)
@@ -26,9 +21,6 @@ def test_contents_in_text_parts_are_read():
     assert turn_texts(from_chats([chat], tokenizer), tokenizer) == ["Cold.<|im_end|>"]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="an engine of this process joins text parts without a newline"
-)
 def test_text_parts_are_joined_by_a_newline_as_by_vllm():
     """Every message of Claude Code has several parts; vLLM 0.32 puts a newline between them."""
     tokenizer = byte_tokenizer(CONTENT_ONLY)

@@ -1,6 +1,5 @@
 """Tool calls, their results and tool schemas in chats: read in full, or rejected."""
 
-import pytest
 from chat_templates import (
     CONTENT_ONLY,
     QUESTION,
@@ -22,9 +21,6 @@ FIRST_CALL = (
 )
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="from_chats drops function_call and trains the stop token alone"
-)
 def test_legacy_function_call_is_trained_or_rejected():
     """ToolBench and other data sets of 2023 have `function_call` instead of `tool_calls`."""
     tokenizer = byte_tokenizer(WITH_CALLS)
@@ -35,7 +31,6 @@ def test_legacy_function_call_is_trained_or_rejected():
     assert batch is None or "weather" in turn_texts(batch, tokenizer)[0]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="calls that the template does not render are dropped")
 def test_call_is_trained_or_rejected_if_the_template_renders_no_calls():
     """Templates without calls: Llama 3, the first one of Kimi K2, Phi 3 and 4, ChatML, LFM2, Granite."""
     tokenizer = byte_tokenizer(CONTENT_ONLY)
@@ -44,9 +39,6 @@ def test_call_is_trained_or_rejected_if_the_template_renders_no_calls():
     assert batch is None or "weather" in turn_texts(batch, tokenizer)[0]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the answer is trained after a context without the tool's result"
-)
 def test_tool_result_is_in_the_context_or_rejected_if_the_template_skips_tools():
     """Templates that skip the role `tool`: Phi 3 and 4, Granite 3."""
     tokenizer = byte_tokenizer(WITH_CALLS)
@@ -55,9 +47,6 @@ def test_tool_result_is_in_the_context_or_rejected_if_the_template_skips_tools()
     assert batch is None or "4 degrees" in context_texts(batch, tokenizer)[1]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=TypeError, reason="from_chats takes `function` for an object without checking it"
-)
 def test_call_with_the_function_as_a_name_is_trained_or_rejected():
     """Logs of Inspect have calls such as {"id": ..., "function": "name", "arguments": {...}}."""
     tokenizer = byte_tokenizer(WITH_CALLS)
@@ -66,9 +55,6 @@ def test_call_with_the_function_as_a_name_is_trained_or_rejected():
     assert batch is None or "weather" in turn_texts(batch, tokenizer)[0]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="a second call that the template does not render is dropped"
-)
 def test_second_call_is_trained_or_rejected_if_the_template_renders_one():
     """The template of gpt-oss renders the first call of a message alone."""
     tokenizer = byte_tokenizer(FIRST_CALL)
@@ -77,9 +63,6 @@ def test_second_call_is_trained_or_rejected_if_the_template_renders_one():
     assert batch is None or "time" in turn_texts(batch, tokenizer)[0]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ValueError, reason="tools as a JSON text reach transformers, whose error names no chat"
-)
 def test_tools_as_json_text_are_read_or_rejected():
     """Arrow needs one type for the column: xLAM, Glaive and LLaMA-Factory store `tools` as JSON text."""
     template = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"

@@ -14,8 +14,8 @@ from typing import BinaryIO
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """Write a file in this block; it gets its name, in place of an older one, when the block ends without an error.
 
-    It is written under a random name beside its place, which must not exist before, so that nobody can lay a link there
-    for the content to go through. File and name are on the disk when the block has ended.
+    It is written under a random name beside its place, which must not exist before, so no link that was
+    planted there is written through. File and name are on the disk when the block has ended.
 
     Args:
         path: the place of the file. A link that lies there is replaced, not followed.

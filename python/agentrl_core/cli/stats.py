@@ -25,7 +25,7 @@ _COLUMNS = """
   generated    mean number of tokens in the actions of a draw
   length       mean number of tokens of a draw, prompt and observations included
   sharing      tokens of the draws over tokens stored for them: 2 where each is used twice
-  staleness    how many updates old the weights were that generated a token, on average, where they are known
+  staleness    how many updates old the weights were that generated a token, on average, if they are known
   tool_errors  share of tool calls that failed
   success@d    share of the iteration's trajectories of domain d that solved their task, drawn or not
 """

@@ -85,6 +85,7 @@ class Chat:
         self._observation_role = "tool" if self._renders("tool") else "user"
         self.end_of_turn = self._template.token(self._template.end)
         """The token that ends an assistant's turn."""
+        self._ending = [self._template.token(token) for token in self._template.ending]
         self.ends_with_next = self._template.ends_with_next
         """Whether the template writes no end of a turn: it ends with the first token of the next message."""
         self.describes_tools = not self._template.shows_tools
@@ -183,12 +184,14 @@ class Chat:
 
     def action(self, text: str) -> NDArray[np.int32]:
         """The tokens of an action that a script or an expert writes, its stop token included. int32 [n]."""
-        return np.append(self._encode(text), np.int32(self.end_of_turn))
+        return np.append(self._encode(text), np.asarray(self._ending, np.int32))
 
     def decode(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> str:
-        """The text of an action, without its stop token."""
+        """The text of an action, without its stop token and others that the template writes before it."""
         ids = np.asarray(tokens, dtype=np.int64).tolist()
         if ids and ids[-1] in self.stop_token_ids:
+            ids.pop()
+        while ids and ids[-1] in self._ending:
             ids.pop()
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 

@@ -58,6 +58,7 @@ class ChatTemplate:
         UnsupportedError: the template does not render an answer, or no special token ends it.
 
     Attributes:
+        ending: the special tokens that are written after an answer, of which the last ends it.
         end: the token that ends an answer.
         ends: the tokens that the model may end a turn with: an answer, one in the middle of a chat, and a call. For
             templates that write no end, those that a message of a user and of a tool begin with.
@@ -85,7 +86,8 @@ class ChatTemplate:
         opened = self.render([QUESTION], open_turn=True)
         self.opening = opened[_alike(opened, self.render([QUESTION])) :]
         self._next_ends: dict[str, str] = {}
-        self.end, self.end_in_history = self._known_ends(last)
+        self.ending, self.end_in_history = self._known_ends(last)
+        self.end = self.ending[-1]
         self.ends_with_next = bool(self._next_ends)
         self._empty_thought: tuple[str, re.Pattern[str]] | None = None
         inside = self._known_thoughts(last, opened)
@@ -279,8 +281,8 @@ class ChatTemplate:
         pieces = [text[a:b] for a, b in pairwise(starts) if a < b]
         return [token for piece in pieces for token in self._encode_chunk(piece)]
 
-    def _known_ends(self, last: str) -> tuple[str, str]:
-        """The tokens that end an answer and one in history; `_next_ends` if they are those of the next message."""
+    def _known_ends(self, last: str) -> tuple[list[str], str]:
+        """The tokens after an answer, and the one that ends it in history; `_next_ends` if it is the next message's."""
         tail = last.partition(ANSWER["content"])[2]
         middle = self._renderer.tried([QUESTION, ANSWER, _NEXT]).partition(ANSWER["content"])[2]
         own = self._run(tail) or self._special.findall(tail)[:1]
@@ -294,11 +296,11 @@ class ChatTemplate:
                 error = f"ends an assistant's turn without a special token ({tail!r:.40}); take one that writes one"
                 raise UnsupportedError(f"Chat: {self._renderer.error(error)}")
             end = next(iter(self._next_ends.values()))
-            return end, end
+            return [end], end
         in_history = self._run(middle.partition(_NEXT["content"])[0]) or own
         pairs = enumerate(zip(own, in_history, strict=False))
         same = next((place for place, (one, other) in pairs if one != other), min(len(own), len(in_history)))
-        return (own[same - 1], own[same - 1]) if same else (own[0], in_history[0])
+        return (own[:same], own[same - 1]) if same else (own[:1], in_history[0])
 
     def _end_before(self, answer: Message, role: str) -> str:
         """The special token that a message of some role begins with after an answer; empty: none."""

@@ -45,8 +45,8 @@ class Python:
     - has at most `memory` in each process, and in all together: these are looked at every 50 ms and killed if they have
       twice as much, or more than `memory` three times in a row. Memory that belongs to no process is refused: memfd,
       shared memory and messages of System V and POSIX, keys, asynchronous I/O, io_uring, larger buffers of sockets;
-    - has no privileges, whoever runs the tool, and cannot use parts of the kernel that Python does not need (seccomp:
-      ptrace, bpf, perf, userfaultfd, mounts, namespaces, and calls that are newer than this list).
+    - has no privileges, even if root runs the tool, and cannot use parts of the kernel that Python does not need
+      (seccomp: ptrace, bpf, perf, userfaultfd, mounts, namespaces, and calls that are newer than this list).
 
     It does not limit:
 
@@ -209,7 +209,7 @@ def _readable(code: str) -> Iterator[BinaryIO]:
 
 
 def _home(readable: list[str]) -> str:
-    """Return where the code has a folder of its own: a place that does not hide the interpreter."""
+    """Return the place of the code's own folder, which does not hide the interpreter."""
     for place in ("/tmp", "/var/tmp", "/home", "/mnt"):  # noqa: S108 -- in a file system of its own
         if not any(path == place or path.startswith(f"{place}/") for path in readable):
             return place

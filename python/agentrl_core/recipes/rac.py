@@ -53,7 +53,7 @@ class Recovered(Repair):
         turn = await fork.turn(self.undo)
         # After an undo that did nothing the policy would be trained as if it had recovered.
         if turn.flags & (FORMAT_ERROR | TOOL_ERROR) or fork.status == "finished":
-            group.drop([fork], "the environment does not know the undo")
+            group.drop([fork], "the environment refused the undo")
             warnings.warn(
                 f"rac: undo={self.undo!r} is refused by the environment of domain {group.task.domain!r}, which flagged "
                 "an error or ended the episode; the branch is dropped. Give the action that takes back its last step: "

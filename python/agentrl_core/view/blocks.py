@@ -145,7 +145,7 @@ def _inherited(trajectories: pl.LazyFrame, steps: pl.LazyFrame) -> pl.DataFrame:
 
 
 def _own_steps(steps: pl.LazyFrame, shared: pl.DataFrame) -> pl.LazyFrame:
-    """Return the steps that a page has: each where it was taken, and those that no parent has under the same number."""
+    """Return the steps of a page: each trajectory's own, and those that no parent has under the same number."""
     alone = shared.filter(pl.col("inherited").is_null()).select("trajectory_id")
     own = steps.filter(~_FROM_OTHERS)
     if alone.is_empty():

@@ -49,7 +49,7 @@ function joined(parts) {
   return column.kind === "list" ? { ...column, offsets, child: joined(parts.map((part) => part.child)) } : { ...column, offsets, bytes: chained(parts.map((part) => part.bytes)) };
 }
 
-// Numbers behind each other; where a number is missing in some batch, all are numbers that can say so.
+// Numbers one after the other; if a number is missing in some batch, all are of the type that has NaN.
 function chained(arrays) {
   const Kind = arrays.every((array) => array.constructor === arrays[0].constructor) ? arrays[0].constructor : Float64Array;
   const whole = new Kind(arrays.reduce((sum, array) => sum + array.length, 0));

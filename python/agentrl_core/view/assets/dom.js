@@ -3,7 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 // An element. `given` holds attributes, listeners (onclick, ...), `class`, `style` (a table) and `data` (a table);
-// children are elements or text, which stays text and visible whatever it says: names of a run come from anyone.
+// children are elements or text, which stays text and is visible: names of a run come from anyone.
 export function h(name, given = {}, ...children) {
   return fill(document.createElement(name), given, children);
 }
