@@ -41,11 +41,6 @@ def model():
     return LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="pack.run gives the model the token ids alone and trains placeholders as text",
-)
 def test_images_reach_the_model_or_are_rejected(batch, model):
     """agent-lightning#559: rollouts that saw images were trained without them, without an error."""
     rejected = 0

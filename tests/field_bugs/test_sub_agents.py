@@ -1,13 +1,9 @@
 """Rollouts of several agents in the statistics of their group."""
 
-import pytest
-
 import agentrl_core as arl
 from agentrl_core import advantage, recipes
-from agentrl_core.exceptions import RecipeError
 
 
-@pytest.mark.xfail(strict=True, raises=RecipeError, reason="GroupRelative has no voter that counts an episode once")
 def test_episode_votes_once_with_any_number_of_sub_agents():
     """rllm#924: rewards 1, 0, 0, 1 have the mean 1/2, also if the first rollout has two sub-agents."""
     forest = arl.Forest()

@@ -1,7 +1,6 @@
 """A trajectory that finish(..., status="truncated") ends is truncated for every component."""
 
 import numpy as np
-import pytest
 
 import agentrl_core as arl
 from agentrl_core import advantage, recipes, weight
@@ -27,11 +26,6 @@ def both_ways():
     yield two_members(reasons=("stop", "length"), statuses=("finished", "truncated"), with_step=False)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="FlagFilter reads the last step's truncated flag alone, not the trajectory's status",
-)
 def test_overlong_filter_drops_a_trajectory_with_status_truncated():
     """AReaL#1637, TRL#4976: a truncated rollout was trained as if the episode had ended."""
     recipe = recipes.GRPO.replace(weight=weight.FlagFilter())
@@ -39,11 +33,6 @@ def test_overlong_filter_drops_a_trajectory_with_status_truncated():
         assert recipe.credit(batch).column("keep", "draw").tolist() == [1, 0]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="Gae reads the last step's truncated flag alone, so the value after the last token is 0",
-)
 def test_gae_bootstraps_a_trajectory_with_status_truncated():
     """AReaL#1637, TRL#4976: the value after the last token of a truncated rollout is next_value, not 0."""
     recipe = recipes.GRPO.replace(advantage=advantage.Gae(at_truncation="bootstrap"))
