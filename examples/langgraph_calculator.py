@@ -101,7 +101,7 @@ def learned(seed: int, *, iterations: int, rollouts: int, steps: int, held_out: 
         seed=seed,
         task_pool=16_384,
         sampling=engine.Sampling(max_tokens=32),
-        context_tokens=256,
+        context_tokens=1024,
         turn_limit=3,
         concurrency=64,
     )

@@ -20,8 +20,8 @@ from agentrl_core.exceptions import RecipeError
 TABLE = Path(__file__).with_suffix(".toml")
 SECTIONS = ("modules", "names", "methods", "arguments", "options", "metrics", "columns")
 
-_PACKAGES = {"admit": "select", "actions": "schedule"}
-"""The packages of the phases that have not their own name."""
+_PACKAGES = {"admit": "select", "hooks": "schedule", "actions": "schedule"}
+"""The packages of the phases that have another name; `actions` is the old name of `hooks`."""
 _SHARED = "agentrl_core.component"
 _PLACE = re.compile(r"(\w+)(\[\d+\]\.)(\w+)((?:\.\w+)?)(.*)", re.DOTALL)
 

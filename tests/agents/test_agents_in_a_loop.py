@@ -274,6 +274,7 @@ def test_programs_that_break_down_fail_and_harm_no_other() -> None:
     assert len(ended) >= 3, "what hangs is ended"
 
 
+@pytest.mark.filterwarnings("ignore:iteration 0 has no draws")
 @pytest.mark.parametrize("raised", [SystemExit("enough"), asyncio.CancelledError()], ids=["exit", "cancelled"])
 @pytest.mark.parametrize("blocks", [False, True])
 def test_a_program_that_exits_takes_nobody_along(raised, blocks) -> None:

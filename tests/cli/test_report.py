@@ -21,13 +21,13 @@ def lines(console: Console) -> list[str]:
 def run(console: Console) -> list[list[str]]:
     """Two phases of a run; the lines so far, after each event."""
     seen = []
-    with report.Live(console) as live:
+    with report.RunDisplay(console) as live:
         for phase, total in (("warm start", 2), ("learn", 1)):
             live.phase(phase, total)
             seen.append(lines(console))
             for step in range(total):
                 live.rollouts(Progress(turns=step + 3))
-                live.step(loss=0.5, tokens=7)
+                live.step(loss=0.5, sampled_tokens=7)
                 seen.append(lines(console))
     return seen
 
@@ -47,8 +47,8 @@ def test_a_line_has_steps_numbers_and_rollouts_whatever_they_take(monkeypatch: p
     first, rollouts, stepped, second, *_ = seen[2]
     assert first == "warm start 0/2"
     assert rollouts.startswith("warm start 0/2; 3 turns (")
-    assert stepped == "warm start 1/2  loss 0.500  tokens 0.000"
-    assert second.startswith("warm start 1/2  loss 0.500  tokens 0.000; 4 turns (")
+    assert stepped == "warm start 1/2  loss 0.500  sampled_tokens 0.000"
+    assert second.startswith("warm start 1/2  loss 0.500  sampled_tokens 0.000; 4 turns (")
 
 
 def test_a_terminal_has_the_bar_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,15 +219,15 @@ def test_kills_lose_nothing_and_do_nothing_twice(tmp_path: Path, name: str, stal
 def test_what_cannot_go_on_is_refused() -> None:
     world = Uneven()
     for wrong, said in (
-        ({"begun": 0.5}, "begun=0.5; give a number of at least 1"),
-        ({"window": 0}, "window=0; give a whole number of at least 1, or None"),
-        ({"carried": -1}, "carried=-1; give a whole number of at least 0, or None"),
-        ({"late": "never"}, "late='never'; give 'wait' or 'drop'"),
-        ({"late": "drop"}, "late='drop' needs the iterations that a group may take"),
+        ({"oversample": 0.5}, "oversample=0.5; give a number of at least 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0; give a whole number of at least 1, or None"),
+        ({"max_carryovers": -1}, "max_carryovers=-1; give a whole number of at least 0, or None"),
+        ({"stragglers": "never"}, "stragglers='never'; give 'wait' or 'drop'"),
+        ({"stragglers": "drop"}, "stragglers='drop' needs the iterations that a group may take"),
     ):
         with pytest.raises(InvalidInputError, match=said):
             BatchPolicy(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match=r"cut=2; give a collect\.BatchPolicy"):
+    with pytest.raises(InvalidInputError, match=r"batch_policy=2; give a collect\.BatchPolicy"):
         Collector(world, world, recipes.GRPO, batch_policy=2)  # type: ignore[arg-type]
     cut = BatchPolicy(oversample=2.0)
     with pytest.raises(InvalidInputError, match=r"EarlyStop.* decides over all groups"):

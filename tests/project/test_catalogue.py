@@ -32,7 +32,7 @@ def test_every_system_has_a_page(catalogue: ModuleType, tmp_path: Path) -> None:
     assert {path.stem for path in tmp_path.glob("*.md")} == {*recipes.names(), "index"}
     page = (tmp_path / "arpo_gui.md").read_text(encoding="utf-8")
     for said in (
-        "PrefixSource: arXiv:2505.16282",
+        "Source: arXiv:2505.16282",
         "- replay: `Inject(",
         "- facts: reward.format",
         "test_loops.py",

@@ -12,7 +12,7 @@ def test_the_loop_runs() -> None:
     loop, held, cut = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, object] = {}
     exec(loop, names)
-    assert names["collect"].iteration == 3  # type: ignore[attr-defined]
+    assert names["collector"].iteration == 3  # type: ignore[attr-defined]
     assert names["batch"].num_draws == 16  # type: ignore[attr-defined]
     exec(held, names)
     assert type(names["recipe"].actions).__name__ == "LimitStaleness"  # type: ignore[attr-defined]

@@ -41,7 +41,6 @@ BY_TEXT = {  # modules that import a module whose name they get as text
     "cli",  # the command
     "cli._page",  # the recipe
     "component.component",  # the phase, or the user's own component
-    "loss.combine",  # the user's own loss function
     "recipe",  # the default component of a phase
     "recipes",  # the recipe
     "env.agents",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 MOST_CODE_LINES = 425
 """Of a file: a concept has about 400 lines of code. Docstrings, comments and empty lines do not count."""
-MOST_IN_TESTS_AND_STUBS = 475
+MOST_IN_TESTS_AND_STUBS = 485
 DOOR = "crates/agentrl-python/src/enter.rs"
 # The escapes keep this file from finding itself.
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:home|Users|root|work|mnt)/\w")

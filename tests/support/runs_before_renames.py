@@ -62,8 +62,8 @@ class Killed(SmallWorld):
 def answer(task: env.Task, seed: int, actions: list[str]) -> Any:
     """Two turns, the first with a tool; pays by the seed."""
     if len(actions) < 2:
-        return env.Outcome(f"{task.task_id} {len(actions)}", reward=0.25, flags=env.TOOL_RESULT)
-    return env.Outcome(reward=float(seed % 4) / 2, terminated=True, success=seed % 4 > 1)
+        return env.StepResult(f"{task.task_id} {len(actions)}", reward=0.25, flags=env.StepFlag.TOOL_RESULT)
+    return env.StepResult(reward=float(seed % 4) / 2, terminated=True, success=seed % 4 > 1)
 
 
 def search() -> arl.Recipe:
@@ -71,37 +71,37 @@ def search() -> arl.Recipe:
     return recipes.GRPO.replace(
         name="search",
         source="",
-        select=select.Tasks(
-            pool=select.Kept(above=None, below=1.0, attempts=6),
+        select=select.ComposedSelector(
+            pool=select.PoolFilter(above=None, below=1.0, attempts=6),
             track=select.Beta(decay=0.9),
-            score=select.Toward(0.5, width=0.1),
-            sample=select.Top(among=12, posterior=True),
-            count=select.Shared(select.Spread(), low=2, high=6),
+            score=select.NearTarget(0.5, width=0.1),
+            sample=select.TopSampler(among=12, posterior=True),
+            count=select.ProportionalAllocator(select.OutcomeVariance(), low=2, high=6),
             survey=select.Survey(tasks=1, rollouts=2, every=2),
-            queue=select.Failed(every=2, share=0.5),
+            queue=select.RetryQueue(every=2, share=0.5),
         ),
         rollout=rollout.EntropyBranching(budget=4, initial=2),
         reward=(
-            reward.Outcome(),
-            reward.Fuse("reward", coefficient=0.5),
-            reward.Dither(amplitude=0.1, only_if_std_below=0.05),
+            reward.OutcomeScore(),
+            reward.CombineReward("reward", coefficient=0.5),
+            reward.NoiseReward(amplitude=0.1, only_if_std_below=0.05),
             reward.LengthPenalty(free=8, full_at=16, coefficient=schedule_of(0.1, 0.2)),
         ),
         admit=select.DynamicSampling(select.Band(std_above=None), max_rounds=2),
         advantage=(advantage.TrackedBaseline(kind="ema"), advantage.EntropyBonus(coefficient=0.2)),
-        weight=(weight.Newest(), weight.EntropyScaled()),
+        weight=(weight.LatestVersionOnly(), weight.EntropyScaled()),
         loss=loss.Policy(
             clip=loss.Clip(0.2, schedule.BangBang("entropy", threshold=0.4, below=0.3, above=0.2)),
             kl=loss.KL(schedule.LogStep("reference_kl", target=0.05, start=0.1, at_least=0.01)),
         ),
         replay=replay.Inject(
             replay.Memory(per_task=2, where=Where(column="reward", above=0.1)),
-            replay.Failed(mean_below=0.3, best_at_most=None),
+            replay.GroupFailed(mean_below=0.3, best_at_most=None),
         ),
-        actions=(
-            schedule.Freeze("policy", until=1),
-            schedule.Staleness(at_most=2, until=9),
-            schedule.Stop(when=schedule.Above("said.stale", threshold=1e6)),
+        hooks=(
+            schedule.FreezeModel("policy", until=1),
+            schedule.LimitStaleness(at_most=2, until=9),
+            schedule.StopTraining(when=schedule.Above("tokens.stale", threshold=1e6)),
         ),
     )
 
@@ -146,13 +146,15 @@ def imitating(store: arl.Store) -> arl.Collector:
     answers = {tuple(chat.prompt(task.question).tolist()): task.payload.entry["answer"] for task in world.tasks(16)}
     count = itertools.count()
 
-    def reply(tokens: Any) -> engine.Reply:
+    def reply(tokens: Any) -> engine.ScriptedReply:
         rng = np.random.default_rng(next(count))
         [known] = [answer for prompt, answer in answers.items() if tuple(tokens[: len(prompt)].tolist()) == prompt]
         is_first = tuple(tokens.tolist()) in answers
         text = "<call>6*7</call>" if is_first else f"<answer>{known if rng.random() < 0.5 else 0}</answer>"
         length = len(chat.action(text))
-        return engine.Reply(text, logprobs=(-rng.random(length)).tolist(), entropies=rng.random(length).tolist())
+        return engine.ScriptedReply(
+            text, logprobs=(-rng.random(length)).tolist(), entropies=rng.random(length).tolist()
+        )
 
     limits = {"sampling": engine.Sampling(max_tokens=24), "context_tokens": 128, "task_pool": 16}
     return arl.Collector(engine.Scripted(tokenizer, reply), world, arpo(), store=store, seed=3, **limits)

@@ -221,7 +221,7 @@ def cut_batch(
     if begin.recipe.admit.becomes(0) != "replace":
         raise RecipeError(
             f"recipe {begin.recipe.name!r}: {begin.recipe.admit.title()} tries rejected tasks again, and with {cut} "
-            "groups are taken one by one; leave cut out, or replace them"
+            "groups are taken one by one; leave batch_policy out, or replace them"
         )
     gathered, account = BatchBuilder(begin, reward), TokenLedger()
     gathered.account = account
@@ -234,7 +234,7 @@ def cut_batch(
             if (selection.purpose == SURVEY).any():
                 raise RecipeError(
                     f"recipe {begin.recipe.name!r}: {begin.recipe.select.title()} surveys tasks, and with "
-                    f"{cut} groups are taken one by one; leave cut out"
+                    f"{cut} groups are taken one by one; leave batch_policy out"
                 )
             statistics = [flying.statistics(task.task_id) for _, task in begin.pool.tasks(selection.rows)]
             flight = flight.joined(selection, (begin.iteration, first), statistics)

@@ -128,12 +128,12 @@ class BatchPolicy:
             if not world.replayable:
                 raise InvalidInputError(
                     f"Collector: cut={self} ends episodes in the middle, and environment {world.title} says "
-                    "replayable=False, so that they cannot go on; leave cut out"
+                    "replayable=False, so that they cannot go on; leave batch_policy out"
                 )
         if type(recipe.rollout).cohort is not Rollout.cohort:
             raise InvalidInputError(
                 f"Collector: cut={self} takes groups one by one, and {recipe.rollout.title()} decides over all groups "
-                "of a selection; leave cut out"
+                "of a selection; leave batch_policy out"
             )
         for name, limit in limits.items():
             if isinstance(limit, Schedule):

@@ -120,12 +120,17 @@ class Journal:
 
     def keep(self, name: str, digest: bytes, value: Value, write: Callable[[Value], bytes]) -> None:
         """Record what a question got; `write` makes its payload in the file."""
+        payload = write(value)
         if name in self._unasked and name in self:
-            self._replaced.append((name, self._latest(name)))
+            before = self._latest(name)
+            if isinstance(before, bytes) and before[DIGEST_BYTES:] == payload:
+                self._unasked.pop(name)  # the same record for a question that is only written otherwise
+            else:
+                self._replaced.append((name, before))
         if name == CARRIED:
             self._carried = frozenset(self._names())
         if self._file is not None:
-            self._file.append(name.encode(), digest + write(value))
+            self._file.append(name.encode(), digest + payload)
             self._written.add(name)
         # A program may ask for an effect twice.
         if self._file is None or write is write_value:

@@ -74,8 +74,8 @@ def write_answer(answer: StepRecord | JointStep) -> bytes:
     if isinstance(answer, JointStep):
         of = {agent: _table(each) for agent, each in answer.of.items()}
         joint = {"of": of, "turn_of": list(answer.turn_of), "state_key": _packed(answer.state_key)}
-        return _json({"joint": joint}, "Outcome")
-    return _json(_table(answer), "Outcome")
+        return _json({"joint": joint}, "StepResult")
+    return _json(_table(answer), "StepResult")
 
 
 def read_answer(payload: bytes) -> StepRecord | JointStep:

@@ -299,7 +299,7 @@ class RecordedEpisode:
         for number, answer in enumerate(self.answers, start=1):
             if number == len(states):
                 states.append(answer.state_key)
-            states += [context.state_key for context in answer.outcome.besides]
+            states += [context.state_key for context in answer.outcome.parallel_requests]
         return json.dumps([state if isinstance(state, str) else state.decode("latin-1") for state in states]).encode()
 
     def _checked(self, step: int, action: Any, reply: RawStep) -> Any:

@@ -101,7 +101,7 @@ class Agents:
             self.task = self._source.task
         # By name: the endpoint stands above the environments.
         in_process = importlib.import_module("agentrl_core.agents.in_process")
-        self._loopback = in_process.Loopback(tokenizer, chat_template_kwargs)
+        self._loopback = in_process.InProcessEndpoint(tokenizer, chat_template_kwargs)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.replayable = replayable
@@ -273,7 +273,7 @@ class AgentEpisode:
 
     def close(self) -> None:
         """End the program: what it still asks is refused."""
-        self._loopback.shut(self._name)
+        self._loopback.close_session(self._name)
         self._stop()
 
     @property
@@ -305,7 +305,7 @@ class AgentEpisode:
         besides: list[Context] = []
         if not self._order:
             # Which of those asked at the same time came first is chance.
-            for call in sorted(self._heard, key=lambda call: (call.state, call.lane)):
+            for call in sorted(self._heard, key=lambda call: (call.state, call.conversation)):
                 self._tell(call)
                 besides.append(self._context(call, beside=True))
             self._heard = []
@@ -315,7 +315,7 @@ class AgentEpisode:
             context=self._context(first),
             parallel_requests=besides
             if is_told
-            else [each for each in besides if each.conversation != self._lanes[first.lane]],
+            else [each for each in besides if each.conversation != self._lanes[first.conversation]],
         )
 
     async def _listen(self) -> None:
@@ -366,13 +366,13 @@ class AgentEpisode:
             self._end = [event]
 
     def _tell(self, call: Any) -> None:
-        self._lanes.setdefault(call.lane, len(self._lanes))
+        self._lanes.setdefault(call.conversation, len(self._lanes))
         self._told.append(call)
 
     def _context(self, call: Any, *, beside: bool = False) -> Context:
         """Where a call stands."""
-        tools, options = (list(call.tools or ()), call.options) if call.whole else (None, None)
-        context = Context(self._lanes[call.lane], call.whole, tools, call.max_tokens, chat_template_kwargs=options)
+        tools, options = (list(call.tools or ()), call.options) if call.replaces_history else (None, None)
+        context = Context(self._lanes[call.conversation], call.replaces_history, tools, call.max_tokens, chat_template_kwargs=options)
         if not beside:
             return context
         return replace(context, observation=list(call.messages), state_key=call.state.encode())

@@ -51,7 +51,7 @@ _REMEDY = 'add weight.ImportanceWeight() to phase weight, or take ratios to what
 
 def warn_of_staleness(recipe: Any) -> None:
     """Warn if a recipe cannot see how old tokens are, in a run that trains tokens of older weights."""
-    ratios = any("old_logprob" in training.loss.streams for training in recipe.training("update"))
+    ratios = any("old_logprob" in training.loss.streams for training in recipe.losses("update"))
     if ratios and recipe.old_logprob == "recomputed" and not bears_staleness(recipe):
         _warn(
             f"recipe {recipe.name!r}: ratios are to log-probs that the present weights recompute, so that they begin "
@@ -63,7 +63,7 @@ def bears_staleness(recipe: Any) -> bool:
     """Whether something in a recipe compares with who sampled a token: a weight, or a loss."""
     seen = {"behaviour_logprob", "policy_version"}
     weights = (column.name for link in recipe.chain("weight") for column in link.needs if column.level == "token")
-    streams = (stream for training in recipe.training("update") for stream in training.loss.streams)
+    streams = (stream for training in recipe.losses("update") for stream in training.loss.streams)
     return not seen.isdisjoint((*weights, *streams))
 
 

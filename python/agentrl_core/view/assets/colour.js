@@ -50,13 +50,13 @@ function quantile(values, share) {
 // What can be shown over the text of a path, in the order of the menu.
 export function overlays(run, path) {
   const { columns } = path;
-  const found = [{ name: "text", label: "TextEntry", unit: "tokens as they are", colour: () => "transparent", legend: () => [] }];
+  const found = [{ name: "text", label: "Text", unit: "tokens as they are", colour: () => "transparent", legend: () => [] }];
   const numbers = Object.keys(columns).filter((name) => columns[name] instanceof Float64Array && !["version", "drift"].includes(name));
   numbers.sort((one, other) => rank(one) - rank(other));
   for (const name of numbers) found.push(ofNumbers(name, columns[name]));
   const mine = (name, label, unit, values, names, colours) => found.push(ofNames(name, label, unit, values, names, colours));
   mine("mask", "Mask", "what is trained", columns.trained, ["not trained", "trained"], [[127, 127, 127], POSITIVE]);
-  mine("kind", "PrefixSource", "who wrote it", columns.kind, run.about.codes.kind, KINDS);
+  mine("kind", "Source", "who wrote it", columns.kind, run.about.codes.kind, KINDS);
   const versions = [...new Set(columns.version)].filter(Number.isFinite).sort((one, other) => one - other);
   const places = Float64Array.from(columns.version, (version) => (Number.isFinite(version) ? versions.indexOf(version) : NaN));
   const bands = versions.map((_, place) => (place % 2 ? STRONG : POSITIVE));

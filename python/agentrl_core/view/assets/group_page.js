@@ -8,7 +8,7 @@ import { textPane, tokenFacts } from "./text.js";
 import { tree } from "./tree.js";
 import { whyPane } from "./why.js";
 
-const TABS = { text: "TextEntry", side: "Side by side", drift: "Drift" };
+const TABS = { text: "Text", side: "Side by side", drift: "Drift" };
 
 export async function groupPage(run, state, go) {
   const about = run.group.get(state.group);

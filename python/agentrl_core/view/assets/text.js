@@ -3,7 +3,7 @@
 import { overlays } from "./colour.js";
 import { h, number, show, signed, visible } from "./dom.js";
 
-const TITLES = { prompt: "Prompt", action: "Hook", observation: "Observation", injected: "Injected" };
+const TITLES = { prompt: "Prompt", action: "Action", observation: "Observation", injected: "Injected" };
 
 // What is laid over texts, kept from group to group.
 let overlay = "advantage";
