@@ -1,7 +1,7 @@
 //! Operations that make a trajectory of another one.
 
 use super::*;
-use crate::schema::{FLAG_UNTRAINED, Operation, Origin, Source};
+use crate::schema::{FLAG_UNTRAINED, FinishReason, Operation, Origin, Source};
 
 pub(super) fn column<T: arrow_array::ArrowPrimitiveType>(rows: &RecordBatch, name: &str) -> Vec<Option<T::Native>> {
     rows[name].as_primitive::<T>().iter().collect()
