@@ -288,7 +288,10 @@ def test_a_program_that_exits_takes_nobody_along(raised, blocks) -> None:
         asked.append(task)
         raise raised
 
-    with pytest.warns(RuntimeWarning, match=f"the agent ended by {type(raised).__name__}"):
+    with (
+        pytest.warns(RuntimeWarning, match="iteration 0 has no draws, .* 1 trajectories failed"),
+        pytest.warns(RuntimeWarning, match=f"the agent ended by {type(raised).__name__}"),
+    ):
         batch = collected(plain if blocks else run, group_size=1)
     assert statuses(batch) == ["failed"]
     assert len(asked) == 3
