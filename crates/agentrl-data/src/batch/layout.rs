@@ -123,8 +123,12 @@ pub(super) struct Layout {
     context_offsets: Vec<usize>,
     /// Steps of context `k` are `context_steps[k]..context_steps[k + 1]`.
     context_steps: Vec<usize>,
-    path_offsets: Vec<usize>,
-    path_nodes: Vec<PathNode>,
+    /// The last node of each context's path. A path is found from it: paths written out are quadratic in a deep tree.
+    leaves: Vec<PathNode>,
+    /// The row above each node and how many of its tokens lie on the path to the node.
+    above: Vec<Option<PathNode>>,
+    /// Number of tokens on the path before each node.
+    before: Vec<usize>,
 }
 
 impl Layout {
@@ -137,44 +141,97 @@ impl Layout {
             token_offsets: vec![0],
             context_offsets: vec![0],
             context_steps: vec![0],
-            path_offsets: vec![0],
             ..Self::default()
         };
+        let mut sound = vec![false; index.nodes.ids.len()];
+        layout.above = (0..sound.len()).map(|row| index.nodes.above(row)).collect();
+        layout.before = vec![0; sound.len()];
+        for row in 0..sound.len() {
+            // A parent stands before its children; a node without a sound path is an error where it is drawn.
+            let root = index.nodes.parents.is_null(row);
+            (layout.before[row], sound[row]) = layout.above[row]
+                .map_or((0, root), |parent| (layout.before[parent.row] + parent.used, sound[parent.row]));
+        }
         for &trajectory in drawn.values() {
             check()?;
             let row = index
                 .row(trajectory)
                 .ok_or_else(|| broken(format!("a draw names trajectory {trajectory}, which is not in the batch")))?;
             layout.trajectory_rows.push(row);
-            for context in index.contexts(row)? {
-                layout.add_steps(trajectory, &context, &index)?;
+            for (leaf, steps) in layout.contexts_of(row, &index, &sound)? {
+                layout.add_steps(trajectory, leaf, steps, &index)?;
                 layout.context_steps.push(layout.step_rows.len());
-                layout.path_nodes.extend(context.path);
-                layout.path_offsets.push(layout.path_nodes.len());
+                layout.leaves.push(leaf);
             }
             layout.step_offsets.push(layout.step_rows.len() as i64);
-            layout.context_offsets.push(layout.path_offsets.len() - 1);
+            layout.context_offsets.push(layout.leaves.len());
         }
         Ok(layout)
     }
 
-    fn add_steps(&mut self, trajectory: i64, context: &Context, index: &Index<'_>) -> Result<()> {
-        let (nodes, path) = (&index.nodes, &context.path);
-        // Steps follow each other along the path, so one walk finds all of them.
-        let mut from = 0;
-        for step in context.steps.clone() {
-            let find = |id: i64, from: usize| {
-                path[from..].iter().position(|node| nodes.ids[node.row] == id).map(|found| from + found).ok_or_else(
-                    || broken(format!("a step of trajectory {trajectory} names node {id}, which is not on its path")),
-                )
-            };
-            from = find(index.steps.first_nodes.value(step), from)?;
+    /// The contexts of the trajectory in a row, as [`Index::contexts`] finds them: their last nodes, and their steps.
+    fn contexts_of(&self, row: usize, index: &Index<'_>, sound: &[bool]) -> Result<Vec<(PathNode, Range<usize>)>> {
+        let nodes = &index.nodes;
+        let leaf_of = |id: i64, cut: Option<usize>| {
+            let found = nodes.row(id).filter(|&row| sound[row]).map(|row| (row, nodes.length(row)));
+            match found {
+                Some((row, length)) if cut.is_none_or(|cut| cut <= length) => {
+                    Ok(PathNode { row, used: cut.unwrap_or(length) })
+                }
+                // The walk names the node that is broken.
+                _ => nodes.path(id, cut).and_then(|_| Err(broken(format!("the path to node {id} is broken")))),
+            }
+        };
+        let mut leaf = leaf_of(index.leaves.value(row), index.leaf_end(row))?;
+        let steps = index.steps.of(index.trajectories[row]);
+        let (mut at, mut last) = (Some(leaf), steps.end);
+        let mut contexts = Vec::new();
+        // Backwards, because the path of a step is the beginning of the path of the next one in the same context.
+        for step in steps.clone().rev() {
             let (id, end) = index.steps.last(step);
-            let last = find(id, from)?;
-            for (place, node) in path[..=last].iter().enumerate().skip(from) {
-                let (first, start) = (self.node_offsets[node.row], nodes.starts.value(node.row));
-                let used = end.filter(|_| place == last).unwrap_or(node.used);
-                self.actions.push(first, start, used);
+            let found = at.and_then(|from| self.up_to(from, nodes.row(id)?));
+            at = found.filter(|node| node.used >= end.unwrap_or_else(|| nodes.length(node.row)));
+            if at.is_none() {
+                let earlier = leaf_of(id, end)?;
+                contexts.push((std::mem::replace(&mut leaf, earlier), step + 1..last));
+                (at, last) = (Some(earlier), step + 1);
+            }
+        }
+        contexts.push((leaf, steps.start..last));
+        contexts.reverse();
+        Ok(contexts)
+    }
+
+    /// The node in `row` as the path to `from` uses it; `None` where it is not on that path.
+    fn up_to(&self, from: PathNode, row: usize) -> Option<PathNode> {
+        // Rows fall on the way up.
+        std::iter::successors(Some(from), |node| self.above[node.row])
+            .take_while(|node| node.row >= row)
+            .find(|node| node.row == row)
+    }
+
+    fn add_steps(&mut self, trajectory: i64, leaf: PathNode, steps: Range<usize>, index: &Index<'_>) -> Result<()> {
+        let nodes = &index.nodes;
+        let missing =
+            |id: i64| broken(format!("a step of trajectory {trajectory} names node {id}, which is not on its path"));
+        // From the last step up, so that the way to the root is walked no further than there are steps.
+        let (mut inside, mut counts) = (Vec::new(), Vec::with_capacity(steps.len()));
+        let mut at = leaf;
+        for step in steps.clone().rev() {
+            let (id, end) = index.steps.last(step);
+            let last = nodes.row(id).and_then(|row| self.up_to(at, row)).ok_or_else(|| missing(id))?;
+            let id = index.steps.first_nodes.value(step);
+            at = nodes.row(id).and_then(|row| self.up_to(last, row)).ok_or_else(|| missing(id))?;
+            let before = inside.len();
+            inside.push((last.row, end.unwrap_or(last.used)));
+            let above = std::iter::successors(self.above[last.row], |node| self.above[node.row]);
+            inside.extend(above.take_while(|node| node.row >= at.row).map(|node| (node.row, node.used)));
+            counts.push(inside.len() - before);
+        }
+        let mut inside = inside.into_iter().rev();
+        for (step, count) in steps.zip(counts.into_iter().rev()) {
+            for (row, used) in inside.by_ref().take(count) {
+                self.actions.push(self.node_offsets[row], nodes.starts.value(row), used);
             }
             self.step_rows.push(step);
             self.token_offsets.push(self.actions.len() as i64);
@@ -189,13 +246,15 @@ impl Layout {
     }
 
     /// The path of a context, root first.
-    pub(super) fn path(&self, context: usize) -> &[PathNode] {
-        &self.path_nodes[self.path_offsets[context]..self.path_offsets[context + 1]]
+    pub(super) fn path(&self, context: usize) -> Vec<PathNode> {
+        let mut path: Vec<_> = std::iter::successors(Some(self.leaves[context]), |node| self.above[node.row]).collect();
+        path.reverse();
+        path
     }
 
     /// Tokens of all draws' contexts, shared ones counted once for each.
     pub(super) fn path_tokens(&self) -> usize {
-        self.path_nodes.iter().map(|node| node.used).sum()
+        self.leaves.iter().map(|leaf| self.before[leaf.row] + leaf.used).sum()
     }
 
     /// Steps of a draw, as a range of the step level.
@@ -242,14 +301,18 @@ impl<'a> Index<'a> {
 
     /// Row of a node.
     pub(crate) fn node_row(&self, node: i64) -> Option<usize> {
-        row_of(self.nodes.ids, node)
+        self.nodes.row(node)
+    }
+
+    /// How many tokens of its last node the trajectory in a row uses, unless all.
+    fn leaf_end(&self, row: usize) -> Option<usize> {
+        (!self.leaf_ends.is_null(row)).then(|| self.leaf_ends.value(row) as usize)
     }
 
     /// The contexts of the trajectory in a row: maximal runs of steps whose paths extend each other. The last one goes on
     /// to the trajectory's leaf.
     pub(crate) fn contexts(&self, row: usize) -> Result<Vec<Context>> {
-        let end = (!self.leaf_ends.is_null(row)).then(|| self.leaf_ends.value(row) as usize);
-        let mut path = self.nodes.path(self.leaves.value(row), end)?;
+        let mut path = self.nodes.path(self.leaves.value(row), self.leaf_end(row))?;
         let steps = self.steps.of(self.trajectories[row]);
         let (mut before, mut last) = (path.len(), steps.end);
         let mut contexts = Vec::new();
@@ -300,6 +363,20 @@ impl<'a> Nodes<'a> {
     /// Number of tokens of the node in a row.
     fn length(&self, row: usize) -> usize {
         (self.offsets[row + 1] - self.offsets[row]) as usize
+    }
+
+    /// Row of a node.
+    fn row(&self, node: i64) -> Option<usize> {
+        row_of(self.ids, node)
+    }
+
+    /// The row above another one and how many of its tokens come before that; `None` at a root, and where it is broken.
+    fn above(&self, row: usize) -> Option<PathNode> {
+        let parent = (!self.parents.is_null(row)).then(|| self.parents.value(row)).filter(|&id| id < self.ids[row])?;
+        let above = self.row(parent)?;
+        let length = self.length(above);
+        let used = if self.parent_ends.is_null(row) { length } else { self.parent_ends.value(row) as usize };
+        (used <= length).then_some(PathNode { row: above, used })
     }
 
     /// The path to a node, root first; `cut` is the number of the last node's tokens that are used.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use agentrl_compute::names;
 use agentrl_compute::pack::{Cost, Pairs, Sequences, Shards, Trie, fold, in_order, packs, pieces};
@@ -246,6 +247,8 @@ pub(super) struct Paths<'a> {
     pub(super) tokens: &'a [i32],
     /// As [`images`].
     images: &'a [u32],
+    /// The path of each sequence, found when it is first looked at.
+    found: Vec<OnceLock<Vec<PathNode>>>,
 }
 
 impl<'a> Paths<'a> {
@@ -253,11 +256,12 @@ impl<'a> Paths<'a> {
         let list = lists(batch.nodes(), "tokens")?;
         let first = list.value_offsets()[0] as usize;
         let tokens = &list.values().as_primitive::<Int32Type>().values()[first..];
-        Ok(Self { batch, sequences, tokens, images })
+        let found = vec![OnceLock::new(); sequences.len()];
+        Ok(Self { batch, sequences, tokens, images, found })
     }
 
-    fn path(&self, sequence: usize) -> &'a [PathNode] {
-        self.batch.layout.path(self.sequences[sequence].context)
+    fn path(&self, sequence: usize) -> &[PathNode] {
+        self.found[sequence].get_or_init(|| self.batch.layout.path(self.sequences[sequence].context))
     }
 
     /// The tokens of a node that a path uses.
