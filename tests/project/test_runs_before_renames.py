@@ -228,7 +228,7 @@ def test_the_recipe_file_of_a_run_is_read(tmp_path: Path) -> None:
 def test_old_names_of_a_store_are_todays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = {
         "metrics": {"loss": 0.5, "spoken": {"age": 1.0, "all": 7}, "spoken.now": 2, "steps": {"loss": [1.0]}},
-        "components": {"select[0].Jobs": {"seen": 3}, "loss[0].Policy.cut.low": {"n": 1}, "events": {"steps": 4}},
+        "components": {"select[0].Jobs": {"seen": 3}, "loss[0].Policy.cut.low": {"n": 1}, "actions": {"steps": 4}},
         "run": {"recipe": {"name": "mine", "select": {"component": "Jobs"}, "events": []}, "seed": 3},
     }
     with arl.Store.open(tmp_path / "run") as store:
