@@ -125,7 +125,7 @@ def rewrite_page(source: bytes, table: Table) -> Rewritten:
 
 
 def _python_of(blocks: list[re.Match[str]]) -> list[re.Match[str]]:
-    """The blocks that are Python, alone or together with those after them, as a loop that is told in parts."""
+    """The blocks that are Python, alone, or joined with those after them if a loop goes over several blocks."""
     found: list[re.Match[str]] = []
     while blocks:
         counts = range(len(blocks), 0, -1)

@@ -20,7 +20,7 @@ from matrix import shows
 import agentrl_core as arl
 from agentrl_core import Store, engine, env, recipes
 from agentrl_core.advantage import Discounted
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
 SUPPORT = Path(__file__).parents[1] / "support"
 STATUS = ("finished", "truncated", "aborted", "pruned", "failed", "partial")
@@ -289,10 +289,25 @@ def test_a_program_that_exits_takes_nobody_along(raised, blocks) -> None:
         asked.append(task)
         raise raised
 
-    with pytest.warns(RuntimeWarning, match=f"the agent ended by {type(raised).__name__}"):
+    with (
+        pytest.warns(RuntimeWarning, match="iteration 0 has no draws, .* 1 trajectories failed"),
+        pytest.warns(RuntimeWarning, match=f"the agent ended by {type(raised).__name__}"),
+    ):
         batch = collected(plain if blocks else run, group_size=1)
     assert statuses(batch) == ["failed"]
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize("runs", ["a coroutine", "a thread"])
+def test_a_program_that_asks_nothing_is_named(runs) -> None:
+    async def coroutine(*_):
+        return 1.0
+
+    task = env.Task("silent", "?", "sums", None)
+    world = env.Agents(coroutine if runs == "a coroutine" else lambda *_: 1.0, [task])
+    with pytest.raises(AgentRLError, match="run of task 'silent' ended without asking the model anything; let it call"):
+        asyncio.run(world.reset(task, 0))
+    world.close()
 
 
 def test_what_is_asked_behind_the_end_is_refused() -> None:

@@ -51,10 +51,6 @@ BAD_SEGMENTS: Mapping[str, tuple[Callable[[Segment], Any], str]] = {
     "floats": (with_values(tokens=np.array([1.5, 2, 3, 9])), "tokens is .*whole numbers"),
     "nested": (with_values(tokens=np.ones((2, 2), np.int32)), "1 dimension"),
     "ragged": (with_values(tokens=[[1], [2, 3], [4], [5]]), "1 dimension"),
-    "too many": (
-        with_values(tokens=np.ones(99, np.int32), logprobs=np.zeros(99, np.float32), entropies=None),
-        "99 tokens, and the request takes at most 64",
-    ),
     "version": (with_values(policy_version=None), "policy_version is None"),
     "negative version": (with_values(policy_version=-1), "policy_version is -1"),
     "huge version": (with_values(policy_version=1 << 63), "policy_version is 9223372036854775808"),

@@ -153,7 +153,10 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
 def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
     recipe = recipes.GRPO.replace(rollout=SelfPlay(agents="one,two,referee"))
     collect = arl.Collector(Says(), GameWorld(fails_at=3, runs=runs), recipe, task_pool=4)
-    with pytest.warns(RuntimeWarning, match="broke down 3 times; the last time: RuntimeError: the lights went out"):
+    with (
+        pytest.warns(RuntimeWarning, match="iteration 0 has no draws, .* 6 trajectories failed"),
+        pytest.warns(RuntimeWarning, match="broke down 3 times; the last time: RuntimeError: the lights went out"),
+    ):
         batch = collect(tasks=1, group_size=2)
     collect.close()
     assert batch.num_draws == 0

@@ -66,7 +66,7 @@ class Imports:
         self.source.edit(begin, end, joint.join(f"from {each} import {', '.join(homes[each])}" for each in homes))
 
     def _brought_by(self, module: str, alias: ast.alias, scope: Scope) -> tuple[str, str, str]:
-        """Where a name is imported from now, what the import says, and how the program writes the name."""
+        """Return the new home of a name, the text of its import, and how the program writes the name."""
         renames, local = self.table.renames, alias.asname or alias.name
         if alias.name == "*":
             return renames.module(module), "*", "*"

@@ -56,14 +56,15 @@ def warn_unused_records(notices: WarnOnce, journal: Journal) -> None:
 def say_nothing_drawn(notices: WarnOnce, recipe: Recipe, titles: str, made: BuiltBatch, iteration: int) -> None:
     """Report an iteration that has nothing to train on, each time: an error if the environment is why.
 
+    A program that finishes no trajectory, and in which nothing failed, meant it.
+
     Raises:
         InvalidInputError: the environment paid NaN in each draw.
     """
-    if not made.batch.num_draws:
-        failed = int(made.batch.state.get(BROKEN, {}).get("failed", 0))
+    failed = int(made.batch.state.get(BROKEN, {}).get("failed", 0))
+    if not made.batch.num_draws and (made.drawn or failed):
         why = f"{recipe.admit.title()} admitted none of the {made.drawn} draws that were rolled out"
-        if not made.drawn:
-            why = f"{failed} trajectories failed, and none was left" if failed else "the program finished no trajectory"
+        why = why if made.drawn else f"{failed} trajectories failed, and none was left"
         warnings.warn(
             f"iteration {iteration} has no draws, so that no update comes of it: {why}", AgentRLWarning, stacklevel=2
         )

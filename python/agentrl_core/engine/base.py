@@ -351,9 +351,6 @@ def checked_segment(segment: object, request: Request, vocabulary_size: int) -> 
     if not isinstance(segment, Segment):
         raise DataError(f"generate: the engine returned {segment!r:.60}; return an engine.Segment")
     tokens = _array("tokens", segment.tokens, "iu")
-    most = request.sampling.max_tokens
-    if len(tokens) > most:
-        raise DataError(f"Segment: it has {len(tokens)} tokens, and the request takes at most {most}; end it there")
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary_size:
         wrong = int(tokens.min()) if tokens.min() < 0 else int(tokens.max())
         raise DataError(

@@ -257,13 +257,13 @@ class Chat:
             what = f"an observation of {_roles(messages)}"
             try:
                 self._said([QUESTION, ANSWER, *marked], what)
-            except UnsupportedError:
+            except UnsupportedError as error:
                 if not called["tool_calls"]:
                     raise
                 try:
                     self._said([QUESTION, called, *marked], what)
                 except UnsupportedError:
-                    self._said([QUESTION, ANSWER, *marked], what)
+                    raise error from None
                 self._checked.add(f"{kind} after calls")
                 return called
             self._checked.add(kind)

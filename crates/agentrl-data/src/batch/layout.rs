@@ -212,22 +212,25 @@ impl Layout {
 
     fn add_steps(&mut self, trajectory: i64, leaf: PathNode, steps: Range<usize>, index: &Index<'_>) -> Result<()> {
         let nodes = &index.nodes;
-        let missing = |id: i64| broken(format!("a step of trajectory {trajectory} names node {id}, which is not on its path"));
+        let missing =
+            |id: i64| broken(format!("a step of trajectory {trajectory} names node {id}, which is not on its path"));
         // From the last step up, so that the way to the root is walked no further than there are steps.
-        let mut runs: Vec<(usize, Vec<(usize, usize)>)> = Vec::new();
+        let (mut inside, mut counts) = (Vec::new(), Vec::with_capacity(steps.len()));
         let mut at = leaf;
         for step in steps.clone().rev() {
             let (id, end) = index.steps.last(step);
             let last = nodes.row(id).and_then(|row| self.up_to(at, row)).ok_or_else(|| missing(id))?;
             let id = index.steps.first_nodes.value(step);
-            let first = nodes.row(id).and_then(|row| self.up_to(last, row)).ok_or_else(|| missing(id))?;
-            let inside = std::iter::successors(Some(last), |node| self.above[node.row]);
-            let inside = inside.take_while(|node| node.row >= first.row);
-            runs.push((step, inside.map(|node| (node.row, end.filter(|_| node == last).unwrap_or(node.used))).collect()));
-            at = first;
+            at = nodes.row(id).and_then(|row| self.up_to(last, row)).ok_or_else(|| missing(id))?;
+            let before = inside.len();
+            inside.push((last.row, end.unwrap_or(last.used)));
+            let above = std::iter::successors(self.above[last.row], |node| self.above[node.row]);
+            inside.extend(above.take_while(|node| node.row >= at.row).map(|node| (node.row, node.used)));
+            counts.push(inside.len() - before);
         }
-        for (step, inside) in runs.into_iter().rev() {
-            for (row, used) in inside.into_iter().rev() {
+        let mut inside = inside.into_iter().rev();
+        for (step, count) in steps.zip(counts.into_iter().rev()) {
+            for (row, used) in inside.by_ref().take(count) {
                 self.actions.push(self.node_offsets[row], nodes.starts.value(row), used);
             }
             self.step_rows.push(step);

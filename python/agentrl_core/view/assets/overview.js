@@ -9,10 +9,10 @@ const SAYS = {
   same_reward: "share of groups whose draws all have the same score: they teach nothing",
   entropy: "mean entropy of a generated token, in nats",
   turns: "mean number of turns of a draw",
-  generated: "mean number of tokens that the policy generated in a draw",
+  generated: "mean number of tokens in the actions of a draw",
   length: "mean number of tokens of a draw, prompt and observations included",
   sharing: "tokens of the draws over tokens stored for them",
-  staleness: "how many updates old the weights were that generated a token, on average",
+  staleness: "how many updates old the weights were that generated a token, on average, if they are known",
   tool_errors: "share of tool calls that failed",
 };
 const FIRST = 12;

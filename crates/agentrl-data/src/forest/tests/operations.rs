@@ -3,7 +3,7 @@
 use agentrl_compute::hash::hash_bytes;
 
 use super::*;
-use crate::schema::{FLAG_UNTRAINED, Operation, Origin, Source};
+use crate::schema::{FLAG_UNTRAINED, FinishReason, Operation, Origin, Source};
 
 pub(super) fn column<T: arrow_array::ArrowPrimitiveType>(rows: &RecordBatch, name: &str) -> Vec<Option<T::Native>> {
     rows[name].as_primitive::<T>().iter().collect()
