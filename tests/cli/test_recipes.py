@@ -80,7 +80,9 @@ def test_two_recipes_are_compared(said: Callable[..., str], tmp_path: Path) -> N
     ]
     assert said("diff", "grpo", "grpo") == "grpo and grpo are the same\n"
     assert json.loads(said("diff", "grpo", mine, "--json")) == [{"place": "epochs", "grpo": "1", "mine": "3"}]
-    assert differences(RecipePage(recipes.GRPO), RecipePage(recipes.GRPO.replace(minibatches=2))) == [("minibatches", "1", "2")]
+    assert differences(RecipePage(recipes.GRPO), RecipePage(recipes.GRPO.replace(minibatches=2))) == [
+        ("minibatches", "1", "2")
+    ]
 
 
 def test_a_user_s_file_has_a_page(said: Callable[..., str], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def test_the_loop_runs() -> None:
     assert names["collector"].iteration == 3  # type: ignore[attr-defined]
     assert names["batch"].num_draws == 16  # type: ignore[attr-defined]
     exec(held, names)
-    assert type(names["recipe"].actions).__name__ == "LimitStaleness"  # type: ignore[attr-defined]
+    assert type(names["recipe"].hooks).__name__ == "LimitStaleness"  # type: ignore[attr-defined]
     exec(cut, names)
     assert names["batch"].num_draws == 16  # type: ignore[attr-defined]
     assert names["april"].cut.in_flight(4) == 8  # type: ignore[attr-defined]

@@ -58,7 +58,7 @@ def check_cut(
 ) -> None:
     """Refuse what is no cut, and what a cut does not go with; warn of a recipe that cannot see stale tokens."""
     if not isinstance(cut, BatchPolicy):
-        raise InvalidInputError(f"Collector: batch_policy={cut!r}; give a collect.BatchPolicy, such as BatchPolicy(oversample=2.0)")
+        raise InvalidInputError(f"Collector: batch_policy={cut!r}; give a collect.BatchPolicy")
     cut.check(recipe, worlds, **limits)
     if staleness or not cut.is_synchronous:
         warn_of_staleness(recipe)

@@ -372,7 +372,9 @@ class AgentEpisode:
     def _context(self, call: Any, *, beside: bool = False) -> Context:
         """Where a call stands."""
         tools, options = (list(call.tools or ()), call.options) if call.replaces_history else (None, None)
-        context = Context(self._lanes[call.conversation], call.replaces_history, tools, call.max_tokens, chat_template_kwargs=options)
+        context = Context(
+            self._lanes[call.conversation], call.replaces_history, tools, call.max_tokens, chat_template_kwargs=options
+        )
         if not beside:
             return context
         return replace(context, observation=list(call.messages), state_key=call.state.encode())
