@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import Bench
 
-from agentrl_core.replay import SumTree
+from agentrl_core.replay.sum_tree import SumTree
 
 ALPHA, BETA, LONGEST = 0.6, 0.4, 16
 BATCHES = (256, 4_096, 65_536)

@@ -21,7 +21,8 @@ from polars.testing import assert_frame_equal
 
 import agentrl_core as arl
 from agentrl_core.cli import main as agentrl
-from agentrl_core.integrations.polars import Tables, scan
+from agentrl_core.integrations.polars.tables import Tables
+from agentrl_core import scan
 
 LINES: list[dict[str, Any]] = []
 

@@ -31,7 +31,7 @@ import numpy as np
 from common import Bench, counted, forget
 
 import agentrl_core as arl
-from agentrl_core.integrations.polars import scan
+from agentrl_core import scan
 
 MEMBERS, TURNS = 4, 3
 # Commits of a turn with or without merging, and iterations of which each commit is followed by the peer's.

@@ -21,7 +21,7 @@ from common import counted, forget
 from polars.testing import assert_frame_equal
 
 import agentrl_core as arl
-from agentrl_core.integrations.polars import scan
+from agentrl_core import scan
 from agentrl_core.view.statistics import statistics
 
 # In 64 bits: how numbers are divided among threads does not change the sum of 10 GB.

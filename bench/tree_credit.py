@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from common import Bench, load
 
-from agentrl_core import group, tree
+from agentrl_core import group
+from agentrl_core.operators import tree
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import torch
 from common import Bench
 
 from agentrl_core import weight
+from agentrl_core.weight.importance import importance_weights
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # verl imports a part of ray that has moved
@@ -37,7 +38,7 @@ def main() -> None:
         bench.against(work, peer, ours, theirs, runs=15, goal=1.0, tolerance=tolerance)
 
     def kept(level: str) -> Callable[[], np.ndarray]:
-        return lambda: weight.importance_weights(log_ratios, offsets, level=level, at_most=2.0)  # type: ignore[arg-type]
+        return lambda: importance_weights(log_ratios, offsets, level=level, at_most=2.0)  # type: ignore[arg-type]
 
     def sequence_numpy() -> np.ndarray:
         sums = np.add.reduceat(log_ratios, offsets[:-1], dtype=np.float64)

@@ -18,4 +18,4 @@ def test_the_loop_runs() -> None:
     assert type(names["recipe"].hooks).__name__ == "LimitStaleness"  # type: ignore[attr-defined]
     exec(cut, names)
     assert names["batch"].num_draws == 16  # type: ignore[attr-defined]
-    assert names["april"].cut.in_flight(4) == 8  # type: ignore[attr-defined]
+    assert names["april"].batch_policy.in_flight(4) == 8  # type: ignore[attr-defined]

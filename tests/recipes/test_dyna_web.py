@@ -22,7 +22,7 @@ from agentrl_core.rollout import WorldModelEnvironment
 def dreamt(context: str, request: Request) -> str:
     """A page after the first action, by the second a verdict: success iff the last action was even."""
     del request
-    acted = context.split("Hook:\n")[1:]
+    acted = context.split("Action:\n")[1:]
     last = acted[-1].split("\n")[0]
     if len(acted) < 2:
         return f"a page about {last}"

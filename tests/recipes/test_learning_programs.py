@@ -144,7 +144,7 @@ def test_a_library_of_skills_by_hand() -> None:
 
     def after(state: Any, noted: Any) -> dict[str, list[tuple[str, float]]]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("agentrl_core.recipes.arise.notes", lambda found, name: found[name])
+            patch.setattr("agentrl_core.recipes.arise.read_notes", lambda found, name: found[name])
             state.update(program.next(state, noted))
         return {name: [(skill["text"], round(skill["utility"], 3)) for skill in state[name]] for name in state}
 
@@ -206,7 +206,7 @@ def test_the_worse_half_goes_and_candidates_come() -> None:
     assert program.worse({**state, "texts": ["a", "", "c", ""]}) == [], "two stay"
     batch = solve(Instructed(begin="a|b|c|d", every=100), lambda *_: WRONG, group_size=1).batch
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agentrl_core.recipes.inspo.notes", lambda *_: ["new"])
+        patch.setattr("agentrl_core.recipes.inspo.read_notes", lambda *_: ["new"])
         after = program.next({**state, "rollouts": [3, 3, 3, 0]}, IterationRecord.of(batch))
     assert after["texts"] == ["a", "new", "c", "d"]
     assert after["rollouts"][1] == 0

@@ -83,7 +83,7 @@ def test_an_unlike_entropy_leaves_the_fast_steps_out_from_then_on() -> None:
         state = trigger.moved(state, {"entropy": entropy})
         values.append(trigger.value(state))
     assert values == [0.0] * 13 + [1.0, 1.0]
-    (either,) = SFPO.chain("actions")
+    (either,) = SFPO.chain("hooks")
     assert isinstance(either, Choice)
     early = SFPO.replace(hooks=Choice(either.of, by=Unlike(window=2, threshold=0.9)))
     first, second, third = trained(early, 3, [1.0, 3.0, 1.0])

@@ -46,17 +46,17 @@ TOKENS = 1 << 20
 GROUP_SIZES = {"rstar2": 20}
 """Of recipes that keep so many draws of each group that a small one would be left out."""
 SMALLER: dict[str, dict[str, Any]] = {
-    "ac_flow": {"actions": FreezeModel("policy", until=2)},
+    "ac_flow": {"hooks": FreezeModel("policy", until=2)},
     "ace_reason": {
         "select": ComposedSelector(stage=Curriculum("domain", "even,odd", above=None, iterations=2, earlier=0.0))
     },
     # What a script says is far from what the models would.
-    "marft": {"actions": SkipStep(when=Above("approximate_kl", 1e6))},
-    "bu_po": {"actions": (FreezeModel("policy", until=2), FreezeModel("internal", since=2))},
+    "marft": {"hooks": SkipStep(when=Above("approximate_kl", 1e6))},
+    "bu_po": {"hooks": (FreezeModel("policy", until=2), FreezeModel("internal", since=2))},
     "brorl": {"rollout": Pieces(count=8, piece=4)},
     "otr": {"rollout": OneToken(candidates=16)},
     "vla_rl": {
-        "actions": (FreezeModel("policy", until=2), StopTraining(when=Above("approximate_kl", 0.02), unit="steps"))
+        "hooks": (FreezeModel("policy", until=2), StopTraining(when=Above("approximate_kl", 0.02), unit="steps"))
     },
 }
 """Recipes that would roll out hundreds for each task, wait for long, or name the domains of other tasks."""
@@ -98,9 +98,9 @@ def names(recipe: Recipe) -> list[str]:
     trained = [training.model for training in recipe._trainings()]
     moved = [
         value
-        for action in recipe.at(0).chain("actions")
+        for action in recipe.at(0).chain("hooks")
         for name, value in vars(action).items()
-        if name in ("of", "to", "one", "other", "model") and value != "begin"
+        if name in ("source", "target", "one", "other", "model") and value != "begin"
     ]
     return list(dict.fromkeys(["policy", *trained, *recipe.models, *moved]))
 
@@ -173,7 +173,7 @@ class Loop:
         batch = self.annotated(batch)
         first = collect.iteration == 0
         stages = dict.fromkeys(training.stage for training in self.recipe._trainings())
-        behind = {action.stage for action in self.recipe.at(0).chain("actions") if isinstance(action, RepeatStage)}
+        behind = {action.stage for action in self.recipe.at(0).chain("hooks") if isinstance(action, RepeatStage)}
         for stage in stages if first else ():
             if stage != "update" and stage not in behind:
                 self.step(self.recipe.updates(self.prepared(batch, stage), stage=stage))

@@ -148,5 +148,5 @@ class WorldModelEpisode:
     def _asked(self, action: str) -> str:
         """What the model is shown."""
         first = "\n\n".join(str(message.get("content") or "") for message in as_messages(self.observation))
-        past = "".join(f"Hook:\n{done}\n\nObservation:\n{said}\n\n" for done, said in self._past)
+        past = "".join(f"Action:\n{done}\n\nObservation:\n{said}\n\n" for done, said in self._past)
         return f"{self._world.instruction}\n\nObservation:\n{first}\n\n{past}Action:\n{action}\n\nObservation:"
