@@ -169,6 +169,8 @@ class Renames:
         if colon:
             old = f"{home}.{short}"
             new = self.path(old) if home.partition(".")[0] == "agentrl_core" else old
+            if new == old:  # a class inside a function keeps the whole of its name
+                return old, name
             return old, new if is_removed(new) else f"{new.rpartition('.')[0]}:{new.rpartition('.')[2]}"
         old = next((path for each in (package, _SHARED) if self._knows(path := f"{each}.{name}")), f"{package}.{name}")
         new = self.sections["names"].get(old, old)

@@ -15,11 +15,10 @@ import polars as pl
 import pytest
 from stores import trained
 
-from agentrl_core import Store
+from agentrl_core import Store, scan
 from agentrl_core.cli import main
 from agentrl_core.cli._curves import sparkline
 from agentrl_core.cli.compare import interval, paired, solved
-from agentrl_core.integrations.polars import scan
 from agentrl_core.view.statistics import statistics
 
 _SECONDS = 600.0

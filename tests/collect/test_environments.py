@@ -16,7 +16,7 @@ from templates import TEMPLATES, bytes_tokenizer
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes
-from agentrl_core.env import TOOL_RESULT, ExtraColumn, StepResult, Task
+from agentrl_core.env import ExtraColumn, StepFlag, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.rollout import Branch, EntropyBranching, Group, Rollout
 
@@ -117,7 +117,7 @@ def test_observations_are_messages_and_tools_are_shown() -> None:
             if self.turns == 2:
                 return StepResult(reward=float(action == "3"), terminated=True, success=action == "3")
             said = [{"role": "tool", "content": "3"}, {"role": "user", "content": "so?"}]
-            return StepResult(said, flags=TOOL_RESULT)
+            return StepResult(said, flags=StepFlag.TOOL_RESULT)
 
         def state_key(self) -> bytes:
             return bytes([self.turns])
@@ -181,7 +181,7 @@ class Restoring(SmallWorld):
 def long_episode(task: Task, seed: int, actions: list[str]) -> StepResult:
     del task
     if len(actions) < 3:
-        return StepResult("go on", flags=TOOL_RESULT)
+        return StepResult("go on", flags=StepFlag.TOOL_RESULT)
     return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2))
 
 

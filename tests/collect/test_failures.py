@@ -329,7 +329,7 @@ def test_a_forked_child_collects_on_its_own(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"runs": "moon"}, r"environment FailingWorld: runs='moon'; give one of 'inline', 'thread', 'process', 'ray'"),
-        ({"facts": {"a": 1}}, r"environment FailingWorld: facts\['a'\] is 1; declare it as env.ExtraColumn"),
+        ({"facts": {"a": 1}}, r"environment FailingWorld: facts\['a'\] is 1; give an env.ExtraColumn"),
     ],
 )
 def test_what_a_world_says_of_itself_is_checked(tmp_path: Path, change: dict[str, Any], message: str) -> None:

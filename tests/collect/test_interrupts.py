@@ -198,6 +198,7 @@ def test_a_failure_of_the_store_reaches_the_caller(tmp_path: Path) -> None:
         assert pl.DataFrame(store.nodes)["node_id"].to_list() == list(range(len(store.nodes)))
 
 
+@pytest.mark.filterwarnings("ignore:iteration . has no draws")
 def test_an_iteration_without_a_group_to_train_on_is_closed(tmp_path: Path) -> None:
     class Nothing(select.AcceptAll):
         def __call__(self, scores: Any, groups: Any) -> Any:

@@ -101,7 +101,7 @@ def trained(collector: Any, path: Path, *, tasks: int, restarts: bool) -> Any:
     assert store is not None
     found = [shown(store.batch(iteration)) for iteration in range(ITERATIONS)]
     arrays = {name: array.tolist() for name, array in store.arrays.items()}
-    closed = [json.loads(state) for state in pl.DataFrame(store.writes)["state"].drop_nulls()]
+    closed = [json.loads(state) for state in pl.DataFrame(store.write_log)["state"].drop_nulls()]
     store.close()
     return found, arrays, closed
 

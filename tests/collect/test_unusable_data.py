@@ -158,10 +158,13 @@ BAD_OUTCOMES: Mapping[str, tuple[dict[str, Any], str]] = {
         "Outcome.observation is .*not Unicode",
     ),
     "tools": (
-        {"observation": "x", "terminated": False, "context": Context(whole=True, tools=[{"a": {1}}])},
+        {"observation": "x", "terminated": False, "context": Context(replaces_history=True, tools=[{"a": {1}}])},
         "tools cannot be saved as JSON",
     ),
-    "no lane": ({"observation": "x", "terminated": False, "context": Context(lane=7)}, "names lane 7, and there are 1"),
+    "no lane": (
+        {"observation": "x", "terminated": False, "context": Context(conversation=7)},
+        "names lane 7, and there are 1",
+    ),
 }
 
 

@@ -14,7 +14,7 @@ from small_world import SmallWorld, paying
 import agentrl_core as arl
 from agentrl_core import recipes, rollout
 from agentrl_core.collect import evaluate
-from agentrl_core.env import TOOL_RESULT, StepResult, Task
+from agentrl_core.env import StepFlag, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 
 
@@ -178,7 +178,7 @@ def test_forks_of_a_world_that_does_not_replay_end_as_failed() -> None:
 
     def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         if len(actions) < 3:
-            return StepResult(f"{'x' * next(answers)}", flags=TOOL_RESULT)
+            return StepResult(f"{'x' * next(answers)}", flags=StepFlag.TOOL_RESULT)
         return paying(task, seed, actions)
 
     planner = rollout.EntropyBranching(budget=6, initial=2, probability=1.0)

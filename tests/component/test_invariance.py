@@ -45,6 +45,7 @@ from agentrl_core.weight import (
     SignalRescale,
     TrustRegion,
 )
+from agentrl_core.weight.denominators import sequence_mean, token_mean
 
 ADVANTAGES = [
     GroupRelative(),
@@ -242,8 +243,8 @@ def test_columns_with_the_rollout_as_the_unit(
 def test_denominators_with_rollout_ids(rollouts: list[list[int]]) -> None:
     rows = np.repeat(np.arange(len(rollouts)), [len(parts) for parts in rollouts])
     split, whole = list(itertools.chain(*rollouts)), [sum(parts) for parts in rollouts]
-    np.testing.assert_allclose(weight.token_mean(split), weight.token_mean(whole))
-    np.testing.assert_allclose(weight.sequence_mean(split, rollout_ids=rows), weight.sequence_mean(whole))
+    np.testing.assert_allclose(token_mean(split), token_mean(whole))
+    np.testing.assert_allclose(sequence_mean(split, rollout_ids=rows), sequence_mean(whole))
     np.testing.assert_allclose(
         weight.constant_denominator(split, 9.0, rollout_ids=rows), weight.constant_denominator(whole, 9.0)
     )

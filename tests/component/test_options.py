@@ -11,7 +11,8 @@ from typing import ClassVar, Literal
 import pytest
 
 from agentrl_core import Schedule
-from agentrl_core.component import Column, Component, Level, column_name, draw, option, step, token
+from agentrl_core.component import Column, Component, column_name, draw, option, step, token
+from agentrl_core.component.column import Level
 from agentrl_core.exceptions import RecipeError
 
 

@@ -15,6 +15,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.reward import Unscored
 from agentrl_core.select import Band
 from agentrl_core.weight import FlagFilter, GroupFilter, SelectDraws, SignalRescale
+from agentrl_core.weight.denominators import sequence_mean, turn_mean
 
 CENTRED = GroupRelative(scale="none")
 
@@ -57,12 +58,12 @@ def test_agent_lightning_593_the_scale_of_the_loss_does_not_follow_the_rows() ->
 def test_agent_lightning_594_columns_of_rows_name_their_rollout() -> None:
     """agent-lightning#594: without the rollout's id a mean over sequences is a mean over rows."""
     lengths, rollouts = [1, 1, 1, 3], ["a", "a", "a", "b"]
-    np.testing.assert_allclose(weight.sequence_mean(lengths, rollout_ids=rollouts), [1 / 6] * 6)
+    np.testing.assert_allclose(sequence_mean(lengths, rollout_ids=rollouts), [1 / 6] * 6)
 
 
 def test_verl_7580_turns_of_a_trajectory_share_its_weight() -> None:
     """verl#7580: trajectories with more outputs weighed more."""
-    weights = weight.turn_mean([1, 2, 1, 4], ["a", "a", "a", "b"])
+    weights = turn_mean([1, 2, 1, 4], ["a", "a", "a", "b"])
     np.testing.assert_allclose([weights[:4].sum(), weights[4:].sum()], [0.5, 0.5])
     np.testing.assert_allclose([weights[:1].sum(), weights[1:3].sum(), weights[3:4].sum()], [1 / 6] * 3)
 

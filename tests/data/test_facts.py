@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agentrl_core as arl
-from agentrl_core import Batch, Forest, Store
+from agentrl_core import Batch, Forest, Store, scan
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
-from agentrl_core.integrations.polars import scan
 
 FACTS = {"step": {"flawed": "number", "tool": "key"}, "trajectory": {"answer": "key", "length": "number"}}
 

@@ -12,8 +12,12 @@ import pytest
 import torch
 from forests import grow
 
-from agentrl_core import Forest, _core, advantage, group, keys, packing, returns, reward
+from agentrl_core import Forest, _core, advantage, group, keys, returns
 from agentrl_core.exceptions import CorruptError, InvalidInputError
+from agentrl_core.operators import packing
+from agentrl_core.operators.keys import similar
+from agentrl_core.operators.returns import n_step, optimal_token_baseline
+from agentrl_core.reward.risk import tail_risk
 
 HALF = "a\ud800"
 
@@ -97,7 +101,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "estimator": (lambda: Forest(entropies=HALF), r"entropies is 'a\\ud800', which is no text"),
     "column": (lambda: grow(0)[0].column(HALF, "draw"), r"name is 'a\\ud800', which is no text"),
     "source": (lambda: grow(0)[0].with_recipe(HALF, {}), r"recipe is 'a\\ud800', which is no text"),
-    "texts": (lambda: keys.similar([HALF], kind="minhash"), r"texts is 'a\\ud800', which is no text"),
+    "texts": (lambda: similar([HALF], kind="minhash"), r"texts is 'a\\ud800', which is no text"),
     "keys": (lambda: keys.dense([HALF]), r"ids is 'a\\ud800', which is no text"),
     # Offsets of nothing, and memory that is none.
     **{
@@ -105,9 +109,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         for name, call in {
             "discounted": lambda **given: returns.discounted([1.0], gamma=0.5, **given),
             "gae": lambda **given: returns.gae([1.0], [1.0], gamma=0.5, lam=1.0, **given),
-            "n_step": lambda **given: returns.n_step([1.0], [1.0], steps=1, gamma=0.5, **given),
-            "a baseline": lambda **given: returns.optimal_token_baseline([1.0], [1.0], [0], **given),
-            "a baseline of nothing": lambda **given: returns.optimal_token_baseline([], [], [], **given),
+            "n_step": lambda **given: n_step([1.0], [1.0], steps=1, gamma=0.5, **given),
+            "a baseline": lambda **given: optimal_token_baseline([1.0], [1.0], [0], **given),
+            "a baseline of nothing": lambda **given: optimal_token_baseline([], [], [], **given),
         }.items()
     },
     **{
@@ -137,8 +141,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "same": (lambda: packing.tree_layout([1, 2], [0, 2], same=2.0), "same is float; give a dict of columns"),
     "buffers": (lambda: packing.tree_layout([1, 2], [0, 2], buffers=[]), "buffers is list; give a PackBuffers"),
-    "curve": (lambda: reward.tail_risk([1.0], 0.1, 0.5, curve=[]), r"curve is \[\]; give a pair"),
-    "half a curve": (lambda: reward.tail_risk([1.0], 0.1, 0.5, curve=3.0), r"curve is 3.0; give a pair"),
+    "curve": (lambda: tail_risk([1.0], 0.1, 0.5, curve=[]), r"curve is \[\]; give a pair"),
+    "half a curve": (lambda: tail_risk([1.0], 0.1, 0.5, curve=3.0), r"curve is 3.0; give a pair"),
     # Messages that name what was given, and what helps.
     "unknown reward": (
         lambda: advantage.group_relative([1.0, float("nan")], [0, 0]),

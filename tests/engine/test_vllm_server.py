@@ -17,10 +17,9 @@ from checked_segments import check, some_requests
 from pages import block
 from vllm_server import ARGUMENTS, serving
 
-from agentrl_core import Store, engine
+from agentrl_core import Store, engine, scan
 from agentrl_core.engine import EntropyTemperature, Request, Sampling, complete
 from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedError
-from agentrl_core.integrations.polars import scan
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 pytest.importorskip("vllm")

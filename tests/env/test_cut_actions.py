@@ -16,7 +16,7 @@ import agentrl_core as arl
 from agentrl_core import env, recipes
 from agentrl_core.data.codes import CODES
 from agentrl_core.engine import Request, Sampling
-from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT, Action, StepResult, Task
+from agentrl_core.env import Action, StepFlag, StepResult, Task
 from agentrl_core.rollout import Group, Rollout, SelfPlay
 
 CUT = Sampling(max_tokens=2)
@@ -43,7 +43,7 @@ class Watching(SmallWorld):
         def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
             del task, seed
             self.seen.append(getattr(actions[-1], "finish_reason", None))
-            flags = FORMAT_ERROR | TOOL_ERROR
+            flags = StepFlag.FORMAT_ERROR | StepFlag.TOOL_ERROR
             if len(actions) < 2:
                 return StepResult("go on", flags=flags)
             return StepResult(reward=1.0, terminated=True, flags=flags)
@@ -66,7 +66,7 @@ def test_an_episode_gets_why_the_action_ended(runs: str, sampling: Sampling, rea
     world = Watching(runs)
     batch = arl.Collector(world, world, recipes.GRPO, sampling=sampling, task_pool=2)(tasks=2, group_size=2)
     assert set(world.seen) == {reason}
-    flags = TOOL_ERROR if reason == "length" else FORMAT_ERROR | TOOL_ERROR
+    flags = StepFlag.TOOL_ERROR if reason == "length" else StepFlag.FORMAT_ERROR | StepFlag.TOOL_ERROR
     assert set(batch.column("flags", "step").tolist()) == {flags}
     reasons = np.asarray(batch.nodes.column("finish_reason"))[np.asarray(batch.nodes.column("kind")) == 1]
     assert {CODES["finish_reason"][int(code)] for code in reasons} == {reason}
@@ -102,7 +102,7 @@ def test_agents_of_one_episode_get_reasons_too() -> None:
         def step(self, actions: Mapping[str, str]) -> dict[str, StepResult]:
             self.over = True
             seen.extend(action.finish_reason for action in actions.values())  # type: ignore[attr-defined]
-            return {name: StepResult(reward=1.0, terminated=True, flags=FORMAT_ERROR) for name in actions}
+            return {name: StepResult(reward=1.0, terminated=True, flags=StepFlag.FORMAT_ERROR) for name in actions}
 
         def state_key(self) -> bytes:
             return b""
@@ -126,12 +126,12 @@ def test_a_tool_environment_does_not_charge_for_what_a_limit_cut() -> None:
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "73+15"}}'
     [task] = world.tasks(1)
     whole, cut = (world.reset(task, 0).step(Action(call, reason)) for reason in ("stop", "length"))
-    assert (whole.flags, cut.flags) == (FORMAT_ERROR, 0)
+    assert (whole.flags, cut.flags) == (StepFlag.FORMAT_ERROR, 0)
     assert cut.observation == [
         {"role": "tool", "content": "the action was cut at the limit of its tokens; call the tool again, in fewer"}
     ]
     both = world.reset(task, 0).step(Action(f"{call}</tool_call>{call[:20]}", "length"))
-    assert both.flags == TOOL_RESULT
+    assert both.flags == StepFlag.TOOL_RESULT
     ends = [world.reset(task, 0).step(Action("88", reason)) for reason in ("stop", "length")]
     assert [(end.terminated, end.truncated, end.reward) for end in ends] == [(True, False, 1.0), (False, True, 1.0)]
     assert world.reset(task, 0).step("88").terminated, "a plain text is a whole action"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentrl_core import env
-from agentrl_core.env import FORMAT_ERROR
+from agentrl_core.env import StepFlag
 from agentrl_core.exceptions import InvalidInputError
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -108,7 +108,7 @@ def test_splits_and_seeds_share_no_task():
 def test_a_text_that_is_no_action_costs_a_turn():
     episode = start(env.Gymnasium("FrozenLake-v1", max_turns=2))
     outcome = episode.step("swim")
-    assert outcome.flags == FORMAT_ERROR
+    assert outcome.flags == StepFlag.FORMAT_ERROR
     assert outcome.observation == "No action 'swim'. Actions: left, down, right, up"
     outcome = episode.step("swim")
     assert (outcome.truncated, outcome.terminated, outcome.success, outcome.observation) == (True, False, False, None)

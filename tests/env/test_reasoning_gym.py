@@ -6,7 +6,7 @@ import re
 import pytest
 
 from agentrl_core import env
-from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT
+from agentrl_core.env import StepFlag
 from agentrl_core.exceptions import InvalidInputError
 
 
@@ -61,7 +61,7 @@ def test_an_episode_with_a_tool_call(gym):
     assert episode.observation == task.question
     before = episode.state_key()
     outcome = episode.step("I add them. <call>73+15</call>")
-    assert (outcome.observation, outcome.reward, outcome.flags) == ("<result>88</result>", None, TOOL_RESULT)
+    assert (outcome.observation, outcome.reward, outcome.flags) == ("<result>88</result>", None, StepFlag.TOOL_RESULT)
     assert (outcome.terminated, outcome.truncated, outcome.success) == (False, False, None)
     assert episode.state_key() != before
     assert task.question.encode() in episode.state_key()
@@ -91,13 +91,13 @@ def test_what_the_calculator_prints_is_scored_as_right(gym, domain):
 @pytest.mark.parametrize(
     ("action", "observation", "flags"),
     [
-        ("<call>1+</call>", "<result>syntax error</result>", TOOL_RESULT | TOOL_ERROR),
-        ("<call>" + "9" * 41 + "</call>", "<result>too long</result>", TOOL_RESULT | TOOL_ERROR),
-        ("", "<result>no call or answer</result>", FORMAT_ERROR),
-        ("<call>1+1", "<result>no call or answer</result>", FORMAT_ERROR),
-        ("<answer>1</call>", "<result>no call or answer</result>", FORMAT_ERROR),
-        ("<call>1+1</call> and more", "<result>no call or answer</result>", FORMAT_ERROR),
-        ("<call><call>1+1</call>", "<result>2</result>", TOOL_RESULT),
+        ("<call>1+</call>", "<result>syntax error</result>", StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR),
+        ("<call>" + "9" * 41 + "</call>", "<result>too long</result>", StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR),
+        ("", "<result>no call or answer</result>", StepFlag.FORMAT_ERROR),
+        ("<call>1+1", "<result>no call or answer</result>", StepFlag.FORMAT_ERROR),
+        ("<answer>1</call>", "<result>no call or answer</result>", StepFlag.FORMAT_ERROR),
+        ("<call>1+1</call> and more", "<result>no call or answer</result>", StepFlag.FORMAT_ERROR),
+        ("<call><call>1+1</call>", "<result>2</result>", StepFlag.TOOL_RESULT),
     ],
 )
 def test_actions_that_do_not_parse_get_an_error_observation(gym, action, observation, flags):
@@ -141,7 +141,7 @@ def test_a_call_names_its_tool_where_there_are_several():
     _, episode = start(gym, "lcm")
     assert episode.step("<call>1 + 1</call>").observation == "<result>no such tool</result>"
     _, episode = start(env.ReasoningGym(["lcm"], tools=[], held_out=4), "lcm")
-    assert episode.step("<call>1+1</call>").flags == TOOL_RESULT | TOOL_ERROR
+    assert episode.step("<call>1+1</call>").flags == StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR
 
 
 def test_families_take_settings():
@@ -253,13 +253,13 @@ def test_right_answers_with_angle_brackets_can_be_given(family):
 def test_an_answer_is_what_its_last_tags_hold(gym, action, answer):
     outcome = start(gym)[1].step(action)
     assert (outcome.info or {}).get("answer") == answer
-    assert bool(outcome.flags & FORMAT_ERROR) == (answer is None)
+    assert bool(outcome.flags & StepFlag.FORMAT_ERROR) == (answer is None)
 
 
 def test_calls_may_hold_angle_brackets(gym):
     outcome = start(gym)[1].step("<call>1 < 2</call>")
-    assert outcome.flags & TOOL_ERROR
-    assert not outcome.flags & FORMAT_ERROR
+    assert outcome.flags & StepFlag.TOOL_ERROR
+    assert not outcome.flags & StepFlag.FORMAT_ERROR
 
 
 def test_instructions_describe_forms_that_are_scored():

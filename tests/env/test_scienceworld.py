@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from agentrl_core import env
-from agentrl_core.env import FORMAT_ERROR
+from agentrl_core.env import StepFlag
 from agentrl_core.exceptions import InvalidInputError
 
 pytest.importorskip("scienceworld")
@@ -47,7 +47,7 @@ def test_an_episode(world):
     assert "In your inventory" in episode.observation
     before = episode.state_key()
     outcome = episode.step("frobnicate")
-    assert (outcome.flags, outcome.observation) == (FORMAT_ERROR, "No known action matches that input.")
+    assert (outcome.flags, outcome.observation) == (StepFlag.FORMAT_ERROR, "No known action matches that input.")
     assert episode.state_key() == before
     outcome = episode.step("I walk. <action>go to greenhouse</action>")
     assert outcome.flags == 0

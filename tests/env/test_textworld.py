@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentrl_core import env
-from agentrl_core.env import FORMAT_ERROR
+from agentrl_core.env import StepFlag
 from agentrl_core.exceptions import InvalidInputError
 
 pytest.importorskip("textworld")
@@ -66,7 +66,7 @@ def test_a_game_is_won(episode):
 def test_what_is_no_command_changes_nothing(episode, action):
     before = episode.state_key()
     outcome = episode.step(action)
-    assert (outcome.flags, outcome.reward, outcome.terminated) == (FORMAT_ERROR, 0.0, False)
+    assert (outcome.flags, outcome.reward, outcome.terminated) == (StepFlag.FORMAT_ERROR, 0.0, False)
     assert outcome.observation
     assert ">" not in outcome.observation
     assert episode.state_key() == before

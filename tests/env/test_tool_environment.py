@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agentrl_core import env
-from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR, TOOL_RESULT
+from agentrl_core.env import StepFlag
 from agentrl_core.env.tool_environment import schema_of
 from agentrl_core.exceptions import InvalidInputError
 
@@ -46,7 +46,11 @@ def test_an_episode(world, episode):
     assert [tool["function"]["name"] for tool in episode.tools] == ["calculator"]
     outcome = episode.step("I need help. " + call("calculator", expression="0+1"))
     assert outcome.observation == [{"role": "tool", "name": "calculator", "content": "1"}]
-    assert (outcome.reward, outcome.flags, outcome.facts) == (None, TOOL_RESULT, {"calls": 1.0, "tool": "calculator"})
+    assert (outcome.reward, outcome.flags, outcome.facts) == (
+        None,
+        StepFlag.TOOL_RESULT,
+        {"calls": 1.0, "tool": "calculator"},
+    )
     outcome = episode.step("<think>It said 1.</think>\n1\n")
     assert (outcome.reward, outcome.success, outcome.terminated, outcome.observation) == (1.0, True, True, None)
     assert outcome.facts == {"points": 1.0, "answer": "1"}
@@ -63,27 +67,35 @@ def test_several_calls_are_answered_in_their_order(episode):
         "6",
         "a <tool_call> is not closed by </tool_call>",
     ]
-    assert outcome.flags == TOOL_RESULT | TOOL_ERROR | FORMAT_ERROR
+    assert outcome.flags == StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR | StepFlag.FORMAT_ERROR
     assert outcome.facts == {"calls": 3.0, "tool": "calculator,calculator"}
 
 
 @pytest.mark.parametrize(
     ("text", "reply", "flags"),
     [
-        ("{", 'a call is JSON: {"name": a tool', FORMAT_ERROR),
-        ("[]", "a call is JSON", FORMAT_ERROR),
-        ('"calculator"', "a call is JSON", FORMAT_ERROR),
-        ('{"arguments": {}}', "a call is JSON", FORMAT_ERROR),
-        ('{"name": 1}', "a call is JSON", FORMAT_ERROR),
-        ('{"name": "calculator", "arguments": "1+1"}', "a call is JSON", FORMAT_ERROR),
-        ("[" * 100_000, "a call is JSON", FORMAT_ERROR),
-        ('{"name": "abacus"}', "no tool 'abacus'; there are calculator", TOOL_RESULT | TOOL_ERROR),
-        ('{"name": "calculator"}', "takes one argument, the text 'expression'", TOOL_RESULT | TOOL_ERROR),
-        ('{"name": "calculator", "arguments": {"expression": 1}}', "takes one argument", TOOL_RESULT | TOOL_ERROR),
+        ("{", 'a call is JSON: {"name": a tool', StepFlag.FORMAT_ERROR),
+        ("[]", "a call is JSON", StepFlag.FORMAT_ERROR),
+        ('"calculator"', "a call is JSON", StepFlag.FORMAT_ERROR),
+        ('{"arguments": {}}', "a call is JSON", StepFlag.FORMAT_ERROR),
+        ('{"name": 1}', "a call is JSON", StepFlag.FORMAT_ERROR),
+        ('{"name": "calculator", "arguments": "1+1"}', "a call is JSON", StepFlag.FORMAT_ERROR),
+        ("[" * 100_000, "a call is JSON", StepFlag.FORMAT_ERROR),
+        ('{"name": "abacus"}', "no tool 'abacus'; there are calculator", StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR),
+        (
+            '{"name": "calculator"}',
+            "takes one argument, the text 'expression'",
+            StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR,
+        ),
+        (
+            '{"name": "calculator", "arguments": {"expression": 1}}',
+            "takes one argument",
+            StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR,
+        ),
         (
             '{"name": "calculator", "arguments": {"x": "1", "expression": "1"}}',
             "one argument",
-            TOOL_RESULT | TOOL_ERROR,
+            StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR,
         ),
     ],
 )

@@ -5,7 +5,7 @@ from episode_world import EpisodeWorld, small_tokenizer
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes
-from agentrl_core.env import FORMAT_ERROR, StepResult
+from agentrl_core.env import StepFlag, StepResult
 
 ANSWER = "the answer is 12."
 
@@ -22,7 +22,11 @@ class Episode:
             return StepResult(reward=1.0, terminated=True, success=True)
         over = self.turns == 3
         return StepResult(
-            None if over else "?", reward=-1.0, truncated=over, flags=FORMAT_ERROR, success=False if over else None
+            None if over else "?",
+            reward=-1.0,
+            truncated=over,
+            flags=StepFlag.FORMAT_ERROR,
+            success=False if over else None,
         )
 
     def state_key(self):
@@ -39,4 +43,4 @@ def test_action_cut_by_max_tokens_is_not_a_format_error():
     collect.close()
     actions = pl.DataFrame(batch.nodes).filter(pl.col("kind") == 1)
     assert 2 in actions["finish_reason"].to_list(), "no action was cut"
-    assert not any(flag & FORMAT_ERROR for flag in pl.DataFrame(batch.steps)["flags"])
+    assert not any(flag & StepFlag.FORMAT_ERROR for flag in pl.DataFrame(batch.steps)["flags"])

@@ -15,7 +15,7 @@ def test_recomputed_logprobs_of_stale_tokens_need_an_importance_weight():
     world = lcm_world()
     model, tokenizer = warm_start.build(world, seed=0)
     recipe = recipes.GRPO.replace(old_logprob="recomputed")
-    policy = engine.Scripted(tokenizer, lambda _: engine.Reply([5, 6, 7], logprobs=[-9.0, -9.0, -9.0]))
+    policy = engine.Scripted(tokenizer, lambda _: engine.ScriptedReply([5, 6, 7], logprobs=[-9.0, -9.0, -9.0]))
     with recorded_warnings() as caught:
         try:
             with contextlib.closing(arl.Collector(policy, world, recipe, staleness=1)) as collect:

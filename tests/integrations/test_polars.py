@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from agentrl_core import Batch, Store, advantage
+from agentrl_core import Batch, Store, advantage, scan
 from agentrl_core.cli import main
 from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError, StoreError
-from agentrl_core.integrations.polars import Tables, example, scan
+from agentrl_core.integrations.polars import example
+from agentrl_core.integrations.polars.tables import Tables
 
 
 def collected(batch_or_run: Any, name: str = "trajectories") -> Any:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from stores import trained
 
-from agentrl_core import Store
-from agentrl_core.integrations.polars import _stored, scan
+from agentrl_core import Store, scan
+from agentrl_core.integrations.polars import _stored
 from agentrl_core.integrations.polars._bounds import ColumnTexts, teller
 
 ITERATIONS = 24

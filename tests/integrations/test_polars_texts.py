@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl_core import scan
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.integrations.polars import scan
 from agentrl_core.integrations.polars.vocabulary import Vocabulary
 
 

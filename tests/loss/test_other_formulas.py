@@ -16,6 +16,7 @@ from torch.nn import functional
 from agentrl_core import loss
 from agentrl_core.component import token
 from agentrl_core.exceptions import InvalidInputError, RecipeError, UnsupportedError
+from agentrl_core.loss.value import soft_minimum
 
 SEEDS = pytest.mark.parametrize("seed", [0, 1])
 
@@ -384,8 +385,8 @@ def test_classified_and_twin_values() -> None:
 
     agree(loss.Value(), case, twins)
     agree(loss.Value(heads="soft_minimum"), case, pessimist)
-    assert loss.soft_minimum(torch.tensor([[1.0, 2.0]]), 1e-3).item() == pytest.approx(1.0, abs=1e-3)
-    assert loss.soft_minimum(torch.tensor([[1.0, 2.0]]), 1e4).item() == pytest.approx(1.5, abs=1e-2)
+    assert soft_minimum(torch.tensor([[1.0, 2.0]]), 1e-3).item() == pytest.approx(1.0, abs=1e-3)
+    assert soft_minimum(torch.tensor([[1.0, 2.0]]), 1e4).item() == pytest.approx(1.5, abs=1e-2)
 
 
 IMITATIONS = {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_core import filters
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import filters
 
 # No mean of these lies on a bound of the band, where the last digit would decide.
 SCORES = [0.0, 1.0, 0.1234567, 0.3123456, 1e9]

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import agentrl_core as arl
 from agentrl_core import advantage, group, keys
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, shrunk_mean, window_quantile
+from agentrl_core.operators.group.reduce import arg_extreme
 
 number = st.one_of(
     st.sampled_from([0.0, 1.0, -1.0, 0.1]),
@@ -214,7 +216,7 @@ def test_reductions_equal_numpy() -> None:
         np.testing.assert_allclose(group.softmax(values, ids, temperature=0.5)[dense == place], softmax[place])
         np.testing.assert_array_equal(group.rank(values, ids)[dense == place], ranks[place])
     np.testing.assert_allclose(group.sums(values, ids), [group_values.sum() for group_values in members])
-    best = group.arg_extreme(values, ids)
+    best = arg_extreme(values, ids)
     assert all(values[row] == group_values.max() for row, group_values in zip(best, members, strict=True))
 
 
@@ -223,12 +225,12 @@ def test_states_survive_json_and_batches() -> None:
 
     state: dict[str, float] = {}
     for batch in ([1.0, 0.0], [1.0, 1.0]):
-        baseline, state = group.ema_mean(json.loads(json.dumps(state)), batch, ["role", "role"], decay=0.9, initial=0.5)
+        baseline, state = ema_mean(json.loads(json.dumps(state)), batch, ["role", "role"], decay=0.9, initial=0.5)
     assert baseline.tolist() == pytest.approx([0.5, 0.5])
     assert state == {"role": pytest.approx(0.55)}
-    assert group.ema_mean({}, [1.0], [3], decay=0.9, update="before")[0].tolist() == pytest.approx([0.1])
+    assert ema_mean({}, [1.0], [3], decay=0.9, update="before")[0].tolist() == pytest.approx([0.1])
     with pytest.raises(InvalidInputError, match="decay is 2"):
-        group.ema_mean({}, [1.0], [3], decay=2.0)
+        ema_mean({}, [1.0], [3], decay=2.0)
     past: dict[str, list[float]] = {}
     history = [[0.0, 1.0], [1.0, 3.0], [2.0, 2.0]]
     for batch in history:
@@ -247,12 +249,12 @@ def test_states_survive_json_and_batches() -> None:
         (lambda: group.normalise([1.0, 2.0], [1, 1], weights=[1.0]), "weights has 1 rows"),
         (lambda: group.normalise([1.0], [1], weights=[-1.0]), r"weights\[0\] is -1"),
         (lambda: group.normalise(np.zeros((1, 1, 1)), [1]), r"values has shape \(1, 1, 1\)"),
-        (lambda: group.shrunk_mean([1.0], [1], [0.5], variance=0.0), "variance is 0"),
-        (lambda: group.window_quantile([], [1.0], capacity=0), "capacity is 0"),
-        (lambda: group.decayed_beta({}, [2.0], [1], decay=0.5), "successes of 1 reach from 2.0 to 2.0"),
-        (lambda: group.decayed_beta({}, [1.0], [1], decay=1.5), "decay of 1 reaches from 1.5 to 1.5"),
-        (lambda: group.decayed_beta({}, [1.0] * 2, [1, 1], decay=[0.5, 0.6]), "decay of 1 reaches from 0.5 to 0.6"),
-        (lambda: group.decayed_beta({}, [1.0], [1], decay=[0.5, 0.6]), "decay has 2"),
+        (lambda: shrunk_mean([1.0], [1], [0.5], variance=0.0), "variance is 0"),
+        (lambda: window_quantile([], [1.0], capacity=0), "capacity is 0"),
+        (lambda: decayed_beta({}, [2.0], [1], decay=0.5), "successes of 1 reach from 2.0 to 2.0"),
+        (lambda: decayed_beta({}, [1.0], [1], decay=1.5), "decay of 1 reaches from 1.5 to 1.5"),
+        (lambda: decayed_beta({}, [1.0] * 2, [1, 1], decay=[0.5, 0.6]), "decay of 1 reaches from 0.5 to 0.6"),
+        (lambda: decayed_beta({}, [1.0], [1], decay=[0.5, 0.6]), "decay has 2"),
         (lambda: group.PartialStatistics.of([1.0], [3], 2), r"groups\[0\] is 3, but there are 2 groups"),
         (lambda: group.PartialStatistics.of([1.0], [-3], 2), "ids reach from -3"),
         (lambda: arl.set_num_threads(0), "threads is 0; give 1 or more"),
@@ -294,8 +296,8 @@ def test_what_is_remembered_follows_the_formulas(rows: list[tuple[int, str]], dd
         assert after[name] == pytest.approx(known)
     told = np.array([after[name] for name in ids])
     assert (told == np.stack([visits, mean, std], axis=1)).all()
-    baseline, means = group.ema_mean({"b": 3.0, "gone": 9.0}, values, ids, decay=decay, initial=1.0)
-    rates, counts = group.decayed_beta({"b": [1.0, 3.0], "gone": [0.0, 0.0]}, values, ids, decay=decay)
+    baseline, means = ema_mean({"b": 3.0, "gone": 9.0}, values, ids, decay=decay, initial=1.0)
+    rates, counts = decayed_beta({"b": [1.0, 3.0], "gone": [0.0, 0.0]}, values, ids, decay=decay)
     for name in dict.fromkeys(ids):
         members = values[[key == name for key in ids]]
         b, (won, lost) = {"b": (3.0, (1.0, 3.0))}.get(name, (1.0, (0.0, 0.0)))
@@ -324,13 +326,13 @@ def test_keys_and_states_of_any_kind() -> None:
     """Keys are known by their texts: 1 in a list, in arrays of any width, in Arrow and in a tuple is the same one."""
     kinds: list[object] = [[1, 2], (1, 2), np.array([1, 2], np.uint8), np.array([1, 2], np.uint32), pa.array([1, 2])]
     for ids in [*kinds, ["1", "2"], pa.array(["1", "2"]), np.array(["1", "2"]), np.array(["1", "2"], object)]:
-        baseline, state = group.ema_mean(Past(), [2.0, 4.0], ids, decay=0.0)
+        baseline, state = ema_mean(Past(), [2.0, 4.0], ids, decay=0.0)
         assert baseline.tolist() == [5.0, 0.0]
         assert state == {"1": 2.0, "2": 4.0}
     state = {"1": 7.0}
-    group.ema_mean(state, [2.0], [1], decay=0.0)
+    ema_mean(state, [2.0], [1], decay=0.0)
     assert state == {"1": 7.0}
-    assert group.decayed_beta({"1": (1, 3)}, [1.0], [1], decay=np.array([0.5]))[1] == {"1": [1.5, 1.5]}
+    assert decayed_beta({"1": (1, 3)}, [1.0], [1], decay=np.array([0.5]))[1] == {"1": [1.5, 1.5]}
     for ids, message in [
         (pa.array([1, None]), "ids"),
         ([1.5, 2.0], "ids holds float"),
@@ -338,6 +340,6 @@ def test_keys_and_states_of_any_kind() -> None:
         ([1, 2, 3], "ids has 3 rows"),
     ]:
         with pytest.raises(InvalidInputError, match=message):
-            group.ema_mean({}, [1.0, 2.0], ids, decay=0.5)
+            ema_mean({}, [1.0, 2.0], ids, decay=0.5)
     with pytest.raises(InvalidInputError, match="what is remembered of 'a' would become inf"):
         group.running_moments({"a": [1.0, -1e200, 0.0]}, [1e200], ["a"])

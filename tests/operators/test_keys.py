@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import agentrl_core
 from agentrl_core import keys
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators.keys import similar
 
 
 def first_seen(ids: list[object]) -> list[int]:
@@ -103,7 +104,7 @@ def test_similar_texts_as_difflib(texts: list[str], threshold: float) -> None:
         if place == len(firsts):
             firsts.append(text)
         expected.append(place)
-    assert keys.similar(texts, threshold=threshold).tolist() == expected
+    assert similar(texts, threshold=threshold).tolist() == expected
 
 
 def test_long_pages_by_sequence_and_by_sketch() -> None:
@@ -117,21 +118,21 @@ def test_long_pages_by_sequence_and_by_sketch() -> None:
         edited[row] = "changed"
         texts.append(" ".join(edited))
     for first in texts[:4]:
-        found = [keys.similar([first, text], threshold=0.9).tolist() == [0, 0] for text in texts]
+        found = [similar([first, text], threshold=0.9).tolist() == [0, 0] for text in texts]
         assert found == [SequenceMatcher(None, text, first).ratio() >= 0.9 for text in texts]
-    assert keys.similar(texts, threshold=0.8, kind="minhash").tolist() == [0, 1, 2] * 4
+    assert similar(texts, threshold=0.8, kind="minhash").tolist() == [0, 1, 2] * 4
     groups = np.arange(12) // 6
-    assert len(set(keys.similar(texts, groups, threshold=0.8, kind="minhash").tolist())) == 6
+    assert len(set(similar(texts, groups, threshold=0.8, kind="minhash").tolist())) == 6
 
 
 def test_what_is_wrong_is_named() -> None:
     with pytest.raises(InvalidInputError, match=r"texts\[1\] is None; give strings"):
-        keys.similar(["a", None])
+        similar(["a", None])
     with pytest.raises(InvalidInputError, match="kind is 'cosine'"):
-        keys.similar(["a"], kind="cosine")
+        similar(["a"], kind="cosine")
     with pytest.raises(InvalidInputError, match="threshold is 2; give a number from 0 to 1"):
-        keys.similar(["a"], threshold=2.0)
+        similar(["a"], threshold=2.0)
     with pytest.raises(InvalidInputError, match="a multiple of bands"):
-        keys.similar(["a"], kind="minhash", bands=7)
+        similar(["a"], kind="minhash", bands=7)
     with pytest.raises(InvalidInputError, match="2 nulls"):
         keys.dense(pl.Series(["a", None, None]))

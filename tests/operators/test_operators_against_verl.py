@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl_core import reward, weight
+from agentrl_core import weight
+from agentrl_core.reward.group_comparison import top_gap
+from agentrl_core.reward.shape import excess_penalty
+from agentrl_core.weight.denominators import sequence_mean, token_mean
+from agentrl_core.weight.importance import importance_weights, trust_region
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # verl imports a part of ray that has moved
@@ -54,7 +58,7 @@ def test_importance_weights(batch: SimpleNamespace, level: str, threshold: float
     theirs, _ = rollout_corr_helper.compute_rollout_correction_weights(
         batch.new - batch.old, batch.mask, rollout_is=level, rollout_is_threshold=threshold
     )
-    ours = weight.importance_weights(batch.log_ratios, batch.offsets, level=level, mask=batch.flat_mask, **options)
+    ours = importance_weights(batch.log_ratios, batch.offsets, level=level, mask=batch.flat_mask, **options)
     np.testing.assert_allclose(ours, theirs.numpy()[batch.inside], rtol=1e-6)
 
 
@@ -69,9 +73,7 @@ def test_rejection_masks(batch: SimpleNamespace, kind: str, aggregate: str) -> N
     theirs, _ = rollout_corr_helper.compute_rollout_rejection_mask(
         batch.new - batch.old, batch.mask, mode, "0.6_1.5" if kind == "k1" else 0.35
     )
-    ours = weight.trust_region(
-        batch.log_ratios, batch.offsets, kind=kind, aggregate=aggregate, mask=batch.flat_mask, **bounds
-    )
+    ours = trust_region(batch.log_ratios, batch.offsets, kind=kind, aggregate=aggregate, mask=batch.flat_mask, **bounds)
     assert np.array_equal(ours, theirs.numpy()[batch.inside] > 0)
 
 
@@ -89,7 +91,7 @@ def test_denominators(batch: SimpleNamespace, mode: str) -> None:
     losses = torch.randn(batch.mask.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     theirs = core_algos.agg_loss(loss_mat=losses, loss_mask=batch.mask, loss_agg_mode=mode)
     lengths = batch.mask.sum(-1).numpy().astype(np.int64)
-    weights = weight.token_mean(lengths) if mode == "token-mean" else weight.sequence_mean(lengths)
+    weights = token_mean(lengths) if mode == "token-mean" else sequence_mean(lengths)
     ours = weights @ losses.numpy()[batch.mask.numpy() > 0]
     assert ours == pytest.approx(float(theirs), abs=1e-7)  # verl adds 1e-8 to the length of a sequence
 
@@ -102,7 +104,7 @@ def test_pass_at_k_advantage(scaled: bool) -> None:
     theirs, _ = core_algos.compute_grpo_passk_outcome_advantage(
         torch.tensor(scores)[:, None], torch.ones(24, 1), groups, config={"norm_adv_by_std_in_grpo": scaled}
     )
-    ours = reward.top_gap(scores, groups)
+    ours = top_gap(scores, groups)
     if scaled:
         deviations = np.array([np.std(scores[groups == group], ddof=1) for group in range(6)])
         ours = ours / (deviations[groups] + 1e-6)
@@ -131,5 +133,5 @@ def test_overlong_penalty() -> None:
         overlong_buffer_cfg=SimpleNamespace(enable=True, len=buffer, penalty_factor=factor, log=False),
     )
     theirs = manager(data).sum(-1).numpy()
-    ours = 1.0 + reward.excess_penalty(lengths, free=longest - buffer, full_at=longest, coefficient=factor)
+    ours = 1.0 + excess_penalty(lengths, free=longest - buffer, full_at=longest, coefficient=factor)
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)

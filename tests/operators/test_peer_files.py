@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl_core import Batch, Forest, advantage, group, returns, tree
+from agentrl_core import Batch, Forest, advantage, group, returns
+from agentrl_core.operators import tree
 
 SEEDS = range(4)
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}

@@ -5,6 +5,7 @@ import pytest
 
 from agentrl_core import keys, returns
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators.returns import n_step, optimal_token_baseline, v_trace
 
 RNG = np.random.default_rng(0)
 SHAPE = (5, 12)
@@ -14,8 +15,8 @@ OPTIONS = {"mask": MASK, "ends": ENDS, "bootstrap": LATER}
 FUNCTIONS = {
     "discounted": lambda columns, **rows: returns.discounted(columns[0], gamma=0.9, **rows),
     "gae": lambda columns, **rows: returns.gae(*columns[:2], gamma=0.9, lam=0.8, **rows),
-    "v_trace": lambda columns, **rows: returns.v_trace(*columns, gamma=0.9, rho_at_most=1.1, **rows),
-    "n_step": lambda columns, **rows: returns.n_step(*columns[:2], gamma=0.9, steps=3, **rows),
+    "v_trace": lambda columns, **rows: v_trace(*columns, gamma=0.9, rho_at_most=1.1, **rows),
+    "n_step": lambda columns, **rows: n_step(*columns[:2], gamma=0.9, steps=3, **rows),
 }
 
 
@@ -67,10 +68,10 @@ def test_types_and_out() -> None:
         (lambda: returns.gae(REWARDS, VALUES[:2], gamma=1.0, lam=1.0), r"values has shape \(2, 12\)"),
         (lambda: returns.gae(REWARDS, VALUES, gamma=1.0, lam=1.0, mask=REWARDS), "mask has dtype float64"),
         (lambda: returns.gae(REWARDS, VALUES, gamma=1.0, lam=1.0, out=REWARDS), "out has shape"),
-        (lambda: returns.n_step([1.0], [1.0], [1], gamma=1.0, steps=0), "steps is 0; give 1 or more"),
-        (lambda: returns.v_trace([1.0], [1.0], [1.0], [1], gamma=1.0, rho_at_most=-1.0), "rho_at_most is -1"),
-        (lambda: returns.optimal_token_baseline(REWARDS, VALUES, [1]), "group_ids has 1 rows"),
-        (lambda: returns.optimal_token_baseline(REWARDS, VALUES, [1] * 5, align="left"), 'align is "left"'),
+        (lambda: n_step([1.0], [1.0], [1], gamma=1.0, steps=0), "steps is 0; give 1 or more"),
+        (lambda: v_trace([1.0], [1.0], [1.0], [1], gamma=1.0, rho_at_most=-1.0), "rho_at_most is -1"),
+        (lambda: optimal_token_baseline(REWARDS, VALUES, [1]), "group_ids has 1 rows"),
+        (lambda: optimal_token_baseline(REWARDS, VALUES, [1] * 5, align="left"), 'align is "left"'),
     ],
 )
 def test_one_clear_line_says_what_is_wrong(call: object, message: str) -> None:

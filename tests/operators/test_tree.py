@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl_core import tree
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import tree
 
 
 @st.composite

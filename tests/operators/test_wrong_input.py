@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentrl_core import advantage, filters, group, keys, returns, reward, tree, weight
+from agentrl_core import advantage, group, keys, returns, reward, weight
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import filters, tree
+from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, shrunk_mean, window_quantile
+from agentrl_core.operators.keys import similar
+from agentrl_core.operators.returns import n_step, optimal_token_baseline
+from agentrl_core.reward.distance import success_distance
+from agentrl_core.reward.group_comparison import top_gap, win_rates
+from agentrl_core.reward.process import checklist, implicit_rewards, information_gain
+from agentrl_core.reward.risk import tail_risk
+from agentrl_core.weight.denominators import sequence_mean, token_mean, turn_mean
 
 SCORES = np.array([1.0, 0.0, 0.5, 0.25, 0.75, 0.125])
 GROUPS = np.array([3, 3, 3, 8, 8, 8])
@@ -40,9 +49,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "group.sums": group.sums,
     "returns.discounted": lambda scores, groups: returns.discounted(scores, groups, gamma=0.5),
     "tree.build": lambda _, groups: tree.build(groups, [0, 2, 6]).nodes,
-    "reward.top_gap": reward.top_gap,
+    "reward.top_gap": top_gap,
     "weight.above_quantile": lambda scores, groups: weight.above_quantile(scores, groups, q=0.5),
-    "weight.turn_mean": lambda _, groups: weight.turn_mean(groups, groups),
+    "weight.turn_mean": lambda _, groups: turn_mean(groups, groups),
     "filters.top_groups": lambda scores, groups: filters.top_groups(scores, groups, 0.5),
     "advantage.leave_one_out": advantage.leave_one_out,
 }
@@ -77,26 +86,26 @@ def test_masked_numbers_are_missing() -> None:
         ),
         (lambda: tree.fuse([-1], [2**32], [1.0]), r"nodes\[0\] is 4294967296; give the row of a node"),
         (lambda: tree.ancestor_relative([-1, 0], [1, -1], [1.0, 0.0]), r"nodes\[1\] is -1; give the row of a node"),
-        (lambda: reward.success_distance(np.ones((1, 2)) * 1j, [True], [0]), "embeddings has dtype complex128"),
-        (lambda: reward.checklist([[0.3]], [[0]], [0, 1]), "satisfied has dtype float64; give booleans, or 0 and 1"),
-        (lambda: reward.checklist([[True]], [[2]], [0, 1]), "dependencies has dtype int64; give booleans, or 0 and 1"),
+        (lambda: success_distance(np.ones((1, 2)) * 1j, [True], [0]), "embeddings has dtype complex128"),
+        (lambda: checklist([[0.3]], [[0]], [0, 1]), "satisfied has dtype float64; give booleans, or 0 and 1"),
+        (lambda: checklist([[True]], [[2]], [0, 1]), "dependencies has dtype int64; give booleans, or 0 and 1"),
         # Columns that have to be there.
-        (lambda: reward.success_distance([[1.0]], None, [0]), "success is None; give booleans"),
+        (lambda: success_distance([[1.0]], None, [0]), "success is None; give booleans"),
         (lambda: filters.round_rows(None, 1), "keep is None; give booleans"),
         (lambda: reward.answer_clusters(None, [0]), "answers is NoneType; give a list of texts"),
         (lambda: reward.answer_clusters("yes", [0, 0, 0]), "answers is str; give a list of texts"),
         # Rows that stop before the values do.
-        (lambda: reward.information_gain([-1.0, -1.0], [0, 1], [-1.0]), "offsets go from 0 to 1, but answer_logprobs"),
+        (lambda: information_gain([-1.0, -1.0], [0, 1], [-1.0]), "offsets go from 0 to 1, but answer_logprobs"),
         # Results that are too large.
         (
             lambda: tree.ancestor_relative([-1, 0, 0, 0], [1, 2, 3], [1.7e308, *[-1.7e308] * 2]),
             r"the result at \(0,\) is too large for float64",
         ),
-        (lambda: reward.top_gap(FAR, [0, 0]), r"the result at \(0,\) is too large for float64"),
-        (lambda: reward.tail_risk(FAR, 1e308, 1e308), "too large for float64"),
-        (lambda: reward.implicit_rewards(np.float32([3e38]), [-3e38], beta=1.0), "too large for float32"),
+        (lambda: top_gap(FAR, [0, 0]), r"the result at \(0,\) is too large for float64"),
+        (lambda: tail_risk(FAR, 1e308, 1e308), "too large for float64"),
+        (lambda: implicit_rewards(np.float32([3e38]), [-3e38], beta=1.0), "too large for float32"),
         (
-            lambda: returns.optimal_token_baseline(SCORES, FAR * 3, [0, 0], offsets=[0, 3, 6]),
+            lambda: optimal_token_baseline(SCORES, FAR * 3, [0, 0], offsets=[0, 3, 6]),
             "too large for float64",
         ),
         # Numbers of things.
@@ -104,46 +113,46 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: group.normalise([1.0], [0], votes_at_least=-1), "votes_at_least is -1; give a whole number from 0"),
         (lambda: group.statistics([1.0], [0], ddof=2**70), "ddof is 1180591620717411303424; give a whole number"),
         (lambda: group.PartialStatistics.of([1.0], [0], -1), "groups is -1; give a whole number"),
-        (lambda: returns.n_step([1.0], [1.0], [0], gamma=1.0, steps=-1), "steps is -1; give a whole number"),
+        (lambda: n_step([1.0], [1.0], [0], gamma=1.0, steps=-1), "steps is -1; give a whole number"),
         (lambda: advantage.gigpo([1.0], [0], [0], [0], [0], [1.0], ddof=-1), "ddof is -1; give a whole number"),
         (lambda: filters.group_band([1.0], [0], members_at_least=-1), "members_at_least is -1; give a whole number"),
         (lambda: filters.top_groups([1.0], [0], 0.5, ddof=1.5), "ddof is 1.5; give a whole number"),
         (lambda: filters.round_rows([True], -1), "multiple is -1; give a whole number"),
         (lambda: keys.history([0], [0], [0], levels=1.5), "levels is 1.5; give a whole number"),
-        (lambda: keys.similar(["a"], kind="minhash", words=-1), "words is -1; give a whole number"),
+        (lambda: similar(["a"], kind="minhash", words=-1), "words is -1; give a whole number"),
         # Sizes for which there is no memory.
         (
             lambda: keys.history([0], [0], [0], levels=2 * HUGE),
             "levels is 2199023255552, for which there",
         ),
         (
-            lambda: keys.similar(["a"], kind="minhash", hashes=HUGE * 64, bands=1),
+            lambda: similar(["a"], kind="minhash", hashes=HUGE * 64, bands=1),
             "hashes is 70368744177664, for",
         ),
-        (lambda: reward.win_rates([0], [1], [1.0], HUGE), "count is 1099511627776, for which there is not enough"),
+        (lambda: win_rates([0], [1], [1.0], HUGE), "count is 1099511627776, for which there is not enough"),
         (
             lambda: group.PartialStatistics.of([1.0], [0], HUGE),
             "groups is 1099511627776, for which there is not enough memory",
         ),
         (
-            lambda: weight.token_mean([HUGE, HUGE]),
+            lambda: token_mean([HUGE, HUGE]),
             r"lengths add up to 2199023255552 tokens, which do not fit in memory",
         ),
-        (lambda: weight.sequence_mean([2**62, 2**62]), r"lengths add up to 9223372036854775808 tokens"),
+        (lambda: sequence_mean([2**62, 2**62]), r"lengths add up to 9223372036854775808 tokens"),
         # Searches that would not end.
         # What is remembered.
-        (lambda: group.ema_mean(None, [1.0], [0], decay=0.5), "state is None; give what the last call returned, or {}"),
-        (lambda: group.ema_mean({"0": np.nan}, [1.0], [0], decay=0.5), r"state\['0'\] is nan; give what the last call"),
-        (lambda: group.ema_mean({}, [1.0], [0], decay=0.5, initial=np.inf), "initial is inf; give a finite number"),
+        (lambda: ema_mean(None, [1.0], [0], decay=0.5), "state is None; give what the last call returned, or {}"),
+        (lambda: ema_mean({"0": np.nan}, [1.0], [0], decay=0.5), r"state\['0'\] is nan; give what the last call"),
+        (lambda: ema_mean({}, [1.0], [0], decay=0.5, initial=np.inf), "initial is inf; give a finite number"),
         (lambda: group.running_moments({"0": [1.0]}, [1.0], [0]), r"state\['0'\] is \[1.0\]; give what the last call"),
         (
-            lambda: group.decayed_beta({"0": "x"}, [1.0], [0], decay=0.5),
+            lambda: decayed_beta({"0": "x"}, [1.0], [0], decay=0.5),
             r"state\['0'\] is 'x'; give what",
         ),
-        (lambda: group.decayed_beta({}, [1.0], [0], decay=0.5, initial=None), "initial is None; give a finite number"),
-        (lambda: group.window_quantile([3], [1.0], capacity=2), r"state is \[3\]; give what the last call returned"),
+        (lambda: decayed_beta({}, [1.0], [0], decay=0.5, initial=None), "initial is None; give a finite number"),
+        (lambda: window_quantile([3], [1.0], capacity=2), r"state is \[3\]; give what the last call returned"),
         (
-            lambda: group.shrunk_mean([1.0], [0], [np.nan], variance=1.0),
+            lambda: shrunk_mean([1.0], [0], [np.nan], variance=1.0),
             r"prior\[0\] is NaN, but must be finite; correct it",
         ),
     ],
@@ -159,11 +168,11 @@ def test_numbers_far_apart_have_quantiles() -> None:
 
 
 def test_a_prior_may_be_far_away() -> None:
-    assert group.shrunk_mean([1.0, 1.0], [0, 0], [1e200, 1e200], variance=1.0).tolist() == [1.0, 1.0]
+    assert shrunk_mean([1.0, 1.0], [0, 0], [1e200, 1e200], variance=1.0).tolist() == [1.0, 1.0]
     prior = [0.5, 0.5, np.nan]
-    found = group.shrunk_mean([1.0, 0.0, 9.0], [0, 0, 0], prior, variance=0.25, valid=[True, True, False])
+    found = shrunk_mean([1.0, 0.0, 9.0], [0, 0, 0], prior, variance=0.25, valid=[True, True, False])
     assert found[:2].tolist() == [0.5, 0.5]
 
 
 def test_an_initial_value_may_be_whole() -> None:
-    assert group.decayed_beta({}, [0.5], [0], decay=0.5, initial=1)[0].tolist() == [1.0]
+    assert decayed_beta({}, [0.5], [0], decay=0.5, initial=1)[0].tolist() == [1.0]

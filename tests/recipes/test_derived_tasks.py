@@ -107,7 +107,7 @@ def test_urpo_pays_a_referee_by_the_order_that_it_gives() -> None:
 
 def test_urpo_scores_its_own_answers_once_the_referee_is_good(tmp_path: Any) -> None:
     def speak(context: str, request: Request) -> str:
-        if "TaskScore each answer" in context:
+        if "Score each answer" in context:
             assert "Answer 1:\n" in context
             assert "Answer 2:\n" in context
             return "2 and 7"

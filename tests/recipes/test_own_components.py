@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 
 from agentrl_core import loss
 from agentrl_core.component import BatchComponent, Column, Rows, StatefulComponent, column_name, draw, option
-from agentrl_core.loss.base import WeightedLoss, sums
+from agentrl_core.loss.base import WeightedLoss, metric_sums
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Halved(WeightedLoss):
 
     def evaluate(self, tokens):
         pull = tokens.advantage_positive + tokens.advantage_negative
-        return -0.5 * (pull * tokens.logprob).sum(), sums(tokens)
+        return -0.5 * (pull * tokens.logprob).sum(), metric_sums(tokens)
 
 
 class NoComponent:

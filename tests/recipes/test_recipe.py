@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from agentrl_core import Batch, Recipe, advantage, loss, recipes, rollout, select
-from agentrl_core.component import BatchComponent, Column, IterationRecord, Level, StatefulComponent, column_name, draw
+from agentrl_core.component import BatchComponent, Column, IterationRecord, StatefulComponent, column_name, draw
+from agentrl_core.component.column import Level
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 
@@ -206,9 +207,7 @@ def test_check_names_the_column_and_the_call(batch: Batch) -> None:
     recipe.check(batch.with_columns("token", reference_logprob=np.zeros(len(batch.column("token", "token")))))
 
     judged = recipes.GRPO.replace(weight=Judged())
-    with pytest.raises(
-        RecipeError, match=r"JudgeLocator \(phase weight\) needs column 'judge' at level draw; no component"
-    ):
+    with pytest.raises(RecipeError, match=r"Judged \(phase weight\) needs column 'judge' at level draw; no component"):
         judged.check()
     judged.check(batch.with_columns("draw", judge=np.ones(batch.num_draws)))
 
@@ -299,8 +298,8 @@ def test_what_a_component_remembers_goes_from_batch_to_batch(batch: Batch) -> No
     once = recipe.credit(batch)
     state = recipe.next_states({}, IterationRecord.of(once))
     twice = recipe.credit(batch.with_state(state))
-    assert (once.state, state) == ({}, {"weight[0].TaskOutcomes": {"batches": 1}})
-    assert recipe.next_states(state, IterationRecord.of(twice)) == {"weight[0].TaskOutcomes": {"batches": 2}}
+    assert (once.state, state) == ({}, {"weight[0].Visits": {"batches": 1}})
+    assert recipe.next_states(state, IterationRecord.of(twice)) == {"weight[0].Visits": {"batches": 2}}
     assert (once.column("visits", "draw") == 0).all()
     assert (twice.column("visits", "draw") == 1).all()
     assert pickle.loads(pickle.dumps(twice)).state == twice.select_draws([0]).state == state

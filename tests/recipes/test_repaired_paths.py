@@ -16,7 +16,7 @@ from riddles import RIGHT, WRONG, Riddles, check_resumes, in_turn, solve, step
 from agentrl_core import recipes
 from agentrl_core.component import IterationRecord
 from agentrl_core.engine import Request
-from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR, ExtraColumn, StepResult
+from agentrl_core.env import ExtraColumn, StepFlag, StepResult
 from agentrl_core.recipes.a3t import Autonomy
 from agentrl_core.recipes.rac import Recovered
 from agentrl_core.recipes.ui_s1 import ExpertSpine
@@ -163,8 +163,8 @@ class Refuses(Riddles):
 @pytest.mark.parametrize(
     "outcome",
     [
-        StepResult("what?", flags=FORMAT_ERROR),
-        StepResult("no such tool", flags=TOOL_ERROR),
+        StepResult("what?", flags=StepFlag.FORMAT_ERROR),
+        StepResult("no such tool", flags=StepFlag.TOOL_ERROR),
         StepResult(reward=0.0, terminated=True, success=False),
     ],
     ids=["a wrong format", "a wrong call", "an answer"],

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agentrl_core import _core, replay
+from agentrl_core import _core
+from agentrl_core.replay.sum_tree import SumTree
 
 DRAWS = 1_000_000
 
@@ -53,7 +54,7 @@ def test_the_rank_of_equal_priorities_is_the_mean_of_theirs() -> None:
 def test_the_sum_tree_draws_in_proportion(exponent: float) -> None:
     """1 000 rows, 999 degrees of freedom: five standard deviations above the mean are 1 222."""
     priorities = np.arange(1, 1001, dtype=np.float64)
-    tree = replay.SumTree(priorities, exponent=exponent)
+    tree = SumTree(priorities, exponent=exponent)
     tree.update(np.arange(1000)[::2], priorities[::-2])
     priorities[::2] = priorities[::-2].copy()
     powers = priorities**exponent

@@ -158,7 +158,7 @@ def test_what_is_drawn_again_is_counted_and_its_priority_renewed(tmp_path: Path)
         state = memory.next(state, closed)
         assert MemoryRows.from_state(state).priority.tolist() == [2.5, 1.5]
         batch = grow(1, {"a": [0]})
-        draws = replay.Draws.of([0, 0], votes_in=replay.NEW, probability=0.5)
+        draws = replay.Draws.of([0, 0], votes_in=replay.Draws.NEW_GROUP, probability=0.5)
         batch = store.rebase(batch.with_stored_draws(store.trajectory_batch([0]), draws))
         batch = batch.with_columns("draw", score=np.zeros(3, np.float32), surprise=np.array([0, 4, 4], np.float32))
         store.append(batch, iteration=1)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agentrl_core import _core, replay
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.replay.sum_tree import SumTree
 
 PRIORITIES = st.lists(st.integers(1, 2**40), min_size=1, max_size=400)
 
@@ -19,7 +20,7 @@ PRIORITIES = st.lists(st.integers(1, 2**40), min_size=1, max_size=400)
 @given(PRIORITIES, st.data())
 def test_a_tree_after_updates_is_the_tree_made_anew(numbers: list[int], data: st.DataObject) -> None:
     plain = [float(number) for number in numbers]
-    tree = replay.SumTree(plain)
+    tree = SumTree(plain)
     gone: set[int] = set()
     for _ in range(data.draw(st.integers(0, 5))):
         rows = data.draw(st.lists(st.integers(0, len(plain) - 1), max_size=30))
@@ -48,7 +49,7 @@ def test_draws_are_those_of_a_walk_along_all_rows(numbers: list[int], key: int, 
     # Powers of two: sums, products and quotients of the targets are exact, so is the walk.
     plain = [float(2 ** (number % 8)) for number in numbers]
     total = sum(plain)
-    drawn = replay.SumTree(plain).sample(count, key, stratified=stratified)
+    drawn = SumTree(plain).sample(count, key, stratified=stratified)
     uniform = [_core.rng.uniform(np.array([key], np.uint64), counter)[0] for counter in range(count)]
     for place, row in enumerate(drawn.tolist()):
         target = (place + uniform[place]) / count * total if stratified else uniform[place] * total
@@ -58,7 +59,7 @@ def test_draws_are_those_of_a_walk_along_all_rows(numbers: list[int], key: int, 
 
 def test_importance_weights_make_the_mean_unbiased() -> None:
     """E[w f] over draws is the mean of f: with P = (1, 3, 4) / 8 and w = 1 / (3 P), sum P w f = (f1 + f2 + f3) / 3."""
-    tree = replay.SumTree([1.0, 3.0, 4.0])
+    tree = SumTree([1.0, 3.0, 4.0])
     weights = tree.weights([0, 1, 2], beta=1.0, normalise="none")
     assert weights.tolist() == pytest.approx([8 / 3, 8 / 9, 2 / 3])
     f = np.array([5.0, -1.0, 2.0])
@@ -69,11 +70,11 @@ def test_importance_weights_make_the_mean_unbiased() -> None:
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), float("-inf")])
 def test_what_is_no_priority_is_refused_and_changes_nothing(wrong: float) -> None:
-    tree = replay.SumTree([1.0, 2.0])
+    tree = SumTree([1.0, 2.0])
     with pytest.raises(InvalidInputError, match=r"priorities\[1\] is .*must be above 0 and finite"):
         tree.update([1, 0], [5.0, wrong])
     with pytest.raises(InvalidInputError, match=r"priorities\[0\]"):
-        replay.SumTree([wrong])
+        SumTree([wrong])
     assert tree.total == 3.0
     with pytest.raises(InvalidInputError, match=r"rows\[0\] is 2, but there are 2 rows"):
         tree.update([2], [1.0])

@@ -12,6 +12,11 @@ from hypothesis import strategies as st
 
 from agentrl_core import reward
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.reward.distance import success_distance
+from agentrl_core.reward.group_comparison import max_at_k, top_gap, win_rates
+from agentrl_core.reward.process import checklist, implicit_rewards, information_gain
+from agentrl_core.reward.risk import tail_risk, tracked_quantiles
+from agentrl_core.reward.shape import excess_penalty
 
 NAN = math.nan
 
@@ -21,13 +26,13 @@ def test_max_at_k_over_all_subsets(rewards: list[float], k: int) -> None:
     k = min(k, len(rewards))
     subsets = list(combinations(range(len(rewards)), k))
     estimate = np.mean([max(rewards[row] for row in subset) for subset in subsets])
-    found = reward.max_at_k(rewards, ["g"] * len(rewards), k)
+    found = max_at_k(rewards, ["g"] * len(rewards), k)
     assert found.sum() / k == pytest.approx(estimate, abs=1e-12)
     for row in range(len(rewards)):
         own = sum(max(rewards[other] for other in subset) for subset in subsets if row in subset)
         assert found[row] == pytest.approx(own / len(subsets), abs=1e-12)
     if len(rewards) > 1 and k > 1:
-        less = reward.max_at_k(rewards, ["g"] * len(rewards), k, leave_one_out=True)
+        less = max_at_k(rewards, ["g"] * len(rewards), k, leave_one_out=True)
         for row in range(len(rewards)):
             others = [value for other, value in enumerate(rewards) if other != row]
             without = np.mean([max(subset) for subset in combinations(others, k - 1)])
@@ -35,7 +40,7 @@ def test_max_at_k_over_all_subsets(rewards: list[float], k: int) -> None:
 
 
 def test_large_groups_need_no_large_binomials() -> None:
-    found = reward.max_at_k(np.linspace(0, 1, 5000), np.zeros(5000, np.int64), 64)
+    found = max_at_k(np.linspace(0, 1, 5000), np.zeros(5000, np.int64), 64)
     assert np.isfinite(found).all()
     assert found.sum() / 64 == pytest.approx(64 / 65, abs=1e-3)
 
@@ -81,19 +86,17 @@ def test_answers_join_the_first_equivalent_one() -> None:
 
 
 def test_fixtures_of_the_papers() -> None:
-    found = reward.tail_risk(np.arange(6.0), 1.0, 4.0, alpha_low=0.2, alpha_high=0.8)
+    found = tail_risk(np.arange(6.0), 1.0, 4.0, alpha_low=0.2, alpha_high=0.8)
     np.testing.assert_allclose(found, [-5, -2, -4 / 3, -2 / 3, 0, 0], atol=1e-12)
-    daring = reward.tail_risk([5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8, natural_baseline=False, tail="upper")
+    daring = tail_risk([5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8, natural_baseline=False, tail="upper")
     np.testing.assert_allclose(daring, [(1.5 / 0.2 + 3 / 0.6) / 2.5])
-    flat = reward.tail_risk([2.0, 2.0], 1.0, 4.0, curve=([0.1, 0.9], [2.0, 2.0]))
+    flat = tail_risk([2.0, 2.0], 1.0, 4.0, curve=([0.1, 0.9], [2.0, 2.0]))
     np.testing.assert_allclose(flat, [0.0, 0.0], atol=1e-15)
-    np.testing.assert_allclose(reward.max_at_k([0, 1, 2, 3], [0] * 4, 2), [1, 1, 7 / 6, 1.5])
-    np.testing.assert_allclose(
-        reward.max_at_k([0, 1, 2, 3], [0] * 4, 2, leave_one_out=True), [0, 1 / 6, 0.5, 1], atol=1e-15
-    )
+    np.testing.assert_allclose(max_at_k([0, 1, 2, 3], [0] * 4, 2), [1, 1, 7 / 6, 1.5])
+    np.testing.assert_allclose(max_at_k([0, 1, 2, 3], [0] * 4, 2, leave_one_out=True), [0, 1 / 6, 0.5, 1], atol=1e-15)
     # MARS: 0.5 · (1 - (length - 11) / 2037) where it is negative.
     length = 3000.0
-    assert reward.excess_penalty([length], free=2048, full_at=4085, coefficient=0.5)[0] == pytest.approx(
+    assert excess_penalty([length], free=2048, full_at=4085, coefficient=0.5)[0] == pytest.approx(
         0.5 * (1 - (length - 11) / 2037)
     )
     # SEED-GRPO's entropies of (4, 4) out of 8.
@@ -106,7 +109,7 @@ def test_a_tracked_quantile_converges() -> None:
     state = None
     random = np.random.default_rng(0)
     for _ in range(400):
-        _, state = reward.tracked_quantiles(state, random.normal(size=64), levels=[0.2, 0.5, 0.9], step_size=0.05)
+        _, state = tracked_quantiles(state, random.normal(size=64), levels=[0.2, 0.5, 0.9], step_size=0.05)
     np.testing.assert_allclose(state, [-0.8416, 0.0, 1.2816], atol=0.15)
 
 
@@ -114,17 +117,17 @@ def test_rows_that_are_not_valid_may_hold_anything() -> None:
     valid = np.array([True, False, True])
     scores = np.array([1.0, NAN, 0.5], np.float32)
     for made in (
-        reward.excess_penalty(scores, free=0.0, full_at=1.0, valid=valid),
+        excess_penalty(scores, free=0.0, full_at=1.0, valid=valid),
         reward.add_noise(scores, seed=1, valid=valid),
-        reward.tail_risk(scores, 0.0, 1.0, valid=valid),
-        reward.max_at_k(scores, [0, 0, 0], 2, valid=valid),
-        reward.top_gap(scores, [0, 0, 0], valid=valid),
+        tail_risk(scores, 0.0, 1.0, valid=valid),
+        max_at_k(scores, [0, 0, 0], 2, valid=valid),
+        top_gap(scores, [0, 0, 0], valid=valid),
     ):
         assert made.dtype == np.float32
         assert made[1] == 0.0
         assert np.isfinite(made).all()
     places = np.array([[0.0], [NAN], [1.0]])
-    found = reward.success_distance(places, [True, True, False], ["g", "g", "g"], valid=valid)
+    found = success_distance(places, [True, True, False], ["g", "g", "g"], valid=valid)
     assert found.tolist() == [1.0, 0.0, 0.3]
 
 
@@ -140,19 +143,19 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: reward.excess_penalty([1.0], free=2, full_at=1), "full_at is 1, but must lie above free"),
+        (lambda: excess_penalty([1.0], free=2, full_at=1), "full_at is 1, but must lie above free"),
         (lambda: reward.add_noise([1.0], seed=0, kind="pink"), 'kind is "pink"'),
-        (lambda: reward.max_at_k([1.0], [0], 2), "group 0 has 1 valid rows"),
-        (lambda: reward.win_rates([0], [-1], [1.0], 2), r"second\[0\] is -1"),
-        (lambda: reward.win_rates([0], [0], [1.0], 2), "compare two rows"),
+        (lambda: max_at_k([1.0], [0], 2), "group 0 has 1 valid rows"),
+        (lambda: win_rates([0], [-1], [1.0], 2), r"second\[0\] is -1"),
+        (lambda: win_rates([0], [0], [1.0], 2), "compare two rows"),
         (lambda: reward.answer_clusters([1], [0]), r"answers\[0\] is int"),
-        (lambda: reward.tracked_quantiles(None, [], levels=[0.5]), "there is no state yet"),
-        (lambda: reward.tail_risk([1.0], 0.0, 1.0, alpha_low=0.9, alpha_high=0.1), "0 < alpha_low < alpha_high"),
-        (lambda: reward.information_gain([0.5], [0, 1], [0.0]), "a log-probability is at most 0"),
-        (lambda: reward.implicit_rewards([1.0], [1.0], offsets=[0, 3]), "offsets end at 3"),
-        (lambda: reward.checklist([[True]], [[True]], [0, 1]), "depends on itself"),
-        (lambda: reward.checklist([[True]], [[False, False]], [0, 1]), r"give \[items, items\]"),
-        (lambda: reward.success_distance([[0.0]], [True], ["g"], radius=-1.0), "radius is -1"),
+        (lambda: tracked_quantiles(None, [], levels=[0.5]), "there is no state yet"),
+        (lambda: tail_risk([1.0], 0.0, 1.0, alpha_low=0.9, alpha_high=0.1), "0 < alpha_low < alpha_high"),
+        (lambda: information_gain([0.5], [0, 1], [0.0]), "a log-probability is at most 0"),
+        (lambda: implicit_rewards([1.0], [1.0], offsets=[0, 3]), "offsets end at 3"),
+        (lambda: checklist([[True]], [[True]], [0, 1]), "depends on itself"),
+        (lambda: checklist([[True]], [[False, False]], [0, 1]), r"give \[items, items\]"),
+        (lambda: success_distance([[0.0]], [True], ["g"], radius=-1.0), "radius is -1"),
     ],
 )
 def test_bad_input(call: object, message: str) -> None:
@@ -220,12 +223,12 @@ def test_marks_are_booleans_or_0_and_1() -> None:
     steps = [[False, False], [True, False], [True, True]]
     tables = [steps, np.array(steps), np.array(steps, np.uint8), np.array(steps).T.copy().T]
     for table in tables:
-        assert reward.checklist(table, [[0, 0], [1, 0]], [0, 3]).earned.tolist() == [[0, 0], [1, 0], [0, 1]]
+        assert checklist(table, [[0, 0], [1, 0]], [0, 3]).earned.tolist() == [[0, 0], [1, 0], [0, 1]]
     with pytest.raises(InvalidInputError, match="satisfied has dtype int64; give booleans, or 0 and 1"):
-        reward.checklist([[2]], [[0]], [0, 1])
+        checklist([[2]], [[0]], [0, 1])
 
 
 def test_rows_of_comparisons_exist() -> None:
     for first in ([-1], [3], [2**40]):
         with pytest.raises(InvalidInputError, match=rf"first\[0\] is {first[0]}, but there are 3 rows"):
-            reward.win_rates(first, [0], [1.0], 3)
+            win_rates(first, [0], [1.0], 3)

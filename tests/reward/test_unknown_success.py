@@ -40,13 +40,13 @@ def test_an_unknown_success_is_nan() -> None:
 
 
 def test_a_score_made_of_success_is_unknown_without_it() -> None:
-    scores = reward.Outcome(success=1.0, failure=-1.0)(judged(True, None, False)).column("score", "draw")
+    scores = reward.OutcomeScore(success=1.0, failure=-1.0)(judged(True, None, False)).column("score", "draw")
     assert np.array_equal(scores, [1.0, np.nan, -1.0], equal_nan=True)
 
 
 @pytest.mark.parametrize("only", ["success", "failure"])
 def test_neither_successes_nor_failures_are_charged_for_what_is_unknown(only: str) -> None:
-    batch = reward.Outcome()(judged(True, None, False, rewards=(1.0, 1.0, 1.0)))
+    batch = reward.OutcomeScore()(judged(True, None, False, rewards=(1.0, 1.0, 1.0)))
     of_kind = [only == "success", False, only == "failure"]
     fused = reward.CombineReward(column="fact", only=only)(batch).column("score", "draw")  # type: ignore[arg-type]
     assert (fused == 2.0).tolist() == of_kind
@@ -55,7 +55,7 @@ def test_neither_successes_nor_failures_are_charged_for_what_is_unknown(only: st
 
 
 def test_groups_are_kept_by_the_verdicts_that_are_known() -> None:
-    batch = reward.Outcome()(judged(True, True, None))
+    batch = reward.OutcomeScore()(judged(True, True, None))
     kept = weight.GroupFilter(column="success", band=Band(std_above=0.0))(batch)
     assert not kept.column("keep", "draw").any(), "all known verdicts are equal"
 

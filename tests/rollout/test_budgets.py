@@ -17,7 +17,7 @@ from small_world import SmallWorld
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.engine import Sampling
-from agentrl_core.env import TOOL_RESULT, StepResult, Task
+from agentrl_core.env import StepFlag, StepResult, Task
 from agentrl_core.recipes.aepo import PremonitoredBranching
 from agentrl_core.recipes.arrol import PruneRunning
 from agentrl_core.recipes.branch_grpo import FixedDepthBranching
@@ -36,7 +36,7 @@ def wandering(task: Task, seed: int, actions: list[str]) -> StepResult:
     total = sum(sum(map(int, action.split())) for action in actions)
     if total % 5 == 0 or len(actions) >= 6:
         return StepResult(reward=float(total % 3), terminated=True, success=total % 3 == 2)
-    return StepResult("x" * (total % 7), flags=TOOL_RESULT)
+    return StepResult("x" * (total % 7), flags=StepFlag.TOOL_RESULT)
 
 
 def words(said: tuple[int, ...]) -> list[tuple[int, float]]:

@@ -18,7 +18,7 @@ import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.component import option
 from agentrl_core.engine import Request, Sampling, Segment
-from agentrl_core.env import TOOL_RESULT, StepResult, Task
+from agentrl_core.env import StepFlag, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipes.arrol import PruneRunning
 from agentrl_core.rollout import Group, Rollout
@@ -34,7 +34,7 @@ def several_turns(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Two to five of them, by the seed."""
     del task
     if len(actions) < 2 + seed % 4:
-        return StepResult("go on", flags=TOOL_RESULT)
+        return StepResult("go on", flags=StepFlag.TOOL_RESULT)
     return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2))
 
 

@@ -14,7 +14,7 @@ from small_world import SmallWorld
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.engine import Sampling
-from agentrl_core.env import TOOL_RESULT, StepResult, Task
+from agentrl_core.env import StepFlag, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout import Branch, Cohort, Group, Rollout
 
@@ -26,7 +26,7 @@ def long_way(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Four turns, each paid a little; solved by the seed."""
     del task
     if len(actions) < 4:
-        return StepResult("x" * len(actions), reward=0.25, flags=TOOL_RESULT)
+        return StepResult("x" * len(actions), reward=0.25, flags=StepFlag.TOOL_RESULT)
     return StepResult(reward=1.0, terminated=True, success=bool(seed % 2))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_core import Forest, Schedule, advantage, loss, recipes, rollout, select
-from agentrl_core.component import Controller, IterationRecord
+from agentrl_core.component import IterationRecord
 from agentrl_core.component.controller import MISSED
 from agentrl_core.component.state import pack_state, unpack_state
 from agentrl_core.exceptions import RecipeError
@@ -23,6 +23,7 @@ from agentrl_core.schedule import (
     BangBang,
     Below,
     Choice,
+    Controller,
     Dual,
     FirstValue,
     Hysteresis,

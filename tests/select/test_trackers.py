@@ -12,7 +12,7 @@ from pools import Story, pool
 
 from agentrl_core import select
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.select import Candidates
+from agentrl_core.select.tracker import Candidates
 
 ROWS = list(range(5))
 VISIT = st.dictionaries(st.sampled_from(ROWS), st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=4))

@@ -265,7 +265,9 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
 
 def _moved(recipe: Recipe) -> dict[str, torch.nn.Module]:
     """Small models by the names that the recipe's actions have: moving them changes no number of a case."""
-    named = [getattr(action, at, "") for action in recipe.at(0).chain("hooks") for at in ("source", "target", "one", "other")]
+    named = [
+        getattr(action, at, "") for action in recipe.at(0).chain("hooks") for at in ("source", "target", "one", "other")
+    ]
     return {name: torch.nn.Linear(1, 1) for name in named if name not in ("", BEGIN)}
 
 

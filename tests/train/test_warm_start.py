@@ -69,7 +69,7 @@ def test_traces_are_what_their_name_says(kind, gym):
                 solved += outcome.success
             else:
                 assert following.tolist() == chat.observation(outcome.observation).tolist()
-                assert bool(outcome.flags & env.TOOL_ERROR) == (kind == "malformed")
+                assert bool(outcome.flags & env.StepFlag.TOOL_ERROR) == (kind == "malformed")
     assert solved == 100 if kind == "correct" else solved < 35
 
 

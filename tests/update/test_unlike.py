@@ -126,7 +126,7 @@ def test_packs_of_rollouts_with_images_are_not_run_without(layout: Any, later: b
         else:
             pack.run(model)
     with pytest.raises(UnsupportedError, match="show images"):
-        list(update.together(model, max_tokens=64))
+        list(update.gradient_cached(model, max_tokens=64))
 
 
 def test_annotations_do_not_run_rollouts_with_images_without() -> None:

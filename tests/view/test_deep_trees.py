@@ -10,8 +10,8 @@ import pytest
 from forests import grow
 
 import agentrl_core as arl
+from agentrl_core import scan
 from agentrl_core.data.codes import UNTRAINED
-from agentrl_core.integrations.polars import scan
 from agentrl_core.view import Page
 from agentrl_core.view.blocks import _inherited, _own_steps
 from agentrl_core.view.statistics import statistics

@@ -12,8 +12,8 @@ import pytest
 from hostile import HOSTILE
 
 import agentrl_core as arl
+from agentrl_core import scan
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.integrations.polars import scan
 from agentrl_core.view import Page
 from agentrl_core.view.statistics import statistics
 

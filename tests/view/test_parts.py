@@ -13,8 +13,7 @@ import polars as pl
 import pytest
 
 import agentrl_core as arl
-from agentrl_core import recipes
-from agentrl_core.integrations.polars import scan
+from agentrl_core import recipes, scan
 from agentrl_core.view.blocks import Chosen, packed, plain
 from agentrl_core.view.credit import told
 from agentrl_core.view.health import signs

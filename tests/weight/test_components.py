@@ -7,20 +7,21 @@ import pytest
 
 from agentrl_core import Forest, weight
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.weight.denominators import sequence_mean, token_mean
 
 LENGTHS = [3, 1, 0, 4]
 VALID = [True, False, True, True]
 
 
 def test_definitions() -> None:
-    assert weight.token_mean(LENGTHS, valid=VALID).tolist() == [1 / 7] * 3 + [0.0] + [1 / 7] * 4
-    assert weight.sequence_mean(LENGTHS, valid=VALID).tolist() == [1 / 6] * 3 + [0.0] + [1 / 8] * 4
+    assert token_mean(LENGTHS, valid=VALID).tolist() == [1 / 7] * 3 + [0.0] + [1 / 7] * 4
+    assert sequence_mean(LENGTHS, valid=VALID).tolist() == [1 / 6] * 3 + [0.0] + [1 / 8] * 4
     assert weight.constant_denominator(LENGTHS, 20, valid=VALID).tolist() == [1 / 40] * 3 + [0.0] + [1 / 40] * 4
 
 
 def test_nothing_trained_weighs_nothing() -> None:
-    assert weight.token_mean([]).tolist() == []
-    assert weight.sequence_mean([2], valid=[False]).tolist() == [0.0, 0.0]
+    assert token_mean([]).tolist() == []
+    assert sequence_mean([2], valid=[False]).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("denominator", ["token_mean", "sequence_mean", "constant"])
@@ -71,9 +72,9 @@ def test_turns_and_episodes_count_once() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: weight.token_mean([1, -2]), r"lengths\[1\]=-2 is negative"),
-        (lambda: weight.token_mean([0.5]), "lengths has dtype float64; give whole numbers"),
-        (lambda: weight.sequence_mean([1], valid=[True, True]), "valid has 2 rows"),
+        (lambda: token_mean([1, -2]), r"lengths\[1\]=-2 is negative"),
+        (lambda: token_mean([0.5]), "lengths has dtype float64; give whole numbers"),
+        (lambda: sequence_mean([1], valid=[True, True]), "valid has 2 rows"),
         (lambda: weight.constant_denominator([1], 0.0), "constant is 0, but must be a positive number"),
     ],
 )

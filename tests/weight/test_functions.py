@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from agentrl_core import weight
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.weight.denominators import sequence_mean, token_mean, turn_mean
+from agentrl_core.weight.importance import importance_weights, trust_region
+from agentrl_core.weight.select import max_variance_subset
 
 SCORES = st.lists(st.sampled_from([0.0, 1.0, 0.5, -2.0, 1e9, -1e-9]), max_size=12)
 
@@ -24,10 +27,10 @@ def test_splitting_a_rollout_into_rows_changes_no_weight(rows: list[tuple[int, i
     split_lengths = [part for length, at in zip(lengths, cut, strict=True) for part in (at, length - at)]
     split_rollouts = [rollout for rollout in rollouts for _ in range(2)]
     for whole, split in (
-        (weight.token_mean(lengths), weight.token_mean(split_lengths)),
+        (token_mean(lengths), token_mean(split_lengths)),
         (
-            weight.sequence_mean(lengths, rollout_ids=rollouts),
-            weight.sequence_mean(split_lengths, rollout_ids=split_rollouts),
+            sequence_mean(lengths, rollout_ids=rollouts),
+            sequence_mean(split_lengths, rollout_ids=split_rollouts),
         ),
         (
             weight.constant_denominator(lengths, 9.0, rollout_ids=rollouts),
@@ -40,7 +43,7 @@ def test_splitting_a_rollout_into_rows_changes_no_weight(rows: list[tuple[int, i
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans()), max_size=7))
 def test_turn_mean_by_definition(rows: list[tuple[int, int, bool]]) -> None:
     trajectories, lengths, valid = ([row[column] for row in rows] for column in range(3))
-    found = weight.turn_mean(lengths, trajectories, valid=np.array(valid, bool))
+    found = turn_mean(lengths, trajectories, valid=np.array(valid, bool))
     counted = [row for row in range(len(rows)) if valid[row] and lengths[row]]
     expected = []
     for row in range(len(rows)):
@@ -82,7 +85,7 @@ def test_above_quantile_as_numpy(scores: list[float], q: float, method: str, str
 @given(SCORES, st.integers(0, 5))
 def test_max_variance_subset_is_the_best_of_all(scores: list[float], count: int) -> None:
     scores = [max(min(score, 5.0), -5.0) for score in scores]
-    found = weight.max_variance_subset(np.array(scores, float), count=count)
+    found = max_variance_subset(np.array(scores, float), count=count)
     size = min(count, len(scores))
     assert found.sum() == size
     if size:
@@ -101,14 +104,14 @@ def test_selection_ignores_invalid_rows_and_knows_groups() -> None:
     ]
     assert weight.top_rows(scores, count=1, largest=False, valid=valid).tolist() == [False, True, False, False, False]
     assert weight.above_quantile(scores, q=0.5, valid=valid).tolist() == [False, False, True, True, False]
-    assert weight.max_variance_subset(scores, count=2, valid=valid).tolist() == [False, True, False, True, False]
+    assert max_variance_subset(scores, count=2, valid=valid).tolist() == [False, True, False, True, False]
     tokens = weight.top_rows([3.0, 1.0, 2.0, 5.0, 4.0], [0, 0, 0, 1, 1], fraction=0.4, rounding="ceil")
     assert tokens.tolist() == [True, False, True, True, False]
 
 
 def test_prefix_min_is_that_of_its_paper() -> None:
     # MinPRO: the smallest ratio before a token, 1 for the first.
-    found = weight.importance_weights(np.log([0.5, 2.0, 1.0]), [0, 3], level="prefix_min", at_most=None)
+    found = importance_weights(np.log([0.5, 2.0, 1.0]), [0, 3], level="prefix_min", at_most=None)
     np.testing.assert_allclose(found, [0.5, 1.0, 0.5])
 
 
@@ -119,10 +122,10 @@ def test_prefix_min_is_that_of_its_paper() -> None:
         (lambda: weight.top_rows([1.0], count=-1), "count is -1"),
         (lambda: weight.top_rows([math.nan], count=1), r"scores\[0\] is NaN"),
         (lambda: weight.above_quantile([1.0], q=2.0), "q is 2"),
-        (lambda: weight.importance_weights([1.0], [0, 2]), "offsets end at 2"),
-        (lambda: weight.importance_weights([1.0], [0, 1], level="word"), 'level is "word"'),
-        (lambda: weight.importance_weights([1.0], [0, 1], at_most=-1.0), "give 0 < at_least <= at_most"),
-        (lambda: weight.trust_region([1.0], [0, 1], at_most=0.0, at_least=1.0), "at_least is 1 and at_most 0"),
+        (lambda: importance_weights([1.0], [0, 2]), "offsets end at 2"),
+        (lambda: importance_weights([1.0], [0, 1], level="word"), 'level is "word"'),
+        (lambda: importance_weights([1.0], [0, 1], at_most=-1.0), "give 0 < at_least <= at_most"),
+        (lambda: trust_region([1.0], [0, 1], at_most=0.0, at_least=1.0), "at_least is 1 and at_most 0"),
         (lambda: weight.importance_diagnostics([], [0]), "no token that takes part"),
         (lambda: weight.share_weights([0], [0], shared="all"), 'shared is "all"'),
     ],

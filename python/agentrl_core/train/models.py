@@ -137,7 +137,7 @@ def other_stages(recipe: Recipe) -> list[str]:
 def _moved(recipe: Recipe) -> set[str]:
     """The models that actions name."""
     actions = recipe.at(0).chain("hooks")
-    return {getattr(action, at, "") for action in actions for at in ("of", "to", "one", "other")} - {"", BEGIN}
+    return {getattr(action, at, "") for action in actions for at in ("source", "target", "one", "other")} - {"", BEGIN}
 
 
 def _trainings(recipe: Recipe) -> list[Train]:

@@ -104,7 +104,7 @@ class HookRunner:
         self.steps = self.taken = 0
         self.stopped = False
         restores = any(
-            isinstance(each, RollbackModels) or getattr(each, "of", "") == BEGIN for _, each in self._actions
+            isinstance(each, RollbackModels) or getattr(each, "source", "") == BEGIN for _, each in self._actions
         )
         self._begin: dict[str, Snapshot] = (
             {name: snapshot(model_named(models, name, "recipe.updates")) for name in models} if restores else {}
@@ -199,7 +199,7 @@ class HookRunner:
             if action.unit == "iterations" and self._holds(place, action, metrics)
         ]
         for _, action in due:
-            for name in (getattr(action, option, BEGIN) for option in ("of", "to", "one", "other")):
+            for name in (getattr(action, option, BEGIN) for option in ("source", "target", "one", "other")):
                 if name != BEGIN:
                     model_named(models, name, action.title())
         stop = rolled_back = False
