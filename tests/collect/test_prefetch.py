@@ -386,7 +386,7 @@ def test_an_iteration_has_one_journal_whoever_opens_it_first() -> None:
     class Slow:
         """Gives a journal no sooner than a second one is asked for, or when it is clear that none will be."""
 
-        def journal(self, iteration: int) -> None:
+        def rollout_log(self, iteration: int) -> None:
             opened.append(iteration)
             if len(opened) > 1:
                 second.set()

@@ -56,8 +56,8 @@ ANEW = {
         steered(LogStep("m", target=0.4, start=0.1)),
         ENTROPY,
     ),
-    "the other condition": (stopped(Above("m", 0.9)), stopped(Below("m", 0.9)), "actions[0].StopTraining.when"),
-    "a plateau": (stopped(Above("m", 0.9)), stopped(Plateau("m")), "actions[0].StopTraining.when"),
+    "the other condition": (stopped(Above("m", 0.9)), stopped(Below("m", 0.9)), "hooks[0].StopTraining.when"),
+    "a plateau": (stopped(Above("m", 0.9)), stopped(Plateau("m")), "hooks[0].StopTraining.when"),
     "of a choice": (
         steered(Choice((0.0, 0.1), by=Above("m", 0.9))),
         steered(Choice((0.0, 0.1), by=Plateau("m"))),

@@ -123,7 +123,7 @@ def test_what_is_in_flight_is_carried_over_behind_a_closed_gate(tmp_path: Path) 
                     "seed": 2,
                     "task_pool": 32,
                     "staleness": 2,
-                    "cut": BatchPolicy(oversample=1.5),
+                    "batch_policy": BatchPolicy(oversample=1.5),
                 }
                 collect = Collector(world, world, recipe, store=store, **options)
                 collect.on_iteration(lambda _, metrics, accounts=accounts: accounts.append(metrics["tokens"]))
@@ -136,7 +136,7 @@ def test_what_is_in_flight_is_carried_over_behind_a_closed_gate(tmp_path: Path) 
         with Store.open(path, read_only=True) as store:
             assert store.verify() == []
             assert store.iteration == len(accounts) == ITERATIONS
-            assert store.state["components"]["actions[0].LimitStaleness.when"] == {"value": 0.0, "missed": 0}
+            assert store.state["components"]["hooks[0].LimitStaleness.when"] == {"value": 0.0, "missed": 0}
         total = {name: sum(account[name] for account in accounts) for name in ("generated", "consumed", "dropped")}
         # Two turns of four tokens in each of eight trajectories, in every batch; and what is in flight behind the last.
         assert total == {"generated": 7 * 64 + accounts[-1]["in_flight"], "consumed": 7 * 64, "dropped": 0}
@@ -144,7 +144,7 @@ def test_what_is_in_flight_is_carried_over_behind_a_closed_gate(tmp_path: Path) 
 
 def test_a_metric_that_nobody_measures_leaves_the_gate_where_it_begins() -> None:
     recipe = recipes.GRPO.replace(hooks=LimitStaleness(when=Above("unheard_of", 0.5)))
-    with pytest.warns(RuntimeWarning, match=r"Above at actions\[0\]\.LimitStaleness\.when follows unheard_of"):
+    with pytest.warns(RuntimeWarning, match=r"Above at hooks\[0\]\.LimitStaleness\.when follows unheard_of"):
         assert begins(recipe, [0.9] * ITERATIONS, 1)[0] == [0, 0, 1, 2, 3, 4, 5]
 
 
@@ -174,12 +174,12 @@ def test_a_run_goes_on_with_what_the_gate_remembers(tmp_path: Path) -> None:
         with Store.open(path) as store:
             found.append(outcome(store))
             states = found[-1]["states"]
-            moved = {state["actions[0].LimitStaleness.at_most.by"]["value"] for state in states}
+            moved = {state["hooks[0].LimitStaleness.at_most.by"]["value"] for state in states}
             assert moved == {0.0, 1.0}, "it opened and closed"
             if stops:
                 other = collect.recipe.replace(hooks=LimitStaleness(2))
                 world = SmallWorld()
-                with pytest.raises(InvalidInputError, match=r"made with recipe\.actions.* allow_changes=True"):
+                with pytest.raises(InvalidInputError, match=r"made with recipe\.hooks.* allow_changes=True"):
                     Collector(world, world, other, store=store, seed=5, task_pool=32, staleness=3)
     for part, expected in found[0].items():
         assert found[1][part] == expected, part

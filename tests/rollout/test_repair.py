@@ -117,7 +117,7 @@ def test_int_imitates_what_some_continuation_proves() -> None:
         def speak(context: str, request: Request) -> str:
             del request
             if "Compare it with the solution" in context:
-                assert f"SolutionHint:\n0123456789\n\n{RIGHT}" in context
+                assert f"Solution:\n0123456789\n\n{RIGHT}" in context
                 return proposal
             if "rather this." in context.rpartition("assistant\n")[2]:
                 return RIGHT if next(tried) == right else WRONG

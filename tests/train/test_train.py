@@ -132,7 +132,7 @@ def test_rollouts_run_ahead_of_the_trainer(tmp_path, capsys):
         assert store.iteration == 6
         # The loop's own number and the collector's table stand side by side.
         metrics = store.state["metrics"]
-        assert metrics["tokens"] > 0
+        assert metrics["sampled_tokens"] > 0
         assert metrics["tokens"]["generated"] == metrics["tokens"]["consumed"] == metrics["sampled_tokens"]
         tasks = [store.batch(iteration).texts("task_id", "draw") for iteration in range(6)]
     # What the environment gives one thread is what the iterations that ran side by side chose from.

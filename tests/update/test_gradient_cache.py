@@ -248,7 +248,7 @@ def test_a_scaled_value_scales_its_gradient() -> None:
 def test_a_statistic_over_all_rows_is_refused_in_packs() -> None:
     _, update = begun("forking_tokens")
     whole = largest_unit(rolled("forking_tokens").batch, update, "update")
-    message = f"max_tokens is {whole - 1}, but what must be whole .*the whole update.* has {whole} tokens; .*together"
+    message = f"max_tokens is {whole - 1}, but what must be whole .*the whole update.* has {whole} tokens; .*gradient_cached"
     with pytest.raises(InvalidInputError, match=message):
         update.pack(max_tokens=whole - 1)
     assert len(list(update.pack(max_tokens=whole))) == 1
@@ -274,7 +274,7 @@ def centred(logprob: Tensor, entropy: Tensor, streams: dict[str, Tensor]) -> Ten
 def test_a_function_of_the_whole_update() -> None:
     rollouts = Rollouts.random(centred, 0)
     update = rollouts.update(centred)
-    with pytest.raises(InvalidInputError, match="together"):
+    with pytest.raises(InvalidInputError, match="gradient_cached"):
         update.pack(max_tokens=99)
     (single,) = update.pack(max_tokens=WHOLE)
     logprob = rollouts.leaves["logprob"].detach()[single.token].requires_grad_()
@@ -328,7 +328,7 @@ def test_ranks_make_one_loss(name: str, layout: str) -> None:
 
 def test_the_loop_of_the_docs() -> None:
     text = (Path(__file__).parents[2] / "docs" / "components.md").read_text(encoding="utf-8")
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if ".together(" in block]
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if ".gradient_cached(" in block]
     policy = network()
     before = policy.lm_head.weight.detach().clone()
     updates = begun("forking_tokens")[0]

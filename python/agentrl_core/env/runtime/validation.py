@@ -184,7 +184,7 @@ class EnvironmentChecks:
         tools = self.tools(context.tools)
         most: Any = context.max_tokens
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            self.fail(f"Context.max_tokens is {shown(most)}", "give a replaces_history number of at least 1, or None")
+            self.fail(f"Context.max_tokens is {shown(most)}", "give a whole number of at least 1, or None")
         options: Any = context.chat_template_kwargs
         if options is not None and not isinstance(options, Mapping):
             self.fail(f"Context.chat_template_kwargs is {shown(options)}", "give options by name, or None")
