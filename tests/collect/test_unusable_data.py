@@ -142,20 +142,20 @@ def test_an_error_of_the_engine_is_another_class() -> None:
 
 
 BAD_OUTCOMES: Mapping[str, tuple[dict[str, Any], str]] = {
-    "infinite reward": ({"reward": INF}, "Outcome.reward is inf"),
-    "reward of 64 bits": ({"reward": 1e300}, "Outcome.reward is 1e\\+300"),
-    "reward too large for a float": ({"reward": 10**400}, "Outcome.reward is 1000"),
-    "text": ({"reward": "1"}, "Outcome.reward is '1'"),
-    "flags": ({"flags": 1 << 32}, "Outcome.flags is 4294967296"),
+    "infinite reward": ({"reward": INF}, "StepResult.reward is inf"),
+    "reward of 64 bits": ({"reward": 1e300}, "StepResult.reward is 1e\\+300"),
+    "reward too large for a float": ({"reward": 10**400}, "StepResult.reward is 1000"),
+    "text": ({"reward": "1"}, "StepResult.reward is '1'"),
+    "flags": ({"flags": 1 << 32}, "StepResult.flags is 4294967296"),
     "fact": ({"facts": {"number": 1e300}}, "the fact 'number' is 1e\\+300"),
     "infinite fact": ({"facts": {"number": -INF}}, "the fact 'number' is -inf"),
     "surrogate fact": ({"facts": {"key": "\ud800"}}, "the fact 'key' is .*not Unicode"),
-    "info": ({"info": {"value": {1, 2}}}, "Outcome.info cannot be saved as JSON"),
-    "info object": ({"info": {"value": object()}}, "Outcome.info cannot be saved as JSON"),
-    "observation": ({"observation": "\udc80", "terminated": False}, "Outcome.observation is .*not Unicode"),
+    "info": ({"info": {"value": {1, 2}}}, "StepResult.info cannot be saved as JSON"),
+    "info object": ({"info": {"value": object()}}, "StepResult.info cannot be saved as JSON"),
+    "observation": ({"observation": "\udc80", "terminated": False}, "StepResult.observation is .*not Unicode"),
     "message": (
         {"observation": [{"role": "user", "content": "\udc80"}], "terminated": False},
-        "Outcome.observation is .*not Unicode",
+        "StepResult.observation is .*not Unicode",
     ),
     "tools": (
         {"observation": "x", "terminated": False, "context": Context(replaces_history=True, tools=[{"a": {1}}])},

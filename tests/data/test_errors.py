@@ -245,7 +245,7 @@ BATCH = {
     "constant of 0": (lambda b: b.token_weights([0], denominator="constant", constant=0.0), "constant is 0"),
     "constant too many": (lambda b: b.token_weights([0], constant=2.0), "constant is 2"),
     "shared": (lambda b: b.token_weights([0], shared="both"), 'shared is "both"; use "each"'),
-    "options": (lambda b: b.with_source("mine", {"a": {1}}), "options cannot be saved as JSON"),
+    "options": (lambda b: b.with_recipe("mine", {"a": {1}}), "options cannot be saved as JSON"),
 }
 
 

@@ -155,9 +155,9 @@ def test_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
                 "processes=64": "processes=2",
             },
         )
-        batch = names["collect"](tasks=2, group_size=2)
+        batch = names["collector"](tasks=2, group_size=2)
         assert batch.num_draws == 4
-        names["collect"].close()
+        names["collector"].close()
         names["generate"].close()
     finally:
         ray.shutdown()

@@ -268,7 +268,7 @@ BROKEN = {
     "replayable is 1; give True or False": broken(replayable=1),
     "facts is a list; give a mapping": broken(facts=["count"]),
     "fact 'my count' has a name that is no identifier": broken(facts={**World.facts, "my count": ExtraColumn("step")}),
-    "fact 'count' is 'step'; give Fact": broken(facts={**World.facts, "count": "step"}),
+    "fact 'count' is 'step'; give ExtraColumn": broken(facts={**World.facts, "count": "step"}),
     # tasks
     r"tasks\(3\) gives \(.*; give a list of Task": broken(tasks=tasks_of(lambda tasks, _: tuple(tasks))),
     r"tasks\(3\) gives 2 tasks; give 3": broken(tasks=tasks_of(lambda tasks, _: tasks[:2])),

@@ -280,7 +280,7 @@ class RecordedEpisode:
             said = {agent: checks.content(each, "observations", remedy) for agent, each in observation.of.items()}
             observation = JointStep(said, observation.turn_of)
         else:
-            observation = checks.content(observation, "RecordedEpisode.observation", remedy)
+            observation = checks.content(observation, "Episode.observation", remedy)
         contexts = checks.contexts(first.contexts, "RecordedEpisode.contexts") if first.contexts else ()
         begin = (observation, checks.state(first.state_key), checks.tools(first.tools), contexts)
         if self._begin is None:

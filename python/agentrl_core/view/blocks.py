@@ -117,7 +117,7 @@ def _inherited(trajectories: pl.LazyFrame, steps: pl.LazyFrame) -> pl.DataFrame:
     has each once. `inherited` is 0 if the shared steps do not all stand in the parent under the same numbers;
     `inherited_untrained` is the number of them that the branch leaves out of its gradient, which are its first ones.
     """
-    place, action = ["trajectory_id", "step"], ["first_node_id", "node_id", "end"]
+    place, action = ["trajectory_id", "step"], ["first_node_id", "node_id", "end", "truncated"]
     counts = (
         steps.filter(_FROM_OTHERS)
         .group_by("trajectory_id")
