@@ -22,8 +22,8 @@ import torch
 from common import Bench, best, load
 from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions
 
-from agentrl_core.operators import packing
 from agentrl_core.model.buffers import PackBuffers
+from agentrl_core.operators import packing
 
 IMPORTS = (
     "areal",

@@ -20,9 +20,9 @@ from common import circumstances, keep
 from polars.testing import assert_frame_equal
 
 import agentrl_core as arl
+from agentrl_core import scan
 from agentrl_core.cli import main as agentrl
 from agentrl_core.integrations.polars.tables import Tables
-from agentrl_core import scan
 
 LINES: list[dict[str, Any]] = []
 

@@ -28,8 +28,7 @@ import polars as pl
 from common import Bench
 
 import agentrl_core as arl
-from agentrl_core import recipes
-from agentrl_core import scan
+from agentrl_core import recipes, scan
 from agentrl_core.integrations.polars.vocabulary import Vocabulary
 from agentrl_core.view import Page
 

@@ -9,7 +9,7 @@ import torch
 from episode_world import lcm_world
 
 from agentrl_core import engine, warm_start
-from agentrl_core.exceptions import AgentRLError, EngineError
+from agentrl_core.exceptions import AgentRLError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 pytest.importorskip("vllm")
