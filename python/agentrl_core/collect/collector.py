@@ -338,13 +338,13 @@ class Collector:
             >>> demonstrations = replay.Memory(where=Where(origin="expert", column="score", above=0.5))
             >>> recipe = recipes.GRPO.replace(replay=replay.Mix(demonstrations, count=1, old_logprob="none"))
             >>> collector = arl.Collector(script, world, recipe, store=arl.Store.open(tempfile.mkdtemp()))
-            >>> if collect.iteration == 0:
+            >>> if collector.iteration == 0:
             ...     with collector.import_trajectories() as forest:
             ...         forest.add_group(0, world.tasks(1)[0].task_id)
             ...         chat = forest.start(0, 0, origin="expert")
             ...         _ = forest.append_chats([chat], [[1, 2, 3, 4, 5]], [[0, 0, 1, 1, 0]])
             ...         forest.finish(chat, reward=1.0)
-            >>> collector(tasks=2, group_size=4).num_draws, collect.iteration
+            >>> collector(tasks=2, group_size=4).num_draws, collector.iteration
             (9, 1)
         """
 

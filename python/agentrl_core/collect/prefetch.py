@@ -144,7 +144,7 @@ def allowed(recipe: Recipe, staleness: int, head: RunState) -> int:
         >>> from agentrl_core import _core, recipes
         >>> from agentrl_core.schedule import Above, LimitStaleness
         >>> recipe = recipes.GRPO.replace(hooks=LimitStaleness(1, when=Above("approximate_kl", 0.02)))
-        >>> far = {"actions[0].LimitStaleness.when": {"value": 1.0, "missed": 0}}
+        >>> far = {"hooks[0].LimitStaleness.when": {"value": 1.0, "missed": 0}}
         >>> [allowed(recipe, 4, RunState(9, states, {}, {}, None, _core.Batch.empty(), 0)) for states in ({}, far)]
         [4, 1]
     """

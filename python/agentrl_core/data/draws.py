@@ -57,7 +57,7 @@ class Draws:
         >>> _ = store.append(first, iteration=0), store.close_iteration(first, {})
         >>> batch = rollouts(1)
         >>> draws = Draws.of([0], votes_in=batch.column("group_id", "draw")[:1], replaces=[1], reason="a success")
-        >>> joined = batch.join(store.trajectory_batch([0]), draws)
+        >>> joined = batch.with_stored_draws(store.trajectory_batch([0]), draws)
         >>> joined.column("reward", "draw").tolist(), joined.column("source", "draw").tolist()
         ([0.0, 1.0], [0, 1])
     """

@@ -22,7 +22,7 @@ class Independent(Rollout):
 
     Example:
         >>> from agentrl_core.rollout import Independent
-        >>> Independent().branches(group_size=8)
+        >>> Independent().final_group_size(group_size=8)
         8
     """
 
