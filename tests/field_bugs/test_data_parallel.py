@@ -29,9 +29,6 @@ def check(report, *unhelpful):
         assert report["difference"] < 1e-6
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the error blames an adapter on the head, not the wrapper"
-)
 def test_ddp_has_the_gradient_of_one_process_or_a_helpful_error(reports):
     """open-instruct#1161, trl#3231: packs through DistributedDataParallel."""
     check(reports["ddp"], "adapter")
@@ -45,9 +42,6 @@ def test_module_of_ddp_has_the_gradient_of_one_process_or_a_helpful_error(report
     check(reports["ddp.module"])
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="PyTorch fails on mixed tensors, which does not help the user"
-)
 def test_fsdp2_has_the_gradient_of_one_process_or_a_helpful_error(reports):
     """torchtitan#2206: packs through fully_shard."""
     check(reports["fsdp2"], "mixed torch.Tensor")
