@@ -106,7 +106,7 @@ def test_a_kill_at_any_write_loses_no_turn_and_doubles_none(tmp_path) -> None:
         *(
             f"{when} {write}"
             for when in ("before", "after")
-            for write in ("Journal.sync", "Store.append", "Store.flush", "Store.close_iteration")
+            for write in ("RolloutLog.sync", "Store.append", "Store.flush", "Store.close_iteration")
         ),
     }
     assert any(len(run["places"]) == 2 for run in runs), "killed again while it goes on"
