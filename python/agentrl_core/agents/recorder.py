@@ -89,7 +89,7 @@ class SessionRecorder:
             self._journal = self._found(store)
 
     def _found(self, store: Store) -> RolloutLog:
-        """Read the sessions of a store; returns the rollout_log to go on with."""
+        """Read the sessions of a store; returns the log to go on with."""
         if store.has_batch(self.iteration):
             # Killed in a commit, after the batch: all that it left is in the next rollout_log.
             following = store.rollout_log(self.iteration + 1)
@@ -102,7 +102,7 @@ class SessionRecorder:
         return rollout_log
 
     def _read_all(self, rollout_log: RolloutLog) -> bool:
-        """Take the records of a rollout_log back in; returns whether a commit began it."""
+        """Take the records of a log back in; returns whether a commit began it."""
         has_begun = False
         for raw, payload in rollout_log.records():
             name = raw.decode()

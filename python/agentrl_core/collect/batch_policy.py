@@ -127,19 +127,19 @@ class BatchPolicy:
         for world in worlds.values():
             if not world.replayable:
                 raise InvalidInputError(
-                    f"Collector: cut={self} ends episodes in the middle, and environment {world.title} says "
+                    f"Collector: batch_policy={self} ends episodes in the middle, and environment {world.title} says "
                     "replayable=False, so that they cannot go on; leave batch_policy out"
                 )
         if type(recipe.rollout).cohort is not Rollout.cohort:
             raise InvalidInputError(
-                f"Collector: cut={self} takes groups one by one, and {recipe.rollout.title()} decides over all groups "
-                "of a selection; leave batch_policy out"
+                f"Collector: batch_policy={self} takes groups one by one, and {recipe.rollout.title()} decides over "
+                "all groups of a selection; leave batch_policy out"
             )
         for name, limit in limits.items():
             if isinstance(limit, Schedule):
                 raise InvalidInputError(
-                    f"Collector: {name} is a Schedule, and with cut={self} a trajectory goes on in iterations in which "
-                    "it has another value; give a number"
+                    f"Collector: {name} is a Schedule, and with batch_policy={self} a trajectory goes on in "
+                    "iterations in which it has another value; give a number"
                 )
 
 

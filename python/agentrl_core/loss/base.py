@@ -71,7 +71,7 @@ class Part(Component):
         return self.reads
 
     def own_reads_outputs(self) -> Iterable[str]:
-        """As `asks`, where it depends on options."""
+        """As `reads_outputs`, where it depends on options."""
         return self.reads_outputs
 
     def own_unit(self) -> Unit:

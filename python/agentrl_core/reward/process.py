@@ -128,7 +128,7 @@ class FirstVisits(BatchComponent):
     """Pays for what was not seen before: step_score += coefficient where a key occurs first in its draw.
 
     So a step is paid what it adds to F, the number of different keys that a trajectory has visited, a coverage
-    function. `Outcome(level="step")` begins the score of steps; one that is unknown counts 0. Source: submodular
+    function. `OutcomeScore(level="step")` begins the score of steps; one that is unknown counts 0. Source: submodular
     reinforcement learning, arXiv:2307.13372.
 
     Args:

@@ -37,7 +37,7 @@ class CombineReward(BatchComponent):
         at_most: for `add`: the largest number that is added; None: any.
         threshold: for `require`.
         otherwise: for `require`.
-        level: `draw` (column `score`), or `step` (column `step_score`, which `Outcome(level="step")` begins).
+        level: `draw` (column `score`), or `step` (column `step_score`, which `OutcomeScore(level="step")` begins).
 
     Raises:
         RecipeError: an option is not possible.
@@ -109,7 +109,7 @@ class LengthPenalty(BatchComponent):
         only: of which draws: `all`, those that had `success`, or `failure`.
         count: which tokens: the `trained` ones, or `all` from the first sampled token to the last, tool results
             between them included.
-        level: `draw` (column `score`), or `step` (column `step_score`, which `Outcome(level="step")` begins).
+        level: `draw` (column `score`), or `step` (column `step_score`, which `OutcomeScore(level="step")` begins).
 
     Raises:
         RecipeError: an option is out of range.

@@ -158,7 +158,7 @@ class RollbackModels(Hook):
 
 @dataclass(frozen=True)
 class StopTraining(Hook):
-    """Ends the training, as `Outcome.stop` says; with unit `steps` it ends the updates of the iteration.
+    """Ends the training, as `HookResult.stop` says; with unit `steps` it ends the updates of the iteration.
 
     Args:
         when: where nothing more is to be done: StopTraining(when=Above("approximate_kl", 0.02), unit="steps") is PPO's

@@ -85,7 +85,7 @@ class Update:
         """The packs of this step: at most `max_tokens` tokens each, every unit of the loss whole in one pack.
 
         The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step.
-        Where a loss has statistics over all rows (its `unit` is the update), one pack has to hold them all; `together`
+        If a loss has statistics over all rows (its `unit` is the update), one pack must hold all; `gradient_cached`
         takes packs of any size. There are prediction pairs for the tokens that have weight in this step, and for no
         others. Where a loss is only of advantages (`Loss.by_advantage`: no penalty, no entropy term, no statistic over
         other draws), draws without any are not run: the gradients are the same, the denominators still count them, and

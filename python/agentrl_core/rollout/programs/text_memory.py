@@ -23,7 +23,7 @@ class TextMemory(Rollout, Stateful, ABC):
     """Base of the programs that keep a library of texts: experiences, skills, instructions.
 
     A program reads what it knows (`recall`), which is as of the iteration's begin, and writes down what it found
-    out (`note`). When the iteration is closed, `next` makes the knowledge of the next one of that (`notes`). So it is
+    out (`note`). After the iteration, `next` turns the notes (`read_notes`) into knowledge for the next one. So it is
     kept with the batches, and is the same after any kill.
 
     Example:
