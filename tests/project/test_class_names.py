@@ -1,0 +1,27 @@
+"""A class name stands for one thing in the package."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "python" / "agentrl_core"
+TWICE = {
+    "Batch": "the native class and its Python shell",
+    "Forest": "the native class and its Python shell",
+    "Journal": "the native log of rollouts, whose shell is RolloutLog; and the journal of the collector",
+    "SearchTree": "the native class and its Python shell",
+    "Store": "the native class and its Python shell",
+    "SumTree": "the native class and its Python shell",
+}
+
+
+def test_no_class_name_stands_twice() -> None:
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].add(str(path.relative_to(PACKAGE)))
+    assert len(found) > 500
+    twice = {name: sorted(places) for name, places in found.items() if len(places) > 1}
+    assert not {name: places for name, places in twice.items() if name not in TWICE}
+    assert twice.keys() == TWICE.keys(), "a name that no longer needs its reason"
