@@ -365,7 +365,7 @@ class Recipe:
         Raises:
             RecipeError: a column is missing, and the message has the call that adds it; or the stage has no loss.
         """
-        from agentrl_core.update.unlike import warn_of_sampling
+        from agentrl_core.update.sampling_mismatch import warn_of_sampling
         from agentrl_core.update.updates import Updates
 
         require_batch(batch)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core._util.lazy_torch import require_torch, torch
-from agentrl_core.data.sampled import tokens_with_images
+from agentrl_core.data.sampling_record import tokens_with_images
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.spans import Spans
 

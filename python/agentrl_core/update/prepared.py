@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.component.rows import Rows, first_of_chain
-from agentrl_core.data.sampled import tokens_with_images
+from agentrl_core.data.sampling_record import tokens_with_images
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.tokens import SOURCE
 from agentrl_core.update.old_logprobs import old_logprobs

@@ -1,4 +1,4 @@
-"""What a batch records of its sampling, compared with what the trainer does with it."""
+"""Warn if the trainer computes something other than what the nodes record of the sampling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.data.codes import CODES
-from agentrl_core.data.sampled import sampling_of
+from agentrl_core.data.sampling_record import sampling_of
 from agentrl_core.exceptions import AgentRLWarning
 
 if TYPE_CHECKING:

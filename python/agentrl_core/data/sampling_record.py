@@ -1,4 +1,4 @@
-"""How tokens were sampled, as their nodes record it, for who compares it with what a trainer does."""
+"""Read how tokens were sampled from the nodes of a batch."""
 
 from __future__ import annotations
 
