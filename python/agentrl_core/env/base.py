@@ -106,8 +106,7 @@ class Action(str):
     its end is missing by the collector's own limit, which is no mistake of the policy. So an environment that charges
     for malformed actions looks at it first; `FORMAT_ERROR` of such an action is taken out of the outcome's flags.
 
-    Args:
-        text: the action.
+    Attributes:
         finish_reason: `stop`: the policy ended it (or a program wrote it); `length`: a limit cut it; `abort`: its
             generation was ended.
 

@@ -1,6 +1,6 @@
 """Phase replay: stored trajectories that are drawn again."""
 
-from agentrl_core.data.draws import NEW, OWN, Draws
+from agentrl_core.data.draws import Draws
 from agentrl_core.replay.base import Replay, draw_reasons
 from agentrl_core.replay.inject import GroupFailed, Inject
 from agentrl_core.replay.memory import Memory
@@ -10,8 +10,6 @@ from agentrl_core.replay.sum_tree import SumTree
 from agentrl_core.replay.text_memory import TextEntry, TextLibrary
 
 __all__ = [
-    "NEW",
-    "OWN",
     "Draws",
     "GroupFailed",
     "Inject",
