@@ -256,7 +256,7 @@ def test_new_weights_end_what_runs_and_are_the_ones_sampled_from(generate, make_
         update = asyncio.create_task(asyncio.to_thread(generate.update_weights, models[version % 2], version))
 
         async def again_and_again(request, said):
-            while not update.done() or said[-1].policy_version != version:
+            while not update.done() or (update.exception() is None and said[-1].policy_version != version):
                 said.append(await generate.generate(request))
 
         await asyncio.gather(*map(again_and_again, long, segments))

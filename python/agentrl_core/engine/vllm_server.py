@@ -215,6 +215,7 @@ class VllmServer:
         for unfinished in self._folder.glob(f".*{UNFINISHED}"):
             shutil.rmtree(unfinished, ignore_errors=True)
         path = self._folder / f"version-{version}"
+        self._folder.mkdir(parents=True, exist_ok=True)
         part = new_folder(path)
         given.save_pretrained(part, **options)
         shutil.rmtree(path, ignore_errors=True)
