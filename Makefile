@@ -9,7 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 STAMPS := $(VENV)/.stamps
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/uv pip install --python $(BIN)/python
+# Bytecode is compiled once: tests start hundreds of processes that import torch, and uv leaves it out by itself.
+INSTALL := $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python
 # The interpreter that the binding is compiled for, whoever calls cargo.
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 # Options for `agentrl train`, passed on by `make demo`.
@@ -35,8 +36,8 @@ demo: $(STAMPS)/demo $(STAMPS)/wheel-demo ## Train the demo's model: make demo A
 # The first of runs/demo, runs/demo-2, ... that is free: a run is never overwritten.
 free_run = $(shell run=runs/demo; n=1; while [ -e $$run ]; do n=$$((n + 1)); run=runs/demo-$$n; done; echo $$run)
 
-.PHONY: test test-rust test-python
-test: test-rust test-python ## Build, then run all Rust and Python tests.
+.PHONY: test test-rust test-python test-full
+test: test-rust test-python ## Build, then run the Rust and Python tests, all but the widest.
 
 # The pinned cargo-nextest is the last that the oldest supported cargo builds.
 test-rust: | tools
@@ -46,7 +47,10 @@ test-rust: | tools
 
 # The installed wheel is tested, never the source tree: its own doc examples included.
 test-python: $(STAMPS)/test $(STAMPS)/wheel-dev browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal --pyargs ./tests agentrl_core
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not full" --numprocesses=$(WORKERS) --dist=worksteal --pyargs ./tests agentrl_core
+
+test-full: $(STAMPS)/test $(STAMPS)/wheel-dev browser ## Run every test, the widest too, and write bench/record/full.json.
+	$(BIN)/python tools/full_record.py run --workers $(WORKERS)
 
 .PHONY: browser
 browser: ## Install Chromium where there is none: tests look at the page of a run in it.
@@ -122,8 +126,13 @@ bench-compare: $(STAMPS)/test $(STAMPS)/wheel-dev ## Whether a bench is faster t
 .PHONY: build
 build: target/wheels/.stamp ## Build the release wheel in target/wheels.
 
+.PHONY: install
+install: $(STAMPS)/test $(STAMPS)/wheel-release ## Build the release wheel and install it into .venv: what the benches measure.
+
 .PHONY: release
-release: $(STAMPS)/test $(STAMPS)/wheel-release ## Build the release wheel and install it into .venv: what the benches measure.
+release: $(STAMPS)/build ## Build the wheels of a release, where the record of all tests covers the code.
+	$(BIN)/python tools/full_record.py check
+	$(MAKE) wheels
 
 .PHONY: wheels
 wheels: $(STAMPS)/build ## Build the wheel that runs on any Linux on x86-64 since 2018, and try it in an empty environment.

@@ -92,6 +92,7 @@ def test_kills_lose_no_answer_and_double_none(tmp_path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_kill_at_any_write_loses_no_turn_and_doubles_none(tmp_path) -> None:
     command = [sys.executable, str(SUPPORT / "killed_recording.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, check=False)

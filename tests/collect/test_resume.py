@@ -33,8 +33,6 @@ from agentrl_core.env import StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout import Group
 
-KILLS = 100
-
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -68,11 +66,12 @@ def go_on(folder: Path, kills: int, seed: int, script: str = resuming.__file__, 
 
 
 @pytest.mark.slow
-def test_kills_in_the_middle_of_groups_change_nothing(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+@pytest.mark.parametrize("kills", [20, pytest.param(100, marks=pytest.mark.full)])
+def test_kills_in_the_middle_of_groups_change_nothing(tmp_path: Path, undisturbed: dict[str, Any], kills: int) -> None:
     killed, runs = 0, 0
-    while killed < KILLS:
+    while killed < kills:
         folder = tmp_path / str(runs)
-        killed += go_on(folder, KILLS, runs)
+        killed += go_on(folder, kills, runs)
         runs += 1
         with arl.Store.open(folder, read_only=True) as store:
             assert store.iteration == ITERATIONS
@@ -89,9 +88,9 @@ def test_kills_in_the_middle_of_groups_change_nothing(tmp_path: Path, undisturbe
 
 
 @pytest.mark.slow
-def test_kills_of_a_run_with_a_model_change_nothing(tmp_path: Path) -> None:
-    """As above with a real model, row by row. 100 kills take minutes: `AGENTRL_KILLS=100` runs them, CI has 15."""
-    kills = int(os.environ.get("AGENTRL_KILLS", "15"))
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.full)])
+def test_kills_of_a_run_with_a_model_change_nothing(tmp_path: Path, kills: int) -> None:
+    """As above with a real model, row by row."""
     with arl.Store.open(tmp_path / "undisturbed", sync="never") as store:
         resuming_model.train(tmp_path / "undisturbed", store)
         expected = outcome(store)

@@ -19,6 +19,7 @@ import pytest
 import remembering
 from remembering import ITERATIONS, RECIPES, collector, metrics, outcome, train
 from small_world import SmallWorld
+from wide import spread
 
 from agentrl_core import Batch, Collector, Store, recipes, select
 from agentrl_core.collect import batch_builder as making
@@ -124,11 +125,11 @@ def two_iterations(
 @pytest.mark.parametrize(
     ("name", "place", "staleness"),
     [
-        ("balanced", "collect", 0),
+        pytest.param("balanced", "collect", 0, marks=pytest.mark.full),
         ("balanced", "update", 0),
-        ("tracked", "update", 0),
-        ("everything", "update", 0),
-        ("everything", "collect", 2),
+        pytest.param("tracked", "update", 0, marks=pytest.mark.full),
+        pytest.param("everything", "update", 0, marks=pytest.mark.full),
+        pytest.param("everything", "collect", 2, marks=pytest.mark.full),
     ],
 )
 def test_ctrl_c_at_every_line_changes_nothing(tmp_path: Path, name: str, place: str, staleness: int) -> None:
@@ -186,7 +187,7 @@ def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", spread(NAMES))
 def test_kills_change_nothing_that_is_remembered(
     tmp_path: Path, name: str, undisturbed: Callable[[str, int], dict[str, Any]]
 ) -> None:
@@ -204,7 +205,8 @@ def test_kills_change_nothing_that_is_remembered(
 
 
 @pytest.mark.parametrize(
-    ("name", "staleness"), [("everything", 0), ("everything", 2), ("parts", 0), ("parts", 2), ("gated", 3)]
+    ("name", "staleness"),
+    spread([("everything", 0), ("everything", 2), ("parts", 0), ("parts", 2), ("gated", 3)]),
 )
 def test_the_fault_run(
     tmp_path: Path, undisturbed: Callable[[str, int], dict[str, Any]], name: str, staleness: int

@@ -21,7 +21,6 @@ from writer import tokens_of
 from agentrl_core import Store
 
 SUPPORT = Path(__file__).parents[1] / "support"
-KILLS = 200
 FACTS = ("nodes", "steps", "trajectories", "draws")
 
 
@@ -113,12 +112,13 @@ def reading(folder: Path) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_in_two_hundred_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [40, pytest.param(200, marks=pytest.mark.full)])
+def test_nothing_acknowledged_is_lost_in_many_kills(tmp_path: Path, kills: int) -> None:
     rng = np.random.default_rng(0)
     closed = flushed = 0
     moments = set()
     with reading(tmp_path) as seen, start(tmp_path, "again") as writers:
-        for _ in range(KILLS):
+        for _ in range(kills):
             for word, number in killed(writers, int(rng.integers(0, 3)), rng.uniform(0.0, 0.02)):
                 closed = max(closed, number) if word in ("open", "closed") else closed
                 flushed = max(flushed, number + 1) if word == "flushed" else flushed

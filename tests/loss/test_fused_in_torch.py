@@ -95,7 +95,7 @@ def test_opcheck(dtype: torch.dtype, needed: list[bool], softcap: float | None) 
         )
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own parts
 @BOTH
 def test_it_compiles_without_a_break(policy: loss.Loss, backend: str) -> None:

@@ -15,6 +15,7 @@ import torch
 from recipe_loop import ITERATIONS, Loop, go_on, model, reasons, small
 from riddles import TABLES
 from sampled import check_sampled
+from wide import spread
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -73,7 +74,7 @@ def assert_trained(loop: Loop) -> None:
         assert all(torch.isfinite(parameter).all() for parameter in found.parameters())
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in reasons()])
+@pytest.mark.parametrize("name", spread(name for name in NAMES if name not in reasons()))
 @pytest.mark.filterwarnings("ignore")
 def test_it_runs_and_goes_on(name: str, tmp_path: Path) -> None:
     one, other = whole(name, tmp_path / "whole"), cut(name, tmp_path / "cut")

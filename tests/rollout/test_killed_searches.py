@@ -38,7 +38,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("every", [3, 7])
+@pytest.mark.parametrize("every", [pytest.param(3, marks=pytest.mark.full), 7])
 def test_a_search_that_was_killed_comes_to_the_same_tree(tmp_path: Path, undisturbed: Path, every: int) -> None:
     # The folder of a store is an option of those that go on with it: the same path leads to each in its turn.
     kills = run(tmp_path, every)

@@ -200,6 +200,7 @@ def test_options_of_a_wrong_type_are_named(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_reinforcement_learning_gains_45_points(tmp_path):
     run = tmp_path / "run"
     # The gain comes in the first ten iterations; the other thirty keep it.

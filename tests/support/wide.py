@@ -1,0 +1,15 @@
+"""What a wide matrix runs in `make test`, and what it leaves to `make test-full`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def spread(values: Iterable[Any], every: int = 3) -> list[Any]:
+    """Return all values as parameters; those between each `every`-th run in `make test-full` only."""
+    found = list(values)
+    for place, value in enumerate(found):
+        if place % every:
+            found[place] = pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.full)
+    return found
