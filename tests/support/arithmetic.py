@@ -55,7 +55,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "pstd": np.std,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "sqrt": np.sqrt,
-    "std": lambda x: np.std(x, ddof=1),
+    "std": lambda x: np.asarray(np.std(x, ddof=1)),
     "sum": np.sum,
     "tanh": np.tanh,
 }
