@@ -19,7 +19,11 @@ def test_there_are_files():
 def test_file_is_complete_and_right(path: Path):
     paper = Paper.read(path)
     assert paper.examples
-    assert all(np.isfinite(value).any() for example in paper.examples for value in example.expect.values())
+    assert all(
+        np.isfinite(value).any() or "unscored rollout" in example.covers
+        for example in paper.examples
+        for value in example.expect.values()
+    )
 
 
 @pytest.mark.parametrize(
