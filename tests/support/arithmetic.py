@@ -1,13 +1,17 @@
-"""Numbers that are written as arithmetic: `"3/2"`, `"-exp(-0.5) / 4"`, `"nan"`."""
+"""Evaluate numbers that are written as arithmetic: `"3/2"`, `"-exp(-0.5) / 4"`, `"(R - mean(R)) / std(R)"`."""
 
 from __future__ import annotations
 
 import ast
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-_OPERATORS: dict[type, Callable[..., float]] = {
+import numpy as np
+from numpy.typing import NDArray
+
+Value = NDArray[np.float64]
+_OPERATORS: dict[type, Callable[..., Value]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -16,34 +20,77 @@ _OPERATORS: dict[type, Callable[..., float]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
-_FUNCTIONS: dict[str, Callable[..., float]] = {
-    "exp": math.exp,
-    "log": math.log,
-    "max": max,
-    "min": min,
-    "sqrt": math.sqrt,
-    "tanh": math.tanh,
+_COMPARISONS: dict[type, Callable[..., Value]] = {
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Eq: operator.eq,
 }
+
+
+def _extreme(pairwise: np.ufunc) -> Callable[..., Value]:
+    """Of one argument its extreme; of several the extreme of each place."""
+
+    def extreme(first: Value, *others: Value) -> Value:
+        if not others:
+            return np.asarray(pairwise.reduce(first))
+        for other in others:
+            first = np.asarray(pairwise(first, other))
+        return first
+
+    return extreme
+
+
+_FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "abs": np.abs,
+    "clip": np.clip,
+    "cumsum": np.cumsum,
+    "exp": np.exp,
+    "log": np.log,
+    "max": _extreme(np.maximum),
+    "mean": np.mean,
+    "median": np.median,
+    "min": _extreme(np.minimum),
+    "pstd": np.std,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sqrt": np.sqrt,
+    "std": lambda x: np.asarray(np.std(x, ddof=1)),
+    "sum": np.sum,
+    "tanh": np.tanh,
+}
+"""`std` divides by n - 1, `pstd` by n."""
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "pi": math.pi}
 
 
 def number(written: float | str) -> float:
     """The number that is written: a number, or arithmetic of numbers, and nothing else."""
-    if isinstance(written, str):
-        return _value(ast.parse(written, mode="eval").body)
-    return float(written)
+    return float(evaluate(written, {})) if isinstance(written, str) else float(written)
 
 
-def _value(node: ast.expr) -> float:
+def evaluate(written: str, names: Mapping[str, Value]) -> Value:
+    """The array that arithmetic of numbers, lists and names gives."""
+    return _value(ast.parse(written, mode="eval").body, names)
+
+
+def _value(node: ast.expr, names: Mapping[str, Value]) -> Value:
     match node:
         case ast.Constant(value=int() | float() as value):
-            return float(value)
+            return np.asarray(value, np.float64)
+        case ast.Name(id=name) if name in names:
+            return names[name]
         case ast.Name(id=name) if name in _NUMBERS:
-            return _NUMBERS[name]
+            return np.asarray(_NUMBERS[name])
+        case ast.List(elts=parts):
+            return np.array([_value(part, names) for part in parts], np.float64)
+        case ast.Subscript(value=value, slice=ast.Constant(value=int() as place)):
+            return np.asarray(_value(value, names)[place])
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left), _value(right))
+            return _OPERATORS[type(op)](_value(left, names), _value(right, names))
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(operand))
+            return _OPERATORS[type(op)](_value(operand, names))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
+            return np.asarray(_COMPARISONS[type(op)](_value(left, names), _value(right, names)), np.float64)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*map(_value, arguments))
+            return _FUNCTIONS[name](*(_value(argument, names) for argument in arguments))
     raise ValueError(f"{ast.unparse(node)} is no arithmetic of numbers")
