@@ -45,6 +45,7 @@ def _extreme(pairwise: np.ufunc) -> Callable[..., Value]:
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "abs": np.abs,
     "clip": np.clip,
+    "cos": np.cos,
     "cumsum": np.cumsum,
     "exp": np.exp,
     "log": np.log,
