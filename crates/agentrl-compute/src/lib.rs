@@ -41,6 +41,7 @@ pub mod rollout;
 pub mod search;
 pub mod select;
 mod simd;
+pub mod stats;
 pub mod thread_pool;
 pub mod tree;
 pub mod weight;

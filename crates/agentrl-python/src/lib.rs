@@ -34,7 +34,7 @@ mod _core {
         advantage::exports as advantage, baseline::exports as baseline, filters::exports as filters,
         group::exports as group, keys::exports as keys, replay::exports as replay, returns::exports as returns,
         reward::exports as reward, rng::exports as rng, rollout::exports as rollout, select::exports as select,
-        tree::exports as tree, weight::exports as weight,
+        stats::exports as stats, tree::exports as tree, weight::exports as weight,
     };
     #[pymodule_export]
     use crate::compute::{num_threads, set_num_threads};

@@ -22,6 +22,7 @@ from agentrl_core._core import (
     rng,
     rollout,
     select,
+    stats,
     tree,
     weight,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "rollout",
     "select",
     "set_num_threads",
+    "stats",
     "tree",
     "weight",
 ]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import math
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._curves import sparkline
 from agentrl_core.cli._view import console, number, opened, print_columns
 from agentrl_core.exceptions import NotFoundError
+from agentrl_core.stats import paired_difference
 
 if TYPE_CHECKING:
     import polars as pl
 
     from agentrl_core.integrations.polars import Tables
 
-_Z95 = 1.96
+_LEVEL = 0.05
+_RESAMPLES = 10_000
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -45,14 +46,14 @@ def run(path: str, other: str) -> int:
     if len(pairs) == 0:
         out.print("the runs met no task in the same iteration: there are no pairs")
         return 0
-    mean, half = interval(pairs["difference"].to_list())
-    verdict = (
-        "no difference is seen" if abs(mean) <= half else "the second is better" if mean > 0 else "the first is better"
-    )
-    spread = f" ± {number(half)}" if math.isfinite(half) else ""
+    found = paired_difference(pairs["success_of_second"].to_numpy(), pairs["success"].to_numpy(), resamples=_RESAMPLES)
+    verdict = "the second is better" if found.mean > 0 else "the first is better"
+    if found.p_value > _LEVEL:
+        verdict = "no difference is seen"
     out.print(
-        f"{number(len(pairs))} tasks that both met in the same iteration: success {mean:+.3f}{spread} "
-        f"(95 %, paired), {number(pairs['better'].sum())} better, {number(pairs['worse'].sum())} worse: {verdict}"
+        f"{number(len(pairs))} tasks that both met in the same iteration: success {found.mean:+.3f} "
+        f"[{found.low:+.3f}, {found.high:+.3f}] (95 %, paired), p = {found.p_value:.3g}, "
+        f"{number(pairs['better'].sum())} better, {number(pairs['worse'].sum())} worse: {verdict}"
     )
     return 0
 
@@ -103,20 +104,3 @@ def paired(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
     )
     difference = pl.col("success_of_second") - pl.col("success")
     return both.with_columns(difference=difference, better=difference > 0, worse=difference < 0)
-
-
-def interval(differences: list[float]) -> tuple[float, float]:
-    """The mean of differences, and half of the 95 % interval around it: 1.96 standard errors; infinite for one.
-
-    Example:
-        >>> from agentrl_core.cli.compare import interval
-        >>> mean, half = interval([1.0, 0.0, 1.0, 0.0])         # std 0.5774, over sqrt(4): 0.2887; times 1.96
-        >>> mean, round(half, 4)
-        (0.5, 0.5658)
-    """
-    count = len(differences)
-    mean = sum(differences) / count
-    if count == 1:
-        return mean, math.inf
-    variance = sum((value - mean) ** 2 for value in differences) / (count - 1)
-    return mean, _Z95 * math.sqrt(variance / count)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from agentrl_core.data.batch import Batch
 from agentrl_core.env.base import Task
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.stats.intervals import bootstrap
 
 _RESAMPLES = 2000
 
@@ -73,16 +74,9 @@ class Evaluation:
         return float(np.mean(self._passed(tries)))
 
     def interval(self, tries: int = 1, *, confidence: float = 0.95) -> tuple[float, float]:
-        """Where pass@k of all tasks of this kind lies: percentiles of the bootstrap over tasks, from a fixed seed.
-
-        A resample draws n of the n tasks, so its mean is that of their values under multinomial counts; tasks of equal
-        value are drawn as one.
-        """
-        values, counts = np.unique(self._passed(tries), return_counts=True)
-        number = int(counts.sum())
-        drawn = np.random.default_rng(0).multinomial(number, counts / number, size=_RESAMPLES)
-        low, high = np.quantile(drawn @ values / number, [(1 - confidence) / 2, (1 + confidence) / 2])
-        return float(low), float(high)
+        """Return the bootstrap interval over tasks of pass@k: percentiles of resamples from a fixed seed."""
+        _, low, high = bootstrap(self._passed(tries), "mean", confidence=confidence, resamples=_RESAMPLES)
+        return low, high
 
     def by_domain(self) -> dict[str, float]:
         """The mean share of solved rollouts over the tasks of each domain."""

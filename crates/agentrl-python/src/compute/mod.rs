@@ -12,6 +12,7 @@ pub(crate) mod reward;
 pub(crate) mod rng;
 pub(crate) mod rollout;
 pub(crate) mod select;
+pub(crate) mod stats;
 pub(crate) mod tree;
 pub(crate) mod weight;
 
