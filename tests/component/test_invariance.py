@@ -45,7 +45,7 @@ from agentrl_core.weight import (
     SignalRescale,
     TrustRegion,
 )
-from agentrl_core.weight.denominators import sequence_mean, token_mean
+from agentrl_core.weight.denominators import constant_denominator, sequence_mean, token_mean
 
 ADVANTAGES = [
     GroupRelative(),
@@ -245,6 +245,4 @@ def test_denominators_with_rollout_ids(rollouts: list[list[int]]) -> None:
     split, whole = list(itertools.chain(*rollouts)), [sum(parts) for parts in rollouts]
     np.testing.assert_allclose(token_mean(split), token_mean(whole))
     np.testing.assert_allclose(sequence_mean(split, rollout_ids=rows), sequence_mean(whole))
-    np.testing.assert_allclose(
-        weight.constant_denominator(split, 9.0, rollout_ids=rows), weight.constant_denominator(whole, 9.0)
-    )
+    np.testing.assert_allclose(constant_denominator(split, 9.0, rollout_ids=rows), constant_denominator(whole, 9.0))

@@ -16,6 +16,7 @@ import agentrl_core as arl
 from agentrl_core import advantage, group, keys
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, shrunk_mean, window_quantile
+from agentrl_core.operators.group.ranks import PartialStatistics
 from agentrl_core.operators.group.reduce import arg_extreme
 
 number = st.one_of(
@@ -183,8 +184,8 @@ def test_ranks_together_give_the_bits_of_one() -> None:
         def of(rows: np.ndarray, weighting: np.ndarray | None = weighting) -> dict[str, object]:
             return {"weights": None if weighting is None else weighting[rows]}
 
-        extents = [group.PartialStatistics.of(values[rows], ids[rows], 7, **of(rows)) for rows in parts]
-        whole = group.PartialStatistics(
+        extents = [PartialStatistics.of(values[rows], ids[rows], 7, **of(rows)) for rows in parts]
+        whole = PartialStatistics(
             count=sum(extent.count for extent in extents),
             least=np.minimum.reduce([extent.least for extent in extents]),
             most=np.maximum.reduce([extent.most for extent in extents]),
@@ -255,8 +256,8 @@ def test_states_survive_json_and_batches() -> None:
         (lambda: decayed_beta({}, [1.0], [1], decay=1.5), "decay of 1 reaches from 1.5 to 1.5"),
         (lambda: decayed_beta({}, [1.0] * 2, [1, 1], decay=[0.5, 0.6]), "decay of 1 reaches from 0.5 to 0.6"),
         (lambda: decayed_beta({}, [1.0], [1], decay=[0.5, 0.6]), "decay has 2"),
-        (lambda: group.PartialStatistics.of([1.0], [3], 2), r"groups\[0\] is 3, but there are 2 groups"),
-        (lambda: group.PartialStatistics.of([1.0], [-3], 2), "ids reach from -3"),
+        (lambda: PartialStatistics.of([1.0], [3], 2), r"groups\[0\] is 3, but there are 2 groups"),
+        (lambda: PartialStatistics.of([1.0], [-3], 2), "ids reach from -3"),
         (lambda: arl.set_num_threads(0), "threads is 0; give 1 or more"),
     ],
 )

@@ -12,6 +12,7 @@ from agentrl_core import advantage, group, keys, returns, reward, weight
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import filters, tree
 from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, shrunk_mean, window_quantile
+from agentrl_core.operators.group.ranks import PartialStatistics
 from agentrl_core.operators.keys import similar
 from agentrl_core.operators.returns import n_step, optimal_token_baseline
 from agentrl_core.reward.distance import success_distance
@@ -112,7 +113,7 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: group.normalise([1.0], [0], ddof=-1), "ddof is -1; give a whole number from 0 to 4294967295"),
         (lambda: group.normalise([1.0], [0], votes_at_least=-1), "votes_at_least is -1; give a whole number from 0"),
         (lambda: group.statistics([1.0], [0], ddof=2**70), "ddof is 1180591620717411303424; give a whole number"),
-        (lambda: group.PartialStatistics.of([1.0], [0], -1), "groups is -1; give a whole number"),
+        (lambda: PartialStatistics.of([1.0], [0], -1), "groups is -1; give a whole number"),
         (lambda: n_step([1.0], [1.0], [0], gamma=1.0, steps=-1), "steps is -1; give a whole number"),
         (lambda: advantage.gigpo([1.0], [0], [0], [0], [0], [1.0], ddof=-1), "ddof is -1; give a whole number"),
         (lambda: filters.group_band([1.0], [0], members_at_least=-1), "members_at_least is -1; give a whole number"),
@@ -131,7 +132,7 @@ def test_masked_numbers_are_missing() -> None:
         ),
         (lambda: win_rates([0], [1], [1.0], HUGE), "count is 1099511627776, for which there is not enough"),
         (
-            lambda: group.PartialStatistics.of([1.0], [0], HUGE),
+            lambda: PartialStatistics.of([1.0], [0], HUGE),
             "groups is 1099511627776, for which there is not enough memory",
         ),
         (

@@ -16,7 +16,7 @@ from agentrl_core.reward.distance import success_distance
 from agentrl_core.reward.group_comparison import max_at_k, top_gap, win_rates
 from agentrl_core.reward.process import checklist, implicit_rewards, information_gain
 from agentrl_core.reward.risk import tail_risk, tracked_quantiles
-from agentrl_core.reward.shape import excess_penalty
+from agentrl_core.reward.shape import add_noise, excess_penalty
 
 NAN = math.nan
 
@@ -118,7 +118,7 @@ def test_rows_that_are_not_valid_may_hold_anything() -> None:
     scores = np.array([1.0, NAN, 0.5], np.float32)
     for made in (
         excess_penalty(scores, free=0.0, full_at=1.0, valid=valid),
-        reward.add_noise(scores, seed=1, valid=valid),
+        add_noise(scores, seed=1, valid=valid),
         tail_risk(scores, 0.0, 1.0, valid=valid),
         max_at_k(scores, [0, 0, 0], 2, valid=valid),
         top_gap(scores, [0, 0, 0], valid=valid),
@@ -135,8 +135,8 @@ def test_rows_that_are_not_valid_may_hold_anything() -> None:
 def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
     ids = np.arange(8) * 7
     for kind in ("uniform", "normal"):
-        ours = reward.add_noise(np.zeros(8), seed=seed, ids=ids, kind=kind)
-        assert np.array_equal(ours[order], reward.add_noise(np.zeros(8), seed=seed, ids=ids[order], kind=kind))
+        ours = add_noise(np.zeros(8), seed=seed, ids=ids, kind=kind)
+        assert np.array_equal(ours[order], add_noise(np.zeros(8), seed=seed, ids=ids[order], kind=kind))
         assert len(set(ours.tolist())) == 8
 
 
@@ -144,7 +144,7 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
     ("call", "message"),
     [
         (lambda: excess_penalty([1.0], free=2, full_at=1), "full_at is 1, but must lie above free"),
-        (lambda: reward.add_noise([1.0], seed=0, kind="pink"), 'kind is "pink"'),
+        (lambda: add_noise([1.0], seed=0, kind="pink"), 'kind is "pink"'),
         (lambda: max_at_k([1.0], [0], 2), "group 0 has 1 valid rows"),
         (lambda: win_rates([0], [-1], [1.0], 2), r"second\[0\] is -1"),
         (lambda: win_rates([0], [0], [1.0], 2), "compare two rows"),

@@ -74,8 +74,8 @@ def test_best_first_by_hand() -> None:
     assert tree.pairs() == [(0, 2), (6, 7), (6, 8), (10, 9), (10, 11)]
     # From a three turns to the solved end, from b two, from c as many as from b and one more.
     states = dict(zip(tree.next_state.tolist(), range(12), strict=True))
-    rows = {"b": 0, "c": 1, "e": 4, "d": 6, "solved": 10, "end": 2}
-    of = {name: int(tree.next_state[row]) for name, row in rows.items()}
+    row_of = {"b": 0, "c": 1, "e": 4, "d": 6, "solved": 10, "end": 2}
+    of = {name: int(tree.next_state[row]) for name, row in row_of.items()}
     assert {name: int(tree.distance[state]) for name, state in of.items()} == {
         "b": 2,
         "c": 3,

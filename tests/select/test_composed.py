@@ -17,7 +17,8 @@ from agentrl_core.component.component import find_component
 from agentrl_core.env import StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
-from agentrl_core.select import Band, ComposedSelector, DynamicSampling, TaskOutcomes
+from agentrl_core.select import Band, ComposedSelector, DynamicSampling
+from agentrl_core.select.task_outcomes import TaskOutcomes
 
 
 def told(tasks: ComposedSelector, visits: TaskOutcomes, story: Story) -> State:

@@ -17,7 +17,8 @@ from agentrl_core import engine
 from agentrl_core.component.component import PHASES, Component
 from agentrl_core.component.requirements import required_facts
 from agentrl_core.engine import Request
-from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, ExtraColumn, StepResult, Task
+from agentrl_core.engine.base import TopLogprobs
+from agentrl_core.env import ExtraColumn, StepFlag, StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.ss_orl import Imputed
 from agentrl_core.rollout import SelfPlay
@@ -53,7 +54,7 @@ class AnyEpisode:
             right = RIGHT in action
             return StepResult(reward=0.8 * right + pay, terminated=True, success=right, facts=said)
         failed = "<bad>" in action
-        flags = TOOL_RESULT | (TOOL_ERROR if failed else 0)
+        flags = StepFlag.TOOL_RESULT | (StepFlag.TOOL_ERROR if failed else 0)
         return StepResult("error" if failed else "go on", reward=pay, flags=flags, facts=said)
 
     def state_key(self) -> bytes:
@@ -190,4 +191,4 @@ class Speaker(engine.Scripted):
             return segment
         tokens = (segment.tokens[:, None] + places) % 256
         logprobs = np.tile(-1.0 - 0.1 * places, (len(tokens), 1)).astype(np.float32)
-        return replace(segment, top=engine.TopLogprobs(tokens, logprobs))
+        return replace(segment, top=TopLogprobs(tokens, logprobs))

@@ -22,7 +22,7 @@ from templates import TEMPLATES, bytes_tokenizer
 import agentrl_core as arl
 from agentrl_core import engine, recipes
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, StepResult, Task
+from agentrl_core.env import StepFlag, StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Rollout
 
@@ -48,8 +48,8 @@ class Riddle:
             right = RIGHT in action
             return StepResult(reward=float(right), terminated=True, success=right)
         if "<bad>" in action:
-            return StepResult("error", flags=TOOL_ERROR | TOOL_RESULT)
-        return StepResult("go on", flags=TOOL_RESULT)
+            return StepResult("error", flags=StepFlag.TOOL_ERROR | StepFlag.TOOL_RESULT)
+        return StepResult("go on", flags=StepFlag.TOOL_RESULT)
 
     def state_key(self) -> bytes:
         return repr(self.said).encode()

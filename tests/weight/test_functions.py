@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentrl_core import weight
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.weight.denominators import sequence_mean, token_mean, turn_mean
+from agentrl_core.weight.denominators import constant_denominator, sequence_mean, share_weights, token_mean, turn_mean
 from agentrl_core.weight.importance import importance_weights, trust_region
 from agentrl_core.weight.select import max_variance_subset
 
@@ -33,8 +33,8 @@ def test_splitting_a_rollout_into_rows_changes_no_weight(rows: list[tuple[int, i
             sequence_mean(split_lengths, rollout_ids=split_rollouts),
         ),
         (
-            weight.constant_denominator(lengths, 9.0, rollout_ids=rollouts),
-            weight.constant_denominator(split_lengths, 9.0, rollout_ids=split_rollouts),
+            constant_denominator(lengths, 9.0, rollout_ids=rollouts),
+            constant_denominator(split_lengths, 9.0, rollout_ids=split_rollouts),
         ),
     ):
         assert np.array_equal(whole, split)
@@ -62,7 +62,7 @@ def test_shares_of_a_step_add_up(rows: list[tuple[int, int, bool]]) -> None:
     alive = {draw: any(ok for other, _, ok in rows if other == draw) for draw in draws}
     valid = np.array([alive[draw] for draw in draws], bool)
     for shared in ("each", "split", "owner"):
-        found = weight.share_weights(steps, draws, shared=shared, valid=valid)
+        found = share_weights(steps, draws, shared=shared, valid=valid)
         for step in steps:
             mine = [row for row in range(len(rows)) if steps[row] == step and valid[row]]
             expected = len(mine) if shared == "each" else float(bool(mine))
@@ -127,7 +127,7 @@ def test_prefix_min_is_that_of_its_paper() -> None:
         (lambda: importance_weights([1.0], [0, 1], at_most=-1.0), "give 0 < at_least <= at_most"),
         (lambda: trust_region([1.0], [0, 1], at_most=0.0, at_least=1.0), "at_least is 1 and at_most 0"),
         (lambda: weight.importance_diagnostics([], [0]), "no token that takes part"),
-        (lambda: weight.share_weights([0], [0], shared="all"), 'shared is "all"'),
+        (lambda: share_weights([0], [0], shared="all"), 'shared is "all"'),
     ],
 )
 def test_bad_input(call: object, message: str) -> None:

@@ -22,6 +22,8 @@ from agentrl_core.component import (
 )
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import group, keys, returns
+from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, shrunk_mean, window_quantile
+from agentrl_core.operators.group.reduce import log_mean_exp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -104,11 +106,11 @@ class BaselineRelative(BatchComponent):
                 baseline = rows.values(self.column)
             elif self.kind == "shrunk":
                 prior = np.where(rows.valid, rows.values(self.column), 0.0)
-                baseline = group.shrunk_mean(
+                baseline = shrunk_mean(
                     score, groups, prior, variance=self.variance, leave_one_out=self.leave_one_out, valid=rows.valid
                 )
             else:
-                means = group.log_mean_exp(score, groups, temperature=self.temperature, valid=rows.valid)
+                means = log_mean_exp(score, groups, temperature=self.temperature, valid=rows.valid)
                 baseline = means[groups]
             advantages = np.where(rows.valid, score - baseline, 0.0)
         if self.singleton == "raw":
@@ -347,7 +349,7 @@ class TrackedBaseline(StatefulComponent):
     def _against_keys(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
         score, names, moved = rows.values("score"), rows.names(self.key), state["kl"]
         if self.kind == "ema":
-            baseline, means = group.ema_mean(
+            baseline, means = ema_mean(
                 state["keys"],
                 score,
                 names,
@@ -368,17 +370,15 @@ class TrackedBaseline(StatefulComponent):
             moved = [*moved, *distance[np.isfinite(distance)].tolist()][-self.window :]
             far = float(np.mean(moved)) / self.kl_target if moved else 0.0
             decay -= (self.decay - self.decay_at_least) * min(far, 1.0)
-        baseline, known = group.decayed_beta(
-            state["keys"], score, names, decay=decay, initial=self.initial, valid=rows.valid
-        )
+        baseline, known = decayed_beta(state["keys"], score, names, decay=decay, initial=self.initial, valid=rows.valid)
         return score - baseline, {"keys": known, "kl": moved}
 
     def _against_window(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
         score = rows.values("score")
         of_group = group.statistics(score, rows.keys("group_id"), valid=rows.valid)
         several, some = of_group.count > 1, of_group.count > 0
-        mean, means = group.window_quantile(state["means"], of_group.mean[some], capacity=self.capacity, q=0.5)
-        std, stds = group.window_quantile(state["stds"], of_group.std[several], capacity=self.capacity, q=0.5)
+        mean, means = window_quantile(state["means"], of_group.mean[some], capacity=self.capacity, q=0.5)
+        std, stds = window_quantile(state["stds"], of_group.std[several], capacity=self.capacity, q=0.5)
         spread = (std or 0.0) + 1e-6 if self.scale == "window" else 1.0
         advantages = np.zeros(len(rows)) if mean is None else (score - mean) / spread
         return advantages, {"means": means, "stds": stds}

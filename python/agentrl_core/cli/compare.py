@@ -13,7 +13,7 @@ from agentrl_core.exceptions import NotFoundError
 if TYPE_CHECKING:
     import polars as pl
 
-    from agentrl_core.integrations.polars import Tables
+    from agentrl_core.integrations.polars.tables import Tables
 
 _Z95 = 1.96
 

@@ -97,7 +97,7 @@ class Collector:
         staleness: how many iterations ahead of the trainer rollouts are made, while it steps: the batch of iteration i
             is sampled by weights of version i - staleness and later. 0: nothing runs between two calls. The recipe
             may hold back more (`schedule.LimitStaleness`).
-        cut: when the batch of an iteration is cut, and what becomes of what is in flight then; see
+        batch_policy: when the batch of an iteration is cut, and what becomes of what is in flight then; see
             `collect.BatchPolicy`. The default waits for all that began.
         processes: how many processes an environment that runs in processes gets; None: one for each core.
         memory_bytes: most memory of such a process, that of all its episodes together; None: no limit. One that needs

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import InvalidInputError
-
-OWN, NEW = -1, -2
-"""In `votes_in`: the group that a trajectory was rolled out in, intact; or a new group, by `new_group`."""
 
 OldLogprob = Literal["behaviour", "recomputed", "none"]
 """The denominator of a draw's ratio: as sampled, recomputed before the first update, or none (the ratio is 1)."""
@@ -28,7 +25,8 @@ class Draws:
 
     Attributes:
         trajectory_ids: of the store; -1 - i stands for the trajectory of draw i of the batch itself, once more.
-        votes_in: the group of the batch that each votes in, or OWN, or NEW.
+        votes_in: the group of the batch that each votes in, or `Draws.OWN_GROUP`, or
+            `Draws.NEW_GROUP`.
         new_group: rows with the same number share a new group.
         replaces: the draw of the batch in whose place it stands (which is kept, and drawn no more), or -1.
         votes: whether it counts in statistics.
@@ -62,6 +60,11 @@ class Draws:
         ([0.0, 1.0], [0, 1])
     """
 
+    OWN_GROUP: ClassVar[int] = -1
+    """In `votes_in`: the group that a trajectory was rolled out in, intact."""
+    NEW_GROUP: ClassVar[int] = -2
+    """In `votes_in`: a new group, by `new_group`."""
+
     trajectory_ids: NDArray[np.int64]
     votes_in: NDArray[np.int64]
     new_group: NDArray[np.int32]
@@ -79,7 +82,7 @@ class Draws:
         cls,
         trajectory_ids: ArrayLike,
         *,
-        votes_in: ArrayLike = OWN,
+        votes_in: ArrayLike = -1,
         new_group: ArrayLike = 0,
         replaces: ArrayLike = -1,
         votes: ArrayLike = True,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from agentrl_core._util.lazy import lazy
 
 if TYPE_CHECKING:
-    from agentrl_core.engine.base import Engine, Request, Sampling, Segment, TopLogprobs, complete
+    from agentrl_core.engine.base import Engine, Request, Sampling, Segment, complete
     from agentrl_core.engine.chat import Chat
     from agentrl_core.engine.entropy_temperature import EntropyTemperature
     from agentrl_core.engine.ray_actor import RayActor
@@ -33,7 +33,6 @@ _HOME = {
     "Sampling": "base",
     "Scripted": "scripted",
     "Segment": "base",
-    "TopLogprobs": "base",
     "Transformers": "transformers",
     "Vllm": "vllm",
     "VllmServer": "vllm_server",
@@ -50,7 +49,6 @@ __all__ = [
     "Scripted",
     "ScriptedReply",
     "Segment",
-    "TopLogprobs",
     "Transformers",
     "Vllm",
     "VllmServer",

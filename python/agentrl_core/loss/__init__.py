@@ -24,10 +24,10 @@ from agentrl_core.loss.regulariser import KL, EntropyTerm
 from agentrl_core.loss.surrogate import Clipped, Expert, Reinforce, Surrogate
 from agentrl_core.loss.tokens import Tokens
 from agentrl_core.loss.train import Train
-from agentrl_core.loss.value import Value, expected_value, soft_minimum
+from agentrl_core.loss.value import Value
 
 if TYPE_CHECKING:
-    from agentrl_core.loss.linear import FusedOutput, fused, linear_logprob
+    from agentrl_core.loss.linear import fused, linear_logprob
 
 __all__ = [
     "KL",
@@ -39,7 +39,6 @@ __all__ = [
     "EntropyTerm",
     "Expert",
     "Function",
-    "FusedOutput",
     "Imitation",
     "ImportanceRatio",
     "InBounds",
@@ -59,11 +58,9 @@ __all__ = [
     "TopTokens",
     "Train",
     "Value",
-    "expected_value",
     "function",
     "fused",
     "linear_logprob",
-    "soft_minimum",
 ]
 
-__getattr__ = lazy(__name__, dict.fromkeys(("FusedOutput", "fused", "linear_logprob"), "linear"))  # imports torch
+__getattr__ = lazy(__name__, dict.fromkeys(("fused", "linear_logprob"), "linear"))  # imports torch

@@ -33,7 +33,7 @@ class Tokens:
             `advantage_positive` and `advantage_negative` are weight times max(A, 0) and min(A, 0), summed over the
             branches that share the row. Segment ids (`step`, `sequence`, `group`, `pair`) are whole numbers from 0,
             without gaps, so that there are at most N of each.
-        answers: further answers of the model by name, such as `value`: an object whose attributes they are.
+        outputs: further outputs of the model by name, such as `value`: an object whose attributes they are.
 
     Example:
         >>> import torch

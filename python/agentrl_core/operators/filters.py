@@ -44,7 +44,7 @@ def group_band(
         InvalidInputError: lengths differ, a valid score is not finite, or an option is not possible.
 
     Example:
-        >>> from agentrl_core import filters
+        >>> from agentrl_core.operators import filters
         >>> filters.group_band([1.0, 0.0, 1.0, 1.0], ["a", "a", "b", "b"]).tolist()
         [True, True, False, False]
     """
@@ -83,7 +83,7 @@ def top_groups(
         InvalidInputError: lengths differ, a valid score is not finite, or `fraction` is out of range.
 
     Example:
-        >>> from agentrl_core import filters
+        >>> from agentrl_core.operators import filters
         >>> filters.top_groups([1.0, 0.0, 0.5, 0.4], [1, 1, 2, 2], 0.5).tolist()
         [True, True, False, False]
     """
@@ -117,7 +117,7 @@ def round_rows(
         InvalidInputError: lengths differ, a valid score is not finite, or `multiple` is 0.
 
     Example:
-        >>> from agentrl_core import filters
+        >>> from agentrl_core.operators import filters
         >>> filters.round_rows([True, True, True, False], 2, scores=[0.3, 0.1, 0.2, 0.0]).tolist()
         [True, False, True, False]
     """

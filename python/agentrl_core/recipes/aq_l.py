@@ -10,8 +10,8 @@ siblings are compared is ours.
 Source: arXiv:2506.05968. Needs: rollouts that share steps.
 """
 
+from agentrl_core import Schedule
 from agentrl_core.advantage import Normalisation, TreeRelative
-from agentrl_core.component import Schedule
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Schedule
 from agentrl_core.advantage import Normalisation, TreeRelative
-from agentrl_core.component import BatchComponent, Column, Rows, Schedule, option, token
+from agentrl_core.component import BatchComponent, Column, Rows, option, token
 from agentrl_core.loss import Clip, Policy
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout.group import Group

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _core
+from agentrl_core import Schedule, _core
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Schedule
 from agentrl_core.component.options import option
 from agentrl_core.engine.base import Segment
 from agentrl_core.exceptions import InvalidInputError

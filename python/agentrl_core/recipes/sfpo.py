@@ -23,10 +23,10 @@ import math
 from dataclasses import dataclass
 
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Controller, State, option
+from agentrl_core.component import State, option
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Choice, SkipStep, SyncModel
+from agentrl_core.schedule import Choice, Controller, SkipStep, SyncModel
 
 FAST = 3
 """Steps before the policy goes back a part of the way."""

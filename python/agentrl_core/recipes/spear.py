@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Schedule
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, Schedule, Where, column_name, draw, option
+from agentrl_core.component import BatchComponent, Column, Rows, Where, column_name, draw, option
 from agentrl_core.component.state import IterationRecord, State
-from agentrl_core.data.draws import NEW, Draws
+from agentrl_core.data.draws import Draws
 from agentrl_core.loss import Clip, CovarianceMask, Policy, Train
 from agentrl_core.recipe import Recipe
 from agentrl_core.replay import Memory, Replay
@@ -85,7 +86,7 @@ class RecalibratedBurst(Replay):
         chosen = better.take(rows)
         return Draws.of(
             chosen.trajectory_id,
-            votes_in=NEW,
+            votes_in=Draws.NEW_GROUP,
             new_group=np.arange(len(chosen), dtype=np.int32),
             votes=False,
             probability=probability,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component.state import State
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.draws import NEW, Draws
+from agentrl_core.data.draws import Draws
 from agentrl_core.data.store import Store
 from agentrl_core.replay.base import Replay
 
@@ -85,7 +85,7 @@ def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
 
 def _new_groups(draws: Draws) -> int:
     """How many groups of their own some draws make, by the largest number."""
-    new = draws.new_group[draws.votes_in == NEW]
+    new = draws.new_group[draws.votes_in == Draws.NEW_GROUP]
     return int(new.max()) + 1 if len(new) else 0
 
 

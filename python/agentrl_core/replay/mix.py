@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core.component import option
 from agentrl_core.component.state import IterationRecord, State
 from agentrl_core.data.codes import CODES
-from agentrl_core.data.draws import NEW, OWN, Draws, OldLogprob, Source
+from agentrl_core.data.draws import Draws, OldLogprob, Source
 from agentrl_core.replay.base import Replay
 from agentrl_core.replay.inject import newest_version, reasons
 from agentrl_core.replay.memory import Memory
@@ -90,10 +90,12 @@ class Mix(Replay):
         if not len(rows):
             return None
         chosen = kept.take(rows)
-        votes_in: NDArray[np.int64] = np.full(len(rows), OWN, np.int64)
+        votes_in: NDArray[np.int64] = np.full(len(rows), Draws.OWN_GROUP, np.int64)
         new_group = np.zeros(len(rows), np.int32)
         if not groups:
-            votes_in = _groups_of(batch, chosen.task) if self.joins == "task" else np.full(len(rows), NEW, np.int64)
+            votes_in = np.full(len(rows), Draws.NEW_GROUP, np.int64)
+            if self.joins == "task":
+                votes_in = _groups_of(batch, chosen.task)
             new_group = np.zeros(len(rows), np.int32) if self.joins == "one" else np.arange(len(rows), dtype=np.int32)
         return Draws.of(
             chosen.trajectory_id,

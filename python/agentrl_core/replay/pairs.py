@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component import Column, column_name, option
 from agentrl_core.component.state import IterationRecord, State
-from agentrl_core.data.draws import NEW, Draws, OldLogprob
+from agentrl_core.data.draws import Draws, OldLogprob
 from agentrl_core.operators import columns, keys
 from agentrl_core.replay.base import Replay
 
@@ -136,7 +136,7 @@ class Pairs(Replay):
         ]
         return Draws.of(
             -1 - rows,
-            votes_in=NEW,
+            votes_in=Draws.NEW_GROUP,
             new_group=number,
             source="fresh",
             old_logprob=self.old_logprob,

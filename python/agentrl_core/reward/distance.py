@@ -106,8 +106,8 @@ def success_distance(
         InvalidInputError: shapes do not fit, a valid number is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.success_distance([[0.0], [1.0], [3.0]], [True, False, False], [7, 7, 7]).round(3).tolist()
+        >>> from agentrl_core.reward.distance import success_distance
+        >>> success_distance([[0.0], [1.0], [3.0]], [True, False, False], [7, 7, 7]).round(3).tolist()
         [1.0, 0.596, 0.004]
     """
     places = columns.numbers(embeddings, "embeddings", dimensions=(2,)).astype(np.float64)

@@ -200,8 +200,8 @@ def max_at_k(
         InvalidInputError: lengths differ, a valid reward is not finite, or a group has fewer than k valid rows.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.max_at_k([0.0, 1.0, 2.0, 3.0], ["a"] * 4, 2).round(4).tolist()
+        >>> from agentrl_core.reward.group_comparison import max_at_k
+        >>> max_at_k([0.0, 1.0, 2.0, 3.0], ["a"] * 4, 2).round(4).tolist()
         [1.0, 1.0, 1.1667, 1.5]
     """
     scores = columns.numbers(rewards, "rewards")
@@ -234,8 +234,8 @@ def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) 
         InvalidInputError: lengths differ, or a valid reward is not finite.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.top_gap([1.0, 4.0, 3.0], ["a", "a", "a"]).tolist()
+        >>> from agentrl_core.reward.group_comparison import top_gap
+        >>> top_gap([1.0, 4.0, 3.0], ["a", "a", "a"]).tolist()
         [0.0, 1.0, 0.0]
     """
     scores = columns.numbers(rewards, "rewards")
@@ -295,8 +295,8 @@ def win_rates(first: object, second: object, probability: object, count: int) ->
         InvalidInputError: lengths differ, a row does not exist or meets itself, or a probability is out of range.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.win_rates([0, 0], [1, 2], [1.0, 0.5], 3).tolist()
+        >>> from agentrl_core.reward.group_comparison import win_rates
+        >>> win_rates([0, 0], [1, 2], [1.0, 0.5], 3).tolist()
         [0.75, 0.0, 0.5]
     """
     winners = columns.integers(first, "first")

@@ -277,8 +277,8 @@ def information_gain(
         InvalidInputError: lengths differ, or a log-probability is above 0 or not finite.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.information_gain([-2.0, -1.0], [0, 2], [-2.5], kind="log_probability").tolist()
+        >>> from agentrl_core.reward.process import information_gain
+        >>> information_gain([-2.0, -1.0], [0, 2], [-2.5], kind="log_probability").tolist()
         [0.5, 1.0]
     """
     logprobs = columns.numbers(answer_logprobs, "answer_logprobs")
@@ -311,8 +311,8 @@ def implicit_rewards(
         InvalidInputError: lengths differ, or a number is not finite.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.implicit_rewards([-1.0, -2.0, -1.0], [-2.0, -1.0, -3.0], beta=0.5, offsets=[0, 2, 3]).tolist()
+        >>> from agentrl_core.reward.process import implicit_rewards
+        >>> implicit_rewards([-1.0, -2.0, -1.0], [-2.0, -1.0, -3.0], beta=0.5, offsets=[0, 2, 3]).tolist()
         [0.0, 1.0]
     """
     own = columns.numbers(logprobs, "logprobs")
@@ -342,8 +342,8 @@ def checklist(satisfied: object, dependencies: object, offsets: object, *, delay
         InvalidInputError: shapes do not fit, an item depends on itself, or `delay` is out of range.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> rewards = reward.checklist([[False, False], [True, False], [True, True]], [[0, 0], [1, 0]], [0, 3])
+        >>> from agentrl_core.reward.process import checklist
+        >>> rewards = checklist([[False, False], [True, False], [True, True]], [[0, 0], [1, 0]], [0, 3])
         >>> rewards.earned.tolist()
         [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     """

@@ -78,8 +78,8 @@ def tracked_quantiles(
         InvalidInputError: a number is not finite, levels do not ascend, or the state belongs to other levels.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> read, state = reward.tracked_quantiles(None, [0.0, 1.0, 2.0, 3.0], levels=[0.5])
+        >>> from agentrl_core.reward.risk import tracked_quantiles
+        >>> read, state = tracked_quantiles(None, [0.0, 1.0, 2.0, 3.0], levels=[0.5])
         >>> read.tolist(), state.tolist()
         ([1.5], [1.5])
     """
@@ -130,8 +130,8 @@ def tail_risk(
         InvalidInputError: lengths differ, a valid number is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.tail_risk([0.0, 5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8).round(6).tolist()
+        >>> from agentrl_core.reward.risk import tail_risk
+        >>> tail_risk([0.0, 5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8).round(6).tolist()
         [-5.0, 0.0]
     """
     column = columns.numbers(scores, "scores")

@@ -359,8 +359,8 @@ def excess_penalty(
         InvalidInputError: a valid amount is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.excess_penalty([5, 15, 30], free=10, full_at=20, at_most=1.0).tolist()
+        >>> from agentrl_core.reward.shape import excess_penalty
+        >>> excess_penalty([5, 15, 30], free=10, full_at=20, at_most=1.0).tolist()
         [0.0, -0.5, -1.0]
     """
     column = columns.numbers(amounts, "amounts")
@@ -395,8 +395,8 @@ def add_noise(
         InvalidInputError: lengths differ, a valid score is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> bool(abs(reward.add_noise([1.0, 0.0], seed=7) - [1.0, 0.0]).max() <= 0.05)
+        >>> from agentrl_core.reward.shape import add_noise
+        >>> bool(abs(add_noise([1.0, 0.0], seed=7) - [1.0, 0.0]).max() <= 0.05)
         True
     """
     column = columns.numbers(scores, "scores")

@@ -7,11 +7,10 @@ trajectories of one task, `Rollout.cohort` the groups that were selected togethe
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.programs.best_first import BestFirst
-from agentrl_core.rollout.programs.deferred_tasks import DeferredTask, deferred_tasks
+from agentrl_core.rollout.programs.deferred_tasks import deferred_tasks
 from agentrl_core.rollout.programs.early_stop import EarlyStop
 from agentrl_core.rollout.programs.entropy_branching import EntropyBranching
 from agentrl_core.rollout.programs.guidance import AgentHint, ExampleHint, FixedHint, Hint, HintSource, SolutionHint
@@ -24,7 +23,6 @@ from agentrl_core.rollout.programs.repair import (
     ErrorLocator,
     FlagLocator,
     JudgeLocator,
-    ReasoningStep,
     Repair,
     reasoning_steps,
 )
@@ -44,7 +42,6 @@ __all__ = [
     "BestFirst",
     "Branch",
     "Cohort",
-    "DeferredTask",
     "EarlyStop",
     "EntropyBranching",
     "ErrorLocation",
@@ -58,12 +55,10 @@ __all__ = [
     "Horizon",
     "Independent",
     "JudgeLocator",
-    "Library",
     "MonteCarlo",
     "ObservationWindow",
     "Position",
     "Prefix",
-    "ReasoningStep",
     "RecordPrecision",
     "Repair",
     "Rollout",

@@ -2,7 +2,7 @@
 
 from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.schedule.adaptive import AdaptiveKL, Dual, LogStep
-from agentrl_core.schedule.condition import Above, Below, Condition, FirstValue, Plateau
+from agentrl_core.schedule.condition import Above, Below, FirstValue, Plateau
 from agentrl_core.schedule.feedback import PID, BangBang, Hysteresis
 from agentrl_core.schedule.hook import (
     FreezeModel,
@@ -24,7 +24,6 @@ __all__ = [
     "BangBang",
     "Below",
     "Choice",
-    "Condition",
     "Controller",
     "Dual",
     "FirstValue",

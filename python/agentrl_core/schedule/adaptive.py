@@ -7,7 +7,8 @@ from abc import ABC
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrl_core.component import Controller, State, option
+from agentrl_core.component import State, option
+from agentrl_core.component.controller import Controller
 
 
 @dataclass(frozen=True)

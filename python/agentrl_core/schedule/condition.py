@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC
 from dataclasses import dataclass
 
-from agentrl_core.component import Controller, State, option
+from agentrl_core.component import State, option
+from agentrl_core.component.controller import Controller
 
 
 @dataclass(frozen=True)

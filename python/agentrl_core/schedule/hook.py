@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
 
-from agentrl_core.component import Component, Controller, column_name, option
+from agentrl_core.component import Component, column_name, option
+from agentrl_core.component.controller import Controller
 
 BEGIN = "begin"
 """The name of what a model was when the iteration began, where an action names a model."""

@@ -20,9 +20,8 @@ from agentrl_core.select.selection import Selection, SelectionRequest
 from agentrl_core.select.selector import Selector
 from agentrl_core.select.success_trackers import Beta, RecentVisits
 from agentrl_core.select.survey import Survey
-from agentrl_core.select.task_outcomes import TaskOutcomes
 from agentrl_core.select.task_score import LearningSignal, Linear, NearTarget, OutcomeVariance, TaskScore
-from agentrl_core.select.tracker import Candidates, Tracker
+from agentrl_core.select.tracker import Tracker
 from agentrl_core.select.uniform import Uniform
 from agentrl_core.select.value_trackers import LearningProgress, LogMeanExp, PoolColumn, PredictedSuccess, VisitCount
 
@@ -33,7 +32,6 @@ __all__ = [
     "Band",
     "BanditAllocator",
     "Beta",
-    "Candidates",
     "ComposedSelector",
     "Curriculum",
     "DecayAllocator",
@@ -60,7 +58,6 @@ __all__ = [
     "SelectionRequest",
     "Selector",
     "Survey",
-    "TaskOutcomes",
     "TaskScore",
     "TopSampler",
     "Tracker",

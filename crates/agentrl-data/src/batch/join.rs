@@ -93,8 +93,8 @@ impl Batch {
                     let own = ids.binary_search(&id).map_or(OWN, |row| groups[row]);
                     if drawn.contains(&own) {
                         return Err(Error::invalid(format!(
-                            "votes_in[{place}] is OWN, but group {own} of trajectory {id} is in the batch already; draw \
-                             from older iterations, or name the group"
+                            "votes_in[{place}] is Draws.OWN_GROUP, but group {own} of trajectory {id} is in \
+                             the batch already; draw from older iterations, or name the group"
                         )));
                     }
                     own
@@ -106,7 +106,8 @@ impl Batch {
                 group if known.contains(&group) => moved(group),
                 group => {
                     return Err(Error::invalid(format!(
-                        "votes_in[{place}] is {group}, which is no group of the batch; give one, OWN or NEW"
+                        "votes_in[{place}] is {group}, which is no group of the batch; give one, \
+                         Draws.OWN_GROUP or Draws.NEW_GROUP"
                     )));
                 }
             });

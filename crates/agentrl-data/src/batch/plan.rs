@@ -203,7 +203,7 @@ fn too_long(sequences: &[Sequence], unit: &[usize], rows: usize, max_tokens: usi
         format!(
             "max_tokens is {max_tokens}, but what must be whole in one pack with draw {draw} (a trajectory, pair or \
              group, or the whole update, as the loss's unit says) has {rows} tokens; raise max_tokens, or take \
-             update.together, which needs nothing whole"
+             update.gradient_cached, which needs nothing whole"
         )
     })
 }
