@@ -7,7 +7,7 @@ from riddles import check_resumes, in_turn, solve, step
 
 from agentrl_core import recipes
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.rollout import Horizon
+from agentrl_core.recipes.scaling_inter import Horizon
 
 
 def test_a_trajectory_is_truncated_at_the_limit_of_its_stage() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from agentrl_core import reward
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.reward.distance import success_distance
-from agentrl_core.reward.group_comparison import max_at_k, top_gap, win_rates
+from agentrl_core.reward.group_comparison import max_at_k, rank_agreement, top_gap, win_rates
+from agentrl_core.reward.majority_vote import answer_clusters
 from agentrl_core.reward.process import checklist, implicit_rewards, information_gain
 from agentrl_core.reward.risk import tail_risk, tracked_quantiles
 from agentrl_core.reward.shape import add_noise, excess_penalty
@@ -78,11 +79,11 @@ def test_answers_join_the_first_equivalent_one() -> None:
         return abs(float(a) - float(b)) < 1.5
 
     # Not transitive: the order of rows decides, and representatives are the first members.
-    found = reward.answer_clusters(["0", "1", "2", None, "0"], ["g", "g", "g", "g", "h"], equivalent=close)
+    found = answer_clusters(["0", "1", "2", None, "0"], ["g", "g", "g", "g", "h"], equivalent=close)
     assert found.ids.tolist() == [0, 0, 1, 2, 3]
     assert found.parsed.tolist() == [True, True, True, False, True]
-    assert reward.answer_clusters(["a", "b", "a"], [1, 1, 1]).ids.tolist() == [0, 1, 0]
-    assert reward.answer_clusters([], []).ids.tolist() == []
+    assert answer_clusters(["a", "b", "a"], [1, 1, 1]).ids.tolist() == [0, 1, 0]
+    assert answer_clusters([], []).ids.tolist() == []
 
 
 def test_fixtures_of_the_papers() -> None:
@@ -148,7 +149,7 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
         (lambda: max_at_k([1.0], [0], 2), "group 0 has 1 valid rows"),
         (lambda: win_rates([0], [-1], [1.0], 2), r"second\[0\] is -1"),
         (lambda: win_rates([0], [0], [1.0], 2), "compare two rows"),
-        (lambda: reward.answer_clusters([1], [0]), r"answers\[0\] is int"),
+        (lambda: answer_clusters([1], [0]), r"answers\[0\] is int"),
         (lambda: tracked_quantiles(None, [], levels=[0.5]), "there is no state yet"),
         (lambda: tail_risk([1.0], 0.0, 1.0, alpha_low=0.9, alpha_high=0.1), "0 < alpha_low < alpha_high"),
         (lambda: information_gain([0.5], [0, 1], [0.0]), "a log-probability is at most 0"),
@@ -170,15 +171,15 @@ def test_rank_agreement_over_all_pairs(rows: list[tuple[int, int]]) -> None:
     other = 0 if len(rows) == 2 else sum(a[0] > b[0] for a, b in ordered)
     expected = (alike - other) / len(ordered) if ordered else 0.0
     scores, truths = [float(a) for a, _ in rows], [float(b) for _, b in rows]
-    assert reward.rank_agreement(scores, truths, [0, len(rows)]).tolist() == [expected]
+    assert rank_agreement(scores, truths, [0, len(rows)]).tolist() == [expected]
 
 
 def test_rank_agreement_of_what_cannot_be_read() -> None:
-    assert reward.rank_agreement([1.0, NAN, 2.0, 3.0], [1.0, 2.0, 1.0, 2.0], [0, 2, 4]).tolist() == [0.0, 1.0]
+    assert rank_agreement([1.0, NAN, 2.0, 3.0], [1.0, 2.0, 1.0, 2.0], [0, 2, 4]).tolist() == [0.0, 1.0]
     with pytest.raises(InvalidInputError, match=r"truths\[1\] is NaN, but must be finite"):
-        reward.rank_agreement([1.0, 2.0], [1.0, NAN], [0, 2])
+        rank_agreement([1.0, 2.0], [1.0, NAN], [0, 2])
     with pytest.raises(InvalidInputError, match="offsets go from 0 to 1, but scores has 2 values; cover them all"):
-        reward.rank_agreement([1.0, 2.0], [1.0, 2.0], [0, 1])
+        rank_agreement([1.0, 2.0], [1.0, 2.0], [0, 1])
 
 
 @given(
@@ -207,7 +208,7 @@ def test_answers_join_the_first_that_they_equal(rows: list[tuple[str | None, int
             openers.append((place, answer))
         expected.append(cluster)
     answers, groups = [answer for answer, _ in rows], [place for _, place in rows]
-    found = reward.answer_clusters(answers, groups, equivalent=same if numeric else None)
+    found = answer_clusters(answers, groups, equivalent=same if numeric else None)
     assert found.ids.tolist() == expected
     assert found.parsed.tolist() == [answer is not None for answer in answers]
     per_group = {(place, answer) for answer, place in rows}
@@ -216,7 +217,7 @@ def test_answers_join_the_first_that_they_equal(rows: list[tuple[str | None, int
 
 def test_answers_of_any_characters() -> None:
     """Half a character is no Unicode, and equals itself; a text that ends in a zero is not the one without."""
-    assert reward.answer_clusters(["\ud800", "\ud801", "\ud800", "a\0", "a"], [0] * 5).ids.tolist() == [0, 1, 0, 2, 3]
+    assert answer_clusters(["\ud800", "\ud801", "\ud800", "a\0", "a"], [0] * 5).ids.tolist() == [0, 1, 0, 2, 3]
 
 
 def test_marks_are_booleans_or_0_and_1() -> None:

@@ -18,6 +18,7 @@ from agentrl_core.component.component import PHASES, Component
 from agentrl_core.component.requirements import required_facts
 from agentrl_core.engine import Request
 from agentrl_core.engine.base import TopLogprobs
+from agentrl_core.engine.scripted import ScriptedReply
 from agentrl_core.env import ExtraColumn, StepFlag, StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.ss_orl import Imputed
@@ -172,7 +173,7 @@ class Speaker(engine.Scripted):
         super().__init__(TOKENIZER, self._reply)
         self._surprise = float(np.log(len(TOKENIZER)))
 
-    def _reply(self, request: Request) -> engine.ScriptedReply:
+    def _reply(self, request: Request) -> ScriptedReply:
         rng = np.random.default_rng(request.seed)
         context = TOKENIZER.decode(request.tokens)
         asked = (answer for words, answer in ASKED.items() if words in context)
@@ -182,7 +183,7 @@ class Speaker(engine.Scripted):
         count = len(self.chat.action(said))
         noise = 0.1 * rng.standard_normal(count)
         entropies = rng.random(count) * rng.choice([0.5, self._surprise])
-        return engine.ScriptedReply(said, (noise - self._surprise).tolist(), entropies.tolist())
+        return ScriptedReply(said, (noise - self._surprise).tolist(), entropies.tolist())
 
     async def generate(self, request: Request) -> engine.Segment:
         segment = await super().generate(request)

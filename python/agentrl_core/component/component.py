@@ -39,7 +39,7 @@ PHASES: dict[str, str] = {
 }
 """The phases of a recipe and the package that holds the components of each; those before `replay` in their order."""
 
-_COMMON = "agentrl_core.component"  # has the components that stand inside those of every phase
+_COMMON = ("agentrl_core.component", "agentrl_core.schedule")  # have the components that stand inside all others
 _OWN = {"component", "recipes", *PHASES.values()}  # the packages that have the components of agentrl_core
 _only_own: ContextVar[bool] = ContextVar("only_own_components", default=False)
 _hints = typing.get_type_hints
@@ -354,8 +354,8 @@ def find_component(package: str, table: Mapping[str, Any]) -> Component:
     Args:
         package: import name of the phase's package, such as `agentrl_core.loss`, which has the classes that are named
             without a module.
-        table: what `Component.to_dict` gave. `component` is a class of the package or of `agentrl_core.component`, or
-            anybody's as `module:Class`; that module is imported.
+        table: what `Component.to_dict` gave. `component` is a class of the package, of `agentrl_core.component` or of
+            `agentrl_core.schedule`, or anybody's as `module:Class`; that module is imported.
 
     Raises:
         RecipeError: there is no such package, module or class, or its options do not fit.
@@ -379,7 +379,8 @@ def find_class(package: str, table: Mapping[str, Any]) -> type[Component]:
         if error.name != package:
             raise
         raise RecipeError(f"{short}: this phase has no components; remove it from the recipe") from None
-    kind = {**_exported(_COMMON), **known}.get(name, Component)
+    common = {name: kind for shared in _COMMON for name, kind in _exported(shared).items()}
+    kind = {**common, **known}.get(name, Component)
     if kind is Component:
         raise RecipeError(
             f"{short}: there is no component {name!r}; use one of: {', '.join(sorted(known))}; "
@@ -428,7 +429,7 @@ def _package(kind: type[Component]) -> str:
 
 def _address(kind: type[Component], package: str) -> str:
     """How a table names a class where the components of `package`, and those of every phase, need no module."""
-    is_known = any(_exported(known).get(kind.__name__) is kind for known in (package, _COMMON) if known)
+    is_known = any(_exported(known).get(kind.__name__) is kind for known in (package, *_COMMON) if known)
     return kind.__name__ if is_known else f"{kind.__module__}:{kind.__qualname__}"
 
 

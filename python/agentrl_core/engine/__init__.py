@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentrl_core.engine.chat import Chat
     from agentrl_core.engine.entropy_temperature import EntropyTemperature
     from agentrl_core.engine.ray_actor import RayActor
-    from agentrl_core.engine.scripted import Scripted, ScriptedReply
+    from agentrl_core.engine.scripted import Scripted
     from agentrl_core.engine.transformers import Transformers
     from agentrl_core.engine.vllm import Vllm
     from agentrl_core.engine.vllm_server import VllmServer
@@ -28,7 +28,6 @@ _HOME = {
     "Engine": "base",
     "EntropyTemperature": "entropy_temperature",
     "RayActor": "ray_actor",
-    "ScriptedReply": "scripted",
     "Request": "base",
     "Sampling": "base",
     "Scripted": "scripted",
@@ -47,7 +46,6 @@ __all__ = [
     "Request",
     "Sampling",
     "Scripted",
-    "ScriptedReply",
     "Segment",
     "Transformers",
     "Vllm",

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         ExtraColumn,
         Message,
         MultiEpisode,
-        Split,
         StepResult,
         Task,
         Tool,
@@ -47,6 +46,7 @@ _HOME = {
     **dict.fromkeys(
         (
             "Action",
+            "as_messages",
             "Content",
             "Context",
             "Environment",
@@ -55,7 +55,6 @@ _HOME = {
             "Message",
             "MultiEpisode",
             "StepResult",
-            "Split",
             "Task",
             "Tool",
             "ToolReply",
@@ -96,7 +95,6 @@ __all__ = [
     "ReasoningGym",
     "ScienceWorld",
     "Search",
-    "Split",
     "StepFlag",
     "StepResult",
     "Task",
@@ -104,6 +102,7 @@ __all__ = [
     "Tool",
     "ToolEnvironment",
     "ToolReply",
+    "as_messages",
     "check",
 ]
 

@@ -11,7 +11,7 @@ from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
-__all__ = ["composite", "dense", "history"]
+__all__ = ["composite", "dense"]
 
 
 def dense(ids: object) -> NDArray[np.uint32]:
@@ -84,8 +84,8 @@ def history(
         InvalidInputError: lengths differ, `levels` is below 1, or there is no memory for so many.
 
     Example:
-        >>> from agentrl_core import keys
-        >>> anchors, paths = keys.history(["a", "c", "b", "c"], [0, 0, 1, 1], [0, 0, 0, 0], levels=2)
+        >>> from agentrl_core.operators.keys import history
+        >>> anchors, paths = history(["a", "c", "b", "c"], [0, 0, 1, 1], [0, 0, 0, 0], levels=2)
         >>> anchors[0].tolist(), paths[1].tolist()
         ([0, 1, 2, 1], [False, True, False, True])
     """

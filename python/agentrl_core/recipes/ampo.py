@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Clip, Expert, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
-from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds
-from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
+from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds, ask_agent, fill_template
 from agentrl_core.weight import ExpertMask
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Taught(Rounds):
 
     Args:
         teachers: names of agents, comma-joined.
-        question: what they are asked; `{task}` as in `rollout.AgentHint`.
+        question: what they are asked; `{task}` as in `recipes.agent_rlvr.AgentHint`.
         comprehension: the model of the collector that says c of a trajectory.
         at_most: traces of a group.
 

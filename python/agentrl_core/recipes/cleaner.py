@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import StepFlag
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Rollout
 
 

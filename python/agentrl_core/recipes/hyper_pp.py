@@ -11,9 +11,9 @@ Source: Understanding and Improving Hyperbolic Deep Reinforcement Learning (arXi
 `value`, and the critic's answer `value_logits`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.loss import Policy, Train, Value
-from agentrl_core.recipe import Recipe
 
 HYPER_PP = Recipe(
     name="hyper_pp",

@@ -13,17 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import Schedule, _core
+from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component.options import option
-from agentrl_core.engine.base import Segment
+from agentrl_core.component import option
+from agentrl_core.engine import Segment
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Group
-from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.tasks import gather_or_cancel
+from agentrl_core.operators.sequences import likeness
+from agentrl_core.rollout import Branch, Group, Rollout, gather_or_cancel
 
 CHUNK = 10
 """Tokens between two looks."""
@@ -204,7 +201,7 @@ class LookaheadBranching(Rollout):
 
     def alike(self, own: NDArray[np.int32], other: NDArray[np.int32]) -> bool:
         """Whether two runs of tokens of one length are too much the same."""
-        edits, end, common = _core.rollout.likeness(own, other)
+        edits, end, common = likeness(own, other)
         # Both have the same length: precision, recall and F1 of the subsequence are one number.
         length = len(own)
         return edits / length < self.distance or end / length > self.suffix or common / length > self.rouge

@@ -14,9 +14,9 @@ and no `ratio`.
 Needs: rewards of steps; the model critic.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.loss import Policy, Ratio, Train, Value
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import SelfPlay
 from agentrl_core.schedule import Above, SkipStep
 

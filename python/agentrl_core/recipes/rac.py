@@ -12,11 +12,11 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import StepFlag
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, ErrorLocation, Group, Repair
 
 

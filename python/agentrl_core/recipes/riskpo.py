@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Recipe, group, keys
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.operators import group, keys
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward.risk import tail_risk, tracked_quantiles
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 _LEVELS = np.arange(1, 20) / 20.0

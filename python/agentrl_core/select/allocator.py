@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.component import Component, option
-from agentrl_core.select.task_score import LearningSignal, OutcomeVariance, TaskScore
+from agentrl_core.select.task_score import OutcomeVariance, TaskScore
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
@@ -82,7 +82,7 @@ class GreedyAllocator(Allocator):
     def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
         """Rollouts of each task."""
         rates = known["estimate"]
-        weights = LearningSignal()(rates) if self.weight == "information" else np.ones(len(rates))
+        weights = rates * (1.0 - rates) ** 2 if self.weight == "information" else np.ones(len(rates))
         options = {"total": total, "low": self.low, "high": self.high, "gain_above": self.gain_above}
         return _core.select.greedy(rates, weights, rest=rates == 0, **options).astype(np.int32)  # type: ignore[arg-type]
 

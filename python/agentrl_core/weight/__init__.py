@@ -8,10 +8,9 @@ and importance weights. What follows the policy as it is now is a part of the lo
 from agentrl_core.weight.entropy import EntropyScaled
 from agentrl_core.weight.expert_mask import ExpertMask
 from agentrl_core.weight.filters import FlagFilter, GroupFilter
-from agentrl_core.weight.importance import ImportanceWeight, TrustRegion, importance_diagnostics
-from agentrl_core.weight.latest_version import LatestVersionOnly
+from agentrl_core.weight.importance import ImportanceWeight, importance_diagnostics
 from agentrl_core.weight.scaled import ColumnScaled, MarkedScaled, SignalRescale
-from agentrl_core.weight.select import SelectDraws, SelectTokens, above_quantile, top_rows
+from agentrl_core.weight.select import SelectDraws, SelectTokens
 
 __all__ = [
     "ColumnScaled",
@@ -20,13 +19,9 @@ __all__ = [
     "FlagFilter",
     "GroupFilter",
     "ImportanceWeight",
-    "LatestVersionOnly",
     "MarkedScaled",
     "SelectDraws",
     "SelectTokens",
     "SignalRescale",
-    "TrustRegion",
-    "above_quantile",
     "importance_diagnostics",
-    "top_rows",
 ]

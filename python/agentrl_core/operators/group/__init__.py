@@ -1,6 +1,5 @@
 """Groups of rows: their statistics, values compared with them, and the baselines that remember."""
 
-from agentrl_core.operators.group.baseline import running_moments
 from agentrl_core.operators.group.moments import statistics, sums
 from agentrl_core.operators.group.normalise import normalise, whiten
 from agentrl_core.operators.group.reduce import mean_one, min_max, quantile, rank, softmax
@@ -11,7 +10,6 @@ __all__ = [
     "normalise",
     "quantile",
     "rank",
-    "running_moments",
     "softmax",
     "statistics",
     "sums",

@@ -131,9 +131,9 @@ def running_moments(
         InvalidInputError: lengths differ, or a value is not finite.
 
     Example:
-        >>> from agentrl_core import group
-        >>> _, _, _, state = group.running_moments({}, [0.0, 2.0], ["a", "a"], ddof=0)
-        >>> mean, std, visits, state = group.running_moments(state, [2.0, 4.0], ["a", "a"], ddof=0)
+        >>> from agentrl_core.operators.group.baseline import running_moments
+        >>> _, _, _, state = running_moments({}, [0.0, 2.0], ["a", "a"], ddof=0)
+        >>> mean, std, visits, state = running_moments(state, [2.0, 4.0], ["a", "a"], ddof=0)
         >>> mean.tolist(), std.round(6).tolist(), visits.tolist()
         ([2.0, 2.0], [1.414214, 1.414214], [2, 2])
     """

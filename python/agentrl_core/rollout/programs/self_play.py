@@ -19,7 +19,7 @@ class SelfPlay(Rollout):
     Agents that move at the same time are answered together; what an agent is told while others move is its next
     context. An agent is spoken for by the engine of its name, or by the collector's first: so one model plays all
     roles, or each has its own. Compare agents apart with `group_by="group_id,agent"`, or pay those of a match together
-    with `reward.TeamScore`. Sources: MARFT (arXiv:2504.16129), MARS (arXiv:2510.15414).
+    with `recipes.cory.TeamScore`. Sources: MARFT (arXiv:2504.16129), MARS (arXiv:2510.15414).
 
     Args:
         agents: comma-joined names of the agents that the environment's episodes are played by.
