@@ -54,7 +54,7 @@ REQUIRED = {  # options without a default
     "PoolColumn": {"by": "prior"},
     "BestMarked": {"column": "item"},
     "MarkedScaled": {"column": "item"},
-    "SelfPlay": {"agents": "one,two"},
+    "SelfPlay": {"agents": ("one", "two")},
     "RecentVisits": {"size": 3},
     "Curriculum": {"by": "hops", "buckets": "1,2"},
 }

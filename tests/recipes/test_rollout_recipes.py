@@ -258,7 +258,7 @@ def test_dyna_mind_shows_half_of_a_group_what_their_plans_lead_to() -> None:
 
 
 def test_ampo_takes_the_clearest_teachers() -> None:
-    recipe = recipes.AMPO.replace(rollout=Taught(teachers="a, b, c"))
+    recipe = recipes.AMPO.replace(rollout=Taught(teachers=("a", "b", "c")))
     asked: list[int] = []
 
     def speak(context: str, request: Request) -> str:

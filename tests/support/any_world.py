@@ -114,7 +114,7 @@ class AnyWorld:
 
     def __init__(self, recipe: Recipe) -> None:
         self.facts = facts(recipe)
-        self.players = tuple(recipe.rollout.agents.split(",")) if isinstance(recipe.rollout, SelfPlay) else ()
+        self.players = recipe.rollout.agents if isinstance(recipe.rollout, SelfPlay) else ()
         self.named = tuple(_texts(recipe.select))
         self.half_recorded = isinstance(recipe.rollout, Imputed)
 

@@ -34,7 +34,7 @@ class Taught(Rounds):
     """Traces of teachers take the places of failures, where all failed; the draw column `taught` is 1 for them.
 
     Args:
-        teachers: names of agents, comma-joined.
+        teachers: names of agents.
         question: what they are asked; `{task}` as in `recipes.agent_rlvr.AgentHint`.
         comprehension: the model of the collector that says c of a trajectory.
         at_most: traces of a group.
@@ -44,14 +44,14 @@ class Taught(Rounds):
 
     Example:
         >>> from agentrl_core.recipes.ampo import Taught
-        >>> Taught(teachers="large, larger").names
+        >>> Taught(teachers=("large", "larger")).names
         ['large', 'larger']
     """
 
     facts: ClassVar[Mapping[str, ExtraColumn]] = {"taught": ExtraColumn("trajectory")}
 
     solved_above: float = 0.6
-    teachers: str = option("teacher", filled=True)
+    teachers: tuple[str, ...] = option(("teacher",), filled=True)
     question: str = option("{task}", filled=True)
     comprehension: str = option("comprehension", filled=True)
     at_most: int = option(2, at_least=1)
@@ -64,7 +64,7 @@ class Taught(Rounds):
     @property
     def names(self) -> list[str]:
         """The teachers."""
-        return [name.strip() for name in self.teachers.split(",")]
+        return list(self.teachers)
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """The first round; then traces, where it failed."""

@@ -73,7 +73,7 @@ class LookaheadBranching(Rollout):
         least: tau_abs.
         within: tau_rel.
         children: of one token, at most.
-        ages: in tokens, joined by commas.
+        ages: in tokens.
         distance: edits for each token; 0: not compared so.
         suffix: of the length; 1: not compared so.
         rouge: ROUGE-L; 1: not compared so.
@@ -93,21 +93,12 @@ class LookaheadBranching(Rollout):
     least: float = option(0.25, at_least=0, at_most=1)
     within: float = option(0.15, at_least=0, at_most=1)
     children: int = option(2, at_least=1)
-    ages: str = "20,30,50"
+    ages: tuple[int, ...] = option((20, 30, 50), at_least=1)
     distance: float = option(0.4, at_least=0, at_most=1)
     suffix: float = option(1.0, at_least=0, at_most=1)
     rouge: float = option(1.0, at_least=0, at_most=1)
     full: float = option(0.98, above=0, at_most=1)
     tokens: int = option(512, at_least=1)
-
-    def check_options(self) -> None:
-        """There are ages."""
-        plain = all(age.strip().isdigit() and int(age) for age in self.ages.split(","))
-        self.require(plain, "ages", "give numbers of tokens joined by commas, at least one")
-
-    @property
-    def _ages(self) -> list[int]:
-        return [int(age) for age in self.ages.split(",")]
 
     async def group(self, group: Group) -> None:
         """The tree, then all to their ends."""
@@ -139,7 +130,7 @@ class LookaheadBranching(Rollout):
                 twigs += fresh
             self._prune(twigs)
             twigs = [twig for twig in twigs if not twig.branch.over]
-            young = any(twig.parent and reached - twig.birth < max(self._ages) for twig in twigs if not twig.over)
+            young = any(twig.parent and reached - twig.birth < max(self.ages) for twig in twigs if not twig.over)
             if len(twigs) >= self.full * count and not young:
                 break
         live = [twig.branch for twig in twigs]
@@ -189,7 +180,7 @@ class LookaheadBranching(Rollout):
         for twig in twigs:
             if twig.parent is None or twig.branch.over:
                 continue
-            for age in self._ages:
+            for age in self.ages:
                 own, other = (each.tokens[twig.birth : twig.birth + age] for each in (twig, twig.parent))
                 if age in twig.checked or min(len(own), len(other)) < age:
                     continue

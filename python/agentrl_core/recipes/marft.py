@@ -23,7 +23,7 @@ from agentrl_core.schedule import Above, SkipStep
 MARFT = Recipe(
     name="marft",
     source="arXiv:2504.16129",
-    rollout=SelfPlay(agents="first,second"),
+    rollout=SelfPlay(agents=("first", "second")),
     advantage=Gae(level="agent", gamma=0.99, lam=0.95, column="reward", outcome=""),
     loss=(
         Train(Policy("step_mean", ratio=Ratio("step", "sum", "segment"), entropy=0.01), epochs=5, minibatches=4),

@@ -20,7 +20,7 @@ from agentrl_core.rollout import SelfPlay
 MARS = Recipe(
     name="mars",
     source="arXiv:2510.15414",
-    rollout=SelfPlay(agents="first,second"),
+    rollout=SelfPlay(agents=("first", "second")),
     reward=(
         OutcomeScore(),
         OutcomeScore(level="step"),

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.exceptions import RecipeError
 from agentrl_core.loss import KL, Policy
 from agentrl_core.rollout import Branch, Rollout
 
@@ -24,7 +23,7 @@ class Horizon(Rollout):
     (arXiv:2509.08755), whose lists go from 6 or 10 turns to 20 or 30 in three stages of 100 iterations.
 
     Args:
-        stages: comma-joined limits h_1, …, h_S.
+        stages: the limits h_1, …, h_S.
         every: iterations of a stage.
 
     Raises:
@@ -32,27 +31,17 @@ class Horizon(Rollout):
 
     Example:
         >>> from agentrl_core.recipes.scaling_inter import Horizon
-        >>> program = Horizon(stages="10,20,30", every=100)
+        >>> program = Horizon(stages=(10, 20, 30), every=100)
         >>> [program.limit(iteration) for iteration in (0, 99, 100, 250, 1000)]
         [10, 10, 20, 30, 30]
     """
 
-    stages: str = option("10,20,30", filled=True)
+    stages: tuple[int, ...] = option((10, 20, 30), at_least=1)
     every: int = option(100, at_least=1)
-
-    def check_options(self) -> None:
-        """The stages are limits."""
-        try:
-            limits = [int(stage) for stage in self.stages.split(",")]
-        except ValueError:
-            limits = [0]
-        if min(limits) < 1:
-            raise RecipeError(f"Horizon: stages={self.stages!r}; give positive whole numbers, joined by commas")
 
     def limit(self, iteration: int) -> int:
         """The most turns of a trajectory."""
-        limits = self.stages.split(",")
-        return int(limits[min(iteration // self.every, len(limits) - 1)])
+        return self.stages[min(iteration // self.every, len(self.stages) - 1)]
 
     async def branch(self, branch: Branch) -> None:
         """Turns until it is over or at its limit."""
@@ -67,7 +56,7 @@ class Horizon(Rollout):
 SCALING_INTER = Recipe(
     name="scaling_inter",
     source="arXiv:2509.08755",
-    rollout=Horizon(stages="10,20,30", every=100),
+    rollout=Horizon(stages=(10, 20, 30), every=100),
     advantage=GroupRelative(),
     loss=Policy(kl=KL(0.001)),
 )

@@ -165,7 +165,7 @@ _PHASE = Hysteresis("right_votes", low=0.3, high=0.7)
 VISION_ZERO = Recipe(
     name="vision_zero",
     source="arXiv:2509.25541",
-    rollout=SelfPlay(agents="spy,first,second,third"),
+    rollout=SelfPlay(agents=("spy", "first", "second", "third")),
     reward=Choice((OutcomeScore(), ZeroSumVotes()), _PHASE),
     advantage=Choice(
         (
