@@ -149,7 +149,7 @@ class OptimalTokenBaseline(BatchComponent):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.advantage import OptimalTokenBaseline
+        >>> from agentrl_core.advantage.baseline import OptimalTokenBaseline
         >>> OptimalTokenBaseline().makes
         (token('advantage'),)
     """

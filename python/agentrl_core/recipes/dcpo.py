@@ -103,8 +103,7 @@ class ProbabilityClip(ClipRange):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.operators.group.baseline import running_moments
-    from agentrl_core.loss import Tokens
+        >>> from agentrl_core.loss import Tokens
         >>> from agentrl_core.recipes.dcpo import ProbabilityClip
         >>> streams = {"weight_kl": torch.ones(2), "old_logprob": torch.tensor([0.8, 0.1]).log()}
         >>> bounds = ProbabilityClip()(Tokens(torch.zeros(2), None, streams), torch.zeros(2))

@@ -42,7 +42,8 @@ class RollbackModels(Hook):
         when: where what the updates did is not kept, such as Above("forward_kl", 0.1).
 
     Example:
-        >>> from agentrl_core.schedule import Above, RollbackModels
+        >>> from agentrl_core.schedule import Above
+        >>> from agentrl_core.recipes.rl_100 import RollbackModels
         >>> RollbackModels(when=Above("forward_kl", 0.1)).unit
         'iterations'
     """

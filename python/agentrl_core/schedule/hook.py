@@ -145,7 +145,7 @@ class SwapModels(Hook):
         other: name of another.
 
     Example:
-        >>> from agentrl_core.schedule import SwapModels
+        >>> from agentrl_core.schedule.hook import SwapModels
         >>> SwapModels("proposer", "solver", every=5).is_due(10)
         True
     """

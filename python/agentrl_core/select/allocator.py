@@ -105,7 +105,7 @@ class ProportionalAllocator(Allocator):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import ProportionalAllocator
+        >>> from agentrl_core.select.allocator import ProportionalAllocator
         >>> solved = {"estimate": np.array([0.5, 0.8, 1.0])}
         >>> ProportionalAllocator(low=1).counts({}, solved, total=10).tolist()  # 0.5, 0.4, 0
         [5, 4, 1]
@@ -142,7 +142,7 @@ class DecayAllocator(Allocator):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import DecayAllocator
+        >>> from agentrl_core.select.allocator import DecayAllocator
         >>> DecayAllocator().counts({}, {"estimate": np.array([0.3, 0.8, 1.0])}, total=24).tolist()
         [8, 4, 1]
     """
@@ -185,7 +185,7 @@ class BanditAllocator(Allocator):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.select import BanditAllocator
+        >>> from agentrl_core.select.allocator import BanditAllocator
         >>> BanditAllocator(low=2, high=4, bins=3).initial_state()["scores"].shape
         (3, 3)
     """

@@ -25,7 +25,7 @@ class VisitCount(Tracker):
     `ComposedSelector(track=VisitCount(), score=NearTarget(0.0))` goes through the pool in passes.
 
     Example:
-        >>> from agentrl_core.select import VisitCount
+        >>> from agentrl_core.select.value_trackers import VisitCount
         >>> VisitCount().column
         'visits'
     """

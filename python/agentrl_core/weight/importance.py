@@ -298,7 +298,7 @@ class TrustRegion(_Ratio):
         RecipeError: `at_least` is above `at_most`, or a column has no known value.
 
     Example:
-        >>> from agentrl_core.weight import TrustRegion
+        >>> from agentrl_core.weight.importance import TrustRegion
         >>> TrustRegion(aggregate="max", at_most=0.5).makes
         (token('keep'),)
     """

@@ -75,7 +75,8 @@ class ErrorLocator(Component, ABC):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from agentrl_core.rollout import ErrorLocation, ErrorLocator, reasoning_steps
+        >>> from agentrl_core.rollout import ErrorLocation, ErrorLocator
+        >>> from agentrl_core.rollout.programs.repair import reasoning_steps
         >>> @dataclass(frozen=True)
         ... class Last(ErrorLocator):
         ...     async def locate(self, group, branch):
