@@ -196,7 +196,11 @@ def test_what_cannot_be() -> None:
     world = SmallWorld()
     with pytest.raises(InvalidInputError, match="its environment has one agent"):
         arl.Collector(world, world, recipes.GRPO.replace(rollout=program(alone)), task_pool=4)(tasks=1, group_size=1)
-    for options, message in (({"agents": ""}, "agents=''"), ({"agents": "a,b", "helpers": "c"}, "helpers='c'")):
+    for options, message in (
+        ({"agents": ()}, r"agents=\(\) is not possible; give the names of the agents, each once"),
+        ({"agents": ("a", "a")}, "agents=.* is not possible; give the names of the agents, each once"),
+        ({"agents": ("a", "b"), "helpers": ("c",)}, r"helpers=\('c',\) is not possible; give names of agents"),
+    ):
         with pytest.raises(RecipeError, match=message):
             SelfPlay(**options)
 
