@@ -32,6 +32,7 @@ from rich.progress import track
 
 import agentrl_core as arl
 from agentrl_core import _core, engine, env, recipes, rollout, warm_start
+from agentrl_core.recipes.bfs_prover_v2 import BestFirst
 
 WIDTH = 16
 
@@ -201,7 +202,7 @@ def found(bench: Bench, title: str, parts: tuple[Any, Any, Any], first: int, opt
     metered = Metered(engine.Transformers(policy, tokenizer))
     programs: dict[str, rollout.Rollout] = {
         "independent": rollout.Independent(),
-        "best first": rollout.BestFirst(samples=4, budget=32),
+        "best first": BestFirst(samples=4, budget=32),
         "monte carlo": rollout.MonteCarlo(iterations=4, samples=2, depth=8),
     }
     for name, program in programs.items():

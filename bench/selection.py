@@ -17,8 +17,9 @@ from common import Bench, best
 
 from agentrl_core import _core, select
 from agentrl_core.env import Task
-from agentrl_core.select import Pool, SelectionRequest, TaskOutcomes
+from agentrl_core.select import Pool, SelectionRequest
 from agentrl_core.select.pool import MixedTasks
+from agentrl_core.select.task_outcomes import TaskOutcomes
 
 GROUPS = 256
 

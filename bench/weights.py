@@ -15,6 +15,7 @@ from common import Bench
 
 from agentrl_core import weight
 from agentrl_core.weight.importance import importance_weights
+from agentrl_core.weight.select import top_rows
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # verl imports a part of ray that has moved
@@ -73,7 +74,7 @@ def main() -> None:
         place = count - count // 5
         return entropies >= np.partition(entropies, place)[place]
 
-    against("top fifth of all tokens", "NumPy", lambda: weight.top_rows(entropies, fraction=0.2), share_numpy, 0.0)
+    against("top fifth of all tokens", "NumPy", lambda: top_rows(entropies, fraction=0.2), share_numpy, 0.0)
     bench.write()
 
 

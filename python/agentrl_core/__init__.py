@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from agentrl_core.integrations import polars
     from agentrl_core.integrations.polars import scan
     from agentrl_core.model.annotate import annotate
-    from agentrl_core.operators import filters, group, keys, packing, returns, tree
+    from agentrl_core.operators import group, keys, returns
     from agentrl_core.recipe import Recipe
     from agentrl_core.train import warm_start
 
@@ -53,12 +53,10 @@ __all__ = [
     "annotate",
     "engine",
     "env",
-    "filters",
     "group",
     "keys",
     "loss",
     "num_threads",
-    "packing",
     "polars",
     "recipes",
     "replay",
@@ -69,7 +67,6 @@ __all__ = [
     "schedule",
     "select",
     "set_num_threads",
-    "tree",
     "view",
     "warm_start",
     "weight",
@@ -86,16 +83,13 @@ _HOMES = {
     "Table": "_core",
     "__version__": "_core",
     "annotate": "model.annotate:annotate",
-    "filters": "operators.filters",
     "group": "operators.group",
     "keys": "operators.keys",
     "num_threads": "_core",
-    "packing": "operators.packing",
     "polars": "integrations.polars",
     "returns": "operators.returns",
     "scan": "integrations.polars",
     "set_num_threads": "_core",
-    "tree": "operators.tree",
     "warm_start": "train.warm_start",
 }
 """To each name the module that has it; a package that has the name itself is what the name stands for."""

@@ -18,7 +18,7 @@ from agentrl_core._core import Table
 from agentrl_core.exceptions import RecipeError
 
 TABLE = Path(__file__).with_suffix(".toml")
-SECTIONS = ("modules", "names", "methods", "arguments", "options", "metrics", "columns")
+SECTIONS = ("modules", "names", "methods", "arguments", "options", "lists", "metrics", "columns")
 
 _PACKAGES = {"admit": "select", "hooks": "schedule", "actions": "schedule"}
 """The packages of the phases that have another name; `actions` is the old name of `hooks`."""
@@ -47,7 +47,8 @@ class Renames:
 
     def __init__(self, sections: Mapping[str, Mapping[str, str]]) -> None:
         self.sections = {name: dict(sections.get(name, {})) for name in SECTIONS}
-        self._paths = {name: by_end(self.sections[name], 1 if name == "names" else 2) for name in ("names", "options")}
+        ends = {"names": 1, "options": 2, "lists": 2}
+        self._paths = {name: by_end(self.sections[name], end) for name, end in ends.items()}
 
     @classmethod
     def read(cls, path: Path = TABLE) -> Renames:
@@ -110,7 +111,8 @@ class Renames:
                 continue
             here = self.option(owner, option)
             _refuse(f"option {option!r} of component {name!r}", here)
-            made[here] = self._value(package, f"{owner}.{option}", value)
+            is_list = isinstance(value, str) and longest(self._paths["lists"], f"{owner}.{option}", 2) is not None
+            made[here] = _items(value) if is_list else self._value(package, f"{owner}.{option}", value)
         return made
 
     def recipe(self, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,6 +267,12 @@ def _leaves(metrics: Mapping[str, Any], outer: tuple[str, ...] = ()) -> Iterator
             yield from _leaves(value, (*outer, name))
         else:
             yield (*outer, name), value
+
+
+def _items(text: str) -> list[str | int]:
+    """The items of a list that earlier builds wrote as one text, with commas between."""
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    return [int(part) if part.isascii() and part.isdigit() else part for part in parts]
 
 
 def _package(phase: str) -> str:

@@ -11,9 +11,10 @@ import torch
 from rollouts import plain, ragged, small
 
 from agentrl_core import Batch
-from agentrl_core.advantage import BaselineRelative, GreedyRelative, TrackedBaseline
+from agentrl_core.advantage import BaselineRelative, TrackedBaseline
 from agentrl_core.component import IterationRecord, StatefulComponent
 from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.recipes.remax import GreedyRelative
 from agentrl_core.weight import FlagFilter
 
 

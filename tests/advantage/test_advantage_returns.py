@@ -9,7 +9,8 @@ import pytest
 from rollouts import Draw, plain, ragged, small
 
 from agentrl_core import Batch
-from agentrl_core.advantage import Gae, GroupRelative, Normalisation, OptimalTokenBaseline, TreeRelative
+from agentrl_core.advantage import Gae, GroupRelative, Normalisation, TreeRelative
+from agentrl_core.advantage.baseline import OptimalTokenBaseline
 from agentrl_core.exceptions import RecipeError
 
 

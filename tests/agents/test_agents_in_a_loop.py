@@ -20,6 +20,7 @@ from matrix import shows
 import agentrl_core as arl
 from agentrl_core import Store, engine, env, recipes
 from agentrl_core.advantage import Discounted
+from agentrl_core.env.protocol_check import CheckReport
 from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -420,7 +421,7 @@ def test_the_protocol_of_environments_is_kept() -> None:
         return float(messages[-2]["content"] == task.payload)
 
     world = env.Agents(run, {"train": TASKS[:2], "held_out": TASKS[2:]})
-    assert env.check(world, tasks=2, actions=["14", "21"]) == env.CheckReport(tasks=2, steps=4, ended=2, hints=())
+    assert env.check(world, tasks=2, actions=["14", "21"]) == CheckReport(tasks=2, steps=4, ended=2, hints=())
     world.close()
 
 

@@ -11,6 +11,7 @@ from agentrl_core import advantage, annotate, engine, recipes, reward, rollout, 
 from agentrl_core.collect import Evaluation, Progress, evaluate
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.model.probe import Probe
+from agentrl_core.recipes.igpo import InformationGain
 
 LIMITS = {"sampling": engine.Sampling(max_tokens=24), "context_tokens": 160, "task_pool": 64}
 
@@ -260,7 +261,7 @@ def test_wrong_calls(world, warm_policy):
 def test_a_reward_that_waits_for_a_model_joins_the_credit(world, warm_policy):
     policy, tokenizer = warm_policy
     recipe = recipes.GRPO.replace(
-        reward=(reward.OutcomeScore(), reward.InformationGain()),
+        reward=(reward.OutcomeScore(), InformationGain()),
         advantage=advantage.Discounted(column="gain", outcome="score"),
     )
     batch = arl.Collector(engine.Transformers(policy, tokenizer), world, recipe, **LIMITS)(tasks=3, group_size=4)
@@ -277,6 +278,6 @@ def test_a_reward_that_waits_for_a_model_joins_the_credit(world, warm_policy):
 
 
 def test_a_reward_without_a_score_to_admit_by_is_refused(world, warm_policy):
-    recipe = recipes.GRPO.replace(reward=(reward.InformationGain(), reward.OutcomeScore()))
+    recipe = recipes.GRPO.replace(reward=(InformationGain(), reward.OutcomeScore()))
     with pytest.raises(RecipeError, match=r"begin the chain with one that does, such as reward\.OutcomeScore"):
         arl.Collector(engine.Transformers(*warm_policy), world, recipe)

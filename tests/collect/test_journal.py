@@ -19,7 +19,8 @@ from agentrl_core.collect.journal_codec import (
     write_begin,
     write_segment,
 )
-from agentrl_core.engine import Request, Sampling, Segment, TopLogprobs
+from agentrl_core.engine import Request, Sampling, Segment
+from agentrl_core.engine.base import TopLogprobs
 from agentrl_core.env import Context, Image, StepResult
 from agentrl_core.env.episode import StepRecord
 from agentrl_core.exceptions import InvalidInputError

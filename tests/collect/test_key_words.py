@@ -166,7 +166,7 @@ def test_names_of_agents(tmp_path: Path, first: int) -> None:
     world.reset = lambda *_: NamedGame(agents)  # type: ignore[method-assign]
 
     def collector(store: Store) -> Collector:
-        play = SelfPlay(agents=",".join(agents))
+        play = SelfPlay(agents=tuple(agents))
         by_agent = TrackedBaseline(kind="ema", key="agent")
         return Collector(
             {name: Says() for name in agents},

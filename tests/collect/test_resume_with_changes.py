@@ -12,7 +12,11 @@ from small_world import SmallWorld
 
 from agentrl_core import Collector, Store, advantage, loss, recipes, replay, select
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import PID, Above, Below, Choice, Dual, LogStep, Plateau, StopTraining
+from agentrl_core.schedule import PID, Above, Below, Choice, Dual, StopTraining
+from agentrl_core.schedule.adaptive import LogStep
+from agentrl_core.schedule.condition import Plateau
+from agentrl_core.select.allocator import BanditAllocator
+from agentrl_core.select.success_trackers import RecentVisits
 
 CHANCE = select.NearTarget(0.5)
 
@@ -39,15 +43,15 @@ FITTING = {
     "other gains": (steered(FOLLOWED), steered(PID("m", target=0.4, start=0.1, proportional=0.9, at_least=0.0))),
     "capacity": (mixed(), mixed(capacity=20)),
     "a part more": (tracked(), tracked(queue=select.RetryQueue(every=1), pool=select.PoolFilter(below=0.9))),
-    "another allocator": (tracked(count=select.GreedyAllocator(low=2)), tracked(count=select.BanditAllocator())),
+    "another allocator": (tracked(count=select.GreedyAllocator(low=2)), tracked(count=BanditAllocator())),
     "another decay": (tracked(track=select.Beta()), tracked(track=select.Beta(decay=0.5))),
     "a column less": (mixed(keep="reward"), mixed()),
     "a column more": (mixed(), mixed(keep="success")),
 }
 """Changes that every state outlives."""
 ANEW = {
-    "another tracker": (tracked(track=select.Beta()), tracked(track=select.RecentVisits(5)), TASKS),
-    "longer windows": (tracked(track=select.RecentVisits(5)), tracked(track=select.RecentVisits(7)), TASKS),
+    "another tracker": (tracked(track=select.Beta()), tracked(track=RecentVisits(5)), TASKS),
+    "longer windows": (tracked(track=RecentVisits(5)), tracked(track=RecentVisits(7)), TASKS),
     "more arms": (tracked(variant=select.PromptBandit(4)), tracked(variant=select.PromptBandit(8)), TASKS),
     "another column": (mixed(keep="reward"), mixed(keep="success"), MIX),
     "another controller": (steered(FOLLOWED), steered(Dual("m", target=0.4, start=0.1)), ENTROPY),

@@ -15,8 +15,8 @@ from small_world import SmallWorld, paying
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.collect import evaluate
-from agentrl_core.engine import Request, Segment, TopLogprobs
-from agentrl_core.engine.base import checked_segment
+from agentrl_core.engine import Request, Segment
+from agentrl_core.engine.base import TopLogprobs, checked_segment
 from agentrl_core.env import Context, ExtraColumn, StepResult, Task
 from agentrl_core.exceptions import AgentRLWarning, DataError, EngineError, InvalidInputError
 

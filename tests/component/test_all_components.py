@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import inspect
 import pickle
+import pkgutil
 import typing
 
 import numpy as np
@@ -53,7 +54,7 @@ REQUIRED = {  # options without a default
     "PoolColumn": {"by": "prior"},
     "BestMarked": {"column": "item"},
     "MarkedScaled": {"column": "item"},
-    "SelfPlay": {"agents": "one,two"},
+    "SelfPlay": {"agents": ("one", "two")},
     "RecentVisits": {"size": 3},
     "Curriculum": {"by": "hops", "buckets": "1,2"},
 }
@@ -63,15 +64,19 @@ def exported() -> list[type[Component]]:
     """All components of all phases, and those of systems."""
     found = []
     for package in sorted(set(PHASES.values())):
-        try:
-            module = importlib.import_module(f"agentrl_core.{package}")
-        except ModuleNotFoundError:
-            continue
-        kinds = [getattr(module, name) for name in module.__all__]
+        home = importlib.import_module(f"agentrl_core.{package}")
+        modules = [
+            home,
+            *(importlib.import_module(each.name) for each in pkgutil.walk_packages(home.__path__, f"{home.__name__}.")),
+        ]
+        kinds = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
         found += [
             kind
-            for kind in kinds
-            if isinstance(kind, type) and issubclass(kind, Component) and not inspect.isabstract(kind)
+            for kind in sorted(kinds, key=lambda kind: kind.__name__)
+            if issubclass(kind, Component)
+            and kind.__module__.startswith(f"{home.__name__}.")
+            and not kind.__name__.startswith("_")
+            and not inspect.isabstract(kind)
         ]
     for name in recipes.names():
         module = importlib.import_module(f"agentrl_core.recipes.{name}")

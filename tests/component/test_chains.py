@@ -9,16 +9,10 @@ from rollouts import plain, ragged
 from agentrl_core import Batch, loss, recipes
 from agentrl_core.advantage import BaselineRelative, Discounted, Gae, GroupRelative, TrackedBaseline, TreeRelative
 from agentrl_core.recipe import Recipe
-from agentrl_core.reward import (
-    AnswerAgreement,
-    CombineReward,
-    ImplicitProcess,
-    InformationGain,
-    LengthPenalty,
-    MaxAtK,
-    NoiseReward,
-    OutcomeScore,
-)
+from agentrl_core.recipes.igpo import InformationGain
+from agentrl_core.recipes.max_at_k import MaxAtK
+from agentrl_core.recipes.redit import NoiseReward
+from agentrl_core.reward import AnswerAgreement, CombineReward, ImplicitProcess, LengthPenalty, OutcomeScore
 
 WHITEN = GroupRelative(column="advantage", group_by="batch", voter="token", eps=0.0, variance_eps=1e-8)
 CHAINS: dict[str, dict[str, object]] = {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import itertools
+import pkgutil
 
 import numpy as np
 import pytest
@@ -15,13 +18,12 @@ from agentrl_core.advantage import (
     Discounted,
     EntropyBonus,
     Gae,
-    GreedyRelative,
     GroupRelative,
     Normalisation,
-    OptimalTokenBaseline,
     TrackedBaseline,
     TreeRelative,
 )
+from agentrl_core.advantage.baseline import OptimalTokenBaseline
 from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.recipes import ace, gdro_rl, gtpo, gui_libra, seed_grpo, vppo, xrpo
 from agentrl_core.recipes.c_morl import ConstrainedSum
@@ -30,7 +32,9 @@ from agentrl_core.recipes.dcpo import CumulativeStandardised
 from agentrl_core.recipes.dyna_mind import Refinement
 from agentrl_core.recipes.egsw import SoftmaxScaled
 from agentrl_core.recipes.prime import LeaveOneOutProcess
+from agentrl_core.recipes.remax import GreedyRelative
 from agentrl_core.recipes.riskpo import TailRisk
+from agentrl_core.recipes.t_ppo import LatestVersionOnly
 from agentrl_core.select import Band
 from agentrl_core.weight import (
     ColumnScaled,
@@ -43,9 +47,9 @@ from agentrl_core.weight import (
     SelectDraws,
     SelectTokens,
     SignalRescale,
-    TrustRegion,
 )
-from agentrl_core.weight.denominators import sequence_mean, token_mean
+from agentrl_core.weight.denominators import constant_denominator, sequence_mean, token_mean
+from agentrl_core.weight.importance import TrustRegion
 
 ADVANTAGES = [
     GroupRelative(),
@@ -93,7 +97,7 @@ LINKS = [
     SelectDraws(kind="pivot"),
     GroupFilter(band=Band(at_least=0.1, at_most=1.9)),
     FlagFilter(flags="", shorter_than=4),
-    weight.LatestVersionOnly(),
+    LatestVersionOnly(),
     *(gtpo.ConflictTokens(negative=0.5, per_count=per_count) for per_count in (False, True)),
     gtpo.EntropyGate(),
     ColumnScaled(column="advantage", kind="exponential", at_most=20.0),
@@ -172,11 +176,19 @@ def test_the_rollouts_are_the_same_and_the_rows_are_not() -> None:
 
 
 def test_every_component_is_here() -> None:
-    exported = {
-        name
+    modules = [
+        importlib.import_module(each.name)
         for package in (advantage, weight)
-        for name in package.__all__
-        if isinstance(kind := getattr(package, name), type) and issubclass(kind, BatchComponent)
+        for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
+    exported = {
+        kind.__name__
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+        and issubclass(kind, BatchComponent)
+        and kind.__module__ == module.__name__
+        and not inspect.isabstract(kind)
     }
     every = {type(component) for component in (*ADVANTAGES, *LINKS)}
     held = {kind.__name__ for kind in every if not kind.__module__.startswith("agentrl_core.recipes")}
@@ -245,6 +257,4 @@ def test_denominators_with_rollout_ids(rollouts: list[list[int]]) -> None:
     split, whole = list(itertools.chain(*rollouts)), [sum(parts) for parts in rollouts]
     np.testing.assert_allclose(token_mean(split), token_mean(whole))
     np.testing.assert_allclose(sequence_mean(split, rollout_ids=rows), sequence_mean(whole))
-    np.testing.assert_allclose(
-        weight.constant_denominator(split, 9.0, rollout_ids=rows), weight.constant_denominator(whole, 9.0)
-    )
+    np.testing.assert_allclose(constant_denominator(split, 9.0, rollout_ids=rows), constant_denominator(whole, 9.0))

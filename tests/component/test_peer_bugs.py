@@ -15,7 +15,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.reward import Unscored
 from agentrl_core.select import Band
 from agentrl_core.weight import FlagFilter, GroupFilter, SelectDraws, SignalRescale
-from agentrl_core.weight.denominators import sequence_mean, turn_mean
+from agentrl_core.weight.denominators import constant_denominator, sequence_mean, turn_mean
 
 CENTRED = GroupRelative(scale="none")
 
@@ -70,8 +70,8 @@ def test_verl_7580_turns_of_a_trajectory_share_its_weight() -> None:
 
 def test_uni_agent_185_a_constant_denominator_counts_rollouts() -> None:
     """uni-agent#185: the number of rows was in the denominator instead of the number of rollouts."""
-    split = weight.constant_denominator([1, 1, 2], 10.0, rollout_ids=["a", "a", "b"])
-    np.testing.assert_allclose(split, weight.constant_denominator([2, 2], 10.0))
+    split = constant_denominator([1, 1, 2], 10.0, rollout_ids=["a", "a", "b"])
+    np.testing.assert_allclose(split, constant_denominator([2, 2], 10.0))
 
 
 def test_rllm_511_equal_ids_of_two_batches_stay_apart() -> None:

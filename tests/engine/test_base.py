@@ -5,7 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from agentrl_core.engine import Request, Sampling, Scripted, ScriptedReply, Segment, Transformers, complete
+from agentrl_core.engine import Request, Sampling, Scripted, Segment, Transformers, complete
+from agentrl_core.engine.scripted import ScriptedReply
 from agentrl_core.exceptions import InvalidInputError
 
 TOKENS = np.array([1, 2], np.int32)

@@ -5,7 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from agentrl_core.engine import Request, Sampling, Scripted, ScriptedReply, complete
+from agentrl_core.engine import Request, Sampling, Scripted, complete
+from agentrl_core.engine.scripted import ScriptedReply
 from agentrl_core.exceptions import InvalidInputError
 
 

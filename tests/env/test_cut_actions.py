@@ -110,7 +110,7 @@ def test_agents_of_one_episode_get_reasons_too() -> None:
     world = Watching()
     world.reset = lambda task, seed: Both()  # type: ignore[method-assign]  # noqa: ARG005
     batch = arl.Collector(
-        world, world, recipes.GRPO.replace(rollout=SelfPlay(agents="a,b")), sampling=CUT, task_pool=1
+        world, world, recipes.GRPO.replace(rollout=SelfPlay(agents=("a", "b"))), sampling=CUT, task_pool=1
     )(tasks=1, group_size=1)
     assert seen == ["length", "length"]
     assert not batch.column("flags", "step").any()

@@ -7,6 +7,7 @@ from warning_recorder import recorded_warnings
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes, warm_start
+from agentrl_core.engine.scripted import ScriptedReply
 from agentrl_core.exceptions import AgentRLError
 
 
@@ -15,7 +16,7 @@ def test_recomputed_logprobs_of_stale_tokens_need_an_importance_weight():
     world = lcm_world()
     model, tokenizer = warm_start.build(world, seed=0)
     recipe = recipes.GRPO.replace(old_logprob="recomputed")
-    policy = engine.Scripted(tokenizer, lambda _: engine.ScriptedReply([5, 6, 7], logprobs=[-9.0, -9.0, -9.0]))
+    policy = engine.Scripted(tokenizer, lambda _: ScriptedReply([5, 6, 7], logprobs=[-9.0, -9.0, -9.0]))
     with recorded_warnings() as caught:
         try:
             with contextlib.closing(arl.Collector(policy, world, recipe, staleness=1)) as collect:

@@ -9,6 +9,7 @@ import pytest
 from agentrl_core import loss
 from agentrl_core.component import token
 from agentrl_core.exceptions import RecipeError
+from agentrl_core.loss.clip import TokenClip
 from agentrl_core.recipes.aspo import EntropyClip, Flipped
 from agentrl_core.recipes.bapo import BalancedClip
 from agentrl_core.recipes.dcpo import ProbabilityClip
@@ -42,7 +43,7 @@ from agentrl_core.recipes.steer import EntropyChange
         (lambda: loss.Clip(center_at_most=5.0), "center_at_most=5.0 is not possible; the centre is 1: choose center="),
         (lambda: loss.Clip(center="interpolated", center_at_most=0.0), "center_at_most=0.0"),
         (lambda: loss.Clip(low=-0.1, scale="log"), "low=-0.1"),
-        (lambda: loss.TokenClip(dual=0.5), "dual=0.5"),
+        (lambda: TokenClip(dual=0.5), "dual=0.5"),
         (lambda: EntropyClip(quantile=1.0), "quantile=1.0"),
         (lambda: EntropyClip(low=loss.Clip(center="proximal")), "its centre is one here"),
         (lambda: ProbabilityClip(low=0.0), "low=0.0"),

@@ -8,6 +8,7 @@ from cases import Case, Objective, agree, ppo, transcribed
 from torch import Tensor
 
 from agentrl_core import loss
+from agentrl_core.loss.clip import TokenClip
 
 
 def soft_upper(case: Case, ratio: Tensor, _: Tensor, t: int) -> Tensor:
@@ -133,7 +134,7 @@ FORMULAS: dict[str, tuple[loss.Policy, Objective]] = {
         mini_rl,
     ),
     "loop": (loss.Policy(clip=loss.Clip(0.1, 0.1, scale="reciprocal")), loop),
-    "per token": (loss.Policy(clip=loss.TokenClip()), token_bounds),
+    "per token": (loss.Policy(clip=TokenClip()), token_bounds),
     "icpo": (loss.Policy(expert=loss.Expert()), shaped),
     "kimi": (loss.Policy(clip=None, surrogate=R(), drift=loss.KL(0.1, "k2")), kimi),
     "ppo penalty": (loss.Policy(clip=None, drift=loss.KL(0.5, direction="forward")), penalised),

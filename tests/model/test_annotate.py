@@ -16,6 +16,7 @@ from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.loss import Train, Value
 from agentrl_core.model.pack import Pack, PackOutput
 from agentrl_core.model.probe import Probe, ProbePacks
+from agentrl_core.recipes.igpo import InformationGain
 
 
 def likelihood(model: nn.Module, context: list[int], probe: list[int], start: int) -> torch.Tensor:
@@ -77,7 +78,7 @@ def test_information_gain_of_a_probe() -> None:
     batch, model = grow(0), tiny_model("llama")
     rows, starts = probe_rows(batch)
     probed = annotate(batch, "answer_logprob", model, probe=Probe(rows, start=starts))
-    recipe = recipes.GRPO.replace(reward=(reward.OutcomeScore(), reward.InformationGain()))
+    recipe = recipes.GRPO.replace(reward=(reward.OutcomeScore(), InformationGain()))
     recipe.check()
     for known in (batch, batch.with_columns("step", answer_logprob=probed.column("answer_logprob", "step"))):
         with pytest.raises(RecipeError, match=r"batch = arl\.annotate\(batch, 'answer_logprob', policy, probe=probe\)"):

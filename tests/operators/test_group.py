@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import agentrl_core as arl
 from agentrl_core import advantage, group, keys
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, shrunk_mean, window_quantile
+from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, running_moments, shrunk_mean, window_quantile
+from agentrl_core.operators.group.ranks import PartialStatistics
 from agentrl_core.operators.group.reduce import arg_extreme
 
 number = st.one_of(
@@ -183,8 +184,8 @@ def test_ranks_together_give_the_bits_of_one() -> None:
         def of(rows: np.ndarray, weighting: np.ndarray | None = weighting) -> dict[str, object]:
             return {"weights": None if weighting is None else weighting[rows]}
 
-        extents = [group.PartialStatistics.of(values[rows], ids[rows], 7, **of(rows)) for rows in parts]
-        whole = group.PartialStatistics(
+        extents = [PartialStatistics.of(values[rows], ids[rows], 7, **of(rows)) for rows in parts]
+        whole = PartialStatistics(
             count=sum(extent.count for extent in extents),
             least=np.minimum.reduce([extent.least for extent in extents]),
             most=np.maximum.reduce([extent.most for extent in extents]),
@@ -234,7 +235,7 @@ def test_states_survive_json_and_batches() -> None:
     past: dict[str, list[float]] = {}
     history = [[0.0, 1.0], [1.0, 3.0], [2.0, 2.0]]
     for batch in history:
-        mean, std, visits, past = group.running_moments(json.loads(json.dumps(past)), batch, [7, 7])
+        mean, std, visits, past = running_moments(json.loads(json.dumps(past)), batch, [7, 7])
     assert (mean[0], visits[0]) == (pytest.approx(np.mean([0.5, 2.0, 2.0])), 3)
     assert std[0] ** 2 == pytest.approx(np.mean(np.var(history, axis=1, ddof=1)) + np.var([0.5, 2.0, 2.0]))
 
@@ -255,8 +256,8 @@ def test_states_survive_json_and_batches() -> None:
         (lambda: decayed_beta({}, [1.0], [1], decay=1.5), "decay of 1 reaches from 1.5 to 1.5"),
         (lambda: decayed_beta({}, [1.0] * 2, [1, 1], decay=[0.5, 0.6]), "decay of 1 reaches from 0.5 to 0.6"),
         (lambda: decayed_beta({}, [1.0], [1], decay=[0.5, 0.6]), "decay has 2"),
-        (lambda: group.PartialStatistics.of([1.0], [3], 2), r"groups\[0\] is 3, but there are 2 groups"),
-        (lambda: group.PartialStatistics.of([1.0], [-3], 2), "ids reach from -3"),
+        (lambda: PartialStatistics.of([1.0], [3], 2), r"groups\[0\] is 3, but there are 2 groups"),
+        (lambda: PartialStatistics.of([1.0], [-3], 2), "ids reach from -3"),
         (lambda: arl.set_num_threads(0), "threads is 0; give 1 or more"),
     ],
 )
@@ -289,7 +290,7 @@ def numpy_moments(
 def test_what_is_remembered_follows_the_formulas(rows: list[tuple[int, str]], ddof: int, decay: float) -> None:
     values, ids = np.array([value / 4 for value, _ in rows]), [name for _, name in rows]
     past = {"b": [2.0, 0.5, 0.25], "gone": [1.0, 1.0, 0.0]}
-    mean, std, visits, after = group.running_moments(past, values, ids, ddof=ddof)
+    mean, std, visits, after = running_moments(past, values, ids, ddof=ddof)
     expected = numpy_moments(past, values, ids, ddof)
     assert list(after) == list(expected)
     for name, known in expected.items():
@@ -342,4 +343,4 @@ def test_keys_and_states_of_any_kind() -> None:
         with pytest.raises(InvalidInputError, match=message):
             ema_mean({}, [1.0, 2.0], ids, decay=0.5)
     with pytest.raises(InvalidInputError, match="what is remembered of 'a' would become inf"):
-        group.running_moments({"a": [1.0, -1e200, 0.0]}, [1e200], ["a"])
+        running_moments({"a": [1.0, -1e200, 0.0]}, [1e200], ["a"])

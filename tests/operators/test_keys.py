@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import agentrl_core
 from agentrl_core import keys
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.operators.keys import similar
+from agentrl_core.operators.keys import history, similar
 
 
 def first_seen(ids: list[object]) -> list[int]:
@@ -90,7 +90,7 @@ def test_hashes_and_composites() -> None:
 
 def test_history_needs_a_level() -> None:
     with pytest.raises(InvalidInputError, match="levels is 0; give 1 or more"):
-        keys.history(["a"], [0], [0], levels=0)
+        history(["a"], [0], [0], levels=0)
 
 
 @settings(deadline=None, max_examples=50)

@@ -8,17 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentrl_core import advantage, group, keys, returns, reward, weight
+from agentrl_core import advantage, group, keys, returns
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import filters, tree
-from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, shrunk_mean, window_quantile
-from agentrl_core.operators.keys import similar
+from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, running_moments, shrunk_mean, window_quantile
+from agentrl_core.operators.group.ranks import PartialStatistics
+from agentrl_core.operators.keys import history, similar
 from agentrl_core.operators.returns import n_step, optimal_token_baseline
 from agentrl_core.reward.distance import success_distance
 from agentrl_core.reward.group_comparison import top_gap, win_rates
+from agentrl_core.reward.majority_vote import answer_clusters
 from agentrl_core.reward.process import checklist, implicit_rewards, information_gain
 from agentrl_core.reward.risk import tail_risk
 from agentrl_core.weight.denominators import sequence_mean, token_mean, turn_mean
+from agentrl_core.weight.select import above_quantile
 
 SCORES = np.array([1.0, 0.0, 0.5, 0.25, 0.75, 0.125])
 GROUPS = np.array([3, 3, 3, 8, 8, 8])
@@ -50,7 +53,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "returns.discounted": lambda scores, groups: returns.discounted(scores, groups, gamma=0.5),
     "tree.build": lambda _, groups: tree.build(groups, [0, 2, 6]).nodes,
     "reward.top_gap": top_gap,
-    "weight.above_quantile": lambda scores, groups: weight.above_quantile(scores, groups, q=0.5),
+    "weight.above_quantile": lambda scores, groups: above_quantile(scores, groups, q=0.5),
     "weight.turn_mean": lambda _, groups: turn_mean(groups, groups),
     "filters.top_groups": lambda scores, groups: filters.top_groups(scores, groups, 0.5),
     "advantage.leave_one_out": advantage.leave_one_out,
@@ -92,8 +95,8 @@ def test_masked_numbers_are_missing() -> None:
         # Columns that have to be there.
         (lambda: success_distance([[1.0]], None, [0]), "success is None; give booleans"),
         (lambda: filters.round_rows(None, 1), "keep is None; give booleans"),
-        (lambda: reward.answer_clusters(None, [0]), "answers is NoneType; give a list of texts"),
-        (lambda: reward.answer_clusters("yes", [0, 0, 0]), "answers is str; give a list of texts"),
+        (lambda: answer_clusters(None, [0]), "answers is NoneType; give a list of texts"),
+        (lambda: answer_clusters("yes", [0, 0, 0]), "answers is str; give a list of texts"),
         # Rows that stop before the values do.
         (lambda: information_gain([-1.0, -1.0], [0, 1], [-1.0]), "offsets go from 0 to 1, but answer_logprobs"),
         # Results that are too large.
@@ -112,17 +115,17 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: group.normalise([1.0], [0], ddof=-1), "ddof is -1; give a whole number from 0 to 4294967295"),
         (lambda: group.normalise([1.0], [0], votes_at_least=-1), "votes_at_least is -1; give a whole number from 0"),
         (lambda: group.statistics([1.0], [0], ddof=2**70), "ddof is 1180591620717411303424; give a whole number"),
-        (lambda: group.PartialStatistics.of([1.0], [0], -1), "groups is -1; give a whole number"),
+        (lambda: PartialStatistics.of([1.0], [0], -1), "groups is -1; give a whole number"),
         (lambda: n_step([1.0], [1.0], [0], gamma=1.0, steps=-1), "steps is -1; give a whole number"),
         (lambda: advantage.gigpo([1.0], [0], [0], [0], [0], [1.0], ddof=-1), "ddof is -1; give a whole number"),
         (lambda: filters.group_band([1.0], [0], members_at_least=-1), "members_at_least is -1; give a whole number"),
         (lambda: filters.top_groups([1.0], [0], 0.5, ddof=1.5), "ddof is 1.5; give a whole number"),
         (lambda: filters.round_rows([True], -1), "multiple is -1; give a whole number"),
-        (lambda: keys.history([0], [0], [0], levels=1.5), "levels is 1.5; give a whole number"),
+        (lambda: history([0], [0], [0], levels=1.5), "levels is 1.5; give a whole number"),
         (lambda: similar(["a"], kind="minhash", words=-1), "words is -1; give a whole number"),
         # Sizes for which there is no memory.
         (
-            lambda: keys.history([0], [0], [0], levels=2 * HUGE),
+            lambda: history([0], [0], [0], levels=2 * HUGE),
             "levels is 2199023255552, for which there",
         ),
         (
@@ -131,7 +134,7 @@ def test_masked_numbers_are_missing() -> None:
         ),
         (lambda: win_rates([0], [1], [1.0], HUGE), "count is 1099511627776, for which there is not enough"),
         (
-            lambda: group.PartialStatistics.of([1.0], [0], HUGE),
+            lambda: PartialStatistics.of([1.0], [0], HUGE),
             "groups is 1099511627776, for which there is not enough memory",
         ),
         (
@@ -144,7 +147,7 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: ema_mean(None, [1.0], [0], decay=0.5), "state is None; give what the last call returned, or {}"),
         (lambda: ema_mean({"0": np.nan}, [1.0], [0], decay=0.5), r"state\['0'\] is nan; give what the last call"),
         (lambda: ema_mean({}, [1.0], [0], decay=0.5, initial=np.inf), "initial is inf; give a finite number"),
-        (lambda: group.running_moments({"0": [1.0]}, [1.0], [0]), r"state\['0'\] is \[1.0\]; give what the last call"),
+        (lambda: running_moments({"0": [1.0]}, [1.0], [0]), r"state\['0'\] is \[1.0\]; give what the last call"),
         (
             lambda: decayed_beta({"0": "x"}, [1.0], [0], decay=0.5),
             r"state\['0'\] is 'x'; give what",

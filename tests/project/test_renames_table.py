@@ -35,6 +35,27 @@ def test_no_new_name_is_an_old_one(names: Renames) -> None:
     assert all(old in names.sections["names"] and old.rpartition(".")[2] in shorter for old in same), same
 
 
+def test_every_new_name_exists(names: Renames) -> None:
+    table = {**names.sections["modules"], **names.sections["names"]}
+    wanted = {new for new in table.values() if not is_removed(new)}
+    assert len(wanted) > 200
+    missing = sorted(new for new in wanted if resolved(new) is MISSING)
+    assert not missing, f"{len(missing)} names of renames.toml lead nowhere: {missing}"
+
+
+def test_every_new_member_exists(names: Renames) -> None:
+    missing = []
+    for section in ("methods", "options"):
+        for old, new in names.sections[section].items():
+            owner, _, member = old.rpartition(".")
+            if owner != "*" and not is_removed(new) and "=" not in member:
+                home = resolved(names.path(owner))
+                is_set = home is not MISSING and f"self.{new} = " in inspect.getsource(home)
+                if not is_set and resolved(f"{names.path(owner)}.{new}") is MISSING:
+                    missing.append(f"{old} = {new}")
+    assert not missing, f"{len(missing)} members of renames.toml lead nowhere: {missing}"
+
+
 @pytest.fixture(scope="module")
 def public(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Every public name of the build before the renames: a path, a path with a method, either with an argument."""

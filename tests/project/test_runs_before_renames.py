@@ -192,7 +192,7 @@ threshold = 2.0
 @pytest.mark.usefixtures("old")
 def test_old_names_of_a_recipe_are_todays() -> None:
     from agentrl_core import loss, schedule, select
-    from agentrl_core.component import find_component
+    from agentrl_core.component.component import find_component
 
     recipe = Recipe.from_toml(TEXT)
     assert recipe == Recipe(

@@ -13,11 +13,12 @@ from replayed import grow, keep, scored
 from small_world import SmallWorld
 
 import agentrl_core as arl
-from agentrl_core import Collector, Store, replay
+from agentrl_core import Collector, Store
 from agentrl_core.component import IterationRecord
 from agentrl_core.env import StepResult, Task
 from agentrl_core.recipes.arpo_gui import ARPO_GUI
 from agentrl_core.replay import Inject
+from agentrl_core.replay.base import draw_reasons
 from agentrl_core.select import DynamicSampling
 
 
@@ -82,7 +83,7 @@ def test_a_run_trains_stored_successes(tmp_path: Path, layout: str) -> None:
                 assert len(groups) == 8, "both groups were admitted"
                 assert [sources[groups == group].tolist() for group in range(2)] == [[1, 0, 0, 0]] * 2
                 assert np.asarray(batch.column("score", "draw"))[sources == 1].tolist() == [1.0, 1.0]
-                assert sum(reason is not None for reason in replay.draw_reasons(batch)) == 2
+                assert sum(reason is not None for reason in draw_reasons(batch)) == 2
             batch = arl.annotate(batch, "recomputed_logprob", policy)
             batch = recipe.credit(batch)
             before = [parameter.detach().clone() for parameter in policy.parameters()]

@@ -66,7 +66,7 @@ def test_the_best_candidate_goes_on() -> None:
 
 def test_a_joint_move_is_a_candidate() -> None:
     heard = Heard(Says())
-    recipe = recipes.AT_GRPO.replace(rollout=TurnCandidates(agents="one,two,referee", candidates=2, turns=4))
+    recipe = recipes.AT_GRPO.replace(rollout=TurnCandidates(agents=("one", "two", "referee"), candidates=2, turns=4))
     batch = arl.Collector(heard, GameWorld(), recipe, task_pool=4)(tasks=1, group_size=1)
     assert check_sampled(batch, heard) > 0
     turns, agents = batch.column("turn", "draw").tolist(), batch.keys("agent", "draw").tolist()

@@ -14,7 +14,8 @@ from torch import Tensor
 
 import agentrl_core as arl
 from agentrl_core import loss, recipes
-from agentrl_core.engine import EntropyTemperature, Request, Sampling, ScriptedReply
+from agentrl_core.engine import EntropyTemperature, Request, Sampling
+from agentrl_core.engine.scripted import ScriptedReply
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipes.hapo import EntropyAdvantage, EntropyScaledClip, SampledByEntropy, normalised_entropy
 from agentrl_core.rollout import Independent

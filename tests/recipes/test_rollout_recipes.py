@@ -18,13 +18,14 @@ from agentrl_core import recipes
 from agentrl_core.engine import Request
 from agentrl_core.env import ExtraColumn, StepResult
 from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.a2fm import FixedHint
 from agentrl_core.recipes.active_vln import Anew
 from agentrl_core.recipes.ad_hint import HintsByDifficulty
 from agentrl_core.recipes.ampo import Taught
 from agentrl_core.recipes.brorl import Pieces
 from agentrl_core.recipes.icpo import Shown
 from agentrl_core.recipes.xrpo import PriorityRounds
-from agentrl_core.rollout import Branch, FixedHint, RolloutSpec
+from agentrl_core.rollout import Branch, RolloutSpec
 
 END = "<|im_end|>"
 
@@ -257,7 +258,7 @@ def test_dyna_mind_shows_half_of_a_group_what_their_plans_lead_to() -> None:
 
 
 def test_ampo_takes_the_clearest_teachers() -> None:
-    recipe = recipes.AMPO.replace(rollout=Taught(teachers="a, b, c"))
+    recipe = recipes.AMPO.replace(rollout=Taught(teachers=("a", "b", "c")))
     asked: list[int] = []
 
     def speak(context: str, request: Request) -> str:

@@ -14,11 +14,11 @@ import agentrl_core as arl
 from agentrl_core import engine, env, recipes, warm_start
 from agentrl_core.component import BatchComponent, Column, draw
 from agentrl_core.recipes.arrol import PruneRunning
+from agentrl_core.recipes.bfs_prover_v2 import BestFirst
 from agentrl_core.recipes.branch_grpo import FixedDepthBranching
 from agentrl_core.recipes.latr import LookaheadBranching
 from agentrl_core.recipes.tree_grpo import TreeExpansion
 from agentrl_core.recipes.tree_po import SegmentTree
-from agentrl_core.rollout import BestFirst
 
 torch = pytest.importorskip("torch")
 

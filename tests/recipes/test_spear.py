@@ -10,9 +10,10 @@ from hand_made import tiny_model
 from replayed import grow, keep, scored
 from small_world import SmallWorld
 
-from agentrl_core import Batch, Collector, Store, replay
+from agentrl_core import Batch, Collector, Store
 from agentrl_core.env import ExtraColumn, StepResult, Task
 from agentrl_core.recipes.spear import FRESH, SPEAR, STORED, RecalibratedBurst
+from agentrl_core.replay.base import draw_reasons
 
 
 def closed(store: Store, iteration: int, scores: list[float], tools: list[float]) -> object:
@@ -105,7 +106,7 @@ def test_a_run_trains_bursts_in_a_pass_of_their_own(tmp_path: Path) -> None:
             advantages = np.asarray(batch.column("advantage", "draw"))
             assert (advantages[stored] > 0).all()
             assert (~stored == FRESH.holds(batch)).all()
-            said = [reason for reason in replay.draw_reasons(batch) if reason]
+            said = [reason for reason in draw_reasons(batch) if reason]
             assert len(said) == stored.sum()
             assert all("better than the median of the groups" in reason for reason in said)
             collect.end_iteration(batch, updates.metrics)

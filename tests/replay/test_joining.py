@@ -16,6 +16,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import IterationRecord, Where
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipes import GRPO
+from agentrl_core.replay.base import draw_reasons
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_a_draw_takes_the_place_of_another_and_votes_in_its_group(store: Store) 
     assert joined.column("source", "draw").tolist() == [1, 0, 0, 0]
     assert joined.column("old_logprob", "draw").tolist() == [1, 0, 0, 0]
     assert joined.column("position", "draw").tolist() == [0, 1, 2, 3]
-    assert replay.draw_reasons(joined) == ["a success", None, None, None]
+    assert draw_reasons(joined) == ["a success", None, None, None]
     assert len(joined.trajectories) == 5, "what gave way is there, undrawn"
     again = store.rebase(joined)
     store.append(again, iteration=1)

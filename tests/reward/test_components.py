@@ -14,28 +14,27 @@ from agentrl_core.component import Column
 from agentrl_core.exceptions import InvalidInputError, NotFoundError, RecipeError
 from agentrl_core.loss import Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.recipes.cm2 import ChecklistRelative
+from agentrl_core.recipes.cm2 import Checklist, ChecklistRelative
+from agentrl_core.recipes.cory import TeamScore
+from agentrl_core.recipes.ecrm import RiskAverse
+from agentrl_core.recipes.igpo import InformationGain
+from agentrl_core.recipes.max_at_k import MaxAtK
+from agentrl_core.recipes.redit import NoiseReward
+from agentrl_core.recipes.srpo import SuccessDistance
+from agentrl_core.recipes.ssl import RoundUpReward
+from agentrl_core.recipes.subpo import FirstVisits
+from agentrl_core.recipes.temp_samp import CompressHigh
 from agentrl_core.reward import (
     AnswerAgreement,
-    Checklist,
     CombineReward,
-    CompressHigh,
-    DropSurplus,
-    FirstVisits,
     GaussianProximity,
     ImplicitProcess,
-    InformationGain,
     LengthPenalty,
-    MaxAtK,
-    NoiseReward,
     OutcomeScore,
-    RiskAverse,
-    RoundUpReward,
-    SuccessDistance,
-    TeamScore,
     Unscored,
     WinRate,
 )
+from agentrl_core.reward.outcome import DropSurplus
 
 
 def column(batch: Batch, name: str = "score", level: str = "draw") -> list[float]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl_core import reward
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.reward.edits import edit_distances
 
 WORDS = st.lists(st.sampled_from(["a", "b", "cd", "é"]), max_size=9)
 
@@ -27,25 +27,25 @@ def table(first: list[str], second: list[str]) -> int:
 @given(st.lists(st.tuples(WORDS, WORDS), max_size=150))
 def test_distances_are_those_of_the_table(pairs: list[tuple[list[str], list[str]]]) -> None:
     first, second = [one for one, _ in pairs], [other for _, other in pairs]
-    found = reward.edit_distances(first, second).tolist()
+    found = edit_distances(first, second).tolist()
     assert found == [table(one, other) for one, other in pairs]
-    assert found == reward.edit_distances(second, first).tolist()
+    assert found == edit_distances(second, first).tolist()
     numbers = {word: place for place, word in enumerate(("a", "b", "cd", "é"))}
     coded = [[[numbers[word] for word in words] for words in side] for side in (first, second)]
-    assert found == reward.edit_distances(*coded).tolist()
+    assert found == edit_distances(*coded).tolist()
 
 
 def test_by_hand() -> None:
     """kitten, sitten, sittin, sitting: 3. flaw, law, lawn: 2. Two of three reference words are wrong: WER 2 / 3."""
-    assert reward.edit_distances(["kitten", "flaw", "", "same"], ["sitting", "lawn", "abc", "same"]).tolist() == [
+    assert edit_distances(["kitten", "flaw", "", "same"], ["sitting", "lawn", "abc", "same"]).tolist() == [
         3,
         2,
         3,
         0,
     ]
-    assert reward.edit_distances([["a", "b", "x"]], [["a", "c"]]).tolist() == [2]
-    assert reward.edit_distances([], []).tolist() == []
+    assert edit_distances([["a", "b", "x"]], [["a", "c"]]).tolist() == [2]
+    assert edit_distances([], []).tolist() == []
     with pytest.raises(InvalidInputError, match="first has 1 sequences and second has 2"):
-        reward.edit_distances(["a"], ["b", "c"])
+        edit_distances(["a"], ["b", "c"])
     with pytest.raises(InvalidInputError, match="texts beside numbers"):
-        reward.edit_distances([["a"]], [[1]])
+        edit_distances([["a"]], [[1]])

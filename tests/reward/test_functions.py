@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from agentrl_core import reward
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.reward.distance import success_distance
-from agentrl_core.reward.group_comparison import max_at_k, top_gap, win_rates
+from agentrl_core.reward.group_comparison import max_at_k, rank_agreement, top_gap, win_rates
+from agentrl_core.reward.majority_vote import answer_clusters
 from agentrl_core.reward.process import checklist, implicit_rewards, information_gain
 from agentrl_core.reward.risk import tail_risk, tracked_quantiles
-from agentrl_core.reward.shape import excess_penalty
+from agentrl_core.reward.shape import add_noise, excess_penalty
 
 NAN = math.nan
 
@@ -78,11 +79,11 @@ def test_answers_join_the_first_equivalent_one() -> None:
         return abs(float(a) - float(b)) < 1.5
 
     # Not transitive: the order of rows decides, and representatives are the first members.
-    found = reward.answer_clusters(["0", "1", "2", None, "0"], ["g", "g", "g", "g", "h"], equivalent=close)
+    found = answer_clusters(["0", "1", "2", None, "0"], ["g", "g", "g", "g", "h"], equivalent=close)
     assert found.ids.tolist() == [0, 0, 1, 2, 3]
     assert found.parsed.tolist() == [True, True, True, False, True]
-    assert reward.answer_clusters(["a", "b", "a"], [1, 1, 1]).ids.tolist() == [0, 1, 0]
-    assert reward.answer_clusters([], []).ids.tolist() == []
+    assert answer_clusters(["a", "b", "a"], [1, 1, 1]).ids.tolist() == [0, 1, 0]
+    assert answer_clusters([], []).ids.tolist() == []
 
 
 def test_fixtures_of_the_papers() -> None:
@@ -118,7 +119,7 @@ def test_rows_that_are_not_valid_may_hold_anything() -> None:
     scores = np.array([1.0, NAN, 0.5], np.float32)
     for made in (
         excess_penalty(scores, free=0.0, full_at=1.0, valid=valid),
-        reward.add_noise(scores, seed=1, valid=valid),
+        add_noise(scores, seed=1, valid=valid),
         tail_risk(scores, 0.0, 1.0, valid=valid),
         max_at_k(scores, [0, 0, 0], 2, valid=valid),
         top_gap(scores, [0, 0, 0], valid=valid),
@@ -135,8 +136,8 @@ def test_rows_that_are_not_valid_may_hold_anything() -> None:
 def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
     ids = np.arange(8) * 7
     for kind in ("uniform", "normal"):
-        ours = reward.add_noise(np.zeros(8), seed=seed, ids=ids, kind=kind)
-        assert np.array_equal(ours[order], reward.add_noise(np.zeros(8), seed=seed, ids=ids[order], kind=kind))
+        ours = add_noise(np.zeros(8), seed=seed, ids=ids, kind=kind)
+        assert np.array_equal(ours[order], add_noise(np.zeros(8), seed=seed, ids=ids[order], kind=kind))
         assert len(set(ours.tolist())) == 8
 
 
@@ -144,11 +145,11 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
     ("call", "message"),
     [
         (lambda: excess_penalty([1.0], free=2, full_at=1), "full_at is 1, but must lie above free"),
-        (lambda: reward.add_noise([1.0], seed=0, kind="pink"), 'kind is "pink"'),
+        (lambda: add_noise([1.0], seed=0, kind="pink"), 'kind is "pink"'),
         (lambda: max_at_k([1.0], [0], 2), "group 0 has 1 valid rows"),
         (lambda: win_rates([0], [-1], [1.0], 2), r"second\[0\] is -1"),
         (lambda: win_rates([0], [0], [1.0], 2), "compare two rows"),
-        (lambda: reward.answer_clusters([1], [0]), r"answers\[0\] is int"),
+        (lambda: answer_clusters([1], [0]), r"answers\[0\] is int"),
         (lambda: tracked_quantiles(None, [], levels=[0.5]), "there is no state yet"),
         (lambda: tail_risk([1.0], 0.0, 1.0, alpha_low=0.9, alpha_high=0.1), "0 < alpha_low < alpha_high"),
         (lambda: information_gain([0.5], [0, 1], [0.0]), "a log-probability is at most 0"),
@@ -170,15 +171,15 @@ def test_rank_agreement_over_all_pairs(rows: list[tuple[int, int]]) -> None:
     other = 0 if len(rows) == 2 else sum(a[0] > b[0] for a, b in ordered)
     expected = (alike - other) / len(ordered) if ordered else 0.0
     scores, truths = [float(a) for a, _ in rows], [float(b) for _, b in rows]
-    assert reward.rank_agreement(scores, truths, [0, len(rows)]).tolist() == [expected]
+    assert rank_agreement(scores, truths, [0, len(rows)]).tolist() == [expected]
 
 
 def test_rank_agreement_of_what_cannot_be_read() -> None:
-    assert reward.rank_agreement([1.0, NAN, 2.0, 3.0], [1.0, 2.0, 1.0, 2.0], [0, 2, 4]).tolist() == [0.0, 1.0]
+    assert rank_agreement([1.0, NAN, 2.0, 3.0], [1.0, 2.0, 1.0, 2.0], [0, 2, 4]).tolist() == [0.0, 1.0]
     with pytest.raises(InvalidInputError, match=r"truths\[1\] is NaN, but must be finite"):
-        reward.rank_agreement([1.0, 2.0], [1.0, NAN], [0, 2])
+        rank_agreement([1.0, 2.0], [1.0, NAN], [0, 2])
     with pytest.raises(InvalidInputError, match="offsets go from 0 to 1, but scores has 2 values; cover them all"):
-        reward.rank_agreement([1.0, 2.0], [1.0, 2.0], [0, 1])
+        rank_agreement([1.0, 2.0], [1.0, 2.0], [0, 1])
 
 
 @given(
@@ -207,7 +208,7 @@ def test_answers_join_the_first_that_they_equal(rows: list[tuple[str | None, int
             openers.append((place, answer))
         expected.append(cluster)
     answers, groups = [answer for answer, _ in rows], [place for _, place in rows]
-    found = reward.answer_clusters(answers, groups, equivalent=same if numeric else None)
+    found = answer_clusters(answers, groups, equivalent=same if numeric else None)
     assert found.ids.tolist() == expected
     assert found.parsed.tolist() == [answer is not None for answer in answers]
     per_group = {(place, answer) for answer, place in rows}
@@ -216,7 +217,7 @@ def test_answers_join_the_first_that_they_equal(rows: list[tuple[str | None, int
 
 def test_answers_of_any_characters() -> None:
     """Half a character is no Unicode, and equals itself; a text that ends in a zero is not the one without."""
-    assert reward.answer_clusters(["\ud800", "\ud801", "\ud800", "a\0", "a"], [0] * 5).ids.tolist() == [0, 1, 0, 2, 3]
+    assert answer_clusters(["\ud800", "\ud801", "\ud800", "a\0", "a"], [0] * 5).ids.tolist() == [0, 1, 0, 2, 3]
 
 
 def test_marks_are_booleans_or_0_and_1() -> None:

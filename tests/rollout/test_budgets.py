@@ -21,10 +21,11 @@ from agentrl_core.env import StepFlag, StepResult, Task
 from agentrl_core.recipes.aepo import PremonitoredBranching
 from agentrl_core.recipes.arrol import PruneRunning
 from agentrl_core.recipes.branch_grpo import FixedDepthBranching
+from agentrl_core.recipes.ettrl import TokenForks
 from agentrl_core.recipes.latr import LookaheadBranching
 from agentrl_core.recipes.tree_grpo import TreeExpansion
 from agentrl_core.recipes.tree_po import SegmentTree
-from agentrl_core.rollout import EntropyBranching, Rollout, TokenForks
+from agentrl_core.rollout import EntropyBranching, Rollout
 
 MEMBER, PRUNED = 0, 3
 SMALL = st.integers(1, 4)

@@ -44,7 +44,7 @@ def played(
 
 def test_a_game_by_hand() -> None:
     """Tokens of each agent, by the rule of the game: an action ends with 9, what is heard begins with 1."""
-    batch, heard = played(SelfPlay(agents="one,two,referee"), engines=(Says(3), Says(4), Says(5)))
+    batch, heard = played(SelfPlay(agents=("one", "two", "referee")), engines=(Says(3), Says(4), Says(5)))
     paths = {1: [1, 1, 3, 9, 1, 5, 3, 9], 2: [1, 2, 4, 9, 1, 5, 4, 9], 7: [1, 7, 3, 4, 5, 9, 1, 3, 4, 5, 9]}
     contexts = batch.contexts()
     found = [contexts.tokens[a:b].tolist() for a, b in zip(contexts.offsets, contexts.offsets[1:], strict=False)]
@@ -67,7 +67,7 @@ def test_a_game_by_hand() -> None:
 
 
 def test_one_model_plays_all_and_a_referee_may_be_a_helper() -> None:
-    batch, _ = played(SelfPlay(agents="one,two,referee", helpers="referee"), engines=(Says(),), size=3)
+    batch, _ = played(SelfPlay(agents=("one", "two", "referee"), helpers=("referee",)), engines=(Says(),), size=3)
     assert batch.num_draws == 6
     assert rows(batch).height == 9
     assert rows(batch)["episode_id"].n_unique() == 3
@@ -116,7 +116,7 @@ def test_a_fork_takes_the_others_along() -> None:
 
 
 def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Path) -> None:
-    play = SelfPlay(agents="one,two,referee")
+    play = SelfPlay(agents=("one", "two", "referee"))
     expected, _ = played(play, size=2)
     again, _ = played(play, size=2)
     for name in TABLES:
@@ -151,7 +151,7 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize("runs", ["inline", "thread", "process"])
 def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
-    recipe = recipes.GRPO.replace(rollout=SelfPlay(agents="one,two,referee"))
+    recipe = recipes.GRPO.replace(rollout=SelfPlay(agents=("one", "two", "referee")))
     collect = arl.Collector(Says(), GameWorld(fails_at=3, runs=runs), recipe, task_pool=4)
     with (
         pytest.warns(RuntimeWarning, match="iteration 0 has no draws, .* 6 trajectories failed"),
@@ -196,7 +196,11 @@ def test_what_cannot_be() -> None:
     world = SmallWorld()
     with pytest.raises(InvalidInputError, match="its environment has one agent"):
         arl.Collector(world, world, recipes.GRPO.replace(rollout=program(alone)), task_pool=4)(tasks=1, group_size=1)
-    for options, message in (({"agents": ""}, "agents=''"), ({"agents": "a,b", "helpers": "c"}, "helpers='c'")):
+    for options, message in (
+        ({"agents": ()}, r"agents=\(\) is not possible; give the names of the agents, each once"),
+        ({"agents": ("a", "a")}, "agents=.* is not possible; give the names of the agents, each once"),
+        ({"agents": ("a", "b"), "helpers": ("c",)}, r"helpers=\('c',\) is not possible; give names of agents"),
+    ):
         with pytest.raises(RecipeError, match=message):
             SelfPlay(**options)
 
@@ -211,7 +215,7 @@ def test_what_an_environment_of_several_says_is_checked() -> None:
                     game.turn_of = turn_of
                 return game
 
-        recipe = recipes.GRPO.replace(rollout=SelfPlay(agents="one,two,referee"))
+        recipe = recipes.GRPO.replace(rollout=SelfPlay(agents=("one", "two", "referee")))
         arl.Collector(Says(), Wrong(), recipe, task_pool=4)(tasks=1, group_size=1)
 
     outcome = arl.env.StepResult()

@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from riddles import RIGHT, WRONG, Speaker, check_resumes, in_turn, solve
 
 from agentrl_core import recipes
-from agentrl_core.engine import Request, ScriptedReply
+from agentrl_core.engine import Request
+from agentrl_core.engine.scripted import ScriptedReply
 from agentrl_core.recipes.agent_r import _THOUGHTS
 from agentrl_core.recipes.cleaner import Purify
 from agentrl_core.recipes.coot import Monitored
+from agentrl_core.recipes.ettrl import TokenForks
 from agentrl_core.recipes.fission import Fission
 from agentrl_core.recipes.intervention import Intervene
 from agentrl_core.recipes.scope import LedOn
-from agentrl_core.rollout import Group, JudgeLocator, Rollout, TokenForks, reasoning_steps
+from agentrl_core.rollout import Group, JudgeLocator, Rollout
+from agentrl_core.rollout.programs.repair import reasoning_steps
 
 END = "<|im_end|>"
 

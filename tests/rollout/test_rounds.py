@@ -11,10 +11,12 @@ from riddles import RIGHT, WRONG, Riddles, Speaker, check_resumes, in_turn, solv
 from agentrl_core import recipes
 from agentrl_core.engine import Request
 from agentrl_core.exceptions import RecipeError
+from agentrl_core.recipes.a2fm import FixedHint
+from agentrl_core.recipes.agent_rlvr import AgentHint
 from agentrl_core.recipes.dars import MoreForHard
 from agentrl_core.recipes.ghpo import HintLadder
 from agentrl_core.recipes.v05 import UntilSure
-from agentrl_core.rollout import AgentHint, FixedHint, RolloutSpec, Rounds, SolutionHint
+from agentrl_core.rollout import RolloutSpec, Rounds, SolutionHint
 
 END = "<|im_end|>"
 

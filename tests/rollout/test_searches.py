@@ -20,8 +20,9 @@ import agentrl_core as arl
 from agentrl_core import recipes, rollout
 from agentrl_core.env import StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.recipes.bfs_prover_v2 import BestFirst
 from agentrl_core.recipes.props import UnderSampled
-from agentrl_core.rollout import BestFirst, Group, MonteCarlo, Rollout, SearchTree
+from agentrl_core.rollout import Group, MonteCarlo, Rollout, SearchTree
 
 FINISHED, ABORTED, PRUNED = 0, 2, 3
 TREES: list[Any] = []

@@ -17,7 +17,14 @@ from agentrl_core.component.component import find_component
 from agentrl_core.env import StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
-from agentrl_core.select import Band, ComposedSelector, DynamicSampling, TaskOutcomes
+from agentrl_core.recipes.a_star_po import LogMeanExp
+from agentrl_core.recipes.teach_my_agent import LearningProgress, Linear
+from agentrl_core.recipes.vade import LearningSignal
+from agentrl_core.select import Band, ComposedSelector, DynamicSampling
+from agentrl_core.select.allocator import BanditAllocator
+from agentrl_core.select.success_trackers import RecentVisits
+from agentrl_core.select.task_outcomes import TaskOutcomes
+from agentrl_core.select.value_trackers import VisitCount
 
 
 def told(tasks: ComposedSelector, visits: TaskOutcomes, story: Story) -> State:
@@ -59,9 +66,7 @@ def test_pieces_of_a_large_pool_are_the_whole(
     """However small the pieces are in which tasks are looked at, and whatever order they are drawn in."""
     story, rng = Story(), np.random.default_rng(1)
     sampler = select.TopSampler(among=among, posterior=posterior)
-    tasks = ComposedSelector(
-        track=select.Beta(decay=0.9, idle_decay=0.5), score=select.LearningSignal(), sample=sampler
-    )
+    tasks = ComposedSelector(track=select.Beta(decay=0.9, idle_decay=0.5), score=LearningSignal(), sample=sampler)
     rows = rng.choice(300, 90, replace=False).tolist()
     state = told(tasks, story.visits(0, {row: rng.integers(0, 2, 4).tolist() for row in rows}), story)
     whole = tasks.choose(pool(300), state, wanted(40, taken=rows[:7]), 5).rows.tolist()
@@ -151,10 +156,10 @@ def test_a_table_makes_the_same_selector() -> None:
         pool=select.PoolFilter(above=0.0, attempts=16),
         stage=select.Curriculum("hops", "3,8"),
         quota=select.Quota("math=1"),
-        track=select.RecentVisits(50, bins=10),
+        track=RecentVisits(50, bins=10),
         score=select.OutcomeVariance(),
         sample=select.ProportionalSampler(temperature=0.5, among=3),
-        count=select.BanditAllocator(),
+        count=BanditAllocator(),
         variant=select.PromptBandit(),
         survey=select.Survey(every=2),
         queue=select.RetryQueue(tries=None),
@@ -176,7 +181,7 @@ TASKS = ComposedSelector(
     pool=select.PoolFilter(below=1.0, attempts=8),
     quota=select.Quota(),
     track=select.Beta(decay=0.9, idle_decay=0.95),
-    score=select.LearningSignal(),
+    score=LearningSignal(),
     sample=select.TopSampler(posterior=True),
     count=select.GreedyAllocator(low=2, high=8),
     variant=select.PromptBandit(3, halve_every=2, least=1),
@@ -251,17 +256,15 @@ def test_a_run_that_is_cut_off_goes_on_as_if_it_was_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "tasks",
     [
-        ComposedSelector(track=select.VisitCount(), score=select.NearTarget(0.0)),
+        ComposedSelector(track=VisitCount(), score=select.NearTarget(0.0)),
         ComposedSelector(
-            track=select.RecentVisits(3, bins=4),
+            track=RecentVisits(3, bins=4),
             score=select.OutcomeVariance(),
-            count=select.BanditAllocator(2, 4, bins=4),
+            count=BanditAllocator(2, 4, bins=4),
         ),
-        ComposedSelector(
-            track=select.LearningProgress(), score=select.Linear(), sample=select.ProportionalSampler(uniform=0.2)
-        ),
+        ComposedSelector(track=LearningProgress(), score=Linear(), sample=select.ProportionalSampler(uniform=0.2)),
         ComposedSelector(stage=select.Curriculum("domain", "even,odd", above=None, iterations=2, earlier=0.25)),
-        ComposedSelector(track=select.LogMeanExp(), survey=select.Survey(rollouts=2)),
+        ComposedSelector(track=LogMeanExp(), survey=select.Survey(rollouts=2)),
     ],
 )
 def test_other_rules_collect(tasks: ComposedSelector) -> None:
@@ -274,9 +277,7 @@ def test_other_rules_collect(tasks: ComposedSelector) -> None:
 
 
 def test_passes_go_through_the_pool() -> None:
-    recipe = GRPO.replace(
-        name="tasks", select=ComposedSelector(track=select.VisitCount(), score=select.NearTarget(0.0))
-    )
+    recipe = GRPO.replace(name="tasks", select=ComposedSelector(track=VisitCount(), score=select.NearTarget(0.0)))
     state = states(train(None, 4, recipe=recipe))["select[0].ComposedSelector"]
     assert sorted(state["rows"].tolist()) == list(range(16))
     assert state["track"]["count"].tolist() == [1] * 16

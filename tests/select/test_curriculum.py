@@ -15,7 +15,10 @@ import agentrl_core as arl
 from agentrl_core import _core, select
 from agentrl_core.component import IterationRecord
 from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.recipes.teach_my_agent import Linear
+from agentrl_core.recipes.vade import LearningSignal
 from agentrl_core.select import Selection
+from agentrl_core.select.allocator import BanditAllocator, DecayAllocator, ProportionalAllocator
 
 P = np.array([0.0, 0.25, 0.5, 1.0])
 
@@ -28,10 +31,10 @@ def test_scores_by_hand() -> None:
     assert select.NearTarget(0.5)(P).tolist() == [-0.5, -0.25, 0.0, -0.5]
     assert select.NearTarget(0.5, width=0.25)(P).tolist() == [-0.25, 0.0, 0.0, -0.25]
     # p (1 - p)^2: 1/4 9/16 = 9/64, 1/8
-    assert select.LearningSignal()(P).tolist() == [0.0, 9 / 64, 1 / 8, 0.0]
+    assert LearningSignal()(P).tolist() == [0.0, 9 / 64, 1 / 8, 0.0]
     # (sqrt(p (1 - p)) + 0.1)^2: 0.01, (sqrt(3) / 4 + 0.1)^2, 0.36
     np.testing.assert_allclose(select.OutcomeVariance(2.0, 0.1)(P), [0.01, (math.sqrt(3) / 4 + 0.1) ** 2, 0.36, 0.01])
-    assert select.Linear(-2.0)(P).tolist() == [0.0, -0.5, -1.0, -2.0]
+    assert Linear(-2.0)(P).tolist() == [0.0, -0.5, -1.0, -2.0]
 
 
 def test_probabilities_by_hand() -> None:
@@ -39,7 +42,7 @@ def test_probabilities_by_hand() -> None:
     found = select.ProportionalSampler(uniform=0.2).probabilities(np.array([0.0, 1.0, 1.0, 2.0]))
     np.testing.assert_allclose(found, [0.05, 0.25, 0.25, 0.45])
     # exp((0.5 - s) / 0.1) for s = 0.5, 0.6: 1 and exp(-1)
-    found = select.ProportionalSampler(temperature=0.1).probabilities(select.Linear(-1.0)(np.array([0.5, 0.6])))
+    found = select.ProportionalSampler(temperature=0.1).probabilities(Linear(-1.0)(np.array([0.5, 0.6])))
     np.testing.assert_allclose(found, [1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))])
     # Nothing has a weight yet: all alike.
     assert select.ProportionalSampler(uniform=0.2).probabilities(np.zeros(4)).tolist() == [0.25] * 4
@@ -107,14 +110,14 @@ def test_allocators_by_hand() -> None:
     # At most three each: the two that are left go to the task that was never solved, until it is full.
     assert select.GreedyAllocator(low=2, high=3).counts({}, known, 12).tolist() == [3, 3, 2, 3]
     # sqrt(p (1 - p)) = 0.5, 0, 0, 0.433, at least 1: 10 = 5.36, 1, 1, 4.64 -> c = 8 / 0.933
-    assert select.ProportionalAllocator(low=1).counts({}, known, 10).tolist() == [4, 1, 1, 4]
-    assert select.DecayAllocator(0.6, low=2).counts({}, known, 32).tolist() == [8, 8, 2, 8]
+    assert ProportionalAllocator(low=1).counts({}, known, 10).tolist() == [4, 1, 1, 4]
+    assert DecayAllocator(0.6, low=2).counts({}, known, 32).tolist() == [8, 8, 2, 8]
     with pytest.raises(RecipeError, match="low=9 is not possible; give a number up to high=4"):
         select.GreedyAllocator(low=9, high=4)
 
 
 def test_dual_arms_by_hand() -> None:
-    arms = select.BanditAllocator(low=2, high=4, bins=2, rate=0.5, explore=0.1, price_rate=0.1, average=3.0)
+    arms = BanditAllocator(low=2, high=4, bins=2, rate=0.5, explore=0.1, price_rate=0.1, average=3.0)
     known = {"estimate": np.array([0.2, 0.9, 0.9])}
     story, state = Story(), arms.initial_state()
     # All arms alike: any choice that spends 9 is best; 3 each, or 2 twice and ... the total is what counts.
@@ -291,5 +294,5 @@ def test_allocators_keep_the_total(rates: list[float], each: int) -> None:
     greedy = select.GreedyAllocator("one", low=1, high=64).counts({}, known, total)
     assert greedy.min() >= 1
     assert greedy.sum() <= total
-    shared = select.ProportionalAllocator(low=1, high=256).counts({}, known, total)
+    shared = ProportionalAllocator(low=1, high=256).counts({}, known, total)
     assert shared.sum() == total

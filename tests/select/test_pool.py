@@ -16,6 +16,7 @@ from agentrl_core import Collector, Store, select
 from agentrl_core.env import Task
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 from agentrl_core.recipes import GRPO
+from agentrl_core.recipes.vade import LearningSignal
 from agentrl_core.select import ComposedSelector, Pool
 from agentrl_core.select.pool import MixedTasks
 
@@ -82,7 +83,7 @@ class Large(SmallWorld):
         return self.made
 
 
-@pytest.mark.parametrize("score", [None, select.LearningSignal()])
+@pytest.mark.parametrize("score", [None, LearningSignal()])
 def test_only_tasks_that_are_chosen_are_made(score: select.TaskScore | None) -> None:
     world = Large()
     recipe = GRPO.replace(
@@ -100,7 +101,7 @@ def test_an_iteration_touches_the_task_rows_of_its_batch_alone(tmp_path: Path) -
     """Rows that are written are those of the tasks that were rolled out, however many were known before."""
     world = Large()
     recipe = GRPO.replace(
-        name="large", select=ComposedSelector(score=select.LearningSignal(), sample=select.TopSampler(among=4))
+        name="large", select=ComposedSelector(score=LearningSignal(), sample=select.TopSampler(among=4))
     )
     with Store.open(tmp_path, sync="never") as store:
         collect = Collector(world, world, recipe, store=store, seed=1, task_pool=10**7)

@@ -12,7 +12,12 @@ from pools import Story, pool
 
 from agentrl_core import select
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.recipes.a_star_po import LogMeanExp
+from agentrl_core.recipes.teach_my_agent import LearningProgress
+from agentrl_core.recipes.v0 import PoolColumn
+from agentrl_core.select.success_trackers import RecentVisits
 from agentrl_core.select.tracker import Candidates
+from agentrl_core.select.value_trackers import VisitCount
 
 ROWS = list(range(5))
 VISIT = st.dictionaries(st.sampled_from(ROWS), st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=4))
@@ -77,7 +82,7 @@ def test_an_expected_success_rate_shares_out_the_prior() -> None:
     known = Candidates(tasks, np.arange(4), np.full(4, -1), 0)
     tracker = select.Beta(expected="prior")
     assert tracker.estimate(tracker.initial_state(), known).tolist() == [0.25, 1.0, 0.5, 0.0]
-    assert select.PoolColumn("prior").estimate({}, known).tolist() == [0.25, 1.0, 0.5, 0.0]
+    assert PoolColumn("prior").estimate({}, known).tolist() == [0.25, 1.0, 0.5, 0.0]
     tasks._columns["prior"] = np.array([0.25, 1.5, 0.5, 0.0])
     with pytest.raises(InvalidInputError, match="column 'prior' of the pool has numbers outside 0 to 1"):
         tracker.estimate(tracker.initial_state(), known)
@@ -86,7 +91,7 @@ def test_an_expected_success_rate_shares_out_the_prior() -> None:
 @settings(max_examples=60, deadline=None)
 @given(RUN, st.integers(1, 4), st.sampled_from(["solved", "success", "reward"]))
 def test_windows_are_the_last_visits(run: list[dict[int, list[float]]], size: int, of: str) -> None:
-    tracker = select.RecentVisits(size, of)  # type: ignore[arg-type]
+    tracker = RecentVisits(size, of)  # type: ignore[arg-type]
     story, state = Story(), tracker.initial_state()
     naive: dict[int, list[float]] = {row: [] for row in ROWS}
     for iteration, outcomes in enumerate(run):
@@ -104,7 +109,7 @@ def test_windows_are_the_last_visits(run: list[dict[int, list[float]]], size: in
 
 def test_a_bin_changes_beyond_its_border() -> None:
     # Ten bins; 0.1 of bin 1. With hysteresis 0.06 a mean of 0.05 stays in bin 1 (0.04 to 0.26), 0.025 goes to bin 0.
-    story, tracker = Story(), select.RecentVisits(1, "reward", bins=10, hysteresis=0.06)
+    story, tracker = Story(), RecentVisits(1, "reward", bins=10, hysteresis=0.06)
     state, bins = tracker.initial_state(), []
     for iteration, mean in enumerate([0.15, 0.05, 0.02, 0.3, 1.0]):
         state = tracker.next(state, story.visits(iteration, {4: [0.0]}, rewards={4: [mean]}))
@@ -115,20 +120,20 @@ def test_a_bin_changes_beyond_its_border() -> None:
 
 def test_learning_progress_by_hand() -> None:
     # returns 0, 1, 0.5: changes 1, 0.5; smoothed with 1/2 from 0: 0.5, then 0.25 + 0.25 = 0.5.
-    story, tracker = Story(), select.LearningProgress(rate=0.5)
+    story, tracker = Story(), LearningProgress(rate=0.5)
     state, found = tracker.initial_state(), []
     for iteration, values in enumerate([[0.0, 0.0], [1.0, 1.0], [1.0, 0.0]]):
         state = tracker.next(state, story.visits(iteration, {2: values}))
         found.append(tracker.estimate(state, story.candidates([2, 3], iteration + 1)).tolist())
     assert found == [[0.0, 0.0], [0.5, 0.0], [0.5, 0.0]]
-    first = select.LearningProgress(from_zero=True)
+    first = LearningProgress(from_zero=True)
     state = first.next(first.initial_state(), Story().visits(0, {2: [1.0]}))
     assert state["progress"].tolist() == [1.0]
 
 
 def test_the_optimal_value_of_a_survey() -> None:
     # V* = 0.5 ln((2 exp 0 + 2 exp 2) / 4) = 0.716890 for rewards 0, 0, 1, 1.
-    story, tracker = Story(), select.LogMeanExp()
+    story, tracker = Story(), LogMeanExp()
     state = tracker.next(tracker.initial_state(), story.visits(0, {5: [0, 0, 1, 1]}, survey=True))
     state = tracker.next(state, story.visits(1, {5: [1, 1], 6: [1]}))  # what is trained on does not count
     found = tracker.estimate(state, story.candidates([5, 6, 7], 2))
@@ -138,7 +143,7 @@ def test_the_optimal_value_of_a_survey() -> None:
 @settings(max_examples=40, deadline=None)
 @given(RUN)
 def test_values_are_those_of_all_rollouts(run: list[dict[int, list[float]]]) -> None:
-    tracker = select.LogMeanExp(0.7, surveys=False)
+    tracker = LogMeanExp(0.7, surveys=False)
     story, state = Story(), tracker.initial_state()
     everything: dict[int, list[float]] = {}
     for iteration, outcomes in enumerate(run):
@@ -153,7 +158,7 @@ def test_values_are_those_of_all_rollouts(run: list[dict[int, list[float]]]) -> 
 
 
 def test_visits_are_counted() -> None:
-    story, tracker = Story(), select.VisitCount()
+    story, tracker = Story(), VisitCount()
     state = tracker.next(tracker.initial_state(), story.visits(0, {1: [0.0], 4: [1.0]}))
     state = tracker.next(state, story.visits(1, {1: [0.0]}))
     state = tracker.next(state, story.visits(2, {1: [0.0]}, survey=True))
@@ -189,13 +194,13 @@ def test_draws_of_the_posterior_are_keyed_by_task() -> None:
     assert tracker.posterior_draw(state, story.candidates([3, 1], 1), 9).tolist() == draws[[2, 0]].tolist()
     with pytest.raises(InvalidInputError, match=r"alpha\[0\] is 0; give a finite number above 0"):
         select.Beta(0.0, 0.0).posterior_draw(state, story.candidates([3], 1), 9)
-    exact = select.VisitCount()
+    exact = VisitCount()
     assert exact.posterior_draw(exact.initial_state(), story.candidates([3], 1), 9).tolist() == [0.0]
 
 
 def test_rollouts_without_a_verdict_do_not_count() -> None:
     story = Story()
     visits = story.visits(0, {1: [math.nan, 1.0], 2: [math.nan]})
-    for tracker in (select.Beta(0.0, 0.0), select.RecentVisits(3)):
+    for tracker in (select.Beta(0.0, 0.0), RecentVisits(3)):
         state = tracker.next(tracker.initial_state(), visits)
         assert tracker.estimate(state, story.candidates([1, 2], 1)).tolist() == [1.0, 0.5]

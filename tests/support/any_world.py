@@ -17,7 +17,9 @@ from agentrl_core import engine
 from agentrl_core.component.component import PHASES, Component
 from agentrl_core.component.requirements import required_facts
 from agentrl_core.engine import Request
-from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, ExtraColumn, StepResult, Task
+from agentrl_core.engine.base import TopLogprobs
+from agentrl_core.engine.scripted import ScriptedReply
+from agentrl_core.env import ExtraColumn, StepFlag, StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.ss_orl import Imputed
 from agentrl_core.rollout import SelfPlay
@@ -53,7 +55,7 @@ class AnyEpisode:
             right = RIGHT in action
             return StepResult(reward=0.8 * right + pay, terminated=True, success=right, facts=said)
         failed = "<bad>" in action
-        flags = TOOL_RESULT | (TOOL_ERROR if failed else 0)
+        flags = StepFlag.TOOL_RESULT | (StepFlag.TOOL_ERROR if failed else 0)
         return StepResult("error" if failed else "go on", reward=pay, flags=flags, facts=said)
 
     def state_key(self) -> bytes:
@@ -112,7 +114,7 @@ class AnyWorld:
 
     def __init__(self, recipe: Recipe) -> None:
         self.facts = facts(recipe)
-        self.players = tuple(recipe.rollout.agents.split(",")) if isinstance(recipe.rollout, SelfPlay) else ()
+        self.players = recipe.rollout.agents if isinstance(recipe.rollout, SelfPlay) else ()
         self.named = tuple(_texts(recipe.select))
         self.half_recorded = isinstance(recipe.rollout, Imputed)
 
@@ -171,7 +173,7 @@ class Speaker(engine.Scripted):
         super().__init__(TOKENIZER, self._reply)
         self._surprise = float(np.log(len(TOKENIZER)))
 
-    def _reply(self, request: Request) -> engine.ScriptedReply:
+    def _reply(self, request: Request) -> ScriptedReply:
         rng = np.random.default_rng(request.seed)
         context = TOKENIZER.decode(request.tokens)
         asked = (answer for words, answer in ASKED.items() if words in context)
@@ -181,7 +183,7 @@ class Speaker(engine.Scripted):
         count = len(self.chat.action(said))
         noise = 0.1 * rng.standard_normal(count)
         entropies = rng.random(count) * rng.choice([0.5, self._surprise])
-        return engine.ScriptedReply(said, (noise - self._surprise).tolist(), entropies.tolist())
+        return ScriptedReply(said, (noise - self._surprise).tolist(), entropies.tolist())
 
     async def generate(self, request: Request) -> engine.Segment:
         segment = await super().generate(request)
@@ -190,4 +192,4 @@ class Speaker(engine.Scripted):
             return segment
         tokens = (segment.tokens[:, None] + places) % 256
         logprobs = np.tile(-1.0 - 0.1 * places, (len(tokens), 1)).astype(np.float32)
-        return replace(segment, top=engine.TopLogprobs(tokens, logprobs))
+        return replace(segment, top=TopLogprobs(tokens, logprobs))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, ExtraColumn, StepResult, Task
+from agentrl_core.env import ExtraColumn, StepFlag, StepResult, Task
 
 TURNS = 3
 
@@ -99,11 +99,14 @@ class FailingEpisode:
             self.fail("step")
         if self.task.question == "fail":
             return StepResult(
-                "no such action", flags=TOOL_RESULT | TOOL_ERROR, reward=0.0, terminated=self.turns == TURNS
+                "no such action",
+                flags=StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR,
+                reward=0.0,
+                terminated=self.turns == TURNS,
             )
         facts: dict[str, Any] = {"turn": self.turns, "turns": self.turns}
         if self.turns < TURNS:
-            return StepResult(f"after {action}", reward=0.5, flags=TOOL_RESULT, facts=facts)
+            return StepResult(f"after {action}", reward=0.5, flags=StepFlag.TOOL_RESULT, facts=facts)
         self.world.count(self.task, "ends")
         return StepResult(reward=1.0, terminated=True, success=self.seed % 2 == 0, facts=facts)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_core.engine import Request, Segment, TopLogprobs
-from agentrl_core.env import TOOL_RESULT, StepResult, Task
+from agentrl_core.engine import Request, Segment
+from agentrl_core.engine.base import TopLogprobs
+from agentrl_core.env import StepFlag, StepResult, Task
 
 END = 9
 BEGIN = "a"
@@ -55,7 +56,7 @@ class Maze:
             there = self.doors[here[0]][int(action.rsplit(maxsplit=1)[-1])]
             if isinstance(there, str):
                 here[0] = there
-                return StepResult(there, flags=TOOL_RESULT)
+                return StepResult(there, flags=StepFlag.TOOL_RESULT)
             return StepResult(reward=there, terminated=True, success=there > 0)
 
         return SimpleNamespace(observation=BEGIN, step=step, state_key=lambda: here[0].encode())  # noqa: PLW0108 -- the place changes

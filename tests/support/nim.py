@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentrl_core.env import FORMAT_ERROR, ExtraColumn, StepResult, Task
+from agentrl_core.env import ExtraColumn, StepFlag, StepResult, Task
 
 PLAYERS = ("first", "second")
 
@@ -62,7 +62,7 @@ class Game:
                 reward=1.0 if wins else -1.0,
                 terminated=True,
                 success=wins,
-                flags=0 if legal else FORMAT_ERROR,
+                flags=0 if legal else StepFlag.FORMAT_ERROR,
                 facts=facts,
             ),
             other: StepResult(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import TOOL_RESULT, StepResult, Task
+from agentrl_core.env import StepFlag, StepResult, Task
 
 
 class Numbers:
@@ -46,7 +46,7 @@ class Sums:
         self.turns += 1
         if self.sum > 250:
             return StepResult(reward=1.0, terminated=True, success=self.sum % 2 == 0, info={"sum": self.sum})
-        flags = TOOL_RESULT if self.turns % 3 else 0
+        flags = StepFlag.TOOL_RESULT if self.turns % 3 else 0
         return StepResult(str(self.sum), reward=0.25 if self.sum % 5 == 0 else None, flags=flags)
 
     def state_key(self) -> bytes:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from agentrl_core.env import Task
-from agentrl_core.select import Candidates, Pool, SelectionRequest, TaskOutcomes
+from agentrl_core.select import Pool, SelectionRequest
+from agentrl_core.select.task_outcomes import TaskOutcomes
+from agentrl_core.select.tracker import Candidates
 
 
 def pool(size: int, domains: tuple[str, ...] = ("sums",)) -> Pool:

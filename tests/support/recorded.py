@@ -9,6 +9,7 @@ import numpy as np
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes, warm_start
+from agentrl_core.engine.scripted import ScriptedReply
 
 ITERATIONS = ("arpo", "gigpo", "grpo")
 """Recipe of each iteration: the computed columns differ."""
@@ -35,7 +36,7 @@ def record(run: Path, world: object) -> None:
             text = f"<answer>{solved if chance < 128 else 0}</answer>"
         count = len(chat.action(text))
         rng = np.random.default_rng(told)
-        return engine.ScriptedReply(text, logprobs=(-rng.random(count)).tolist(), entropies=rng.random(count).tolist())
+        return ScriptedReply(text, logprobs=(-rng.random(count)).tolist(), entropies=rng.random(count).tolist())
 
     generate = engine.Scripted(tokenizer, reply)
     limits = {"sampling": engine.Sampling(max_tokens=24), "context_tokens": 160, "task_pool": 64}

@@ -26,16 +26,17 @@ from agentrl_core.component import IterationRecord, State, Where
 from agentrl_core.env import StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
+from agentrl_core.recipes.aepo_ae import BangBang
 from agentrl_core.recipes.recap import BalancedSum
+from agentrl_core.recipes.vade import LearningSignal
 from agentrl_core.replay import Inject, Memory, Mix
 from agentrl_core.replay.inject import GroupFailed
-from agentrl_core.schedule import PID, Above, AdaptiveKL, BangBang, Choice, LimitStaleness
+from agentrl_core.schedule import PID, Above, AdaptiveKL, Choice, LimitStaleness
 from agentrl_core.select import (
     Band,
     Beta,
     ComposedSelector,
     DynamicSampling,
-    LearningSignal,
     Pool,
     PoolFilter,
     PromptBandit,

@@ -22,7 +22,7 @@ from small_world import SmallWorld
 from agentrl_core import Collector, Store, recipes, rollout
 from agentrl_core.collect.journal_codec import read_segment
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import TOOL_RESULT, StepResult, Task
+from agentrl_core.env import StepFlag, StepResult, Task
 from agentrl_core.rollout import Branch, Group
 from agentrl_core.select import DynamicSampling
 
@@ -35,7 +35,7 @@ def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Three or more turns of two tools; pays and succeeds by the seed."""
     time.sleep(0.0005 * (len(actions[-1]) % 3))
     if len(actions) < 3 + seed % 2:
-        return StepResult(f"{task.task_id} {len(actions)}", reward=0.25, flags=TOOL_RESULT)
+        return StepResult(f"{task.task_id} {len(actions)}", reward=0.25, flags=StepFlag.TOOL_RESULT)
     return StepResult(reward=float(seed % 5), terminated=True, success=seed % 5 == 0)
 
 

@@ -22,7 +22,8 @@ from templates import TEMPLATES, bytes_tokenizer
 import agentrl_core as arl
 from agentrl_core import engine, recipes
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import TOOL_ERROR, TOOL_RESULT, StepResult, Task
+from agentrl_core.engine.scripted import ScriptedReply
+from agentrl_core.env import StepFlag, StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Rollout
 
@@ -48,8 +49,8 @@ class Riddle:
             right = RIGHT in action
             return StepResult(reward=float(right), terminated=True, success=right)
         if "<bad>" in action:
-            return StepResult("error", flags=TOOL_ERROR | TOOL_RESULT)
-        return StepResult("go on", flags=TOOL_RESULT)
+            return StepResult("error", flags=StepFlag.TOOL_ERROR | StepFlag.TOOL_RESULT)
+        return StepResult("go on", flags=StepFlag.TOOL_RESULT)
 
     def state_key(self) -> bytes:
         return repr(self.said).encode()
@@ -79,13 +80,13 @@ Speaker = Callable[[str, Request], "str | engine.ScriptedReply"]
 def script(speaker: Speaker) -> engine.Scripted:
     """An engine that says what a function of the context says, each token with a log-prob of its own."""
 
-    def reply(request: Request) -> engine.ScriptedReply:
+    def reply(request: Request) -> ScriptedReply:
         said = speaker(TOKENIZER.decode(request.tokens), request)
-        if isinstance(said, engine.ScriptedReply):
+        if isinstance(said, ScriptedReply):
             return said
         count = len(says.chat.action(said))
         numbers = [((request.seed >> 8) % 97 + place) % 13 / 8 for place in range(count)]
-        return engine.ScriptedReply(said, [-number for number in numbers], numbers)
+        return ScriptedReply(said, [-number for number in numbers], numbers)
 
     says = engine.Scripted(TOKENIZER, reply)
     return says

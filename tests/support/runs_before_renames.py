@@ -35,6 +35,12 @@ from agentrl_core import (
     weight,
 )
 from agentrl_core.component import Where
+from agentrl_core.engine.scripted import ScriptedReply
+from agentrl_core.recipes.aepo_ae import BangBang
+from agentrl_core.recipes.redit import NoiseReward
+from agentrl_core.recipes.t_ppo import LatestVersionOnly
+from agentrl_core.schedule.adaptive import LogStep
+from agentrl_core.select.allocator import ProportionalAllocator
 
 KILLED = 14
 """The request of the open iteration that the kill comes with."""
@@ -76,7 +82,7 @@ def search() -> arl.Recipe:
             track=select.Beta(decay=0.9),
             score=select.NearTarget(0.5, width=0.1),
             sample=select.TopSampler(among=12, posterior=True),
-            count=select.ProportionalAllocator(select.OutcomeVariance(), low=2, high=6),
+            count=ProportionalAllocator(select.OutcomeVariance(), low=2, high=6),
             survey=select.Survey(tasks=1, rollouts=2, every=2),
             queue=select.RetryQueue(every=2, share=0.5),
         ),
@@ -84,15 +90,15 @@ def search() -> arl.Recipe:
         reward=(
             reward.OutcomeScore(),
             reward.CombineReward("reward", coefficient=0.5),
-            reward.NoiseReward(amplitude=0.1, only_if_std_below=0.05),
+            NoiseReward(amplitude=0.1, only_if_std_below=0.05),
             reward.LengthPenalty(free=8, full_at=16, coefficient=schedule_of(0.1, 0.2)),
         ),
         admit=select.DynamicSampling(select.Band(std_above=None), max_rounds=2),
         advantage=(advantage.TrackedBaseline(kind="ema"), advantage.EntropyBonus(coefficient=0.2)),
-        weight=(weight.LatestVersionOnly(), weight.EntropyScaled()),
+        weight=(LatestVersionOnly(), weight.EntropyScaled()),
         loss=loss.Policy(
-            clip=loss.Clip(0.2, schedule.BangBang("entropy", threshold=0.4, below=0.3, above=0.2)),
-            kl=loss.KL(schedule.LogStep("reference_kl", target=0.05, start=0.1, at_least=0.01)),
+            clip=loss.Clip(0.2, BangBang("entropy", threshold=0.4, below=0.3, above=0.2)),
+            kl=loss.KL(LogStep("reference_kl", target=0.05, start=0.1, at_least=0.01)),
         ),
         replay=replay.Inject(
             replay.Memory(per_task=2, where=Where(column="reward", above=0.1)),
@@ -146,15 +152,13 @@ def imitating(store: arl.Store) -> arl.Collector:
     answers = {tuple(chat.prompt(task.question).tolist()): task.payload.entry["answer"] for task in world.tasks(16)}
     count = itertools.count()
 
-    def reply(tokens: Any) -> engine.ScriptedReply:
+    def reply(tokens: Any) -> ScriptedReply:
         rng = np.random.default_rng(next(count))
         [known] = [answer for prompt, answer in answers.items() if tuple(tokens[: len(prompt)].tolist()) == prompt]
         is_first = tuple(tokens.tolist()) in answers
         text = "<call>6*7</call>" if is_first else f"<answer>{known if rng.random() < 0.5 else 0}</answer>"
         length = len(chat.action(text))
-        return engine.ScriptedReply(
-            text, logprobs=(-rng.random(length)).tolist(), entropies=rng.random(length).tolist()
-        )
+        return ScriptedReply(text, logprobs=(-rng.random(length)).tolist(), entropies=rng.random(length).tolist())
 
     limits = {"sampling": engine.Sampling(max_tokens=24), "context_tokens": 128, "task_pool": 16}
     return arl.Collector(engine.Scripted(tokenizer, reply), world, arpo(), store=store, seed=3, **limits)

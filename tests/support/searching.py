@@ -19,6 +19,7 @@ from agentrl_core import Collector, Store, recipes, rollout
 from agentrl_core.engine import Request, Sampling, Segment
 from agentrl_core.recipes.aepo import PremonitoredBranching
 from agentrl_core.recipes.arrol import PruneRunning
+from agentrl_core.recipes.bfs_prover_v2 import BestFirst
 from agentrl_core.recipes.branch_grpo import FixedDepthBranching
 from agentrl_core.recipes.latr import LookaheadBranching
 from agentrl_core.recipes.props import UnderSampled
@@ -47,7 +48,7 @@ def words(said: tuple[int, ...]) -> list[tuple[int, float]]:
 def programs(folder: Path) -> dict[str, rollout.Rollout]:
     """Each program by its name; those that go on with what is stored read the store that they write."""
     return {
-        "best_first": rollout.BestFirst(samples=3, width=2, budget=9, searches=str(folder / "best_first")),
+        "best_first": BestFirst(samples=3, width=2, budget=9, searches=str(folder / "best_first")),
         "monte_carlo": rollout.MonteCarlo(
             iterations=3, samples=2, depth=6, parallel=2, searches=str(folder / "monte_carlo")
         ),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_core.engine import Request, Segment
-from agentrl_core.env import TOOL_RESULT, StepResult, Task
+from agentrl_core.env import StepFlag, StepResult, Task
 
 END = 9
 Answer = Callable[[Task, int, list[str]], Any]
@@ -19,7 +19,7 @@ def paying(task: Task, seed: int, actions: list[str]) -> StepResult:
     """Two turns with a tool between them; pays by the seed, so that the draws of a group differ."""
     del task
     if len(actions) < 2:
-        return StepResult("go on", flags=TOOL_RESULT)
+        return StepResult("go on", flags=StepFlag.TOOL_RESULT)
     return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentrl_core import loss, recipes
+from agentrl_core.loss.clip import TokenClip
 from agentrl_core.recipes.dppo import DivergenceMask
 from agentrl_core.recipes.gmpo import GeometricMean
 from agentrl_core.recipes.grpo_guard import StratifiedRatio
@@ -46,7 +47,7 @@ VARIANTS = {
     "mixture of two": loss.Policy(expert=MixtureExpert(0.3, None, exploration=0.0), clip=None),
     "prefix inside": loss.Policy(ratio=PrefixMinimum(0.1, bounded=True, inside=True)),
     "strata": loss.Policy(ratio=StratifiedRatio(2)),
-    "token bounds": loss.Policy(clip=loss.TokenClip(dual=2.0)),
+    "token bounds": loss.Policy(clip=TokenClip(dual=2.0)),
     "proximal dual": loss.Policy(clip=loss.Clip(dual=1.3, center="proximal")),
     "interpolated": loss.Policy(clip=loss.Clip(dual=1.3, center="interpolated", center_at_most=1.2)),
     "all ranks": loss.ListMatch(direction="ranked", temperature=0.3),

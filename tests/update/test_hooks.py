@@ -15,18 +15,10 @@ from agentrl_core import Batch, Recipe, Schedule, advantage, loss, recipes
 from agentrl_core.component import IterationRecord
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.model.pack import PackOutput
-from agentrl_core.schedule import (
-    Above,
-    Dual,
-    FreezeModel,
-    RepeatStage,
-    RollbackModels,
-    ScaleLearningRate,
-    SkipStep,
-    StopTraining,
-    SwapModels,
-    SyncModel,
-)
+from agentrl_core.recipes.rl_100 import RollbackModels
+from agentrl_core.recipes.vcpo import ScaleLearningRate
+from agentrl_core.schedule import Above, Dual, FreezeModel, RepeatStage, SkipStep, StopTraining, SyncModel
+from agentrl_core.schedule.hook import SwapModels
 
 
 class Model(nn.Module):

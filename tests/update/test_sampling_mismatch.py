@@ -18,6 +18,7 @@ import agentrl_core as arl
 from agentrl_core import recipes, weight
 from agentrl_core.exceptions import AgentRLWarning, UnsupportedError
 from agentrl_core.model.probe import Probe
+from agentrl_core.recipes.t_ppo import LatestVersionOnly
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 32}
 
@@ -80,7 +81,7 @@ def test_stale_tokens_at_ratio_one_are_warned_of() -> None:
     with pytest.warns(AgentRLWarning, match=r"versions 3 to 4, .*add weight.ImportanceWeight\(\)"):
         updates(stale, recipe)
     updates(stale, recipe.replace(weight=weight.ImportanceWeight()))
-    updates(stale, recipe.replace(weight=weight.LatestVersionOnly()))
+    updates(stale, recipe.replace(weight=LatestVersionOnly()))
     updates(sampled((3, 4)))
     updates(arl.annotate(sampled((3, 3)), "recomputed_logprob", tiny()), recipe)
 

@@ -7,7 +7,7 @@ import pytest
 
 from agentrl_core import Forest, weight
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.weight.denominators import sequence_mean, token_mean
+from agentrl_core.weight.denominators import constant_denominator, sequence_mean, token_mean
 
 LENGTHS = [3, 1, 0, 4]
 VALID = [True, False, True, True]
@@ -16,7 +16,7 @@ VALID = [True, False, True, True]
 def test_definitions() -> None:
     assert token_mean(LENGTHS, valid=VALID).tolist() == [1 / 7] * 3 + [0.0] + [1 / 7] * 4
     assert sequence_mean(LENGTHS, valid=VALID).tolist() == [1 / 6] * 3 + [0.0] + [1 / 8] * 4
-    assert weight.constant_denominator(LENGTHS, 20, valid=VALID).tolist() == [1 / 40] * 3 + [0.0] + [1 / 40] * 4
+    assert constant_denominator(LENGTHS, 20, valid=VALID).tolist() == [1 / 40] * 3 + [0.0] + [1 / 40] * 4
 
 
 def test_nothing_trained_weighs_nothing() -> None:
@@ -38,7 +38,7 @@ def test_a_batch_gives_the_same(denominator: str) -> None:
     options = {"constant": 7.0} if denominator == "constant" else {}
     batch = forest.freeze()
     expected = batch.token_weights(np.arange(3), denominator=denominator, valid=np.array(valid), **options)
-    function = {"constant": weight.constant_denominator}.get(denominator) or getattr(weight.denominators, denominator)
+    function = {"constant": constant_denominator}.get(denominator) or getattr(weight.denominators, denominator)
     found = function(lengths, *options.values(), valid=valid)
     np.testing.assert_allclose(found, expected, rtol=1e-15)
 
@@ -76,7 +76,7 @@ def test_turns_and_episodes_count_once() -> None:
         (lambda: token_mean([1, -2]), r"lengths\[1\]=-2 is negative"),
         (lambda: token_mean([0.5]), "lengths has dtype float64; give whole numbers"),
         (lambda: sequence_mean([1], valid=[True, True]), "valid has 2 rows"),
-        (lambda: weight.constant_denominator([1], 0.0), "constant is 0, but must be a positive number"),
+        (lambda: constant_denominator([1], 0.0), "constant is 0, but must be a positive number"),
     ],
 )
 def test_bad_input(call: object, message: str) -> None:

@@ -16,7 +16,8 @@ from rollouts import counted, means, plain, small, with_tokens
 from agentrl_core import Batch
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.exceptions import NotFoundError, RecipeError
-from agentrl_core.weight import ColumnScaled, EntropyScaled, ImportanceWeight, MarkedScaled, SignalRescale, TrustRegion
+from agentrl_core.weight import ColumnScaled, EntropyScaled, ImportanceWeight, MarkedScaled, SignalRescale
+from agentrl_core.weight.importance import TrustRegion
 
 SEEDS = st.integers(0, 10**6)
 

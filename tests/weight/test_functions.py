@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from agentrl_core import weight
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.weight.denominators import sequence_mean, token_mean, turn_mean
+from agentrl_core.weight.denominators import constant_denominator, sequence_mean, share_weights, token_mean, turn_mean
 from agentrl_core.weight.importance import importance_weights, trust_region
-from agentrl_core.weight.select import max_variance_subset
+from agentrl_core.weight.select import above_quantile, max_variance_subset, top_rows
 
 SCORES = st.lists(st.sampled_from([0.0, 1.0, 0.5, -2.0, 1e9, -1e-9]), max_size=12)
 
@@ -33,8 +33,8 @@ def test_splitting_a_rollout_into_rows_changes_no_weight(rows: list[tuple[int, i
             sequence_mean(split_lengths, rollout_ids=split_rollouts),
         ),
         (
-            weight.constant_denominator(lengths, 9.0, rollout_ids=rollouts),
-            weight.constant_denominator(split_lengths, 9.0, rollout_ids=split_rollouts),
+            constant_denominator(lengths, 9.0, rollout_ids=rollouts),
+            constant_denominator(split_lengths, 9.0, rollout_ids=split_rollouts),
         ),
     ):
         assert np.array_equal(whole, split)
@@ -62,7 +62,7 @@ def test_shares_of_a_step_add_up(rows: list[tuple[int, int, bool]]) -> None:
     alive = {draw: any(ok for other, _, ok in rows if other == draw) for draw in draws}
     valid = np.array([alive[draw] for draw in draws], bool)
     for shared in ("each", "split", "owner"):
-        found = weight.share_weights(steps, draws, shared=shared, valid=valid)
+        found = share_weights(steps, draws, shared=shared, valid=valid)
         for step in steps:
             mine = [row for row in range(len(rows)) if steps[row] == step and valid[row]]
             expected = len(mine) if shared == "each" else float(bool(mine))
@@ -72,7 +72,7 @@ def test_shares_of_a_step_add_up(rows: list[tuple[int, int, bool]]) -> None:
 
 @given(SCORES, st.floats(0, 1), st.sampled_from(["linear", "lower", "higher", "nearest", "midpoint"]), st.booleans())
 def test_above_quantile_as_numpy(scores: list[float], q: float, method: str, strict: bool) -> None:
-    found = weight.above_quantile(np.array(scores, float), q=q, interpolation=method, strict=strict)
+    found = above_quantile(np.array(scores, float), q=q, interpolation=method, strict=strict)
     if scores:
         threshold = np.quantile(scores, q, method=method)
         close = np.abs(np.array(scores) - threshold) <= 1e-9 * max(1.0, abs(threshold))
@@ -95,17 +95,17 @@ def test_max_variance_subset_is_the_best_of_all(scores: list[float], count: int)
 
 def test_selection_ignores_invalid_rows_and_knows_groups() -> None:
     scores, valid = np.array([math.nan, 1.0, 2.0, 3.0, math.inf]), np.array([False, True, True, True, False])
-    assert weight.top_rows(scores, ["a", "a", "b", "b", "b"], count=1, valid=valid).tolist() == [
+    assert top_rows(scores, ["a", "a", "b", "b", "b"], count=1, valid=valid).tolist() == [
         False,
         True,
         False,
         True,
         False,
     ]
-    assert weight.top_rows(scores, count=1, largest=False, valid=valid).tolist() == [False, True, False, False, False]
-    assert weight.above_quantile(scores, q=0.5, valid=valid).tolist() == [False, False, True, True, False]
+    assert top_rows(scores, count=1, largest=False, valid=valid).tolist() == [False, True, False, False, False]
+    assert above_quantile(scores, q=0.5, valid=valid).tolist() == [False, False, True, True, False]
     assert max_variance_subset(scores, count=2, valid=valid).tolist() == [False, True, False, True, False]
-    tokens = weight.top_rows([3.0, 1.0, 2.0, 5.0, 4.0], [0, 0, 0, 1, 1], fraction=0.4, rounding="ceil")
+    tokens = top_rows([3.0, 1.0, 2.0, 5.0, 4.0], [0, 0, 0, 1, 1], fraction=0.4, rounding="ceil")
     assert tokens.tolist() == [True, False, True, True, False]
 
 
@@ -118,16 +118,16 @@ def test_prefix_min_is_that_of_its_paper() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: weight.top_rows([1.0]), "give exactly one"),
-        (lambda: weight.top_rows([1.0], count=-1), "count is -1"),
-        (lambda: weight.top_rows([math.nan], count=1), r"scores\[0\] is NaN"),
-        (lambda: weight.above_quantile([1.0], q=2.0), "q is 2"),
+        (lambda: top_rows([1.0]), "give exactly one"),
+        (lambda: top_rows([1.0], count=-1), "count is -1"),
+        (lambda: top_rows([math.nan], count=1), r"scores\[0\] is NaN"),
+        (lambda: above_quantile([1.0], q=2.0), "q is 2"),
         (lambda: importance_weights([1.0], [0, 2]), "offsets end at 2"),
         (lambda: importance_weights([1.0], [0, 1], level="word"), 'level is "word"'),
         (lambda: importance_weights([1.0], [0, 1], at_most=-1.0), "give 0 < at_least <= at_most"),
         (lambda: trust_region([1.0], [0, 1], at_most=0.0, at_least=1.0), "at_least is 1 and at_most 0"),
         (lambda: weight.importance_diagnostics([], [0]), "no token that takes part"),
-        (lambda: weight.share_weights([0], [0], shared="all"), 'shared is "all"'),
+        (lambda: share_weights([0], [0], shared="all"), 'shared is "all"'),
     ],
 )
 def test_bad_input(call: object, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -58,6 +59,9 @@ def rewrite(source: str, renames: Renames) -> str:
         key, value = next(iter(new.items()))
         if key != entry.key and entry.key in source[entry.begin : entry.end]:
             edits.append((entry.begin, entry.end, source[entry.begin : entry.end].replace(entry.key, key)))
+        if isinstance(table[entry.key], str) and isinstance(value, list):  # a text of several items is a list now
+            edits += [(begin, end, json.dumps(value, ensure_ascii=False)) for begin, end in entry.texts]
+            continue
         olds, news = list(_texts(table[entry.key])), list(_texts(value))
         for (begin, end), old, text in zip(entry.texts, olds, news, strict=False):
             if old != text:

@@ -1,6 +1,6 @@
 """Phase advantage: how much better a trajectory or a step was than what it is compared with."""
 
-from agentrl_core.advantage.baseline import BaselineRelative, GreedyRelative, OptimalTokenBaseline, TrackedBaseline
+from agentrl_core.advantage.baseline import BaselineRelative, TrackedBaseline
 from agentrl_core.advantage.bonus import EntropyBonus
 from agentrl_core.advantage.compat import compat
 from agentrl_core.advantage.gigpo import gigpo
@@ -13,10 +13,8 @@ __all__ = [
     "Discounted",
     "EntropyBonus",
     "Gae",
-    "GreedyRelative",
     "GroupRelative",
     "Normalisation",
-    "OptimalTokenBaseline",
     "TrackedBaseline",
     "TreeRelative",
     "compat",

@@ -20,8 +20,9 @@ from agentrl_core.component import (
     option,
     token,
 )
-from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import group, keys, returns
+from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, shrunk_mean, window_quantile
+from agentrl_core.operators.group.reduce import log_mean_exp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -104,11 +105,11 @@ class BaselineRelative(BatchComponent):
                 baseline = rows.values(self.column)
             elif self.kind == "shrunk":
                 prior = np.where(rows.valid, rows.values(self.column), 0.0)
-                baseline = group.shrunk_mean(
+                baseline = shrunk_mean(
                     score, groups, prior, variance=self.variance, leave_one_out=self.leave_one_out, valid=rows.valid
                 )
             else:
-                means = group.log_mean_exp(score, groups, temperature=self.temperature, valid=rows.valid)
+                means = log_mean_exp(score, groups, temperature=self.temperature, valid=rows.valid)
                 baseline = means[groups]
             advantages = np.where(rows.valid, score - baseline, 0.0)
         if self.singleton == "raw":
@@ -124,69 +125,6 @@ class BaselineRelative(BatchComponent):
             center="leave_one_out" if self.leave_one_out else "mean", scale="none", votes_at_least=1
         )
         return compare.compare(score, groups, valid=rows.valid, weights=np.where(total > 0.0, weights, 1.0))
-
-
-@dataclass(frozen=True)
-class GreedyRelative(BatchComponent):
-    """How much more a draw scored than a greedy rollout of the same task, discounted towards its first token.
-
-        advantage = gamma^(n - t + 1) * D - kl_coefficient * (log pi - log pi_ref) of the t-th of n trained tokens
-
-    D = score - score of the group's greedy draws, of a size of at most `at_most`. The draw column `greedy` is 1 for
-    those: their advantage is 0, and `weight.FlagFilter(flags="greedy", level="draw")` leaves them out of the loss. The
-    KL of a token counts for that token alone. Source: ReMax, arXiv:2310.10505 (`gamma=0.99, kl_coefficient=0.05`).
-
-    Args:
-        gamma: discount from token to token, 0 to 1.
-        kl_coefficient: price of the distance from the reference, at least 0.
-        at_most: the largest size of D; None: any.
-        group_by: comma-joined key columns of the groups.
-
-    Raises:
-        RecipeError: an option is out of range.
-
-    Example:
-        >>> from agentrl_core.advantage import GreedyRelative
-        >>> GreedyRelative().makes
-        (token('advantage'),)
-    """
-
-    phase: ClassVar[str] = "advantage"
-    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("greedy"))
-    makes: ClassVar[tuple[Column, ...]] = (token("advantage"),)
-
-    gamma: float = option(1.0, at_least=0, at_most=1)
-    kl_coefficient: float = option(0.0, at_least=0)
-    at_most: float | None = option(5.0, above=0)
-    group_by: str = column_name("group_id", level="draw")
-
-    def own_needs(self) -> Iterable[Column]:
-        """The log-probs of the policy and its reference."""
-        if self.kl_coefficient > 0.0:
-            yield from (token("behaviour_logprob"), token("reference_logprob", model="reference"))
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `advantage` on tokens."""
-        draws, tokens = Rows(batch, "draw"), Rows(batch, "token")
-        groups, greedy = draws.keys(self.group_by), draws.flags("greedy")
-        baseline = group.statistics(draws.values("score"), groups, valid=draws.valid & greedy).mean[groups]
-        trained = draws.valid & ~greedy
-        alone = np.flatnonzero(trained & ~np.isfinite(baseline))
-        if len(alone):
-            raise InvalidInputError(
-                f"draw {alone[0]} is in a group without a greedy draw that has a score; "
-                "mark one in the draw column 'greedy', or use GroupRelative"
-            )
-        bound = np.inf if self.at_most is None else self.at_most
-        gain = np.where(trained, np.clip(draws.values("score") - np.where(trained, baseline, 0.0), -bound, bound), 0.0)
-        counted = tokens.valid & trained[tokens.draws]
-        to_come = returns.discounted(counted.astype(np.float64), tokens.draws, gamma=1.0)
-        advantages = gain[tokens.draws] * self.gamma**to_come
-        if self.kl_coefficient > 0.0:
-            advantages = advantages - self.kl_coefficient * (
-                tokens.values("behaviour_logprob") - tokens.values("reference_logprob")
-            )
-        return tokens.write(advantage=np.where(counted, advantages, 0.0))
 
 
 @dataclass(frozen=True)
@@ -211,7 +149,7 @@ class OptimalTokenBaseline(BatchComponent):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.advantage import OptimalTokenBaseline
+        >>> from agentrl_core.advantage.baseline import OptimalTokenBaseline
         >>> OptimalTokenBaseline().makes
         (token('advantage'),)
     """
@@ -347,7 +285,7 @@ class TrackedBaseline(StatefulComponent):
     def _against_keys(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
         score, names, moved = rows.values("score"), rows.names(self.key), state["kl"]
         if self.kind == "ema":
-            baseline, means = group.ema_mean(
+            baseline, means = ema_mean(
                 state["keys"],
                 score,
                 names,
@@ -368,17 +306,15 @@ class TrackedBaseline(StatefulComponent):
             moved = [*moved, *distance[np.isfinite(distance)].tolist()][-self.window :]
             far = float(np.mean(moved)) / self.kl_target if moved else 0.0
             decay -= (self.decay - self.decay_at_least) * min(far, 1.0)
-        baseline, known = group.decayed_beta(
-            state["keys"], score, names, decay=decay, initial=self.initial, valid=rows.valid
-        )
+        baseline, known = decayed_beta(state["keys"], score, names, decay=decay, initial=self.initial, valid=rows.valid)
         return score - baseline, {"keys": known, "kl": moved}
 
     def _against_window(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
         score = rows.values("score")
         of_group = group.statistics(score, rows.keys("group_id"), valid=rows.valid)
         several, some = of_group.count > 1, of_group.count > 0
-        mean, means = group.window_quantile(state["means"], of_group.mean[some], capacity=self.capacity, q=0.5)
-        std, stds = group.window_quantile(state["stds"], of_group.std[several], capacity=self.capacity, q=0.5)
+        mean, means = window_quantile(state["means"], of_group.mean[some], capacity=self.capacity, q=0.5)
+        std, stds = window_quantile(state["stds"], of_group.std[several], capacity=self.capacity, q=0.5)
         spread = (std or 0.0) + 1e-6 if self.scale == "window" else 1.0
         advantages = np.zeros(len(rows)) if mean is None else (score - mean) / spread
         return advantages, {"means": means, "stds": stds}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.component import BatchComponent, Column, Component, Level, Rows, column_name, option
+from agentrl_core.component import BatchComponent, Column, Component, Rows, column_name, option
+from agentrl_core.component.column import Level
 from agentrl_core.component.rows import Voter
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns, group

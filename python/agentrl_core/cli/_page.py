@@ -12,8 +12,8 @@ from typing import Any
 
 from agentrl_core import recipes
 from agentrl_core.cli.train import tables_of
-from agentrl_core.component import Column, Component, find_component
-from agentrl_core.component.component import PHASES, ForeignComponentError, only_own_components
+from agentrl_core.component import Column, Component
+from agentrl_core.component.component import PHASES, ForeignComponentError, find_component, only_own_components
 from agentrl_core.component.requirements import required_facts
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe

@@ -13,7 +13,7 @@ from agentrl_core.stats import paired_difference
 if TYPE_CHECKING:
     import polars as pl
 
-    from agentrl_core.integrations.polars import Tables
+    from agentrl_core.integrations.polars.tables import Tables
 
 _LEVEL = 0.05
 _RESAMPLES = 10_000

@@ -19,7 +19,7 @@ from agentrl_core.exceptions import InvalidInputError, StoreError
 if TYPE_CHECKING:
     import polars as pl
 
-    from agentrl_core.integrations.polars import Tables
+    from agentrl_core.integrations.polars.tables import Tables
 
     _Parts = Sequence[Callable[[], pl.DataFrame]]
 

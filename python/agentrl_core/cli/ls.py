@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from agentrl_core.data.store import Store
-    from agentrl_core.integrations.polars import Tables
+    from agentrl_core.integrations.polars.tables import Tables
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

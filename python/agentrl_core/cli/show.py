@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from agentrl_core.integrations.polars import Tables
+    from agentrl_core.integrations.polars.tables import Tables
 
 _FLAGS = {
-    env.TOOL_RESULT: "tool called",
-    env.TOOL_ERROR: "tool error",
-    env.FORMAT_ERROR: "format error",
+    env.StepFlag.TOOL_RESULT: "tool called",
+    env.StepFlag.TOOL_ERROR: "tool error",
+    env.StepFlag.FORMAT_ERROR: "format error",
     UNTRAINED: "not trained",
 }
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from agentrl_core.data.store import Store
-    from agentrl_core.integrations.polars import Tables
+    from agentrl_core.integrations.polars.tables import Tables
 
 _COLUMNS = """
   success      share of draws whose task was solved, of those that were judged

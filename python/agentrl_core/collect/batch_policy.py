@@ -30,7 +30,8 @@ class BatchPolicy:
 
     With `max_new_tokens` the batch is cut, too, when each trajectory that goes on has said so many tokens in this
     iteration: it is drawn as it stands, as truncated and with a `success` of NaN, and goes on in the next one, where it
-    is drawn again with what it says then. `weight.LatestVersionOnly` leaves in the loss what the iteration has added.
+    is drawn again with what it says then. `recipes.t_ppo.LatestVersionOnly` trains
+    only the tokens that the iteration added.
 
     One trajectory is never in two batches, but for windows; what is dropped is kept in the files, and drawn by nobody.
     The metrics of an iteration say what became of the tokens (`tokens.generated`, `consumed`, `dropped`, …).

@@ -263,7 +263,7 @@ class Collector:
         Raises:
             InvalidInputError: the batch is of another iteration than the one that is open.
             RecipeError: a hook of the recipe decides about optimizer steps (`schedule.SkipStep`,
-                `schedule.ScaleLearningRate`), and `Update.step` was not called.
+                `recipes.vcpo.ScaleLearningRate`), and `Update.step` was not called.
         """
         if not isinstance(batch, Batch):
             raise InvalidInputError(f"end_iteration: batch is not a Batch ({batch!r}); give the batch that was trained")

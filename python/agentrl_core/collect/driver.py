@@ -22,11 +22,12 @@ from agentrl_core.collect.recorded_episode import EnvironmentHandle, RecordedEpi
 from agentrl_core.collect.token_accounting import TokenCounts
 from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.data.batch import Batch
+from agentrl_core.data.codes import StepFlag
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Request, Sampling, Segment, check_request, checked_segment
 from agentrl_core.engine.chat import Chat
-from agentrl_core.env.base import TOOL_RESULT, Task
+from agentrl_core.env.base import Task
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
@@ -364,7 +365,7 @@ class RolloutDriver:
     def count_turn(self, flags: int, failed: str | None) -> None:
         """A turn was answered with these flags, or its episode broke down."""
         self.progress.turns += failed is None
-        self.progress.tool_results += bool(flags & TOOL_RESULT)
+        self.progress.tool_results += bool(flags & StepFlag.TOOL_RESULT)
         self.progress.failed += failed is not None
         if failed is not None:
             self._notices.once(
@@ -452,6 +453,6 @@ class RolloutDriver:
             self._notices.once(
                 "tools",
                 f"{self.program.title()} forks at tool results, and environment {title} reported none in iteration "
-                f"{self.forest.iteration}: nothing was forked; set flags=env.TOOL_RESULT in the Outcome of an action "
-                "that a tool answered, or use rollout.Independent",
+                f"{self.forest.iteration}: nothing was forked; set flags=env.StepFlag.TOOL_RESULT in the StepResult of "
+                "an action that a tool answered, or use rollout.Independent",
             )

@@ -17,7 +17,7 @@ from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe, place_of
 from agentrl_core.replay.apply import ReplayPhase
 from agentrl_core.replay.base import Replay
-from agentrl_core.schedule import ScaleLearningRate, SkipStep
+from agentrl_core.schedule.hook import Hook
 from agentrl_core.select import Pool, Selection
 
 BROKEN = "broken_down"
@@ -108,7 +108,7 @@ def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
     Raises:
         RecipeError: as said.
     """
-    asked = [link.title() for link in recipe.chain("hooks") if isinstance(link, (SkipStep, ScaleLearningRate))]
+    asked = [link.title() for link in recipe.chain("hooks") if isinstance(link, Hook) and link.acts_in_step]
     if asked and metrics.get("updates") and not metrics.get("stepped"):
         raise RecipeError(
             f"recipe {recipe.name!r}: {asked[0]} decides about optimizer steps, and Update.step was never called; "

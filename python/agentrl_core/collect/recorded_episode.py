@@ -12,7 +12,8 @@ from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.journal_codec import Begin, read_answer, read_begin, write_answer, write_begin
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.warn_once import WarnOnce
-from agentrl_core.env.base import FORMAT_ERROR, Context, Environment, ExtraColumn, Task, was_cut
+from agentrl_core.data.codes import StepFlag
+from agentrl_core.env.base import Context, Environment, ExtraColumn, Task, was_cut
 from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord
 from agentrl_core.env.runtime.process_worker import ProcessWorker
 from agentrl_core.env.runtime.ray_worker import RayWorker
@@ -330,11 +331,11 @@ def _reasons(action: str | Mapping[str, str]) -> list[str]:
 
 
 def _without_mistake(action: str, answer: StepRecord) -> StepRecord:
-    """The answer to an action that a limit cut, without `FORMAT_ERROR`: its form is no mistake of the policy."""
+    """Return the record of an action that a limit cut, without `StepFlag.FORMAT_ERROR`: the policy made no mistake."""
     outcome = answer.outcome
-    if not (was_cut(action) and outcome.flags & FORMAT_ERROR):
+    if not (was_cut(action) and outcome.flags & StepFlag.FORMAT_ERROR):
         return answer
-    return replace(answer, outcome=replace(outcome, flags=outcome.flags & ~FORMAT_ERROR))
+    return replace(answer, outcome=replace(outcome, flags=outcome.flags & ~int(StepFlag.FORMAT_ERROR)))
 
 
 def _named(observation: object, state_key: object) -> dict[str, object]:

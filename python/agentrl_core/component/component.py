@@ -51,7 +51,8 @@ class Component:
     """Base of all components: what a recipe is made of, readable as data.
 
     Subclasses are frozen dataclasses. Their fields are their options, of one of the types `bool`, `int`, `float`,
-    `str`, `Literal`, another component, or one of these `| None`; `option` declares the range of a number,
+    `str`, `Literal`, another component, one of these `| None`, or a `tuple` of numbers or texts; a list that is given
+    for a tuple is kept as one, and a text is split at its commas. `option` declares the range of a number,
     `column_name` that a text names a column. `needs` and `makes` are declared as tuples of columns, those that are
     always read and written. On an instance they are complete: with the columns that options name, what components
     inside it need, and `own_needs` and `own_makes`, for columns that depend on options. A number may be a `Schedule`;
@@ -157,8 +158,10 @@ class Component:
         value = getattr(self, name)
         if isinstance(rule, Range) and isinstance(value, (int, float)):
             self.require(rule.holds(value), name, f"give {rule}{', or None' if takes_none else ''}")
+        elif isinstance(rule, Range) and isinstance(value, tuple):
+            self.require(bool(value) and all(map(rule.holds, value)), name, f"give one item or more, each {rule}")
         elif isinstance(rule, Filled):
-            self.require(value != "", name, "do not leave it empty")
+            self.require(value not in ("", ()), name, "do not leave it empty")
         elif isinstance(rule, ColumnName) and not rule.optional:
             self.require(value != "", name, "name a column")
 
@@ -249,7 +252,8 @@ class Component:
                 if option.default is not None:
                     table[option.name] = _NULL
             else:
-                table[option.name] = value.to_dict() if isinstance(value, (Component, Schedule)) else value
+                plain = list(value) if isinstance(value, tuple) else value
+                table[option.name] = value.to_dict() if isinstance(value, (Component, Schedule)) else plain
             if isinstance(value, Component) and not isinstance(value, Changing):
                 table[option.name]["component"] = _address(type(value), _package(type(self)))
         return table
@@ -374,12 +378,12 @@ def find_class(package: str, table: Mapping[str, Any]) -> type[Component]:
     if ":" in name:
         return _imported(short, name)
     try:
-        known = _exported(package)
+        known = exported(package)
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
         raise RecipeError(f"{short}: this phase has no components; remove it from the recipe") from None
-    kind = {**_exported(_COMMON), **known}.get(name, Component)
+    kind = {**exported(_COMMON), **known}.get(name, Component)
     if kind is Component:
         raise RecipeError(
             f"{short}: there is no component {name!r}; use one of: {', '.join(sorted(known))}; "
@@ -406,7 +410,7 @@ def _imported(short: str, address: str) -> type[Component]:
 
 
 @functools.cache
-def _exported(package: str) -> dict[str, type[Component]]:
+def exported(package: str) -> dict[str, type[Component]]:
     """The components that the package of a phase has, by name. What it loads on first use (with torch) is none."""
     module = importlib.import_module(package)
     return {
@@ -428,7 +432,7 @@ def _package(kind: type[Component]) -> str:
 
 def _address(kind: type[Component], package: str) -> str:
     """How a table names a class where the components of `package`, and those of every phase, need no module."""
-    is_known = any(_exported(known).get(kind.__name__) is kind for known in (package, _COMMON) if known)
+    is_known = any(exported(known).get(kind.__name__) is kind for known in (package, _COMMON) if known)
     return kind.__name__ if is_known else f"{kind.__module__}:{kind.__qualname__}"
 
 
@@ -443,6 +447,8 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
             if fits:
                 return fitted, True
         return value, False
+    if origin is tuple:
+        return _fit_items(value, typing.get_args(hint)[0])
     if origin is Literal:
         return value, any(value == choice and type(value) is type(choice) for choice in typing.get_args(hint))
     if isinstance(value, Changing) and hint in (float, int):
@@ -459,6 +465,17 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
     return value, isinstance(value, hint)
 
 
+def _fit_items(value: object, hint: Any) -> tuple[object, bool]:
+    """A tuple of items as `hint` wants each of them; a text is split at its commas."""
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",")] if value.strip() else []
+        value = tuple(int(part) if hint is int and part.isascii() and part.isdigit() else part for part in parts)
+    if not isinstance(value, (tuple, list)):
+        return value, False
+    fitted = [_fit(item, hint) for item in value]
+    return tuple(item for item, _ in fitted), all(fits and item != "" for item, fits in fitted)
+
+
 def _holds(hint: Any, value: Changing) -> bool:
     """Whether an option is made to hold what changes, and not what stands there in an iteration."""
     return any(isinstance(part, type) and isinstance(value, part) for part in (hint, *typing.get_args(hint)))
@@ -468,6 +485,9 @@ def _describe(hint: Any) -> str:
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_describe(part) for part in typing.get_args(hint))
+    if origin is tuple:
+        item = {str: "texts that are not empty", int: "whole numbers", float: "numbers"}
+        return f"a tuple of {item.get(typing.get_args(hint)[0], str(hint))}"
     if origin is Literal:
         return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
     if hint is type(None):

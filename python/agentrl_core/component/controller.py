@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
-from agentrl_core.component.component import Component, find_component, made_schedule
+from agentrl_core.component.component import Component, exported, find_component, made_schedule
 from agentrl_core.component.schedule import Changing, Schedule
 from agentrl_core.component.state import IterationRecord, State, Stateful
 from agentrl_core.exceptions import RecipeError
@@ -180,7 +180,6 @@ class Choice(Component, Changing):
 
 def _named(kind: type[Component]) -> str:
     """How a table names a class, whatever package the table is read for."""
-    module = kind.__module__
-    if module.startswith(("agentrl_core.schedule.", "agentrl_core.component.")):
-        module = "agentrl_core.schedule"
+    package = "agentrl_core.schedule"
+    module = package if exported(package).get(kind.__name__) is kind else kind.__module__
     return f"{module}:{kind.__qualname__}"

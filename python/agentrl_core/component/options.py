@@ -88,7 +88,7 @@ def option(
         above: every number is larger.
         at_most: the largest number.
         below: every number is smaller.
-        filled: for a text: it may not be empty.
+        filled: for a text or a tuple: it may not be empty.
 
     Raises:
         RecipeError: no number is in the range, `default` is not, or the declaration mixes texts and numbers.
@@ -112,12 +112,13 @@ def option(
     if filled:
         if bounds:
             raise RecipeError(f"option(filled=True, {_listed(bounds)}): a text has no range; leave out one of them")
-        if default is not MISSING and not (isinstance(default, str) and default):
+        if default is not MISSING and not (isinstance(default, (str, tuple)) and default):
             raise RecipeError(f"option({default!r}, filled=True): filled is for texts; give one that is not empty")
         return field(default=default, metadata={_METADATA: Filled()})
     if rule.is_empty():
         raise RecipeError(f"option({_listed(bounds)}): there is no such number; give bounds in order")
     numbers = (default.start, default.end) if isinstance(default, Schedule) else (default,)
+    numbers = default if isinstance(default, tuple) else numbers
     free = not bounds or default is MISSING or default is None
     if not free and not all(_is_number(number) and rule.holds(number) for number in numbers):
         raise RecipeError(f"option({default!r}, {_listed(bounds)}): the default is not in its range; give {rule}")

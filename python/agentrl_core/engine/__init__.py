@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from agentrl_core._util.lazy import lazy
 
 if TYPE_CHECKING:
-    from agentrl_core.engine.base import Engine, Request, Sampling, Segment, TopLogprobs, complete
+    from agentrl_core.engine.base import Engine, Request, Sampling, Segment, complete
     from agentrl_core.engine.chat import Chat
     from agentrl_core.engine.entropy_temperature import EntropyTemperature
     from agentrl_core.engine.ray_actor import RayActor
-    from agentrl_core.engine.scripted import Scripted, ScriptedReply
+    from agentrl_core.engine.scripted import Scripted
     from agentrl_core.engine.transformers import Transformers
     from agentrl_core.engine.vllm import Vllm
     from agentrl_core.engine.vllm_server import VllmServer
@@ -28,12 +28,10 @@ _HOME = {
     "Engine": "base",
     "EntropyTemperature": "entropy_temperature",
     "RayActor": "ray_actor",
-    "ScriptedReply": "scripted",
     "Request": "base",
     "Sampling": "base",
     "Scripted": "scripted",
     "Segment": "base",
-    "TopLogprobs": "base",
     "Transformers": "transformers",
     "Vllm": "vllm",
     "VllmServer": "vllm_server",
@@ -48,9 +46,7 @@ __all__ = [
     "Request",
     "Sampling",
     "Scripted",
-    "ScriptedReply",
     "Segment",
-    "TopLogprobs",
     "Transformers",
     "Vllm",
     "VllmServer",

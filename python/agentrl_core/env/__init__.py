@@ -11,14 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentrl_core._util.lazy import lazy
+from agentrl_core.data.codes import StepFlag
 
 if TYPE_CHECKING:
-    from agentrl_core.data.codes import StepFlag
     from agentrl_core.env.agents import Agents
     from agentrl_core.env.base import (
-        FORMAT_ERROR,
-        TOOL_ERROR,
-        TOOL_RESULT,
         Action,
         Content,
         Context,
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
         ExtraColumn,
         Message,
         MultiEpisode,
-        Split,
         StepResult,
         Task,
         Tool,
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
     from agentrl_core.env.image import Image
     from agentrl_core.env.mcp import MCP
     from agentrl_core.env.minigrid import MiniGrid
-    from agentrl_core.env.protocol_check import CheckReport, check
+    from agentrl_core.env.protocol_check import check
     from agentrl_core.env.python import Python
     from agentrl_core.env.reasoning_gym import ReasoningGym
     from agentrl_core.env.scienceworld import ScienceWorld
@@ -50,19 +46,15 @@ _HOME = {
     **dict.fromkeys(
         (
             "Action",
+            "as_messages",
             "Content",
             "Context",
             "Environment",
             "Episode",
-            "FORMAT_ERROR",
             "ExtraColumn",
             "Message",
             "MultiEpisode",
             "StepResult",
-            "Split",
-            "StepFlag",
-            "TOOL_ERROR",
-            "TOOL_RESULT",
             "Task",
             "Tool",
             "ToolReply",
@@ -77,7 +69,6 @@ _HOME = {
     "MiniGrid": "minigrid",
     "Python": "python",
     "ReasoningGym": "reasoning_gym",
-    "CheckReport": "protocol_check",
     "ScienceWorld": "scienceworld",
     "Search": "search",
     "TextWorld": "textworld",
@@ -86,14 +77,10 @@ _HOME = {
 }
 
 __all__ = [
-    "FORMAT_ERROR",
     "MCP",
-    "TOOL_ERROR",
-    "TOOL_RESULT",
     "Action",
     "Agents",
     "Calculator",
-    "CheckReport",
     "Content",
     "Context",
     "Environment",
@@ -108,7 +95,6 @@ __all__ = [
     "ReasoningGym",
     "ScienceWorld",
     "Search",
-    "Split",
     "StepFlag",
     "StepResult",
     "Task",
@@ -116,6 +102,7 @@ __all__ = [
     "Tool",
     "ToolEnvironment",
     "ToolReply",
+    "as_messages",
     "check",
 ]
 

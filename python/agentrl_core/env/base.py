@@ -6,15 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypedDict
 
-from agentrl_core.data.codes import StepFlag
 from agentrl_core.env.image import Image
 
 Split = Literal["train", "held_out"]
-
-# Bits of `StepResult.flags`, as plain numbers.
-TOOL_ERROR = int(StepFlag.TOOL_ERROR)
-FORMAT_ERROR = int(StepFlag.FORMAT_ERROR)
-TOOL_RESULT = int(StepFlag.TOOL_RESULT)
 
 
 class Message(TypedDict, total=False):
@@ -104,7 +98,8 @@ class Action(str):
 
     It is a text like any other. An action that `Sampling.max_tokens` or the context cut has `finish_reason` "length":
     its end is missing by the collector's own limit, which is no mistake of the policy. So an environment that charges
-    for malformed actions looks at it first; `FORMAT_ERROR` of such an action is taken out of the outcome's flags.
+    for malformed actions looks at it first; `StepFlag.FORMAT_ERROR` of such an action is taken out of the
+    outcome's flags.
 
     Attributes:
         finish_reason: `stop`: the policy ended it (or a program wrote it); `length`: a limit cut it; `abort`: its

@@ -23,7 +23,7 @@ class Gymnasium:
 
     The first observation says what the game is, which actions there are, and what is seen; those after it what is seen.
     An action is the name of one, alone or in `<action>…</action>`; another text is answered with the names, flagged
-    FORMAT_ERROR and costs a turn. The reward is the game's at each step, the fact `points` their sum.
+    StepFlag.FORMAT_ERROR and costs a turn. The reward is the game's at each step, the fact `points` their sum.
 
     FrozenLake, Taxi, Blackjack and CliffWalking are described by themselves; of another environment the observation is
     shown as it is and actions are numbers, unless `describe` and `actions` say better.

@@ -12,18 +12,8 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from agentrl_core.env.base import (
-    FORMAT_ERROR,
-    TOOL_ERROR,
-    TOOL_RESULT,
-    ExtraColumn,
-    Message,
-    Split,
-    StepResult,
-    Task,
-    Tool,
-    was_cut,
-)
+from agentrl_core.data.codes import StepFlag
+from agentrl_core.env.base import ExtraColumn, Message, Split, StepResult, Task, Tool, was_cut
 from agentrl_core.env.calculator import Calculator
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
@@ -82,10 +72,11 @@ class ReasoningGym:
     of the two forms, or cut by a limit; `reward.correct` and `reward.answer`, the verdict. Of a step: `tool`, the name
     of the tool that it called, and `executed`, 1 where that did not fail.
 
-    A call that fails is answered with `<result>error text</result>` and flagged TOOL_ERROR; an action in neither form
-    is answered with `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that
-    does not answer truncates the episode with reward 0.0. With several tools a call begins with the tool's name:
-    `<call>calculator 1+2</call>`. The text of a form begins after its last opening tag, and may hold < and >.
+    A call that fails is answered with `<result>error text</result>` and flagged `StepFlag.TOOL_ERROR`; an action in
+    neither form is answered with `<result>no call or answer</result>` and flagged `StepFlag.FORMAT_ERROR`. The action
+    number `max_turns` that does not answer truncates the episode with reward 0.0. With several tools a call begins with
+    the tool's name: `<call>calculator 1+2</call>`. The text of a form begins after its last opening
+    tag, and may hold < and >.
 
     A model that was not trained on these forms has to be told of them: `instructions=True` describes them, with an
     example of each, in a system message.
@@ -280,12 +271,12 @@ class ReasoningGymEpisode:
             name, text = self._environment.called(text)
             tool = self._environment.tools.get(name)
             reply, failed = ("no such tool", True) if tool is None else tool(text)
-            flags = TOOL_RESULT | (TOOL_ERROR if failed else 0)
+            flags = StepFlag.TOOL_RESULT | (StepFlag.TOOL_ERROR if failed else 0)
             if tool is not None:
                 self._called += 1
                 facts = {"tool": name, "executed": float(not failed)}
         else:
-            reply, flags = "no call or answer", FORMAT_ERROR
+            reply, flags = "no call or answer", StepFlag.FORMAT_ERROR
         self._over = self._turns == self._environment.max_turns
         if self._over:
             facts |= self._summary("", success=False)

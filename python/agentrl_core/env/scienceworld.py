@@ -24,7 +24,7 @@ class ScienceWorld:
 
     The first observation tells the task, the room, and what is carried. An action is a command, alone or in
     `<action>…</action>`; the reward is what the score rose, as a part of 1 (less than 0 where the task was failed for
-    good), success a full score. A command that is not understood is flagged FORMAT_ERROR.
+    good), success a full score. A command that is not understood is flagged `StepFlag.FORMAT_ERROR`.
 
     Facts: `points` (of 1), `command`, `admissible` (how many commands there are now: often hundreds). The state is the
     task, the room and what is carried.

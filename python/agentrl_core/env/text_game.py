@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agentrl_core.env.base import FORMAT_ERROR, ExtraColumn, Split, StepResult, Task
+from agentrl_core.data.codes import StepFlag
+from agentrl_core.env.base import ExtraColumn, Split, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 
 GAME_FACTS: Mapping[str, ExtraColumn] = {"points": ExtraColumn("trajectory"), "command": ExtraColumn("step", "key")}
@@ -55,8 +56,9 @@ class GameEpisode:
     """One run of a game.
 
     An action's command stands between the last `<action>` and `</action>`; without them the whole action is the
-    command. A command that the game refuses is answered in its words and flagged FORMAT_ERROR. The action number
-    `max_turns` that does not end the game truncates the episode. The last words of the game are kept in `info["end"]`.
+    command. A command that the game refuses is answered in its words and flagged `StepFlag.FORMAT_ERROR`. The action
+    number `max_turns` that does not end the game truncates the episode. The last words of the game are kept in
+    `info["end"]`.
     """
 
     def __init__(self, game: Game, observation: str, *, max_turns: int) -> None:
@@ -83,7 +85,7 @@ class GameEpisode:
             reward=move.reward,
             terminated=move.terminated,
             truncated=truncated,
-            flags=FORMAT_ERROR if move.refused else 0,
+            flags=StepFlag.FORMAT_ERROR if move.refused else 0,
             success=move.success if self._over else None,
             info={"end": move.observation} if self._over else None,
             facts={"points": move.score, "command": command[:_LONGEST_FACT], **move.facts},

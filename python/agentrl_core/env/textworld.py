@@ -68,7 +68,7 @@ class TextWorld:
 
     The reward of a step is what the game's score rose; success is a game that was won. An action is a command of the
     game, alone or in `<action>…</action>`. Commands that change nothing and are not admissible are flagged
-    FORMAT_ERROR.
+    `StepFlag.FORMAT_ERROR`.
 
     Facts: `points` (the game's, divided by its highest), `command`, `admissible` (how many commands the game takes
     now). The state is the goal, the room as it looks, what is carried and the admissible commands.

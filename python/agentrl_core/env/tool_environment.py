@@ -7,19 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from agentrl_core.env.base import (
-    FORMAT_ERROR,
-    TOOL_ERROR,
-    TOOL_RESULT,
-    ExtraColumn,
-    Message,
-    Split,
-    StepResult,
-    Task,
-    Tool,
-    ToolReply,
-    was_cut,
-)
+from agentrl_core.data.codes import StepFlag
+from agentrl_core.env.base import ExtraColumn, Message, Split, StepResult, Task, Tool, ToolReply, was_cut
 from agentrl_core.env.task_list import TaskList
 from agentrl_core.env.text_game import check_counts
 from agentrl_core.exceptions import InvalidInputError
@@ -41,8 +30,8 @@ class ToolEnvironment:
     as often as it likes; each call is answered by a message of role `tool`, in their order. An action without
     `<tool_call>` is the answer (a leading `<think>…</think>` is left out) and ends the episode: its reward is the
     score, success a score of at least 1. A call that does not parse is answered with what is wrong and flagged
-    FORMAT_ERROR; a tool that does not exist, wrong arguments, and a tool's own error are flagged TOOL_ERROR. The
-    action number `max_turns` that does not answer truncates the episode with reward 0.
+    StepFlag.FORMAT_ERROR; a tool that does not exist, wrong arguments, and a tool's own error are flagged
+    `StepFlag.TOOL_ERROR`. The action number `max_turns` that does not answer truncates the episode with reward 0.
 
     An action that a limit cut (`Action.finish_reason` is "length") is no mistake of form: a call that it leaves open is
     answered without a flag, and an answer is scored as it stands and truncates the episode.
@@ -170,7 +159,7 @@ class ToolEpisode:
         calls = _CALL.findall(action)
         replies = [self._reply(call) for call in calls]
         if action.count("<tool_call>") > len(calls):
-            wrong, flag = "a <tool_call> is not closed by </tool_call>", FORMAT_ERROR
+            wrong, flag = "a <tool_call> is not closed by </tool_call>", int(StepFlag.FORMAT_ERROR)
             if was_cut(action):
                 wrong, flag = "the action was cut at the limit of its tokens; call the tool again, in fewer", 0
             replies.append(("", ToolReply(wrong, error=True), flag))
@@ -224,14 +213,14 @@ class ToolEpisode:
             parsed = False
         if not parsed:
             wanted = 'a call is JSON: {"name": a tool, "arguments": {an object}}'
-            return "", ToolReply(wanted, error=True), FORMAT_ERROR
+            return "", ToolReply(wanted, error=True), StepFlag.FORMAT_ERROR
         tool = self._tools.get(name)
         if tool is None:
             reply = ToolReply(f"no tool {name!r}; there are {', '.join(self._tools) or 'none'}", error=True)
-            return "", reply, TOOL_RESULT | TOOL_ERROR
+            return "", reply, StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR
         given = _text_for(tool, arguments)
         reply = ToolReply(_wanted(tool), error=True) if given is None else tool(given)
-        return name, reply, TOOL_RESULT | (TOOL_ERROR if reply.error else 0)
+        return name, reply, StepFlag.TOOL_RESULT | (StepFlag.TOOL_ERROR if reply.error else 0)
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:

@@ -11,10 +11,11 @@ hidden states without the logits of a batch. Parts that only one system has are 
 from typing import TYPE_CHECKING
 
 from agentrl_core._util.lazy import lazy
-from agentrl_core.loss.base import Loss
-from agentrl_core.loss.clip import Clip, ClipBounds, ClipRange, TokenClip
+from agentrl_core._util.lazy_torch import torch
+from agentrl_core.loss.base import ADVANTAGES, Loss, OverRows, Unit, WeightedLoss, metric_sums
+from agentrl_core.loss.clip import Clip, ClipBounds, ClipRange
 from agentrl_core.loss.combine import Function, Imitation, Sum, function
-from agentrl_core.loss.listwise import ListMatch, OutcomeClassifier
+from agentrl_core.loss.listwise import GroupLoss, ListMatch, OutcomeClassifier
 from agentrl_core.loss.mask import CovarianceMask, InBounds, Mask, TopTokens
 from agentrl_core.loss.policy import Policy
 from agentrl_core.loss.preference import Preference
@@ -22,15 +23,17 @@ from agentrl_core.loss.ratio import ImportanceRatio, Ratio
 from agentrl_core.loss.regression import Regression
 from agentrl_core.loss.regulariser import KL, EntropyTerm
 from agentrl_core.loss.surrogate import Clipped, Expert, Reinforce, Surrogate
-from agentrl_core.loss.tokens import Tokens
+from agentrl_core.loss.tokens import LOG_RATIO_LIMIT, Tokens
 from agentrl_core.loss.train import Train
-from agentrl_core.loss.value import Value, expected_value, soft_minimum
+from agentrl_core.loss.value import Value
 
 if TYPE_CHECKING:
-    from agentrl_core.loss.linear import FusedOutput, fused, linear_logprob
+    from agentrl_core.loss.linear import fused, linear_logprob
 
 __all__ = [
+    "ADVANTAGES",
     "KL",
+    "LOG_RATIO_LIMIT",
     "Clip",
     "ClipBounds",
     "ClipRange",
@@ -39,7 +42,7 @@ __all__ = [
     "EntropyTerm",
     "Expert",
     "Function",
-    "FusedOutput",
+    "GroupLoss",
     "Imitation",
     "ImportanceRatio",
     "InBounds",
@@ -47,6 +50,7 @@ __all__ = [
     "Loss",
     "Mask",
     "OutcomeClassifier",
+    "OverRows",
     "Policy",
     "Preference",
     "Ratio",
@@ -54,16 +58,17 @@ __all__ = [
     "Reinforce",
     "Sum",
     "Surrogate",
-    "TokenClip",
     "Tokens",
     "TopTokens",
     "Train",
+    "Unit",
     "Value",
-    "expected_value",
+    "WeightedLoss",
     "function",
     "fused",
     "linear_logprob",
-    "soft_minimum",
+    "metric_sums",
+    "torch",
 ]
 
-__getattr__ = lazy(__name__, dict.fromkeys(("FusedOutput", "fused", "linear_logprob"), "linear"))  # imports torch
+__getattr__ = lazy(__name__, dict.fromkeys(("fused", "linear_logprob"), "linear"))  # imports torch

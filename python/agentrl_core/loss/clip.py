@@ -159,7 +159,8 @@ class TokenClip(ClipRange):
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import TokenClip, Tokens
+        >>> from agentrl_core.loss import Tokens
+        >>> from agentrl_core.loss.clip import TokenClip
         >>> streams = {"weight_kl": torch.ones(1), "clip_low": torch.tensor([0.1]), "clip_high": torch.tensor([0.3])}
         >>> bounds = TokenClip()(Tokens(torch.zeros(1), None, streams), torch.zeros(1))
         >>> bounds.lower.tolist(), bounds.upper.tolist()

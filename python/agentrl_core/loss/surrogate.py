@@ -134,12 +134,3 @@ class Expert(Surrogate):
         probability = tokens.logprob.exp()
         factor = probability / (probability + self.shape)
         return factor, factor
-
-
-def log_clipped(log_ratio: Tensor, bounds: ClipBounds) -> Factors:
-    """The log-ratio in place of the ratio: f = min(log r, log upper), g = max(log r, log lower)."""
-    lower, upper = (
-        torch.as_tensor(bound, dtype=log_ratio.dtype, device=log_ratio.device).log()
-        for bound in (bounds.lower, bounds.upper)
-    )
-    return log_ratio.clamp(max=upper), log_ratio.clamp(min=lower)

@@ -163,7 +163,7 @@ def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import expected_value
+        >>> from agentrl_core.loss.value import expected_value
         >>> expected_value(torch.zeros(1, 3), 0.0, 1.0).tolist()
         [0.5]
     """
@@ -178,7 +178,7 @@ def soft_minimum(values: Tensor, temperature: float) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from agentrl_core.loss import soft_minimum
+        >>> from agentrl_core.loss.value import soft_minimum
         >>> soft_minimum(torch.tensor([[1.0, 3.0]]), 0.1).tolist()
         [1.069]
     """

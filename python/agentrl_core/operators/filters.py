@@ -44,7 +44,7 @@ def group_band(
         InvalidInputError: lengths differ, a valid score is not finite, or an option is not possible.
 
     Example:
-        >>> from agentrl_core import filters
+        >>> from agentrl_core.operators import filters
         >>> filters.group_band([1.0, 0.0, 1.0, 1.0], ["a", "a", "b", "b"]).tolist()
         [True, True, False, False]
     """
@@ -83,7 +83,7 @@ def top_groups(
         InvalidInputError: lengths differ, a valid score is not finite, or `fraction` is out of range.
 
     Example:
-        >>> from agentrl_core import filters
+        >>> from agentrl_core.operators import filters
         >>> filters.top_groups([1.0, 0.0, 0.5, 0.4], [1, 1, 2, 2], 0.5).tolist()
         [True, True, False, False]
     """
@@ -117,7 +117,7 @@ def round_rows(
         InvalidInputError: lengths differ, a valid score is not finite, or `multiple` is 0.
 
     Example:
-        >>> from agentrl_core import filters
+        >>> from agentrl_core.operators import filters
         >>> filters.round_rows([True, True, True, False], 2, scores=[0.3, 0.1, 0.2, 0.0]).tolist()
         [True, False, True, False]
     """
@@ -128,5 +128,58 @@ def round_rows(
         np.zeros(count) if scores is None else columns.doubles(scores, "scores", length=count),
         multiple=multiple,
         up=up,
+        valid=columns.mask(valid, "valid", length=count),
+    )
+
+
+def resample_quota(
+    penalties: object,
+    success: object,
+    group_ids: object,
+    ids: object,
+    *,
+    target: int,
+    at_least: int = 2,
+    seed: int | None = None,
+    valid: object | None = None,
+) -> NDArray[np.bool_]:
+    """Choose `target` rows of each group, successes and failures in about their proportion. rStar2, arXiv:2508.20722.
+
+    Of the successes those with the smallest penalty are chosen, of the failures any. If both kinds would fall to
+    `at_least`, all rows are chosen; of a group with fewer rows than `target`, none.
+
+    Args:
+        penalties: n numbers.
+        success: n booleans.
+        group_ids: n group ids.
+        ids: n whole numbers that name the rows; with `seed`, they decide between equal rows.
+        target: rows of each group.
+        at_least: smallest number of successes, and of failures.
+        seed: of the choice between equal rows; None: the first.
+        valid: n booleans; rows that are False are not chosen. None: all rows are valid.
+
+    Returns:
+        `bool[n]`.
+
+    Raises:
+        InvalidInputError: lengths differ, a valid penalty is not finite, or an option is not possible.
+
+    Example:
+        >>> from agentrl_core.operators import filters
+        >>> success = [True, True, True, False, False, False]
+        >>> penalties, ids = [0.9, 0.1, 0.5, 0.0, 0.0, 0.0], [0, 1, 2, 3, 4, 5]
+        >>> filters.resample_quota(penalties, success, [7] * 6, ids, target=4, at_least=1).tolist()
+        [False, True, True, True, True, False]
+    """
+    numbers = columns.doubles(penalties, "penalties")
+    count = len(numbers)
+    return _core.weight.quota(
+        numbers,
+        columns.flags(success, "success", length=count),
+        columns.groups(group_ids, "group_ids", length=count),
+        columns.integers(ids, "ids", length=count),
+        target=target,
+        at_least=at_least,
+        seed=seed,
         valid=columns.mask(valid, "valid", length=count),
     )

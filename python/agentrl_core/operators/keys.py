@@ -11,6 +11,8 @@ from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
+__all__ = ["composite", "dense"]
+
 
 def dense(ids: object) -> NDArray[np.uint32]:
     """Number the different ids 0, 1, 2, ... in order of first appearance.
@@ -82,8 +84,8 @@ def history(
         InvalidInputError: lengths differ, `levels` is below 1, or there is no memory for so many.
 
     Example:
-        >>> from agentrl_core import keys
-        >>> anchors, paths = keys.history(["a", "c", "b", "c"], [0, 0, 1, 1], [0, 0, 0, 0], levels=2)
+        >>> from agentrl_core.operators.keys import history
+        >>> anchors, paths = history(["a", "c", "b", "c"], [0, 0, 1, 1], [0, 0, 0, 0], levels=2)
         >>> anchors[0].tolist(), paths[1].tolist()
         ([0, 1, 2, 1], [False, True, False, True])
     """
@@ -132,8 +134,8 @@ def similar(
         InvalidInputError: lengths differ, a value is no string, or an option is not possible.
 
     Example:
-        >>> from agentrl_core import keys
-        >>> keys.similar(["You are in a hall.", "You are in the hall.", "A locked door."], threshold=0.8).tolist()
+        >>> from agentrl_core.operators.keys import similar
+        >>> similar(["You are in a hall.", "You are in the hall.", "A locked door."], threshold=0.8).tolist()
         [0, 0, 1]
     """
     column = texts if isinstance(texts, list) else columns.column(texts, "texts").tolist()

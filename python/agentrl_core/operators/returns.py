@@ -28,6 +28,8 @@ from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
+__all__ = ["discounted", "gae"]
+
 _VARIANCE_EPS = 1e-8  # what `group.whiten` adds
 _NOTHING = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float64)}
 
@@ -283,8 +285,8 @@ def v_trace(
         InvalidInputError: shapes differ, a number is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core import returns
-        >>> advantages, targets = returns.v_trace([[0.0, 1.0]], [[0.5, 0.5]], [[0.0, 0.0]], gamma=1.0)
+        >>> from agentrl_core.operators.returns import v_trace
+        >>> advantages, targets = v_trace([[0.0, 1.0]], [[0.5, 0.5]], [[0.0, 0.0]], gamma=1.0)
         >>> advantages.tolist(), targets.tolist()
         ([[0.5, 0.5]], [[1.0, 1.0]])
     """
@@ -340,8 +342,8 @@ def n_step(
         InvalidInputError: shapes differ, a number is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core import returns
-        >>> returns.n_step([[1.0, 1.0, 1.0]], [[8.0, 8.0, 8.0]], gamma=0.5, steps=2).tolist()
+        >>> from agentrl_core.operators.returns import n_step
+        >>> n_step([[1.0, 1.0, 1.0]], [[8.0, 8.0, 8.0]], gamma=0.5, steps=2).tolist()
         [[3.5, 1.5, 1.0]]
     """
     given = {"rewards": rewards, "values": values}
@@ -396,9 +398,9 @@ def optimal_token_baseline(
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core import returns
+        >>> from agentrl_core.operators.returns import optimal_token_baseline
         >>> to_come, energies = [4.0, 4.0, 0.0], [1.0, 1.0, 3.0]
-        >>> returns.optimal_token_baseline(to_come, energies, ["a", "a"], offsets=[0, 2, 3], eps=0.0).tolist()
+        >>> optimal_token_baseline(to_come, energies, ["a", "a"], offsets=[0, 2, 3], eps=0.0).tolist()
         [3.0, 4.0, -1.0]
     """
     given = {"returns": returns, "energies": energies}

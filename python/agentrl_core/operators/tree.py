@@ -56,7 +56,7 @@ def build(elements: object, offsets: object) -> PrefixTree:
         InvalidInputError: offsets do not fit the elements, or a path is empty.
 
     Example:
-        >>> from agentrl_core import tree
+        >>> from agentrl_core.operators import tree
         >>> tree.build(["p", "a", "p", "b", "p", "a"], [0, 2, 4, 6]).nodes.tolist()
         [1, 2, 1]
     """
@@ -102,7 +102,7 @@ def fuse(
         InvalidInputError: lengths differ, a node does not exist, or a valid value is not finite.
 
     Example:
-        >>> from agentrl_core import tree
+        >>> from agentrl_core.operators import tree
         >>> tree.fuse([-1, 0, 0, 1, 1], [3, 4, 2], [1.0, 0.0, 1.0], kind="children").values.tolist()
         [0.75, 0.5, 1.0, 1.0, 0.0]
     """
@@ -155,7 +155,7 @@ def ancestor_relative(
         InvalidInputError: as for `fuse`.
 
     Example:
-        >>> from agentrl_core import tree
+        >>> from agentrl_core.operators import tree
         >>> parents = [-1, 0, 0, 1, 1, 2, 2]
         >>> tree.ancestor_relative(parents, [3, 4, 5, 6], [1.0, 0.0, 0.0, 0.0], weighting="average").tolist()
         [0.625, -0.375, -0.125, -0.125]
@@ -187,7 +187,7 @@ def peers(parents: object, *, kind: Literal["siblings", "depth", "tree"]) -> NDA
         InvalidInputError: a parent is no row, a node is its own ancestor, or `kind` is unknown.
 
     Example:
-        >>> from agentrl_core import tree
+        >>> from agentrl_core.operators import tree
         >>> tree.peers([-1, 0, 0, 1, 2], kind="depth").tolist()
         [0, 1, 1, 2, 2]
     """
@@ -225,7 +225,7 @@ def isotonic(
             negative.
 
     Example:
-        >>> from agentrl_core import tree
+        >>> from agentrl_core.operators import tree
         >>> tree.isotonic([-1, 0, 0], [1.0, 0.0, 3.0]).tolist()
         [0.5, 0.5, 3.0]
     """

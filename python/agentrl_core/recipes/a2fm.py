@@ -14,21 +14,42 @@ says which are forced (`reward.forced`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.operators import group
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import CombineReward, OutcomeScore
-from agentrl_core.rollout import FixedHint, RolloutSpec, Rounds
+from agentrl_core.rollout import Branch, Group, Hint, HintSource, RolloutSpec, Rounds
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class FixedHint(HintSource):
+    """The same text for every task: an instruction, or a tag that forces a mode.
+
+    Args:
+        text: what is said.
+
+    Example:
+        >>> from agentrl_core.recipes.a2fm import FixedHint
+        >>> FixedHint("<think>").text
+        '<think>'
+    """
+
+    text: str = option("Think step by step.", filled=True)
+
+    async def hint(self, group: Group, of: Sequence[Branch]) -> Hint:
+        """The text."""
+        del group, of
+        return Hint((self.text,))
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ The gate is what is of use here; the paper's learned behaviour model (a variatio
 makes, which answers of a language model do not need. The coefficient is ours.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Imitation, Policy, Sum
-from agentrl_core.recipe import Recipe
 
 A2PR = Recipe(
     name="a2pr",

@@ -21,17 +21,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from agentrl_core.component import BatchComponent, Column, Rows, draw, option
-from agentrl_core.component.rows import sum_rows
-from agentrl_core.env import ExtraColumn
-from agentrl_core.env.base import as_messages
+from agentrl_core import Recipe
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option, sum_rows
+from agentrl_core.env import ExtraColumn, as_messages
 from agentrl_core.loss import Policy, Reinforce
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, RolloutSpec, RoundResult, Rounds
-from agentrl_core.rollout.programs.guidance import ask_agent
+from agentrl_core.rollout import Branch, Group, RolloutSpec, RoundResult, Rounds, ask_agent
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

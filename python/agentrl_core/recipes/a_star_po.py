@@ -11,10 +11,74 @@ The rollouts that train in iteration 0 were chosen before V* is known (its value
 `collect(tasks=1, group_size=1)` there, or begin with the reference as the policy. Use `group_size=1` after that.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import Recipe
 from agentrl_core.advantage import BaselineRelative
+from agentrl_core.component import option
 from agentrl_core.loss import Regression
-from agentrl_core.recipe import Recipe
-from agentrl_core.select import ComposedSelector, LogMeanExp, PoolFilter, Survey
+from agentrl_core.select import Candidates, ComposedSelector, PoolFilter, Survey, Tracker
+from agentrl_core.select.tracker import grown
+
+if TYPE_CHECKING:
+    from agentrl_core.component import State
+    from agentrl_core.select import TaskOutcomes
+
+
+@dataclass(frozen=True)
+class LogMeanExp(Tracker):
+    """The optimal value of each task from many rollouts: temperature ln mean exp(r / temperature).
+
+    Source: A*-PO arXiv:2505.20686 (V* from 8 rollouts of the reference, which a `Survey` makes; temperature 0.5).
+
+    Args:
+        temperature: above 0; large ones give the mean, small ones the maximum.
+        surveys: whether only surveys count, as for a value of the reference policy.
+        unseen: the value of a task that nobody tried.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.a_star_po import LogMeanExp
+        >>> LogMeanExp().column
+        'value_star'
+    """
+
+    column: ClassVar[str] = "value_star"
+
+    temperature: float = option(0.5, above=0)
+    surveys: bool = True
+    unseen: float = 0.0
+
+    def initial_state(self) -> State:
+        """No rollout of any task."""
+        return {"log_sum": np.zeros(0), "count": np.zeros(0, np.int64)}
+
+    def next(self, state: State, visits: TaskOutcomes) -> State:
+        """Ln sum exp(r / temperature), with the rollouts of an iteration."""
+        visits = visits.subset(~np.isnan(visits.rewards) & (visits.survey | (not self.surveys)))
+        log_sum, count = (grown(state[name], visits.known, 0) for name in ("log_sum", "count"))
+        if len(visits):
+            at = visits.places
+            added = np.logaddexp.reduceat(visits.rewards / self.temperature, visits.offsets[:-1])
+            before = np.where(count[at] > 0, log_sum[at], -np.inf)
+            log_sum[at] = np.logaddexp(before, added)
+            count[at] += visits.counts
+        return {"log_sum": log_sum, "count": count}
+
+    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
+        """The value."""
+        count = candidates.read(state["count"], 0)
+        values = self.temperature * (candidates.read(state["log_sum"], 0.0) - np.log(np.maximum(count, 1)))
+        return np.where(count > 0, values, self.unseen)
+
 
 A_STAR_PO = Recipe(
     name="a_star_po",

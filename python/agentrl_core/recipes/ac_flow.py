@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.component import BatchComponent, Column, Rows, option, step
 from agentrl_core.loss import Policy, Train, Value
-from agentrl_core.recipe import Recipe
 from agentrl_core.schedule import FreezeModel
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, token
-from agentrl_core.component.rows import level_of, sum_rows
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, level_of, option, sum_rows, token
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ tokens): `collect(max_tokens=...)` of the loop. When a stage ends, and what beco
 Needs: the pool's column `domain`, of `math` and `code`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore, Unscored
 from agentrl_core.select import ComposedSelector, Curriculum, PoolFilter
 

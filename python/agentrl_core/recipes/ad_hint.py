@@ -20,16 +20,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
+from agentrl_core import group as groups_of
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, draw, option, token
-from agentrl_core.component.rows import sum_rows
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option, sum_rows, token
 from agentrl_core.loss import Policy
-from agentrl_core.operators import group as groups_of
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds, SolutionHint
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

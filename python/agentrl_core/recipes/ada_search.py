@@ -14,19 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import IterationRecord, Rows, option
-from agentrl_core.component.state import State
+from agentrl_core.component import IterationRecord, Rows, State, option
 from agentrl_core.env import ExtraColumn, Task
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, SideTask, TextMemory
-from agentrl_core.rollout.branch_state import Role
-from agentrl_core.rollout.programs.guidance import insert_text
+from agentrl_core.rollout import Branch, Group, SideTask, TextMemory, insert_text
 
 KNOWS, SEARCHES, DECIDES = 0.0, 1.0, 2.0
 
@@ -120,7 +117,9 @@ class SearchWhereNeeded(TextMemory):
         decision = Decision("manner", DECIDES, label="know" if suffices else "search")
         await group.spawn(task, size=group.size, program=decision)
 
-    def start(self, group: Group, count: int, manner: float, role: Role = "member") -> list[Branch]:
+    def start(
+        self, group: Group, count: int, manner: float, role: Literal["member", "baseline", "helper"] = "member"
+    ) -> list[Branch]:
         """Branches that answer in one manner."""
         template = self.knowing if manner == KNOWS else self.searching
         return group.start_many(

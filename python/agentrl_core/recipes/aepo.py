@@ -15,11 +15,11 @@ from math import exp
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Clip, Clipped, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import EntropyBranching, Group, Turn
 from agentrl_core.weight import EntropyScaled
 

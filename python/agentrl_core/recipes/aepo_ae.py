@@ -16,16 +16,64 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, draw, option
+from agentrl_core.component import BatchComponent, Column, Rows, State, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore, UnitTemperature
 from agentrl_core.rollout import RolloutSpec, Rounds
-from agentrl_core.schedule import BangBang
+from agentrl_core.schedule import Controller
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class BangBang(Controller):
+    """One of two numbers, by the side of a threshold on which the metric was last.
+
+    AEPO's temperature (arXiv:2510.08141) is BangBang("entropy", threshold=..., below=1.2, above=0.8): hot where the
+    entropy is at most the target.
+
+    Args:
+        metric: name of the metric.
+        threshold: where it switches.
+        below: the number where the metric is at most the threshold, and before the first metric.
+        above: the number where it is above.
+
+    Example:
+        >>> from agentrl_core.recipes.aepo_ae import BangBang
+        >>> temperature = BangBang("entropy", threshold=0.5, below=1.2, above=0.8)
+        >>> temperature.value(temperature.moved(temperature.initial_state(), {"entropy": 0.7}))
+        0.8
+    """
+
+    metric: str = option("entropy", filled=True)
+    threshold: float = 0.5
+    below: float = 1.2
+    above: float = 0.8
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The metric."""
+        return (self.metric,)
+
+    @property
+    def examples(self) -> tuple[float, ...]:
+        """Both numbers."""
+        return self.below, self.above
+
+    def begin(self) -> State:
+        """Below."""
+        return {"above": False}
+
+    def move(self, state: State, *metrics: float) -> State:  # noqa: ARG002 - the last one alone counts
+        """The side of the metric."""
+        return {"above": metrics[0] > self.threshold}
+
+    def value(self, state: State) -> float:
+        """The number of the side."""
+        return self.above if state["above"] else self.below
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ The public code takes mean and std over turns, so that longer trajectories weigh
 Needs: the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Clip, Policy
-from agentrl_core.recipe import Recipe
 
 AGENT_FLOW = Recipe(
     name="agent_flow",

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Imitation
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, JudgeLocator, Prefix, RolloutSpec, RoundResult, Rounds
 
 _THOUGHTS = (

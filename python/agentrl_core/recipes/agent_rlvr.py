@@ -9,18 +9,59 @@ paper does not say is taken so: pairs, beta, and that guidance is taken out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Preference
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import AgentHint, Group, RolloutSpec, RoundResult, Rounds
+from agentrl_core.rollout import (
+    Branch,
+    Group,
+    Hint,
+    HintSource,
+    RolloutSpec,
+    RoundResult,
+    Rounds,
+    ask_agent,
+    fill_template,
+)
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class AgentHint(HintSource):
+    """What another agent says when it is asked about the task and about what was tried.
+
+    Args:
+        agent: who is asked: the name of an agent of the collector; one without an engine of its own is spoken for by
+            the policy.
+        question: what it is asked. `{task}` becomes the task's question, `{solution}` its solution, and `{attempt}`
+            what the first of the branches said that the advice is about.
+
+    Example:
+        >>> from agentrl_core.recipes.agent_rlvr import AgentHint
+        >>> AgentHint(agent="teacher").question.splitlines()[0]
+        'Give a hint for this task, without its answer.'
+    """
+
+    agent: str = option("teacher", filled=True)
+    question: str = option(
+        "Give a hint for this task, without its answer.\n\nTask:\n{task}\n\nAn attempt that failed:\n{attempt}",
+        filled=True,
+    )
+
+    async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
+        """The answer; nothing where the agent says nothing."""
+        text = await ask_agent(
+            group, fill_template(self.question, group, of), agent=self.agent, about=next(iter(of), None)
+        )
+        return Hint((text,)) if text else None
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Clip, Expert, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
-from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds
-from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
+from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds, ask_agent, fill_template
 from agentrl_core.weight import ExpertMask
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class Taught(Rounds):
     """Traces of teachers take the places of failures, where all failed; the draw column `taught` is 1 for them.
 
     Args:
-        teachers: names of agents, comma-joined.
-        question: what they are asked; `{task}` as in `rollout.AgentHint`.
+        teachers: names of agents.
+        question: what they are asked; `{task}` as in `recipes.agent_rlvr.AgentHint`.
         comprehension: the model of the collector that says c of a trajectory.
         at_most: traces of a group.
 
@@ -45,14 +44,14 @@ class Taught(Rounds):
 
     Example:
         >>> from agentrl_core.recipes.ampo import Taught
-        >>> Taught(teachers="large, larger").names
+        >>> Taught(teachers=("large", "larger")).names
         ['large', 'larger']
     """
 
     facts: ClassVar[Mapping[str, ExtraColumn]] = {"taught": ExtraColumn("trajectory")}
 
     solved_above: float = 0.6
-    teachers: str = option("teacher", filled=True)
+    teachers: tuple[str, ...] = option(("teacher",), filled=True)
     question: str = option("{task}", filled=True)
     comprehension: str = option("comprehension", filled=True)
     at_most: int = option(2, at_least=1)
@@ -65,7 +64,7 @@ class Taught(Rounds):
     @property
     def names(self) -> list[str]:
         """The teachers."""
-        return [name.strip() for name in self.teachers.split(",")]
+        return list(self.teachers)
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """The first round; then traces, where it failed."""

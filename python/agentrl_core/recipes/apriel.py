@@ -9,9 +9,9 @@ The paper describes both mechanisms and gives no formula; these are proposals. T
 in `select.Quota("math=0.4,code=0.3,...")`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import LengthPenalty, OutcomeScore
 from agentrl_core.select import ComposedSelector, Quota
 

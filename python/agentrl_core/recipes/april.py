@@ -9,9 +9,9 @@ p_start is the policy at the start of the update, recomputed for all tokens, whi
 not bounded: `BatchPolicy(oversample=2.0, max_carryovers=4)` does.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 
 APRIL = Recipe(
     name="april",

@@ -10,10 +10,9 @@ siblings are compared is ours.
 Source: arXiv:2506.05968. Needs: rollouts that share steps.
 """
 
+from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import Normalisation, TreeRelative
-from agentrl_core.component import Schedule
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 AQ_L = Recipe(
     name="aq_l",

@@ -13,9 +13,9 @@ center_at_most=5.0)))`.
 Needs: `proximal_logprob`, from `arl.annotate` before the first update; interpolated it needs nothing.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.weight import ImportanceWeight
 
 AREAL = Recipe(

@@ -15,7 +15,7 @@ Afterwards coefficient += step_size * (mean N - T) of each difficulty, with the 
 Groups of which nearly all or nearly none succeed leave the loss. Source: arXiv:2510.08457. Its public code takes T from
 the batch itself (`target="batch"`), with which coefficients hardly move, begins the windows after the token and takes
 only tokens of a list of its own (`trigger`). Its KL weights by difficulty are a token column `kl_weight` of one's own.
-The paper also forks rollouts at such tokens, its code does not: `ARES.replace(rollout=TokenForks(width=4))`.
+The paper also forks rollouts at such tokens, its code does not: `ARES.replace(rollout=ettrl.TokenForks(width=4))`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _core
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option
-from agentrl_core.component.rows import sum_rows
+from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option, sum_rows
 from agentrl_core.loss import KL, Policy
-from agentrl_core.operators import group
-from agentrl_core.recipe import Recipe
+from agentrl_core.operators.sequences import window_means
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 # By difficulty: easy, medium, hard.
 _MARGIN = np.array([0.15, 0.25, 0.35])
@@ -162,7 +160,7 @@ class ExplorationEffort(StatefulComponent):
         if not lengths.any():
             return np.zeros(batch.num_draws), lengths > 0, None
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        windows = _core.reward.window_means(tokens.values(self.column)[counted], offsets, self.width)
+        windows = window_means(tokens.values(self.column)[counted], offsets, self.width)
         peaks = group.quantile(windows, draws, _QUANTILE)
         own = float(group.quantile(peaks, np.zeros(len(peaks), np.uint32), 0.5)[0])
         explores = windows >= (own if threshold is None else threshold)

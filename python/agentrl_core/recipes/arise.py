@@ -28,15 +28,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import IterationRecord, option
-from agentrl_core.component.state import State
+from agentrl_core.component import IterationRecord, State, option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import CombineReward, OutcomeScore
-from agentrl_core.rollout import Branch, Group, TextMemory, read_notes
-from agentrl_core.rollout.programs.guidance import ask_agent, insert_text
+from agentrl_core.rollout import Branch, Group, TextMemory, ask_agent, insert_text, read_notes
 
 Skill = dict[str, Any]
 """`text`, `utility`, and how often it was `used`."""

@@ -14,9 +14,9 @@ the ten most likely tokens only; this recipe does none of the three. Its reward 
 two tools) belongs to its tasks, not to the recipe.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import EntropyBranching
 
 ARPO = Recipe(

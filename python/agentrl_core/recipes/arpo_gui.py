@@ -13,10 +13,10 @@ corrects for the policy that sampled. The environment reports `reward.format`. N
 rollouts of the first model never solve leave the pool before training.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Where
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.replay import GroupFailed, Inject, Memory
 from agentrl_core.reward import CombineReward, OutcomeScore
 

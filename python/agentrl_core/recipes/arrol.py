@@ -12,14 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component.options import option
+from agentrl_core.component import option
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout import Branch, Group, Rollout
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ pays. How far generation may run ahead is the collection's.
 Needs: `proximal_logprob`, from `arl.annotate` before the first update.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.select import DynamicSampling
 from agentrl_core.weight import ImportanceWeight
 

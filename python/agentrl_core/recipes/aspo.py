@@ -8,14 +8,12 @@ the 0.8-quantile of entropy in their response, have a wider clip range, as in Ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.loss import KL, Clip, ClipBounds, ClipRange, Policy, Surrogate, Tokens
-from agentrl_core.loss.base import OverRows, Scope
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import KL, Clip, ClipBounds, ClipRange, OverRows, Policy, Surrogate, Tokens, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +45,7 @@ class EntropyClip(OverRows, ClipRange):
     low: Clip = Clip(0.2, 0.2)  # noqa: RUF009 - frozen
     high: Clip = Clip(0.4, 0.4)  # noqa: RUF009 - frozen
     quantile: float = option(0.8, above=0, below=1)
-    scope: Scope = "sequence"
+    scope: Literal["sequence", "all"] = "sequence"
 
     def check_options(self) -> None:
         """The widths are plain."""

@@ -16,11 +16,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Rollout
 
 
@@ -31,7 +31,7 @@ class TurnCandidates(Rollout):
     The draw column `turn` is the number of the turn that a candidate was tried at, `instance` that of its episode.
 
     Args:
-        agents: comma-joined names of the agents of an episode; empty: it has one.
+        agents: names of the agents of an episode; empty: it has one.
         candidates: K, of each turn.
         turns: most turns of an episode.
 
@@ -49,15 +49,16 @@ class TurnCandidates(Rollout):
         "instance": ExtraColumn("trajectory"),
     }
 
-    agents: str = ""
+    agents: tuple[str, ...] = ()
     candidates: int = option(4, at_least=2)
     turns: int = option(4, at_least=1)
 
     async def group(self, group: Group) -> None:
         """Episode after episode."""
         for instance in range(group.size):
-            team = [group.start(agent=self.agents.split(",")[0].strip() or "policy")]
-            team += [group.start(agent=name.strip(), episode=team[0]) for name in self.agents.split(",")[1:]]
+            first, *others = self.agents or ("policy",)
+            team = [group.start(agent=first)]
+            team += [group.start(agent=name, episode=team[0]) for name in others]
             for turn in range(self.turns):
                 team = await self.committed(group, team, {"turn": turn, "instance": instance})
                 if not team:
@@ -93,7 +94,7 @@ class TurnCandidates(Rollout):
 
     def final_group_size(self, group_size: int) -> int:
         """As many as there are candidates, where every episode takes all its turns."""
-        return group_size * self.candidates * self.turns * len(self.agents.split(","))
+        return group_size * self.candidates * self.turns * max(len(self.agents), 1)
 
 
 AT_GRPO = Recipe(

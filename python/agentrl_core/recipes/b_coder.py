@@ -17,19 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.loss import Imitation, Sum, Value
-from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from agentrl_core.model.pack import Pack
 
-
-def proposed_value(proposal: nn.Module, target: nn.Module, scale: float = 1.0) -> Callable[[Pack], Tensor]:
+def proposed_value(proposal: nn.Module, target: nn.Module, scale: float = 1.0) -> Callable[[Any], Tensor]:
     """What `arl.annotate` asks for: the target's Q of the token that the proposal likes best, before each token.
 
     Args:
@@ -38,14 +36,14 @@ def proposed_value(proposal: nn.Module, target: nn.Module, scale: float = 1.0) -
         scale: alpha.
     """
 
-    def answer(pack: Pack) -> Tensor:
+    def answer(pack: Any) -> Tensor:
         best = cast("Tensor", pack.run(proposal, outputs=("likeliest",)).likeliest)
         asked = replace(pack.to(best.device), target=best, _copies={})
         said = asked.run(target, outputs=("max_logprob", "value"))
         gap = (said.logprob - cast("Tensor", said.max_logprob)) / asked.to(
             said.logprob.device
         ).streams.inverse_temperature
-        return cast("Tensor", said.value) + scale * gap
+        return cast("Tensor", cast("Tensor", said.value) + scale * gap)
 
     return answer
 

@@ -13,12 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import ClipBounds, ClipRange, Policy, Tokens
-from agentrl_core.loss.base import ADVANTAGES, Unit
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import ADVANTAGES, ClipBounds, ClipRange, Policy, Tokens, Unit, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

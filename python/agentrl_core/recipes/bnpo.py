@@ -8,8 +8,8 @@ Beta(3/2, 3/2) GRPO up to a constant. Several rewards are normalised each by its
 `GroupRelative(column="reward.format", scale="beta", add=True)`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 BNPO = Recipe(name="bnpo", source="arXiv:2506.02864", advantage=GroupRelative(scale="beta"), loss=Policy())

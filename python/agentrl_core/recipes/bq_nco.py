@@ -11,9 +11,9 @@ optimal solutions; that steps are compared, and clipped as PPO does, is ours. Ne
 canonical: of what is left to do alone, sets in order, history left out; rewards of steps.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 BQ_NCO = Recipe(
     name="bq_nco",

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import Normalisation, TreeRelative
-from agentrl_core.component import BatchComponent, Column, Rows, Schedule, option, token
+from agentrl_core.component import BatchComponent, Column, Rows, option, token
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout import Group, Rollout
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ Needs: `internal`; `recomputed_logprob` of each iteration from `arl.annotate`, b
 the policy afterwards.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy, Train
-from agentrl_core.recipe import Recipe
 from agentrl_core.schedule import FreezeModel
 
 _LOSS = Policy(clip=Clip(dual=10.0))

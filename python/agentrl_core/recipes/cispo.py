@@ -6,9 +6,9 @@ A clipped ratio stays a weight of the token's gradient, where PPO's clip takes t
 bound. The paper tunes `high` and does not tell it; here it is 0.2, as in verl.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy, Reinforce
-from agentrl_core.recipe import Recipe
 
 CISPO = Recipe(
     name="cispo",

@@ -15,9 +15,9 @@ belong to the engine.
 Source: Taming Masked Diffusion Language Models via Consistency Trajectory Reinforcement Learning (arXiv:2509.23924).
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 CJ_GRPO = Recipe(
     name="cj_grpo",

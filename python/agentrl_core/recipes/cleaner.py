@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.env import TOOL_ERROR
+from agentrl_core.env import StepFlag
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Rollout
 
 
@@ -54,10 +54,10 @@ class Purify(Rollout):
         while not branch.over:
             bad = turn = await branch.turn()
             for _ in range(self.retries):
-                if not turn.flags & TOOL_ERROR or branch.over:
+                if not turn.flags & StepFlag.TOOL_ERROR or branch.over:
                     break
                 turn = await branch.turn()
-            corrected = turn is not bad and not (turn.flags & TOOL_ERROR or turn.failed)
+            corrected = turn is not bad and not (turn.flags & StepFlag.TOOL_ERROR or turn.failed)
             # An answer that ends the episode is no call, and nothing is behind it that errors could mislead.
             if corrected and not turn.over and branch.uniform("purify", bad.index) < self.probability:
                 branch.rollback(bad.begin)

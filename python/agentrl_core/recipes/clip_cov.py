@@ -7,9 +7,9 @@ Entropy falls through tokens that are likely and have a high advantage. What is 
 public code takes means and n of a micro-batch, here of the whole update. Its sibling is `kl_cov`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, CovarianceMask, Policy
-from agentrl_core.recipe import Recipe
 
 CLIP_COV = Recipe(
     name="clip_cov",

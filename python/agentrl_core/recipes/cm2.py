@@ -1,6 +1,6 @@
 """CM2: open-ended quality as the items of a checklist (arXiv:2602.12268).
 
-A judge says after each step which items of its turn are satisfied; `reward.Checklist` makes a score of it. The paper's
+A judge says after each step which items of its turn are satisfied; `Checklist` makes a score of it. The paper's
 choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and
 collapses earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
 `GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none",
@@ -11,23 +11,102 @@ neither vote nor train.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from agentrl_core import Recipe, group, keys
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, option, step
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option, step
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import KL, Policy
-from agentrl_core.operators import group, keys
-from agentrl_core.recipe import Recipe
-from agentrl_core.reward import Checklist
+from agentrl_core.reward.process import checklist
 from agentrl_core.weight import ImportanceWeight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class Checklist(BatchComponent):
+    """Scores a trajectory by the items of checklists that its steps earn: (1 / turns) * sum of w_c over earned items c.
+
+    The step columns say what a judge found: `satisfied.0`, `satisfied.1`, ... whether the item holds after the step
+    (NaN: the turn has no such item), `item_weight.c` its weight, `item_needs.c` the items it depends on, as the sum of
+    2^d, and `turn`, whose steps stand together. An item is eligible at a step if what it depends on was satisfied
+    before and it was not; the first step after which it is satisfied earns it, if it was eligible. A draw with a step
+    whose column `judge_failed` is 1 has no score. Besides `score`, it makes `turn_reward`, what the step's turn earned,
+    and for each item `item_reward.c` (1 where it is eligible and this or a later step of the turn satisfies it) and
+    `item_eligible.c`, for `advantage.ChecklistRelative`. Source: CM2, arXiv:2602.12268.
+
+    Args:
+        items: how many items a turn can have.
+        delay: an item counts delay ** (steps of its turn that it was eligible before).
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.cm2 import Checklist
+        >>> Checklist(items=1).makes
+        (draw('score'), step('turn_reward'), step('item_reward.0'), step('item_eligible.0'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (step("turn"), step("judge_failed"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"), step("turn_reward"))
+
+    items: int = option(at_least=1, at_most=62)
+    delay: float = option(1.0, at_least=0, at_most=1)
+
+    def own_needs(self) -> Iterable[Column]:
+        """What the judge found, and what the items are."""
+        for item in range(self.items):
+            yield from (step(f"{name}.{item}") for name in ("satisfied", "item_weight", "item_needs"))
+
+    def own_makes(self) -> Iterable[Column]:
+        """What each step earned of each item."""
+        for item in range(self.items):
+            yield from (step(f"{name}.{item}") for name in ("item_reward", "item_eligible"))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns of `makes`."""
+        rows, draws = Rows(batch, "step"), Rows(batch, "draw")
+        turns = keys.composite(rows.draws, rows.keys("turn"))
+        starts = np.flatnonzero(np.append(True, turns[1:] != turns[:-1])[: len(turns)])
+        if len(starts) != len(np.unique(turns)):
+            raise InvalidInputError(
+                "column 'turn' comes back to an earlier turn of the draw; number its turns in order"
+            )
+        satisfied, weight = self._matrix(rows, "satisfied"), self._matrix(rows, "item_weight")
+        known = np.isfinite(satisfied)
+        needs = np.nan_to_num(self._matrix(rows, "item_needs"), nan=0.0).astype(np.int64)[starts]
+        credit = checklist(
+            known & (satisfied == 1.0),
+            ((needs[:, :, None] >> np.arange(self.items)) & 1).astype(np.bool_),
+            np.append(starts, len(rows)),
+            delay=self.delay,
+        )
+        eligible = credit.eligible & known
+        of_step = np.where(known, credit.earned * np.nan_to_num(weight, nan=0.0), 0.0).sum(axis=1)
+        of_turn = group.sums(of_step, turns)
+        # Turns follow each other, so their numbers stand in order of draws.
+        draw_of_turn = rows.draws[starts]
+        total = np.bincount(draw_of_turn, weights=of_turn, minlength=len(draws))
+        count = np.bincount(draw_of_turn, minlength=len(draws))
+        failed = np.bincount(rows.draws, weights=rows.flags("judge_failed"), minlength=len(draws)) > 0.0
+        items = {f"item_reward.{item}": credit.backfilled[:, item] for item in range(self.items)}
+        items |= {f"item_eligible.{item}": eligible[:, item] for item in range(self.items)}
+        batch = rows.write(turn_reward=of_turn[turns], **items)
+        return Rows(batch, "draw").write(score=np.where(failed, np.nan, total / np.maximum(count, 1)))
+
+    def _matrix(self, rows: Rows, name: str) -> NDArray[np.float64]:
+        return np.stack([rows.values(f"{name}.{item}") for item in range(self.items)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -39,10 +118,10 @@ class ChecklistRelative(BatchComponent):
     r_c is 1 where this or a later step of the turn satisfies the item (`item_reward.c`), b_c the share of the group's
     draws that satisfied it in that turn. An item that fewer than `members_at_least` draws of the group reached is left
     out; a step without any item left gets 0. Draws without a score neither vote nor get a value. Reads what
-    `reward.Checklist` makes.
+    `Checklist` makes.
 
     Args:
-        items: how many items a turn can have, as in `reward.Checklist`.
+        items: how many items a turn can have, as in `Checklist`.
         members_at_least: at least 1.
 
     Raises:

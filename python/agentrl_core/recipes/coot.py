@@ -12,12 +12,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Rollout
-from agentrl_core.rollout.programs.guidance import ask_agent
+from agentrl_core.rollout import Branch, Group, Rollout, ask_agent
 from agentrl_core.rollout.programs.repair import tokens_before
 
 

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core import _core
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, draw
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.operators import group, keys
-from agentrl_core.recipe import Recipe
+from agentrl_core.reward import cluster_votes
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Consistency(BatchComponent):
         # Draws without an answer share one id, behind those of the answers.
         answers = rows.keys("answer_cluster")
         clusters = np.where(parsed, answers, answers.max(initial=0) + 1).astype(np.uint32)
-        _, _, entropy, _, _ = _core.reward.cluster_votes(keys.dense(clusters), groups, weights=valid.astype(np.float64))
+        entropy = cluster_votes(clusters, groups, weights=valid.astype(np.float64)).entropy
         bits = (entropy / np.log(2.0))[groups]
         of_group = group.statistics(score, groups, valid=valid)
         mean, count = of_group.mean[groups], of_group.count[groups].astype(np.float64)

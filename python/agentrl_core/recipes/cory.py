@@ -12,17 +12,58 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
+
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import Gae
-from agentrl_core.component import option
-from agentrl_core.env import ExtraColumn
-from agentrl_core.env.base import Content
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.env import Content, ExtraColumn
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.reward import OutcomeScore, TeamScore
-from agentrl_core.rollout import Branch, Group, Rollout
-from agentrl_core.rollout.programs.guidance import insert_text
+from agentrl_core.reward import OutcomeScore
+from agentrl_core.rollout import Branch, Group, Rollout, insert_text
+
+if TYPE_CHECKING:
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class TeamScore(BatchComponent):
+    """Pays those who work together the same: the sum (or mean) of the scores of all draws with the same keys.
+
+    A draw without a score adds nothing and stays without one. Source: CORY, arXiv:2410.06101, whose two agents both
+    get the sum of their rewards.
+
+    Args:
+        group_by: comma-joined key columns that tell teams apart.
+        kind: `sum` or `mean`.
+
+    Raises:
+        RecipeError: `group_by` is empty.
+
+    Example:
+        >>> from agentrl_core.recipes.cory import TeamScore
+        >>> TeamScore().needs
+        (draw('score'), draw('episode_id'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    group_by: str = column_name("episode_id", level="draw")
+    kind: Literal["sum", "mean"] = "sum"
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws."""
+        rows = Rows(batch, "draw")
+        teams, scores = rows.keys(self.group_by), rows.values("score")
+        if self.kind == "mean":
+            shared = group.statistics(scores, teams, valid=rows.valid).mean[teams]
+        else:
+            shared = group.sums(np.where(rows.valid, scores, 0.0), teams)[teams]
+        return rows.write(score=np.where(rows.valid, shared, np.nan))
 
 
 @dataclass(frozen=True)

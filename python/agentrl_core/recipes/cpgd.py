@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import KL, ClipBounds, Policy, Surrogate, Tokens
-from agentrl_core.loss.surrogate import log_clipped
-from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.gmpo import log_clipped
 from agentrl_core.weight import SignalRescale
 
 if TYPE_CHECKING:

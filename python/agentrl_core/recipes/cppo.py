@@ -7,9 +7,9 @@ The share that is pruned goes up to 7/8 in the paper, which fills the freed room
 over the batch: `weight.SelectDraws(fraction=0.5, group_by="batch")`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.weight import SelectDraws
 
 CPPO = Recipe(

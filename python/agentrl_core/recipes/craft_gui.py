@@ -11,9 +11,9 @@ which the environment reports as its components. Then GRPO.
 The paper gives neither buckets nor weights nor the rule that ends a stage; these are proposals.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.select import ComposedSelector, Curriculum
 

@@ -9,10 +9,9 @@ takes are not given, those here are ours. What is dropped counts in no denominat
 Source: arXiv:2509.22115.
 """
 
+from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Schedule
 from agentrl_core.loss import Policy, TopTokens
-from agentrl_core.recipe import Recipe
 from agentrl_core.weight import SelectDraws
 
 D3S = Recipe(

@@ -9,9 +9,9 @@ There is no penalty on the divergence from a reference. Groups have 16 members i
 (`collect(tasks=512, group_size=16)`), and minibatches are sixteen (`DAPO.replace(minibatches=16)`).
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import LengthPenalty, OutcomeScore
 from agentrl_core.select import DynamicSampling
 

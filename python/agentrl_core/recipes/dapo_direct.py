@@ -11,9 +11,9 @@ beta is not given. Public code is not known.
 Source: arXiv:2412.18279. Needs: the model critic, as step column `value`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.loss import Regression, Train, Value
-from agentrl_core.recipe import Recipe
 
 DAPO_DIRECT = Recipe(
     name="dapo_direct",

@@ -16,10 +16,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds
 from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
-from agentrl_core.component.rows import sum_rows
+from agentrl_core.component import BatchComponent, Column, Rows, option, step, sum_rows, token
 from agentrl_core.loss import KL, Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import ObservationWindow
-from agentrl_core.weight import ImportanceWeight, above_quantile
+from agentrl_core.weight import ImportanceWeight
+from agentrl_core.weight.select import above_quantile
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ public.
 Needs: experts' draws; turns marked void.
 """
 
+from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Schedule, Where
+from agentrl_core.component import Where
 from agentrl_core.loss import Clip, Imitation, Policy, Sum
-from agentrl_core.recipe import Recipe
 from agentrl_core.weight import ExpertMask, FlagFilter
 
 DATA_MIND = Recipe(

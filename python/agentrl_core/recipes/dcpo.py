@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option
 from agentrl_core.loss import ClipBounds, ClipRange, Policy, Tokens
-from agentrl_core.operators import group
-from agentrl_core.recipe import Recipe
+from agentrl_core.operators.group.baseline import running_moments
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class CumulativeStandardised(StatefulComponent):
 
     It is that of two smoothed scores which is nearer to 0. At the i-th visit to a task, with A_new = (r - mean) / std
     of this visit and A_all the same with mean and standard deviation over all visits
-    (`agentrl_core.group.running_moments`), 0 where the deviation is:
+    (`agentrl_core.operators.group.baseline.running_moments`), 0 where the deviation is:
 
         S_new = ((i - 1) * A_new + A_all) / i,  S_all = (A_new + (i - 1) * A_all) / i
 
@@ -82,7 +82,7 @@ class CumulativeStandardised(StatefulComponent):
         self, rows: Rows, state: dict[str, Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], dict[str, Any]]:
         score, names = rows.values("score"), rows.names(self.key)
-        return group.running_moments(state, score, names, ddof=self.ddof, valid=rows.valid)
+        return running_moments(state, score, names, ddof=self.ddof, valid=rows.valid)
 
 
 @dataclass(frozen=True)

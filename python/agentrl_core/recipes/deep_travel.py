@@ -11,9 +11,9 @@ and 1.
 Source: arXiv:2509.21842. Needs: the facts `reward.turns` and `judge_failed`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import CombineReward, OutcomeScore, Unscored
 from agentrl_core.select import ComposedSelector, RetryQueue
 

@@ -5,8 +5,8 @@ Source: "Differential Information Distribution" (arXiv:2505.23761). The loss is 
 
 from __future__ import annotations
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Preference
-from agentrl_core.recipe import Recipe
 
 DID = Recipe(name="did", source="arXiv:2505.23761", advantage=GroupRelative(), loss=Preference())

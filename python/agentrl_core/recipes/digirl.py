@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from agentrl_core import Recipe, returns
 from agentrl_core.component import BatchComponent, Column, Rows, option, step
 from agentrl_core.loss import Imitation, Train, Value
-from agentrl_core.operators import returns
-from agentrl_core.recipe import Recipe
 from agentrl_core.weight import SelectDraws
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ Needs: the pool's column `embedding`, a vector for each task; `proximal_logprob`
 `arl.annotate(batch, "proximal_logprob", policy)`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.replay import Memory, Mix
 from agentrl_core.select import ComposedSelector, NearTarget, PredictedSuccess, ProportionalSampler, Survey
 

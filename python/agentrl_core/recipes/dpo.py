@@ -8,8 +8,8 @@ pair of equal scores has no gradient. `Preference` has IPO and SLiC (`kind`), la
 Source: arXiv:2305.18290. Needs: the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Preference
-from agentrl_core.recipe import Recipe
 
 DPO = Recipe(name="dpo", source="arXiv:2305.18290", advantage=GroupRelative(), loss=Preference())

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
 from agentrl_core.loss import ClipBounds, Mask, Policy, Reinforce, Tokens
-from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor

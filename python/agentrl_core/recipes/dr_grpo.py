@@ -7,9 +7,9 @@ it by the longest answer that is allowed, a constant that scales the learning ra
 `DR_GRPO.replace(loss=loss.Policy(aggregate="constant", constant=3000.0))`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 DR_GRPO = Recipe(
     name="dr_grpo",

@@ -7,9 +7,9 @@ was called more often votes more often. The only step of a key gets 0; the publi
 `singleton="raw"`. Prices on invalid actions are the environment's.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 DR_MAS = Recipe(
     name="dr_mas",

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Prefix, Rollout
 
 

@@ -11,14 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import Tokens
-from agentrl_core.loss.base import ADVANTAGES, Unit, metric_sums
-from agentrl_core.loss.listwise import GroupLoss
-from agentrl_core.loss.tokens import Segments
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import ADVANTAGES, GroupLoss, Tokens, Unit, metric_sums, torch
 from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:
@@ -76,8 +72,8 @@ class LengthDecoupled(GroupLoss):
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         score = sequences.mean(tokens.logprob)
         right = sequences.mean(tokens.advantage) > 0
-        good = Segments(members.ids, members.counted & right, "group")
-        bad = Segments(members.ids, members.counted & ~right, "group")
+        good = type(members)(members.ids, members.counted & right, "group")
+        bad = type(members)(members.ids, members.counted & ~right, "group")
         length = (sequences.count / self.length_at_most).to(score)
         share = good.log_softmax((1.0 - length) / self.sharpness).exp()
         wrong = bad.log_sum_exp(score / self.temperature) - bad.count.clamp(min=1).log().to(score)

@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
-from agentrl_core.loss import Imitation, Tokens, Train
-from agentrl_core.loss.base import WeightedLoss, metric_sums
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import Imitation, Tokens, Train, WeightedLoss, metric_sums
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

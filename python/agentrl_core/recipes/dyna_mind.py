@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe, group, keys
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
-from agentrl_core.operators import group, keys
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Rollout
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

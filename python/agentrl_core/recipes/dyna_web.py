@@ -22,12 +22,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from agentrl_core import Batch, Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, option, token
-from agentrl_core.data.batch import Batch
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Imitation, Policy, Sum
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Rollout
 
 

@@ -6,10 +6,62 @@ The mean of the second part is the conditional value at risk. The paper learns a
 task; here that of the group stands for it.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.reward import OutcomeScore, RiskAverse
+from agentrl_core.reward import OutcomeScore
+
+if TYPE_CHECKING:
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class RiskAverse(BatchComponent):
+    """Makes the worst draws of a group count more than the best: part of the score becomes its tail risk.
+
+    score <- (1 - coefficient) * r + coefficient * (q - max(q - r, 0) / quantile), q that quantile of the group. The
+    mean of the second part is the mean of the worst scores of the group (conditional value at risk). Group quantiles
+    stand for the ones that ECRM (arXiv:2301.10932) learns for every state. Draws without a score neither vote nor get
+    one.
+
+    Args:
+        coefficient: of the second part.
+        quantile: the share of scores that are the worst.
+        group_by: comma-joined key columns of the groups, or `batch`.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.ecrm import RiskAverse
+        >>> RiskAverse(coefficient=1.0).needs
+        (draw('score'), draw('group_id'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    coefficient: float = option(0.5, at_least=0, at_most=1)
+    quantile: float = option(0.25, above=0, at_most=1)
+    group_by: str = column_name("group_id", level="draw")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another column `score` on draws."""
+        rows = Rows(batch, "draw")
+        scores, groups = rows.values("score"), rows.keys(self.group_by)
+        bounds = group.quantile(scores, groups, self.quantile, valid=rows.valid)[groups]
+        tails = bounds - np.maximum(bounds - scores, 0.0) / self.quantile
+        return rows.write(score=(1.0 - self.coefficient) * scores + self.coefficient * tails)
+
 
 ECRM = Recipe(
     name="ecrm",

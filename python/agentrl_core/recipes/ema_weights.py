@@ -9,9 +9,9 @@ its rate is not certain, and a rate that begins small is `corrected=True`.
 Source: Butterfly Effects of SGD Noise (arXiv:2310.11428). Needs: a model `average`, given to `recipe.updates`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.schedule import SyncModel
 
 EMA_WEIGHTS = Recipe(

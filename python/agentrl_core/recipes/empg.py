@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, step
-from agentrl_core.component.rows import mean_of_tokens
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, mean_of_tokens, option, step
 from agentrl_core.loss import Policy
-from agentrl_core.operators import group
-from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 _EPS = 1e-8
 

@@ -10,9 +10,9 @@ with one ratio for an answer, as GSPO does; this is GRPO's loss without a refere
 Needs: the facts `answer_cluster` (answers that mean the same, see `reward.answer_clusters`) and `answer_parsed`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import AnswerAgreement
 from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter

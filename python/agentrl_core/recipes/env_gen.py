@@ -17,14 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import IterationRecord, option
-from agentrl_core.component.state import State
+from agentrl_core.component import IterationRecord, State, option
 from agentrl_core.env import ExtraColumn, Task
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Cohort, Group, Independent, TextMemory, read_notes
-from agentrl_core.rollout.programs.guidance import ask_agent
+from agentrl_core.rollout import Cohort, Group, Independent, TextMemory, ask_agent, read_notes
 
 _CHANGED = ("question", "payload")
 """What of a task a configuration changes."""

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, option, step, token
-from agentrl_core.loss import EntropyTerm, Policy, Tokens
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import EntropyTerm, Policy, Tokens, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

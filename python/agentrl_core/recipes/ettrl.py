@@ -6,12 +6,97 @@ max(0, 1 + (mean H - H) / mean H), so that certain answers of an uncertain group
 into the group size: 9 for 64. The environment says `answer_cluster` and `answer_parsed`.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
+from agentrl_core.operators.sequences import window_means
 from agentrl_core.reward import AnswerAgreement
-from agentrl_core.rollout import TokenForks
+from agentrl_core.rollout import Branch, Group, Position, Rollout
 from agentrl_core.weight import EntropyScaled
+
+
+@dataclass(frozen=True)
+class TokenForks(Rollout):
+    """Cheaper exploration: whole trajectories first, then more that leave them at their most uncertain tokens.
+
+    M roots are rolled out to their ends. Of each the N sampled tokens with the largest entropy are chosen (the earlier
+    of equals), and B forks leave before each of them: M (1 + B N) trajectories in the end. With `width` above 1 a token
+    has the mean entropy of the `width` tokens from it on (fewer at the end), as in ARES. Sources: ETTRL,
+    arXiv:2508.11356 (N = 3, B = 2); ARES, arXiv:2510.08457 (`width=4`), which does not say how many.
+
+    Args:
+        roots: M; None: as many as fit into the size that the group was asked for, at least one.
+        positions: N.
+        copies: B.
+        width: of the windows, in tokens.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.ettrl import TokenForks
+        >>> TokenForks().final_group_size(group_size=64)  # 9 roots with 6 forks each
+        63
+    """
+
+    roots: int | None = option(None, at_least=1)
+    positions: int = option(3, at_least=1)
+    copies: int = option(2, at_least=1)
+    width: int = option(1, at_least=1)
+
+    def final_group_size(self, group_size: int) -> int:
+        """M (1 + B N)."""
+        return self._roots(group_size) * (1 + self.copies * self.positions)
+
+    async def group(self, group: Group) -> None:
+        """The roots, then all forks side by side."""
+        roots = await group.run(group.start_many(self._roots(group.size)))
+        forks: list[Branch] = []
+        for root in roots:
+            if root.status in ("finished", "truncated"):
+                for place, entropy in self.places(root):
+                    forks += root.fork_many(self.copies, at=place, score=entropy)
+        await group.run(forks)
+
+    def places(self, root: Branch) -> list[tuple[Position, float]]:
+        """Where forks leave a root, with the entropy there, in the order of the path.
+
+        Raises:
+            InvalidInputError: the entropy of a sampled token is not known.
+        """
+        tokens: list[np.ndarray] = []
+        entropies: list[np.ndarray] = []
+        for turn in root.turns:
+            begin = turn.begin.tokens + turn.length - sum(len(segment.tokens) for segment in turn.segments)
+            for segment in turn.segments:
+                if segment.entropies is None:
+                    raise InvalidInputError(
+                        f"{self.title()}: the entropies of branch {root.name} are not known; use an engine that "
+                        "reports entropies"
+                    )
+                tokens.append(begin + np.arange(len(segment.tokens)))
+                entropies.append(np.asarray(segment.entropies, np.float64))
+                begin += len(segment.tokens)
+        if not tokens:
+            return []
+        places, values = np.concatenate(tokens), np.concatenate(entropies)
+        if self.width > 1:
+            offsets = np.cumsum([0, *map(len, entropies)], dtype=np.int64)
+            values = window_means(values, offsets, self.width)
+        chosen = np.sort(np.argsort(-values, kind="stable")[: self.positions])
+        return [(root.position(int(places[row])), float(values[row])) for row in chosen]
+
+    def _roots(self, group_size: int) -> int:
+        return max(1, group_size // (1 + self.copies * self.positions)) if self.roots is None else self.roots
+
 
 ETTRL = Recipe(
     name="ettrl",

@@ -8,8 +8,8 @@ less the group's mean, which gives the same Q; dividing it by a spread gives ano
 Needs: the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import ListMatch
-from agentrl_core.recipe import Recipe
 
 EXO = Recipe(name="exo", source="arXiv:2402.00856", advantage=GroupRelative(scale="none"), loss=ListMatch())

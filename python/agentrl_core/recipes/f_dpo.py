@@ -8,8 +8,8 @@
 Needs: pairs, as in DPO; the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Preference
-from agentrl_core.recipe import Recipe
 
 F_DPO = Recipe(name="f_dpo", source="arXiv:2309.16240", advantage=GroupRelative(), loss=Preference(divergence="alpha"))

@@ -9,9 +9,9 @@ error, and 0 where it cannot be reached. The judge's own training is another env
 Needs: the fact `flawed` of trajectories, and which succeeded.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import CombineReward, LengthPenalty, OutcomeScore
 
 FAPO = Recipe(

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, ErrorLocation, Group, Prefix, Repair, Rollout
-from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
+from agentrl_core.rollout import Branch, ErrorLocation, Group, Prefix, Repair, Rollout, ask_agent, fill_template
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Fission(Repair):
     Args:
         size: G'.
         simulator: who says what was wrong: the name of an agent of the collector.
-        question: what it is asked; `{task}` as in `rollout.AgentHint`, `{attempt}` is what was said.
+        question: what it is asked; `{task}` as in `recipes.agent_rlvr.AgentHint`, `{attempt}` is what was said.
 
     Raises:
         RecipeError: an option is out of range.

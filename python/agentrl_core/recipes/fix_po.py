@@ -17,12 +17,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentrl_core._util.lazy_torch import functional
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import Policy, Sum, Tokens, Train
-from agentrl_core.loss.base import Unit, WeightedLoss, metric_sums
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import Policy, Sum, Tokens, Train, Unit, WeightedLoss, metric_sums, torch
 from agentrl_core.schedule import Above, Dual, RepeatStage
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ class OldDivergence(WeightedLoss):
         estimate = away.expm1() - away
         loss = self.coefficient * (tokens.stream("weight_kl") * estimate).sum()
         means = tokens.segments("sequence").mean(estimate.detach())
-        largest = functional.pad(means, (0, 1)).max()  # 0 where there is no row
+        largest = torch.nn.functional.pad(means, (0, 1)).max()  # 0 where there is no row
         return loss, {**metric_sums(tokens, old_kl=estimate), "max_kl": largest}
 
 

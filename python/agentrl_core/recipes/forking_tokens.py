@@ -7,9 +7,9 @@ policy that is trained, over the tokens of the whole update; the other tokens st
 entropies of the rollout, an approximation: `weight.SelectTokens()`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy, TopTokens
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import LengthPenalty, OutcomeScore
 from agentrl_core.select import DynamicSampling
 

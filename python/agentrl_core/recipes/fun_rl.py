@@ -9,9 +9,9 @@ Needs: the token column `thought`, of `arl.annotate(batch, "thought", spans.Tags
 rollout.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import EntropyBonus, GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 FUN_RL = Recipe(
     name="fun_rl",

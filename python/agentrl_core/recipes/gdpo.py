@@ -10,9 +10,9 @@ weigh more: `voter="token", eps=0.0, variance_eps=1e-8`. A reward that only coun
 Needs: the reward's components `correct` and `format`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 GDPO = Recipe(
     name="gdpo",

@@ -10,9 +10,9 @@ Source: GDRO: Group-level Reward Post-training Suitable for Diffusion Models (ar
 origin; the reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import ListMatch
-from agentrl_core.recipe import Recipe
 
 GDRO_DIFFUSION = Recipe(
     name="gdro_diffusion",

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Recipe, group, keys
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.operators import group, keys
-from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds, SolutionHint
 
 _TEMPLATE = "{prompt}\n\nThe solution begins like this; go on from it:\n{text}"

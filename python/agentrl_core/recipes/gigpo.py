@@ -14,9 +14,9 @@ last link counts every trajectory once. A group of one counts as mean 0. The pub
 (`loss=loss.Policy(kl=loss.KL(0.01))`) and a penalty of 0.1 for invalid actions, which belongs to the environment.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent
 
 GIGPO = Recipe(

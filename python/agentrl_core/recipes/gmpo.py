@@ -10,15 +10,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column
-from agentrl_core.loss import Clip, ClipBounds, Policy, Surrogate, Tokens
-from agentrl_core.loss.base import Unit
-from agentrl_core.loss.surrogate import log_clipped
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import Clip, ClipBounds, Policy, Surrogate, Tokens, Unit, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def log_clipped(log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:
+    """The log-ratio in place of the ratio: f = min(log r, log upper), g = max(log r, log lower)."""
+    lower, upper = (
+        torch.as_tensor(bound, dtype=log_ratio.dtype, device=log_ratio.device).log()
+        for bound in (bounds.lower, bounds.upper)
+    )
+    return log_ratio.clamp(max=upper), log_ratio.clamp(min=lower)
 
 
 @dataclass(frozen=True)

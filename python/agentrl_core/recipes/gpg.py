@@ -6,9 +6,9 @@ alpha = B / (B - M) makes up for the M of B draws whose group has equal scores a
 ratio, no clip, no reference. verl counts draws whose score is 0 in place of M: `weight.SignalRescale(kind="rows")`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy, Reinforce
-from agentrl_core.recipe import Recipe
 from agentrl_core.weight import SignalRescale
 
 GPG = Recipe(

@@ -9,9 +9,9 @@ mostly averages over all tokens of the batch and leaves the reference out; so do
 `GRPO.replace(loss=loss.Policy(aggregate="sequence_mean", kl=loss.KL(0.04)))`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent
 
 GRPO = Recipe(

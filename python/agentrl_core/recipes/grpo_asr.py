@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw
 from agentrl_core.data.codes import CODES
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.reward import edit_distances
+from agentrl_core.reward.edits import edit_distances
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
-from agentrl_core.loss import ImportanceRatio, Policy, Tokens
-from agentrl_core.loss.base import Unit
-from agentrl_core.loss.tokens import LOG_RATIO_LIMIT
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import LOG_RATIO_LIMIT, ImportanceRatio, Policy, Tokens, Unit, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ the policy always or never solves are left out: `select.DynamicSampling`, which 
 Source: arXiv:2510.11701.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import LengthPenalty, OutcomeScore
 
 GRPO_TCR = Recipe(

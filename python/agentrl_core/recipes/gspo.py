@@ -6,9 +6,9 @@ The ratio's gradient is that of the mean log-prob, so an answer's tokens move to
 at 10: `loss.Ratio("sequence", log_at_most=10.0)`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy, Ratio
-from agentrl_core.recipe import Recipe
 
 GSPO = Recipe(
     name="gspo",

@@ -20,16 +20,25 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from agentrl_core import _core
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import EntropyBonus, GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, token
-from agentrl_core.component.rows import level_of, mean_of_tokens, sum_rows
+from agentrl_core.component import (
+    BatchComponent,
+    Column,
+    Rows,
+    column_name,
+    draw,
+    level_of,
+    mean_of_tokens,
+    option,
+    sum_rows,
+    token,
+)
 from agentrl_core.loss import Policy, Reinforce
-from agentrl_core.operators import group
-from agentrl_core.recipe import Recipe
+from agentrl_core.operators.sequences import conflict_tokens
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,7 @@ class ConflictTokens(BatchComponent):
         groups = draws.keys("group_id")
         gains = group.normalise(draws.values("score"), groups, scale="none", valid=draws.valid)
         gains = np.where(draws.valid, gains, 0.0)
-        prefixes, suffixes = _core.weight.conflict_tokens(
+        prefixes, suffixes = conflict_tokens(
             batch.column("token", "token"), batch.offsets("token")[batch.offsets("step")], groups, gains
         )
         signs = gains[tokens.draws]

@@ -10,9 +10,9 @@ between 1/2 and 2, with mean 1, is a proposal.
 Needs: the reward's components `overlap` and `edges` (the reward itself is the hit), and the fact `task_weight`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.weight import ColumnScaled
 

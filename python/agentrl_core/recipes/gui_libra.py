@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, draw, token
-from agentrl_core.component.rows import level_of
+from agentrl_core.component import BatchComponent, Column, Rows, draw, level_of, token
 from agentrl_core.loss import KL, Imitation, Policy, Train
-from agentrl_core.operators import group
-from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

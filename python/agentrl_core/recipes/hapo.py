@@ -13,22 +13,23 @@ What is trained is the policy at T0, and ratios are to log-probs recomputed ther
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import IterationRecord, Rows, option
-from agentrl_core.component.state import State
-from agentrl_core.engine.entropy_temperature import LEAST, EntropyTemperature
-from agentrl_core.loss import Clip, ClipBounds, ClipRange, Mask, Policy, Tokens
-from agentrl_core.loss.base import OverRows, Scope
-from agentrl_core.recipe import Recipe
+from agentrl_core.component import IterationRecord, Rows, State, option
+from agentrl_core.engine import EntropyTemperature
+from agentrl_core.loss import Clip, ClipBounds, ClipRange, Mask, OverRows, Policy, Tokens, torch
 from agentrl_core.rollout import Group, TextMemory
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_LEAST = 1e-8
+"""The least entropy that has a logarithm here."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class EntropyScaledClip(OverRows, ClipRange):
 
     clip: Clip = Clip(0.2, 0.2)  # noqa: RUF009 - frozen
     quantile: float = option(0.8, above=0, below=1)
-    scope: Scope = "all"
+    scope: Literal["sequence", "all"] = "all"
 
     def check_options(self) -> None:
         """The widths are plain."""
@@ -97,7 +98,7 @@ class EntropyAdvantage(OverRows, Mask):
     low: float = option(0.2, above=0)
     high: float = option(0.2, above=0)
     quantile: float = option(0.8, above=0, below=1)
-    scope: Scope = "all"
+    scope: Literal["sequence", "all"] = "all"
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """A factor for each token by its entropy and by the side on which its ratio is."""
@@ -108,7 +109,7 @@ class EntropyAdvantage(OverRows, Mask):
         return factor, factor
 
 
-def normalised_entropy(tokens: Tokens, quantile: float, scope: Scope) -> Tensor:
+def normalised_entropy(tokens: Tokens, quantile: float, scope: Literal["sequence", "all"]) -> Tensor:
     """HAPO's entropy score of each token, in [-1, 1], without gradient.
 
     e = log max(H, 1e-8); h = e - quantile(e), divided by its root mean square; then positive values are divided by
@@ -120,11 +121,11 @@ def normalised_entropy(tokens: Tokens, quantile: float, scope: Scope) -> Tensor:
         scope: the statistics are of each `sequence` or of `all` rows.
     """
     segments = tokens.segments(scope)
-    log_entropy = tokens.entropy.detach().clamp(min=LEAST).log()
+    log_entropy = tokens.entropy.detach().clamp(min=_LEAST).log()
     height = log_entropy - segments.spread(segments.quantile(log_entropy, quantile, nearest=True))
     largest, smallest = (segments.spread(segments.maximum(sign * height)) for sign in (1.0, -1.0))
     # Dividing by the root mean square first would change neither sign nor quotient.
-    above, below = (height / size.clamp(min=LEAST) for size in (largest, smallest))
+    above, below = (height / size.clamp(min=_LEAST) for size in (largest, smallest))
     return torch.where(tokens.trained, torch.where(height > 0, above, below), 0.0)
 
 
@@ -163,7 +164,7 @@ class SampledByEntropy(TextMemory):
         entropies = entropies[np.isfinite(entropies)]
         if not len(entropies):
             return state
-        heights = np.log(np.maximum(entropies, LEAST))
+        heights = np.log(np.maximum(entropies, _LEAST))
         zero = float(np.quantile(heights, self.quantile, method="nearest"))
         return {"zero": zero, "above": float(heights.max()) - zero, "below": zero - float(heights.min())}
 

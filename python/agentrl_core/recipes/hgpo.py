@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import Discounted, Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, step
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.operators import group, keys
-from agentrl_core.recipe import Recipe
+from agentrl_core.operators.keys import history
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class HistoryRelative(BatchComponent):
         values, anchors = rows.values(self.column), rows.keys(self.anchor)
         total, weight = np.zeros(len(rows)), np.zeros(len(rows))
         # The anchor holds the group already, so histories need no group of their own.
-        histories = keys.history(anchors, rows.draws, np.zeros(len(rows), np.uint32), self.levels)
+        histories = history(anchors, rows.draws, np.zeros(len(rows), np.uint32), self.levels)
         for level, (same, known) in enumerate(histories, start=1):
             part = self.normalisation.compare(values, same, valid=rows.valid & known)
             company = group.statistics(values, same, valid=rows.valid & known).count[same] > 1

@@ -5,15 +5,15 @@
 
 and PPO's policy loss. The paper's hyperbolic layers and their regularisation are architecture; the categorical head
 (HL-Gauss, arXiv:2403.03950) is what helps a language model's critic whose returns are bounded. The number of bins is
-that of the answer `value_logits`; `loss.expected_value` makes V of it.
+that of the answer `value_logits`; `loss.value.expected_value` makes V of it.
 
 Source: Understanding and Improving Hyperbolic Deep Reinforcement Learning (arXiv:2512.14202). Needs: the token column
 `value`, and the critic's answer `value_logits`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.loss import Policy, Train, Value
-from agentrl_core.recipe import Recipe
 
 HYPER_PP = Recipe(
     name="hyper_pp",

@@ -26,12 +26,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import IterationRecord, State, option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, TextMemory, read_notes
-from agentrl_core.rollout.programs.guidance import ask_agent
+from agentrl_core.rollout import Branch, Group, TextMemory, ask_agent, read_notes
 
 _SAID = re.compile(r"reward:\s*([-+]?\d+(?:\.\d+)?)\s*;\s*done:\s*(yes|no)\s*;\s*next:\s*(.*)", re.IGNORECASE)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Schedule, option
+from agentrl_core.component import option
 from agentrl_core.loss import KL, Clip, Expert, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.rollout import ExampleHint, Group, RolloutSpec, RoundResult, Rounds
 from agentrl_core.weight import ExpertMask

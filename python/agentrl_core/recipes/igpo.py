@@ -5,16 +5,71 @@
     normalised: (x - mean) / sqrt(variance + 1e-8) over the group's gains, and over its outcomes; variance divides by n
 
 The last turn answers and has no gain. Two scripts are public: the newer takes the difference of log-probs,
-`reward.InformationGain("log_probability")`; both leave gains of exactly 0 out of the statistics, and a function of
+`InformationGain("log_probability")`; both leave gains of exactly 0 out of the statistics, and a function of
 theirs puts gains and outcomes into one statistic, which is `group.normalise`'s to do.
 
 Needs: `answer_logprob` after every step and before the first, from `arl.annotate` with a probe; the model reference.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted, GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, draw, step
 from agentrl_core.loss import KL, Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.reward import InformationGain, OutcomeScore
+from agentrl_core.reward import OutcomeScore
+from agentrl_core.reward.process import information_gain
+
+if TYPE_CHECKING:
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class InformationGain(BatchComponent):
+    """Pays a step for what it added to the likelihood of the right answer: gain = P_k - P_{k-1}, P = exp(l) or l.
+
+    l is the mean log-probability of the right answer's tokens when it is probed: the step column `answer_logprob` after
+    each step, the draw column `answer_logprob_before` before the first. The last step ends with the answer that the
+    outcome pays, so it has no gain (NaN), and neither has a draw that was not probed after every step. The score stays
+    what it is: `NormalisedReturns(column="gain", outcome="score")` puts both together. Source: IGPO, arXiv:2510.14967.
+
+    Args:
+        kind: P is a `probability`, or a `log_probability` (the newer public script).
+
+    Example:
+        >>> from agentrl_core.recipes.igpo import InformationGain
+        >>> InformationGain().makes
+        (step('gain'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (
+        step("answer_logprob", model="policy"),
+        draw("answer_logprob_before", model="policy"),
+    )
+    makes: ClassVar[tuple[Column, ...]] = (step("gain"),)
+
+    kind: Literal["probability", "log_probability"] = "probability"
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `gain` on steps."""
+        rows = Rows(batch, "step")
+        offsets = batch.offsets("step")
+        probes, before = rows.values("answer_logprob"), Rows(batch, "draw").values("answer_logprob_before")
+        gaps = np.bincount(rows.draws, weights=~np.isfinite(probes), minlength=batch.num_draws) > 0.0
+        probed = np.isfinite(before) & ~gaps
+        at_step = probed[rows.draws]
+        lengths = np.append(0, np.cumsum(np.diff(offsets)[probed]))
+        gains = np.full(len(rows), np.nan)
+        gains[at_step] = information_gain(probes[at_step], lengths, before[probed], kind=self.kind)
+        gains[offsets[1:][np.diff(offsets) > 0] - 1] = np.nan
+        return rows.write(gain=gains)
+
 
 IGPO = Recipe(
     name="igpo",

@@ -10,9 +10,9 @@ Source: Implicit Reward as the Bridge: A Unified View of SFT and DPO Connections
 demonstrations; then pairs; the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Imitation, Preference, Train
-from agentrl_core.recipe import Recipe
 
 IMPLICIT_REWARD = Recipe(
     name="implicit_reward",

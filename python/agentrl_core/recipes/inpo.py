@@ -9,9 +9,9 @@ repeated with fresh pairs. eta and tau are not given; here 0.005 and a third of 
 Needs: groups of two, or the draw column `pair` (the paper: best and worst of 8); the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Preference
-from agentrl_core.recipe import Recipe
 
 INPO = Recipe(
     name="inpo",

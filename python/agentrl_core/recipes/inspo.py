@@ -20,14 +20,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import IterationRecord, Rows, option
-from agentrl_core.component.state import State
+from agentrl_core.component import IterationRecord, Rows, State, option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Cohort, Group, TextMemory, read_notes
-from agentrl_core.rollout.programs.guidance import ask_agent, insert_text
+from agentrl_core.rollout import Cohort, Group, TextMemory, ask_agent, insert_text, read_notes
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Imitation
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import (
     Branch,
     ErrorLocation,
@@ -28,9 +28,10 @@ from agentrl_core.rollout import (
     Repair,
     RolloutSpec,
     RoundResult,
-    reasoning_steps,
+    ask_agent,
+    fill_template,
 )
-from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
+from agentrl_core.rollout.programs.repair import reasoning_steps
 
 
 @dataclass(frozen=True)

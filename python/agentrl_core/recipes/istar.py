@@ -12,13 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentrl_core._util.lazy_torch import functional, torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, column_name, option, token
-from agentrl_core.loss import Policy, Tokens, Train
-from agentrl_core.loss.base import metric_sums
-from agentrl_core.loss.listwise import GroupLoss
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import GroupLoss, Policy, Tokens, Train, metric_sums, torch
 from agentrl_core.reward import ImplicitProcess, OutcomeScore
 
 if TYPE_CHECKING:
@@ -73,7 +70,7 @@ class TrajectoryPairs(GroupLoss):
         score, label, group = score[:drawn], label[:drawn], members.ids[:drawn]
         exist = members.counted[:drawn]
         better = (label[:, None] > label) & (group[:, None] == group) & exist[:, None] & exist
-        cost = torch.where(better, functional.softplus(score - score[:, None]), 0.0)
+        cost = torch.where(better, torch.nn.functional.softplus(score - score[:, None]), 0.0)
         weight = tokens.segments("group").sum(tokens.stream("weight_kl")).to(cost.dtype)
         pairs = torch.zeros_like(weight).index_add(0, group, better.sum(1).to(cost.dtype))
         costs = torch.zeros_like(weight).index_add(0, group, cost.sum(1))

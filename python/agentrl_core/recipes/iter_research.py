@@ -10,9 +10,9 @@ round of an update counts the same, those of long trajectories too. gamma and th
 those here are ours, the bounds GSPO's. A number of rows that ranks divide evenly: `weight.SelectDraws(multiple=8)`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.loss import Clip, Policy, Ratio
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import ObservationWindow
 
 ITER_RESEARCH = Recipe(

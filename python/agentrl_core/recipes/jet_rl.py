@@ -12,20 +12,19 @@ trainer before the first update; an engine that says its precision.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Rows
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import RecordPrecision
 from agentrl_core.weight import ImportanceWeight, importance_diagnostics
-from agentrl_core.weight.importance import Diagnostics
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 class _Mismatch(NamedTuple):
@@ -33,11 +32,11 @@ class _Mismatch(NamedTuple):
 
     Attributes:
         mean_difference: the mean of |d| over the trained tokens.
-        diagnostics: divergences, effective sample size and extreme ratios.
+        diagnostics: the `weight.importance_diagnostics`: divergences, effective sample size and extreme ratios.
     """
 
     mean_difference: float
-    diagnostics: Diagnostics
+    diagnostics: Any
 
     @property
     def is_large(self) -> bool:

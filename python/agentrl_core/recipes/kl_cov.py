@@ -6,9 +6,9 @@
 No clip. 0.002 is for 7B models, 0.0002 for 32B and in verl. Its sibling is `clip_cov`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy, TopTokens
-from agentrl_core.recipe import Recipe
 
 KL_COV = Recipe(
     name="kl_cov",

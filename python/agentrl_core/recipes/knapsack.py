@@ -13,9 +13,9 @@ nothing by the formula; tasks that are always solved get 2. Then GRPO.
 The paper says that leftovers go to the unsolved and not what a leftover is: here gains of at most 1e-4 are left over.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.select import Beta, ComposedSelector, GreedyAllocator
 
 KNAPSACK = Recipe(

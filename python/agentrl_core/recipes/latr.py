@@ -13,18 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _core
+from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Schedule
-from agentrl_core.component.options import option
-from agentrl_core.engine.base import Segment
+from agentrl_core.component import option
+from agentrl_core.engine import Segment
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Group
-from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.tasks import gather_or_cancel
+from agentrl_core.operators.sequences import likeness
+from agentrl_core.rollout import Branch, Group, Rollout, gather_or_cancel
 
 CHUNK = 10
 """Tokens between two looks."""
@@ -77,7 +73,7 @@ class LookaheadBranching(Rollout):
         least: tau_abs.
         within: tau_rel.
         children: of one token, at most.
-        ages: in tokens, joined by commas.
+        ages: in tokens.
         distance: edits for each token; 0: not compared so.
         suffix: of the length; 1: not compared so.
         rouge: ROUGE-L; 1: not compared so.
@@ -97,21 +93,12 @@ class LookaheadBranching(Rollout):
     least: float = option(0.25, at_least=0, at_most=1)
     within: float = option(0.15, at_least=0, at_most=1)
     children: int = option(2, at_least=1)
-    ages: str = "20,30,50"
+    ages: tuple[int, ...] = option((20, 30, 50), at_least=1)
     distance: float = option(0.4, at_least=0, at_most=1)
     suffix: float = option(1.0, at_least=0, at_most=1)
     rouge: float = option(1.0, at_least=0, at_most=1)
     full: float = option(0.98, above=0, at_most=1)
     tokens: int = option(512, at_least=1)
-
-    def check_options(self) -> None:
-        """There are ages."""
-        plain = all(age.strip().isdigit() and int(age) for age in self.ages.split(","))
-        self.require(plain, "ages", "give numbers of tokens joined by commas, at least one")
-
-    @property
-    def _ages(self) -> list[int]:
-        return [int(age) for age in self.ages.split(",")]
 
     async def group(self, group: Group) -> None:
         """The tree, then all to their ends."""
@@ -143,7 +130,7 @@ class LookaheadBranching(Rollout):
                 twigs += fresh
             self._prune(twigs)
             twigs = [twig for twig in twigs if not twig.branch.over]
-            young = any(twig.parent and reached - twig.birth < max(self._ages) for twig in twigs if not twig.over)
+            young = any(twig.parent and reached - twig.birth < max(self.ages) for twig in twigs if not twig.over)
             if len(twigs) >= self.full * count and not young:
                 break
         live = [twig.branch for twig in twigs]
@@ -193,7 +180,7 @@ class LookaheadBranching(Rollout):
         for twig in twigs:
             if twig.parent is None or twig.branch.over:
                 continue
-            for age in self._ages:
+            for age in self.ages:
                 own, other = (each.tokens[twig.birth : twig.birth + age] for each in (twig, twig.parent))
                 if age in twig.checked or min(len(own), len(other)) < age:
                     continue
@@ -205,7 +192,7 @@ class LookaheadBranching(Rollout):
 
     def alike(self, own: NDArray[np.int32], other: NDArray[np.int32]) -> bool:
         """Whether two runs of tokens of one length are too much the same."""
-        edits, end, common = _core.rollout.likeness(own, other)
+        edits, end, common = likeness(own, other)
         # Both have the same length: precision, recall and F1 of the subsequence are one number.
         length = len(own)
         return edits / length < self.distance or end / length > self.suffix or common / length > self.rouge

@@ -11,12 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import KL, EntropyTerm, Imitation, Policy, Tokens, TopTokens, Train
-from agentrl_core.loss.base import ADVANTAGES, Unit
-from agentrl_core.loss.mask import score_of
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import ADVANTAGES, KL, EntropyTerm, Imitation, Policy, Tokens, TopTokens, Train, Unit, torch
 from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:
@@ -56,7 +54,10 @@ class CovarianceEntropy(EntropyTerm):
 
     def __call__(self, tokens: Tokens) -> Tensor:
         """The entropy bonus, with each token weighed by the covariance of its advantage and log-prob."""
-        softmax = tokens.segments("sequence").log_softmax(score_of(tokens, "covariance")).exp()
+        every = tokens.segments("all")
+        gain, sure = (each - every.spread(every.mean(each)) for each in (tokens.advantage, tokens.logprob.detach()))
+        covariance = torch.where(tokens.trained, gain * sure, 0.0)
+        softmax = tokens.segments("sequence").log_softmax(covariance).exp()
         share = (self.softmax_coefficient * softmax).clamp(max=self.at_most)
         return -self.coefficient * (tokens.stream("weight_entropy") * share * tokens.entropy).sum()
 

@@ -7,8 +7,8 @@ What is left of many tricks after each was tried alone: where the rewards of a g
 tiny and blows up the gradient; that of the batch does not. Neither critic, nor KL, nor entropy.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 LITE_PPO = Recipe(name="lite_ppo", source="arXiv:2508.08221", advantage=GroupRelative(scale_by="batch"), loss=Policy())

@@ -10,9 +10,9 @@ of the policy, which is the collection's to see to; so are the advantages' group
 Source: LongCat-Flash-Thinking Technical Report, arXiv:2509.18883. Needs: `recomputed_logprob`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.weight import ImportanceWeight
 
 LONGCAT_FLASH = Recipe(

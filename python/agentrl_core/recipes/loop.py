@@ -12,9 +12,9 @@ also stops stragglers, `LOOP.replace(rollout=rollout.EarlyStop())`; its default 
 Needs: `recomputed_logprob`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.weight import SelectDraws
 
 LOOP = Recipe(

@@ -13,12 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import Clip, ClipBounds, ClipRange, Policy, Tokens
-from agentrl_core.loss.base import ADVANTAGES, Unit
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import ADVANTAGES, Clip, ClipBounds, ClipRange, Policy, Tokens, Unit, torch
 from agentrl_core.replay import Memory, Mix
 
 if TYPE_CHECKING:

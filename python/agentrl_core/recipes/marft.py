@@ -14,16 +14,16 @@ and no `ratio`.
 Needs: rewards of steps; the model critic.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.loss import Policy, Ratio, Train, Value
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import SelfPlay
 from agentrl_core.schedule import Above, SkipStep
 
 MARFT = Recipe(
     name="marft",
     source="arXiv:2504.16129",
-    rollout=SelfPlay(agents="first,second"),
+    rollout=SelfPlay(agents=("first", "second")),
     advantage=Gae(level="agent", gamma=0.99, lam=0.95, column="reward", outcome=""),
     loss=(
         Train(Policy("step_mean", ratio=Ratio("step", "sum", "segment"), entropy=0.01), epochs=5, minibatches=4),

@@ -11,16 +11,16 @@ the distinct values of a player, each counted once, which is not done here. Its 
 Needs: the fact `env_tag` of trajectories; rewards of steps; the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.loss import KL, Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import LengthPenalty, OutcomeScore
 from agentrl_core.rollout import SelfPlay
 
 MARS = Recipe(
     name="mars",
     source="arXiv:2510.15414",
-    rollout=SelfPlay(agents="first,second"),
+    rollout=SelfPlay(agents=("first", "second")),
     reward=(
         OutcomeScore(),
         OutcomeScore(level="step"),

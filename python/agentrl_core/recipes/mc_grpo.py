@@ -12,9 +12,9 @@ variant of its code scales what is left of a group up:
 Needs: the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.weight import SelectDraws
 
 MC_GRPO = Recipe(

@@ -9,10 +9,9 @@ is the reward less the mean of its group. With squares it is `loss.Regression(be
 Source: arXiv:2005.09814.
 """
 
+from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Schedule
 from agentrl_core.loss import KL, Policy
-from agentrl_core.recipe import Recipe
 
 MDPO = Recipe(
     name="mdpo",

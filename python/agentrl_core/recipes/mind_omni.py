@@ -9,9 +9,9 @@ Needs: the fact `image` of steps (1 where the step made the image), the reward's
 is the similarity), and the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.weight import MarkedScaled
 

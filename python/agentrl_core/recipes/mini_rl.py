@@ -10,9 +10,9 @@ normalise. Routing replay of mixtures of experts is the trainer's: the batch has
 Source: arXiv:2512.01374. Needs: `proximal_logprob`, from `arl.annotate` before the first update.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, InBounds, Policy, Reinforce
-from agentrl_core.recipe import Recipe
 
 MINI_RL = Recipe(
     name="mini_rl",

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, option
-from agentrl_core.component.rows import sum_rows
+from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, option, sum_rows
 from agentrl_core.loss import Imitation, Policy, Sum
-from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

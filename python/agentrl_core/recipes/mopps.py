@@ -13,9 +13,9 @@ sampling), and takes those with the smallest (p - 1/2)^2. Then GRPO.
 and not of a shaped reward. The public code has a slip of precedence for groups of one, which is not here.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.select import Beta, ComposedSelector, NearTarget, TopSampler
 
 MOPPS = Recipe(

@@ -12,9 +12,9 @@ The baseline and the weight of a task come of trackers of their own: the baselin
 `policy_kl`), which the trainer writes; the weight's is the middle of the two. Use `collect(tasks=..., group_size=1)`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import EntropyBonus, GroupRelative, TrackedBaseline
 from agentrl_core.loss import KL, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.select import Beta, ComposedSelector, OutcomeVariance, ProportionalSampler
 

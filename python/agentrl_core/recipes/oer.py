@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, token
-from agentrl_core.component.rows import sum_rows
+from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, sum_rows, token
 from agentrl_core.loss import Imitation, Policy, Train
-from agentrl_core.recipe import Recipe
 from agentrl_core.replay import Memory, Mix
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 FRESH, STORED = Where(source="fresh"), Where(source="replay")
 

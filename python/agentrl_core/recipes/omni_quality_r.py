@@ -10,9 +10,9 @@ The gate belongs to the second stage; the first is the same without `mask`.
 Needs: the fact `error` of trajectories, predicted less true; the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Clip, Policy, TopTokens
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import GaussianProximity
 from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter

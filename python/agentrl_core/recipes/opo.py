@@ -6,9 +6,9 @@ with l_i the length of answer i: where gradients of tokens are alike, an answer'
 length, and so does its say in the baseline. Neither ratio nor clip nor reference: one optimizer step for each batch.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import BaselineRelative
 from agentrl_core.loss import Policy, Reinforce
-from agentrl_core.recipe import Recipe
 
 OPO = Recipe(
     name="opo",

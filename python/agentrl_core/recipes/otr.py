@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy, Reinforce
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore, UnitTemperature
 from agentrl_core.rollout import Branch, Group, Prefix, Rollout
 from agentrl_core.weight import ColumnScaled

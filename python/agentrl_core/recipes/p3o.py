@@ -10,21 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import Tokens
-from agentrl_core.loss.base import ADVANTAGES, metric_sums
-from agentrl_core.loss.preference import PairLoss
-from agentrl_core.loss.tokens import LOG_RATIO_LIMIT
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import ADVANTAGES, LOG_RATIO_LIMIT, Tokens, Unit, WeightedLoss, metric_sums, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class PairwiseProximal(PairLoss):
+class PairwiseProximal(WeightedLoss):
     """Moves the two answers of a pair apart by the difference of their rewards, within a clip range.
 
     With R the advantages of the two answers (their rewards, a divergence folded in), r their ratios to the old policy
@@ -53,6 +49,7 @@ class PairwiseProximal(PairLoss):
     """
 
     reads: ClassVar[tuple[str | Column, ...]] = (*ADVANTAGES, "weight_kl", "sequence", "pair", "old_logprob")
+    over: ClassVar[Unit] = "pair"
 
     kind: Literal["separate", "joint"] = "separate"
     epsilon: float = option(0.2, above=0, below=1)

@@ -9,8 +9,8 @@ says wrong, which costs the same, as the psi of a group add up to 0. The paper's
 `OutcomeClassifier(baseline="standard")` and `"none"`, the latter with `label="score"`; beta is 1 or 2.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import OutcomeClassifier
-from agentrl_core.recipe import Recipe
 
 PACS = Recipe(name="pacs", source="arXiv:2509.02522", advantage=GroupRelative(), loss=OutcomeClassifier())

@@ -8,9 +8,9 @@ with lambda 0.95, no discount, A before it is compared in R, and the score paid 
 from the critic before its first step: `arl.annotate(batch, "value", critic)` and `old_value` before `recipe.credit`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.loss import Policy, Train, Value
-from agentrl_core.recipe import Recipe
 
 PPO = Recipe(
     name="ppo",

@@ -13,9 +13,9 @@ Needs: token columns `value` and `proximal_logprob`, by the models critic and pr
 `recipe.updates` by that name).
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.loss import Clip, Policy, Train, Value
-from agentrl_core.recipe import Recipe
 from agentrl_core.schedule import SyncModel
 
 PPO_EWMA = Recipe(

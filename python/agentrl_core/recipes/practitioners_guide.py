@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae, GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, option, step
-from agentrl_core.component.rows import sum_rows
+from agentrl_core.component import BatchComponent, Column, Rows, option, step, sum_rows
 from agentrl_core.loss import Policy, Train, Value
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore, TurnEndReward
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

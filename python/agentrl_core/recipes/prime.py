@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, token
 from agentrl_core.loss import OutcomeClassifier, Policy, Train
-from agentrl_core.operators import group
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import ImplicitProcess, OutcomeScore
 from agentrl_core.select import Band, DynamicSampling
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

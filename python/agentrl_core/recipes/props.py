@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component.options import option
+from agentrl_core.component import option
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.program import BudgetedRollout
+from agentrl_core.rollout import BudgetedRollout, Group
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.env import FORMAT_ERROR, TOOL_ERROR
+from agentrl_core.env import StepFlag
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, ErrorLocation, Group, Repair
 
 
@@ -52,7 +52,7 @@ class Recovered(Repair):
         fork = branch.fork(at=branch.position_after(end), train_prefix=False)
         turn = await fork.turn(self.undo)
         # After an undo that did nothing the policy would be trained as if it had recovered.
-        if turn.flags & (FORMAT_ERROR | TOOL_ERROR) or fork.status == "finished":
+        if turn.flags & (StepFlag.FORMAT_ERROR | StepFlag.TOOL_ERROR) or fork.status == "finished":
             group.drop([fork], "the environment refused the undo")
             warnings.warn(
                 f"rac: undo={self.undo!r} is refused by the environment of domain {group.task.domain!r}, which flagged "

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, draw, step, token
 from agentrl_core.loss import KL, Clip, Policy, Ratio
-from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

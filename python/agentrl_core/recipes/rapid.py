@@ -10,9 +10,9 @@ steps a phase feeds is tuned for each task.
 Source: RAPID: An Efficient Reinforcement Learning Algorithm for Small Language Models (arXiv:2510.03515).
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy, Reinforce
-from agentrl_core.recipe import Recipe
 
 RAPID = Recipe(
     name="rapid",

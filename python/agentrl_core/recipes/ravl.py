@@ -11,9 +11,9 @@ Source: arXiv:2402.12527. Needs: rewards of steps; step columns `value` and, whe
 the smallest of an ensemble's values.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.loss import Policy, Train, Value
-from agentrl_core.recipe import Recipe
 
 RAVL = Recipe(
     name="ravl",

@@ -12,9 +12,9 @@ Its siblings are `rep`, with a penalty in the place of the range, and `red_weigh
 Source: arXiv:2509.24203.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import InBounds, Policy, Reinforce
-from agentrl_core.recipe import Recipe
 
 REC = Recipe(
     name="rec",

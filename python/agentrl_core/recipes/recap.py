@@ -23,16 +23,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option
-from agentrl_core.component.column import key_columns
+from agentrl_core.component import (
+    Column,
+    IterationRecord,
+    Rows,
+    StatefulComponent,
+    column_name,
+    draw,
+    key_columns,
+    option,
+)
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy
-from agentrl_core.operators import group
-from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 _EPS = 1e-15
 

@@ -8,9 +8,9 @@ work. The largest weight is 20, a bound of ours.
 Source: arXiv:2509.24203.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import InBounds, Policy, Reinforce
-from agentrl_core.recipe import Recipe
 from agentrl_core.weight import ColumnScaled
 
 RED_WEIGHT = Recipe(

@@ -3,13 +3,84 @@
     R' = R + u,  u uniform in [-0.05, 0.05],   A = (R' - mean) / std
 
 The gradient is the same on average. A group of equal rewards gets advantages of full size, which is meant. Filters
-judge the reward without noise, `score_clean`. Normal noise of the same spread: `reward.NoiseReward(kind="normal")`.
+judge the reward without noise, `score_clean`. Normal noise of the same spread: `NoiseReward(kind="normal")`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.reward import NoiseReward, OutcomeScore
+from agentrl_core.reward import OutcomeScore
+from agentrl_core.reward.shape import add_noise
+
+if TYPE_CHECKING:
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class NoiseReward(BatchComponent):
+    """Adds noise to discrete scores, so that groups of equal scores have a direction.
+
+    The noise has mean 0 and standard deviation amplitude / sqrt(3): uniform in [-amplitude, amplitude], or normal. That
+    of a draw follows from `seed`, its iteration and its trajectory. The score without noise is kept as `score_clean`,
+    for filters. Source: ReDit, arXiv:2506.18631.
+
+    Args:
+        amplitude: see above.
+        kind: `uniform` or `normal`.
+        only_if_std_below: only groups whose scores have a smaller standard deviation get noise; None: all do.
+        seed: of the noise.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.redit import NoiseReward
+        >>> NoiseReward().makes
+        (draw('score'), draw('score_clean'))
+    """
+
+    phase: ClassVar[str] = "reward"
+    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("iteration"), draw("trajectory_id"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"), draw("score_clean"))
+
+    amplitude: float = option(0.05, at_least=0)
+    kind: Literal["uniform", "normal"] = "uniform"
+    only_if_std_below: float | None = option(None, above=0)
+    seed: int = option(0, at_least=0)
+
+    def own_needs(self) -> Iterable[Column]:
+        """The groups, where their spread decides."""
+        if self.only_if_std_below is not None:
+            yield draw("group_id")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the columns `score` and `score_clean` on draws."""
+        rows = Rows(batch, "draw")
+        scores, noisy = rows.values("score"), rows.valid
+        if self.only_if_std_below is not None:
+            groups = rows.keys("group_id")
+            spreads = group.statistics(scores, groups, valid=rows.valid).std[groups]
+            noisy = noisy & (np.nan_to_num(spreads, nan=0.0) < self.only_if_std_below)
+        iterations, trajectories = (rows.values(name).astype(np.int64) for name in ("iteration", "trajectory_id"))
+        dithered = add_noise(
+            scores,
+            seed=self.seed,
+            ids=(iterations << 32) ^ trajectories,
+            amplitude=self.amplitude,
+            kind=self.kind,
+            valid=noisy,
+        )
+        return rows.write(score=np.where(noisy, dithered, scores), score_clean=scores)
+
 
 REDIT = Recipe(
     name="redit",

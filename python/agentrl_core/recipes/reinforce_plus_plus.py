@@ -7,9 +7,9 @@ the reference; no critic and no groups, so no task is favoured for being hard. b
 example; the paper gives none.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 REINFORCE_PLUS_PLUS = Recipe(
     name="reinforce_plus_plus",

@@ -6,9 +6,9 @@ with PPO's clipped loss, and beta k2 to a reference in the loss, beta = 0.001 he
 several rollouts a task: the group's mean says how hard the task is, the batch how large a step is.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy
-from agentrl_core.recipe import Recipe
 
 REINFORCE_PLUS_PLUS_BASELINE = Recipe(
     name="reinforce_plus_plus_baseline",

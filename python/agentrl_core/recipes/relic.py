@@ -21,22 +21,22 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.component import BatchComponent, Column, Rows, token
 from agentrl_core.loss import Policy, Train, Value
-from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.t_ppo import CutOff
 from agentrl_core.reward import OutcomeScore, TurnEndReward
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)
 class ThisWindow(BatchComponent):
     """Leaves in all losses the tokens that the newest weights of their draw have said; the others are context.
 
-    `weight.LatestVersionOnly` does so in the policy's loss alone.
+    `recipes.t_ppo.LatestVersionOnly` does so in the policy's loss alone.
 
     Example:
         >>> from agentrl_core.recipes.relic import ThisWindow

@@ -15,10 +15,9 @@ that both past policies are drawn alike, whole groups of them. The previous poli
 Needs: `reference_logprob`, and `proximal_logprob` from `arl.annotate(batch, "proximal_logprob", policy)`.
 """
 
+from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Schedule
 from agentrl_core.loss import KL, Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.replay import Memory, Mix
 from agentrl_core.schedule import Choice, SyncModel
 

@@ -8,9 +8,9 @@ was sampled: `drift=KL(0.1, "k1", direction="forward")`; the shift of its baseli
 Source: arXiv:2509.24203.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy, Reinforce
-from agentrl_core.recipe import Recipe
 
 REP = Recipe(
     name="rep",

@@ -15,11 +15,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn, Task
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Cohort, Group, Rollout, SideTask
 
 _RATING = re.compile(r"\\boxed\{([^{}]*)\}")

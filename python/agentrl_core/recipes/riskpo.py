@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core import _core
+from agentrl_core import Recipe, group, keys
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.operators import group, keys
-from agentrl_core.recipe import Recipe
+from agentrl_core.reward.risk import tail_risk, tracked_quantiles
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 _LEVELS = np.arange(1, 20) / 20.0
@@ -116,7 +115,7 @@ class TailRisk(StatefulComponent):
         papers = self._papers(rows)
         totals, bundles = papers.totals, papers.bundles
         low, high, curve = self._quantiles(totals, bundles, state)
-        risk = _core.reward.tail_risk(
+        risk = tail_risk(
             totals,
             low,
             high,
@@ -139,7 +138,7 @@ class TailRisk(StatefulComponent):
         totals = self._papers(Rows(closed.batch, "draw")).totals
         if not len(totals):
             return state
-        _, following = _core.reward.tracked_quantiles(self._tracked(state), totals, _LEVELS, self.step_size)
+        _, following = tracked_quantiles(self._tracked(state), totals, levels=_LEVELS, step_size=self.step_size)
         return {"quantiles": following.tolist()}
 
     def _papers(self, rows: Rows) -> _Papers:
@@ -170,7 +169,7 @@ class TailRisk(StatefulComponent):
         own = [group.quantile(totals, bundles, level)[bundles] for level in (self.low, self.high)]
         if not len(totals):
             return own[0], own[1], np.zeros(0)
-        curve, _ = _core.reward.tracked_quantiles(tracked, totals, _LEVELS, self.step_size)
+        curve, _ = tracked_quantiles(tracked, totals, levels=_LEVELS, step_size=self.step_size)
         near = [int(np.argmin(np.abs(_LEVELS - level))) for level in (self.low, self.high)]
         far = own if tracked is None else [np.full(len(totals), curve[place]) for place in near]
         share = {"track": 1.0, "batch": 0.0, "mix": 0.5}[self.quantiles]

@@ -22,17 +22,33 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option, token
-from agentrl_core.loss import Policy, Tokens, Train
-from agentrl_core.loss.base import Unit, WeightedLoss, metric_sums
-from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Above, RepeatStage, RollbackModels, SkipStep
+from agentrl_core.loss import Policy, Tokens, Train, Unit, WeightedLoss, metric_sums
+from agentrl_core.schedule import Above, Hook, RepeatStage, SkipStep
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class RollbackModels(Hook):
+    """Gives every model that `recipe.updates` was given back what it was when the iteration began.
+
+    Args:
+        when: where what the updates did is not kept, such as Above("forward_kl", 0.1).
+
+    Example:
+        >>> from agentrl_core.schedule import Above
+        >>> from agentrl_core.recipes.rl_100 import RollbackModels
+        >>> RollbackModels(when=Above("forward_kl", 0.1)).unit
+        'iterations'
+    """
+
+    restores: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ d of a step undoes that. A run that fails is paid for the milestones it passed, 
 Needs: the fact `duration` of steps, in any unit.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.weight import ColumnScaled
 
 RL_MLE = Recipe(

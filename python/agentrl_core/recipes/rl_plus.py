@@ -16,12 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option, token
-from agentrl_core.loss import ClipBounds, Policy, Surrogate, Tokens
-from agentrl_core.loss.tokens import LOG_RATIO_LIMIT
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import LOG_RATIO_LIMIT, ClipBounds, Policy, Surrogate, Tokens, torch
 from agentrl_core.weight import ExpertMask
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ divided by the length, as in the paper. The paper's reward includes -beta KL to 
 in the loss instead.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent
 
 RLOO = Recipe(

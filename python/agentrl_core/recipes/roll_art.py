@@ -15,9 +15,9 @@ episodes: see what is `dropped` in the metrics.
 Its loss is GRPO's: what the paper adds is how rollouts are collected.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 
 ROLL_ART = Recipe(
     name="roll_art",

@@ -22,12 +22,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted
-from agentrl_core.component import IterationRecord, option
-from agentrl_core.component.state import State
+from agentrl_core.component import IterationRecord, State, option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Clip, Policy, Ratio
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Branch, Group, Prefix, TextMemory, read_notes
 from agentrl_core.weight import ImportanceWeight
 

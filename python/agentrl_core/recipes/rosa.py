@@ -9,9 +9,9 @@ a small part of the parameters by one least-squares step, which is the optimizer
 Source: T2PAM, "Test-Time Policy Adaptation for Enhanced Multi-Turn Interactions with LLMs", arXiv:2509.23166.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Regression
-from agentrl_core.recipe import Recipe
 
 ROSA = Recipe(
     name="rosa",

@@ -9,9 +9,9 @@ std: `advantage.GroupRelative()`.
 Needs: `old_mean_logprob` from `arl.annotate` before the first update, and the model's answer `mean_logprob`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Regression
-from agentrl_core.recipe import Recipe
 
 ROVER = Recipe(
     name="rover",

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from agentrl_core import _core
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
+from agentrl_core.operators.filters import resample_quota
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.weight import GroupFilter
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ResampleOnCorrect(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with another column `score` on draws."""
         rows = Rows(batch, "draw")
-        survivors = _core.weight.quota(
+        survivors = resample_quota(
             np.where(rows.valid, rows.values(self.penalty), 0.0),
             rows.flags("success"),
             rows.keys("group_id"),

@@ -13,9 +13,9 @@ continuous states of small recurrent networks, with critics; that memory is a te
 critics, is ours.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import ObservationWindow
 
 S2PG = Recipe(

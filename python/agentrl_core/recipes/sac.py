@@ -10,9 +10,9 @@ twin critics are those of `td3`. Another fixed form is alpha = c * target / H.
 Source: arXiv:1812.05905.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy, Reinforce
-from agentrl_core.recipe import Recipe
 from agentrl_core.schedule import Dual
 
 SAC = Recipe(

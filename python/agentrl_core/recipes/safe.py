@@ -19,10 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae, GroupRelative
-from agentrl_core.component import Controller, State, option
+from agentrl_core.component import State, option
 from agentrl_core.loss import KL, Policy, Train, Value
-from agentrl_core.recipe import Recipe
+from agentrl_core.schedule import Controller
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
-from agentrl_core.loss import ClipBounds, Policy, Surrogate, Tokens
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import ClipBounds, Policy, Surrogate, Tokens, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,6 +15,8 @@ every node.
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +24,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agentrl_core._util.files import new_file
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Cohort, Group, Rollout
 
 
@@ -127,8 +128,12 @@ class SharedExperience(Rollout):
                 ) from None
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with new_file(folder / f"{self.node}.jsonl") as file:
+        # The file gets its name when it is whole, so that no other node reads a part of it.
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(("\n".join(lines) + "\n" * bool(lines)).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(file.name).replace(folder / f"{self.node}.jsonl")
         return len(lines)
 
 

@@ -4,15 +4,59 @@ In iteration n a trajectory has at most h[min(floor(n / 100), S - 1)] turns, her
 TextCraft; what is truncated keeps what it was paid. Then GRPO with a KL penalty of 0.001 (k3).
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
 from agentrl_core.loss import KL, Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Horizon
+from agentrl_core.rollout import Branch, Rollout
+
+
+@dataclass(frozen=True)
+class Horizon(Rollout):
+    """At most so many turns, in stages: in iteration n the limit is h[min(floor(n / every), S - 1)].
+
+    A trajectory that is not over at its limit is truncated, and keeps what it was paid. Source: ScalingInter-RL
+    (arXiv:2509.08755), whose lists go from 6 or 10 turns to 20 or 30 in three stages of 100 iterations.
+
+    Args:
+        stages: the limits h_1, …, h_S.
+        every: iterations of a stage.
+
+    Raises:
+        RecipeError: a limit is no positive whole number.
+
+    Example:
+        >>> from agentrl_core.recipes.scaling_inter import Horizon
+        >>> program = Horizon(stages=(10, 20, 30), every=100)
+        >>> [program.limit(iteration) for iteration in (0, 99, 100, 250, 1000)]
+        [10, 10, 20, 30, 30]
+    """
+
+    stages: tuple[int, ...] = option((10, 20, 30), at_least=1)
+    every: int = option(100, at_least=1)
+
+    def limit(self, iteration: int) -> int:
+        """The most turns of a trajectory."""
+        return self.stages[min(iteration // self.every, len(self.stages) - 1)]
+
+    async def branch(self, branch: Branch) -> None:
+        """Turns until it is over or at its limit."""
+        limit = self.limit(branch.group.key[0]) if branch.group.mode == "train" else None
+        while not branch.over:
+            if limit is not None and len(branch.turns) >= limit:
+                branch.stop("the horizon of this stage", status="truncated")
+                return
+            await branch.turn()
+
 
 SCALING_INTER = Recipe(
     name="scaling_inter",
     source="arXiv:2509.08755",
-    rollout=Horizon(stages="10,20,30", every=100),
+    rollout=Horizon(stages=(10, 20, 30), every=100),
     advantage=GroupRelative(),
     loss=Policy(kl=KL(0.001)),
 )

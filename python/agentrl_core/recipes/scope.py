@@ -12,12 +12,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Expert, Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, ErrorLocation, ErrorLocator, Group, JudgeLocator, Repair
-from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
+from agentrl_core.rollout import (
+    Branch,
+    ErrorLocation,
+    ErrorLocator,
+    Group,
+    JudgeLocator,
+    Repair,
+    ask_agent,
+    fill_template,
+)
 from agentrl_core.weight import ExpertMask
 
 
@@ -27,8 +35,8 @@ class LedOn(Repair):
 
     Args:
         teacher: who goes on: the name of an agent of the collector.
-        question: what it is asked; `{task}` and `{solution}` as in `rollout.AgentHint`, `{attempt}` is what was said
-            before the bad step.
+        question: what it is asked; `{task}` and `{solution}` as in `recipes.agent_rlvr.AgentHint`, `{attempt}` is
+            the text before the bad step.
 
     Example:
         >>> from agentrl_core.recipes.scope import LedOn

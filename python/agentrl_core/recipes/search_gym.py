@@ -7,9 +7,9 @@ iterations before, those of several hops are open too. GRPO in both.
 The paper has two stages and says neither where they part nor what ends the first; these are proposals.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.select import ComposedSelector, Curriculum
 
 SEARCH_GYM = Recipe(

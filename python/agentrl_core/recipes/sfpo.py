@@ -22,11 +22,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Controller, State, option
+from agentrl_core.component import State, option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import Choice, SkipStep, SyncModel
+from agentrl_core.schedule import Choice, Controller, SkipStep, SyncModel
 
 FAST = 3
 """Steps before the policy goes back a part of the way."""

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.operators import group
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

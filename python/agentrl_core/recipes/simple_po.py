@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import ClipBounds, Policy, Surrogate, Tokens
-from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor

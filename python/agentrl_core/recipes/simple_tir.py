@@ -9,9 +9,9 @@ away its vote as well: `reward.Unscored(flags="void")`. Oversampling tasks until
 `select.DynamicSampling` with the same band.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.select import Band
 from agentrl_core.weight import FlagFilter, GroupFilter
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import Clip, EntropyTerm, Policy, Tokens
-from agentrl_core.loss.base import Unit
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import Clip, EntropyTerm, Policy, Tokens, Unit, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -25,15 +25,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import RecordPrecision
-from agentrl_core.weight import GroupFilter, ImportanceWeight, top_rows
+from agentrl_core.weight import GroupFilter, ImportanceWeight
+from agentrl_core.weight.select import top_rows
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

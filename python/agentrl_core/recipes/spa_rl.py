@@ -19,18 +19,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from agentrl_core._util.lazy_torch import torch
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, step, token
-from agentrl_core.loss import Policy, Tokens, Train, Value
-from agentrl_core.loss.base import Unit, WeightedLoss, metric_sums
-from agentrl_core.recipe import Recipe
+from agentrl_core.loss import Policy, Tokens, Train, Unit, Value, WeightedLoss, metric_sums, torch
 from agentrl_core.reward import OutcomeScore, TurnEndReward
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

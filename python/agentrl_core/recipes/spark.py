@@ -23,13 +23,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn, Task
 from agentrl_core.loss import KL, Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Cohort, Group, Rollout, SideTask
-from agentrl_core.rollout.programs.guidance import insert_text
+from agentrl_core.rollout import Branch, Cohort, Group, Rollout, SideTask, insert_text
 
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 

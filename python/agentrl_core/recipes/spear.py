@@ -22,13 +22,21 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, Schedule, Where, column_name, draw, option
-from agentrl_core.component.state import IterationRecord, State
-from agentrl_core.data.draws import Draws
+from agentrl_core.component import (
+    BatchComponent,
+    Column,
+    IterationRecord,
+    Rows,
+    State,
+    Where,
+    column_name,
+    draw,
+    option,
+)
 from agentrl_core.loss import Clip, CovarianceMask, Policy, Train
-from agentrl_core.recipe import Recipe
-from agentrl_core.replay import Memory, Replay
+from agentrl_core.replay import Draws, Memory, Replay
 from agentrl_core.replay.inject import reasons
 from agentrl_core.replay.memory_rows import MemoryRows
 from agentrl_core.reward import CombineReward, OutcomeScore
@@ -36,7 +44,7 @@ from agentrl_core.select import Band
 from agentrl_core.weight import FlagFilter, GroupFilter
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 FRESH, STORED = Where(source="fresh"), Where(source="replay")
 

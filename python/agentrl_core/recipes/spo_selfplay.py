@@ -9,9 +9,9 @@ Needs: the facts `preference.0`, `preference.1`, ... of trajectories: the probab
 first, second, ... draw.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import WinRate
 
 SPO_SELFPLAY = Recipe(

@@ -9,9 +9,9 @@ of 5: `weight.SelectDraws(kind="max_variance", count=2)`.
 Needs: the facts `preference.0`, `preference.1`, ... of trajectories, as in SPO.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Regression
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import WinRate
 
 SPPO = Recipe(

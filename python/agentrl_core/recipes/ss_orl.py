@@ -24,17 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Where, option
-from agentrl_core.env import ExtraColumn
-from agentrl_core.env.base import as_messages
+from agentrl_core.env import ExtraColumn, as_messages
 from agentrl_core.loss import Imitation, Train
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Rollout
-from agentrl_core.rollout.branch_state import Origin
-from agentrl_core.rollout.programs.guidance import ask_agent
+from agentrl_core.rollout import Branch, Group, Rollout, ask_agent
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ class Imputed(Rollout):
         if not labelled:
             seen = await self.looked_at(group)
             actions = [await ask_agent(group, self.asked(seen, step), agent=self.agent) for step in range(len(seen))]
-        origin: Origin = "expert" if labelled else "imported"
+        origin: Literal["expert", "imported"] = "expert" if labelled else "imported"
         [branch] = await group.run(
             [group.start(origin=origin, facts={"imputed": float(not labelled), "inverse": 0.0})],
             lambda branch: _taken(branch, actions),

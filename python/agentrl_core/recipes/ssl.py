@@ -9,10 +9,63 @@ worth is ours.
 Needs: the facts `dx` and `dy` of trajectories, and the reward's component `valid`.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.reward import CombineReward, GaussianProximity, RoundUpReward
+from agentrl_core.reward import CombineReward, GaussianProximity
+
+if TYPE_CHECKING:
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class RoundUpReward(BatchComponent):
+    """Rounds a quality x in [0, 1] up to the tier that it reached: score = ceil(count * x) / count; 0 stays 0.
+
+    A gate for what is not valid at all is a `CombineReward(kind="require")` before or after it. Source: SSL (sweet spot
+    learning), arXiv:2601.22491.
+
+    Args:
+        count: how many tiers.
+        column: the quality; a draw whose quality is unknown has no score.
+
+    Raises:
+        RecipeError: an option is out of range.
+        InvalidInputError: a quality is not in [0, 1].
+
+    Example:
+        >>> from agentrl_core.recipes.ssl import RoundUpReward
+        >>> RoundUpReward(count=5).needs
+        (draw('score'),)
+    """
+
+    phase: ClassVar[str] = "reward"
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
+
+    count: int = option(4, at_least=1)
+    column: str = column_name("score", level="draw")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with the column `score` on draws."""
+        rows = Rows(batch, "draw")
+        qualities = rows.values(self.column)
+        known = ~np.isnan(qualities)
+        outside = np.flatnonzero(known & ((qualities < 0.0) | (qualities > 1.0)))
+        if len(outside):
+            raise InvalidInputError(
+                f"column {self.column!r} of draw {outside[0]} is {qualities[outside[0]]}; give a quality from 0 to 1"
+            )
+        return rows.write(score=np.ceil(self.count * qualities) / self.count)
+
 
 SSL = Recipe(
     name="ssl",

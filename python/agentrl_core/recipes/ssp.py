@@ -24,15 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import IterationRecord, option
-from agentrl_core.component.state import State
-from agentrl_core.env import ExtraColumn, Task
-from agentrl_core.env.base import as_messages
+from agentrl_core.component import IterationRecord, State, option
+from agentrl_core.env import ExtraColumn, Task, as_messages
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Group, Independent, Rollout, TextMemory, read_notes
-from agentrl_core.rollout.programs.guidance import insert_text
+from agentrl_core.rollout import Branch, Group, Independent, Rollout, TextMemory, insert_text, read_notes
 
 _QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
 

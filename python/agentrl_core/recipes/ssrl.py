@@ -11,9 +11,9 @@ Needs: the facts success and `reward.format`; the model reference; the token col
 `arl.annotate(batch, "simulated", spans.Parsed(...))` with what finds `<information>...</information>`.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.weight import MarkedScaled
 

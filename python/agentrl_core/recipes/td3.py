@@ -9,9 +9,9 @@ the paper's actor follows the critic's gradient, which tokens do not have either
 Needs: rewards of steps; the critic answers `value` as `[N, 2]`, and the step column `value` holds the smaller of both.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.loss import Policy, Train, Value
-from agentrl_core.recipe import Recipe
 from agentrl_core.schedule import FreezeModel
 
 TD3 = Recipe(

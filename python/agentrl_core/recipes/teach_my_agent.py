@@ -9,10 +9,102 @@ replacement, so P is the probability of the first draw. Then GRPO. `LearningProg
 benchmark's mixture of Gaussians over continuous task parameters is another teacher and not here.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.select import ComposedSelector, LearningProgress, Linear, ProportionalSampler
+from agentrl_core.select import Candidates, ComposedSelector, ProportionalSampler, TaskScore, Tracker
+from agentrl_core.select.tracker import grown
+
+if TYPE_CHECKING:
+    from agentrl_core.component import State
+    from agentrl_core.select import TaskOutcomes
+
+
+@dataclass(frozen=True)
+class Linear(TaskScore):
+    """The tracked number itself, times a factor: -1 prefers the small.
+
+    Source: VLA-RL arXiv:2505.18719 (success rates with -1), TeachMyAgent arXiv:2103.09815 (learning progress).
+
+    Args:
+        factor: what it is multiplied by.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.recipes.teach_my_agent import Linear
+        >>> Linear(-1.0)(np.array([0.25])).tolist()
+        [-0.25]
+    """
+
+    factor: float = 1.0
+
+    def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The number times the factor."""
+        return self.factor * estimates
+
+
+@dataclass(frozen=True)
+class LearningProgress(Tracker):
+    """How much the mean reward of each task moves: the size of its last changes, smoothed.
+
+    ALP <- (1 - rate) ALP + rate |r - r_last| at every visit but the first, which leaves 0; r_last is 0 before
+    that with `from_zero`, so that the first visit counts too.
+
+    Source: absolute learning progress as in TeachMyAgent, arXiv:2103.09815.
+
+    Args:
+        rate: of the smoothing; 1: the last change alone.
+        from_zero: whether the first return is a change from 0.
+        unseen: the progress of a task that nobody tried.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.teach_my_agent import LearningProgress
+        >>> LearningProgress(rate=0.5).column
+        'progress'
+    """
+
+    column: ClassVar[str] = "progress"
+
+    rate: float = option(1.0, above=0, at_most=1)
+    from_zero: bool = False
+    unseen: float = option(0.0, at_least=0)
+
+    def initial_state(self) -> State:
+        """No return of any task."""
+        return {"last": np.zeros(0), "progress": np.zeros(0), "count": np.zeros(0, np.int64)}
+
+    def next(self, state: State, visits: TaskOutcomes) -> State:
+        """The progress after an iteration."""
+        visits = visits.subset(~np.isnan(visits.rewards))
+        last, progress, count = (grown(state[name], visits.known, 0) for name in ("last", "progress", "count"))
+        at, returns = visits.places, visits.sums(visits.rewards) / np.maximum(visits.counts, 1)
+        moved = (count[at] > 0) | self.from_zero
+        change = np.abs(returns - last[at])
+        progress[at] = np.where(moved, (1 - self.rate) * progress[at] + self.rate * change, 0.0)
+        last[at] = returns
+        count[at] += 1
+        return {"last": last, "progress": progress, "count": count}
+
+    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
+        """The absolute learning progress."""
+        seen = candidates.read(state["count"], 0) > 0
+        return np.where(seen, candidates.read(state["progress"], self.unseen), self.unseen)
+
 
 TEACH_MY_AGENT = Recipe(
     name="teach_my_agent",

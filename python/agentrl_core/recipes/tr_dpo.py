@@ -10,9 +10,9 @@ still sees those of its begin. Its pairs are those of `dpo`.
 Needs: groups of two, or the draw column `pair`; the model reference, given to `recipe.updates` by that name.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Preference
-from agentrl_core.recipe import Recipe
 from agentrl_core.schedule import SyncModel
 
 TR_DPO = Recipe(

@@ -22,13 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import IterationRecord, option
-from agentrl_core.component.state import State
+from agentrl_core.component import IterationRecord, State, option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Branch, Cohort, Group, TextMemory, read_notes
-from agentrl_core.rollout.programs.guidance import ask_agent, insert_text
+from agentrl_core.rollout import Branch, Cohort, Group, TextMemory, ask_agent, insert_text, read_notes
 
 _OBJECT = re.compile(r"\{[^{}]*\}")
 OPERATIONS = ("ADD", "UPDATE", "DELETE")

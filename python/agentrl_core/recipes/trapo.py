@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore, cluster_votes
 
 if TYPE_CHECKING:
-    from agentrl_core.component.state import IterationRecord, State
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
+    from agentrl_core.component import IterationRecord, State
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component.options import option
+from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.token_path import Position
+from agentrl_core.rollout import Branch, Group, Position, Rollout
 
 
 @dataclass(frozen=True)

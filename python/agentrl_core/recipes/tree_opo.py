@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Group, Rollout, SearchTree, StoredSearches
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

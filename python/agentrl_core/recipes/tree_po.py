@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative, TreeRelative
-from agentrl_core.component.options import option
+from agentrl_core.component import option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.rollout import Group
-from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.program import BudgetedRollout
-from agentrl_core.rollout.tasks import gather_or_cancel
-from agentrl_core.rollout.token_path import Position
+from agentrl_core.rollout import Branch, BudgetedRollout, Group, Position, gather_or_cancel
 
 
 @dataclass(frozen=True)

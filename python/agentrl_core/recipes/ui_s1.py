@@ -23,19 +23,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe, returns
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, step
-from agentrl_core.env.base import Content, Message
+from agentrl_core.env import Content, Message
 from agentrl_core.loss import KL, Policy
-from agentrl_core.operators import returns
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.rollout import Branch, Rollout, Turn
 from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import IterationRecord, Rows, option
-from agentrl_core.component.state import State
+from agentrl_core.component import IterationRecord, Rows, State, option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.reward import rank_agreement
-from agentrl_core.rollout import Branch, Group, TextMemory
-from agentrl_core.rollout.programs.guidance import ask_agent
+from agentrl_core.reward.group_comparison import rank_agreement
+from agentrl_core.rollout import Branch, Group, TextMemory, ask_agent
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 

@@ -11,10 +11,56 @@ is largest, the expected number of groups with both outcomes, with at least 2 an
 The paper does not give the objective of its budget; this is a proposal, and so are the bounds.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
+from agentrl_core.component import option
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.select import ComposedSelector, GreedyAllocator, PoolColumn
+from agentrl_core.select import Candidates, ComposedSelector, GreedyAllocator, Tracker
+
+if TYPE_CHECKING:
+    from agentrl_core.component import State
+    from agentrl_core.select import TaskOutcomes
+
+
+@dataclass(frozen=True)
+class PoolColumn(Tracker):
+    """A number that the pool has of each task already, such as the success rate that a model expects.
+
+    Source: V0 arXiv:2602.03584 and V0.5 arXiv:2603.10848, whose value model annotates the pool.
+
+    Args:
+        by: column of the pool.
+
+    Example:
+        >>> from agentrl_core.recipes.v0 import PoolColumn
+        >>> PoolColumn(by="prior").initial_state()
+        {}
+    """
+
+    column: ClassVar[str] = "annotated"
+
+    by: str = option(filled=True)
+
+    def initial_state(self) -> State:
+        """Nothing."""
+        return {}
+
+    def next(self, state: State, visits: TaskOutcomes) -> State:  # noqa: ARG002 - it learns nothing
+        """Nothing."""
+        return state
+
+    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:  # noqa: ARG002 - it remembers nothing
+        """The column."""
+        return candidates.column(self.by).astype(np.float64)
+
 
 V0 = Recipe(
     name="v0",

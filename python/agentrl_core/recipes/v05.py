@@ -15,11 +15,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import BaselineRelative
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds
 

@@ -8,10 +8,36 @@ tasks (most at p = 1/3). Then GRPO.
 The paper does not give the two decays; these are chosen here. It scores every task of the pool.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
-from agentrl_core.select import Beta, ComposedSelector, LearningSignal, TopSampler
+from agentrl_core.select import Beta, ComposedSelector, TaskScore, TopSampler
+
+
+@dataclass(frozen=True)
+class LearningSignal(TaskScore):
+    """What a success rate p promises to teach: p (1 - p)^2, most at p = 1/3.
+
+    Source: VADE arXiv:2511.18902, Knapsack RL arXiv:2509.25849.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.recipes.vade import LearningSignal
+        >>> LearningSignal()(np.array([0.0, 0.5, 1.0])).tolist()
+        [0.0, 0.125, 0.0]
+    """
+
+    def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The information of each."""
+        return estimates * (1 - estimates) ** 2
+
 
 VADE = Recipe(
     name="vade",

@@ -12,21 +12,61 @@ Needs: `recomputed_logprob`, by the trainer before the first update; the draw co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import BaselineRelative
-from agentrl_core.component import BatchComponent, Column, Rows, draw, token
-from agentrl_core.component.rows import sum_rows
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, sum_rows, token
 from agentrl_core.loss import Policy, Reinforce
-from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import ScaleLearningRate
+from agentrl_core.schedule import Hook
 from agentrl_core.weight import ImportanceWeight
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class ScaleLearningRate(Hook):
+    """`update.step` multiplies the learning rate of the step, and of that step alone.
+
+    With `column`, by the effective sample size of the draws that it trains on (VCPO): with w the column,
+    ESS = (sum w)^2 / sum w^2 and rho = ESS / draws, by scale min(1, rho / base)^power.
+
+    Args:
+        scale: what the rate is multiplied by, at least 0; a Schedule or controller.
+        column: draw column with the weights w, not negative; empty: none.
+        base: the part of the draws from which on nothing is taken away, above 0.
+        power: 0.5 for optimizers that divide by the gradient's size, 1 for others.
+        model: name of the model whose steps these are.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.recipes.vcpo import ScaleLearningRate
+        >>> ScaleLearningRate(column="importance").factor(np.array([1.0, 1.0, 0.0, 0.0]))  # ESS = 2 of 4
+        0.7071067811865476
+    """
+
+    acts_in_step: ClassVar[bool] = True
+
+    scale: float = option(1.0, at_least=0)
+    column: str = column_name("", level="draw", optional=True)
+    base: float = option(1.0, above=0)
+    power: float = option(0.5, above=0)
+    model: str = option("policy", filled=True)
+    _: KW_ONLY
+    unit: Literal["iterations", "steps", "steps_of_iteration"] = "steps"
+
+    def factor(self, weights: NDArray[np.float64] | None) -> float:
+        """Return the factor, by the weights of the step's draws."""
+        if weights is None or not len(weights):
+            return self.scale
+        squares = float((weights * weights).sum())
+        share = float(weights.sum()) ** 2 / squares / len(weights) if squares else 0.0
+        return float(self.scale * min(1.0, share / self.base) ** self.power)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ Source: VerIPO: Cultivating Long Reasoning in Video-LLMs via Verifier-Guided Ite
 (arXiv:2505.19000). Needs: the judge's pairs; the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy, Preference, Train
-from agentrl_core.recipe import Recipe
 from agentrl_core.select import ComposedSelector, PoolFilter
 
 VER_IPO = Recipe(

@@ -21,17 +21,75 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative, TrackedBaseline
-from agentrl_core.component import BatchComponent, Column, Rows, draw, option, step
-from agentrl_core.component.rows import sum_rows
+from agentrl_core.component import BatchComponent, Column, Rows, State, draw, option, step, sum_rows
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.rollout import SelfPlay
-from agentrl_core.schedule import Choice, Hysteresis
+from agentrl_core.schedule import Choice, Controller
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class Hysteresis(Controller):
+    """0 or 1: 1 once the average of a metric has reached `high`, 0 again once it has fallen to `low`.
+
+    average <- momentum average + (1 - momentum) metric, at first the metric itself. In a `Choice` it changes between
+    phases that each go on until they are saturated (Vision-Zero, arXiv:2509.25541: momentum 0.9).
+
+    Args:
+        metric: name of the metric.
+        low: where it falls back to 0.
+        high: where it rises to 1, above `low`.
+        momentum: of the average, at least 0 and below 1.
+
+    Example:
+        >>> from agentrl_core.recipes.vision_zero import Hysteresis
+        >>> phase = Hysteresis("success", low=0.3, high=0.7, momentum=0.0)
+        >>> state, values = phase.initial_state(), []
+        >>> for success in (0.5, 0.8, 0.5, 0.2, 0.5):
+        ...     state = phase.moved(state, {"success": success})
+        ...     values.append(phase.value(state))
+        >>> values
+        [0.0, 1.0, 1.0, 0.0, 0.0]
+    """
+
+    metric: str = option("success", filled=True)
+    low: float = 0.3
+    high: float = 0.7
+    momentum: float = option(0.9, at_least=0, below=1)
+
+    def check_options(self) -> None:
+        """There is room between the thresholds."""
+        self.require(self.low < self.high, "low", f"give a number below high={self.high}")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The metric."""
+        return (self.metric,)
+
+    @property
+    def examples(self) -> tuple[float, ...]:
+        """Both."""
+        return 0.0, 1.0
+
+    def begin(self) -> State:
+        """0, and no average."""
+        return {"value": 0.0, "average": None}
+
+    def move(self, state: State, *metrics: float) -> State:
+        """One measurement."""
+        before = metrics[0] if state["average"] is None else state["average"]
+        average = self.momentum * before + (1.0 - self.momentum) * metrics[0]
+        value = 1.0 if average >= self.high else 0.0 if average <= self.low else state["value"]
+        return {"value": value, "average": average}
+
+    def value(self, state: State) -> float:
+        """0 or 1."""
+        return float(state["value"])
 
 
 @dataclass(frozen=True)
@@ -107,7 +165,7 @@ _PHASE = Hysteresis("right_votes", low=0.3, high=0.7)
 VISION_ZERO = Recipe(
     name="vision_zero",
     source="arXiv:2509.25541",
-    rollout=SelfPlay(agents="spy,first,second,third"),
+    rollout=SelfPlay(agents=("spy", "first", "second", "third")),
     reward=Choice((OutcomeScore(), ZeroSumVotes()), _PHASE),
     advantage=Choice(
         (

@@ -12,9 +12,9 @@ Needs: rewards of steps; the critic as step columns `value` and `old_value`, fro
 backbone; the model reference. Four epochs.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.loss import KL, Clip, Policy, Train, Value
-from agentrl_core.recipe import Recipe
 
 VL_DAC = Recipe(
     name="vl_dac",

@@ -14,9 +14,9 @@ public code does not have and this does not either. The step rewards of a proces
 Needs: rewards of steps; step columns `process_reward`, `value`, and `old_value` of the critic.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.loss import Policy, Ratio, Train, Value
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.schedule import Above, FreezeModel, StopTraining
 

@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, token
-from agentrl_core.component.rows import mean_of_tokens
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, mean_of_tokens, option, token
 from agentrl_core.loss import KL, Policy, TopTokens
-from agentrl_core.operators import group
-from agentrl_core.recipe import Recipe
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 _LOG_RATIO_AT_MOST = 20.0
 

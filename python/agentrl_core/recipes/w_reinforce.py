@@ -9,9 +9,9 @@ draws of advantage 0 from the mean.
 Needs: which trajectories succeeded.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.reward import OutcomeScore
 
 W_REINFORCE = Recipe(

@@ -10,9 +10,9 @@ token loss.
 Source: arXiv:2505.16421. Needs: the model reference.
 """
 
+from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import KL, Policy
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import ObservationWindow
 
 WEB_AGENT_R1 = Recipe(

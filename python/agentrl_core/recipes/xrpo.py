@@ -26,17 +26,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
-from agentrl_core.component.rows import mean_of_tokens
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, mean_of_tokens, option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.loss import Policy
-from agentrl_core.operators import group
-from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Cohort, ExampleHint, Group, RolloutSpec, Rounds
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
+    from agentrl_core import Batch
 
 
 @dataclass(frozen=True)

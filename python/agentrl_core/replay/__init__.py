@@ -1,13 +1,12 @@
 """Phase replay: stored trajectories that are drawn again."""
 
 from agentrl_core.data.draws import Draws
-from agentrl_core.replay.base import Replay, draw_reasons
+from agentrl_core.replay.base import Replay
 from agentrl_core.replay.inject import GroupFailed, Inject
 from agentrl_core.replay.memory import Memory
 from agentrl_core.replay.mix import Mix
 from agentrl_core.replay.pairs import Pairs, pairs
-from agentrl_core.replay.sum_tree import SumTree
-from agentrl_core.replay.text_memory import TextEntry, TextLibrary
+from agentrl_core.replay.text_memory import TextLibrary
 
 __all__ = [
     "Draws",
@@ -17,9 +16,6 @@ __all__ = [
     "Mix",
     "Pairs",
     "Replay",
-    "SumTree",
-    "TextEntry",
     "TextLibrary",
-    "draw_reasons",
     "pairs",
 ]

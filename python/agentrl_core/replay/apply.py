@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import numpy as np
@@ -78,7 +78,7 @@ def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
     replaces = np.where(draws.replaces >= 0, rows[np.maximum(draws.replaces, 0)], -1)
     ids = draws.trajectory_ids
     again = np.where(ids < 0, -1 - rows[np.maximum(-1 - ids, 0)], ids)
-    columns = {name: getattr(draws, name) for name in draws.__dataclass_fields__}
+    columns = {each.name: getattr(draws, each.name) for each in fields(draws)}
     moved = {"trajectory_ids": again, "replaces": replaces, "new_group": draws.new_group + np.int32(groups)}
     return Draws(**columns | moved)
 
@@ -94,7 +94,7 @@ def _together(parts: list[Draws]) -> Draws:
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, Any] = {}
-    for name in Draws.__dataclass_fields__:
+    for name in (each.name for each in fields(Draws)):
         values = [getattr(part, name) for part in parts]
         if name == "columns":
             names = dict.fromkeys(key for each in values for key in each)

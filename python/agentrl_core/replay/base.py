@@ -34,7 +34,7 @@ def draw_reasons(batch: Batch) -> list[str | None]:
     Example:
         >>> import agentrl_core as arl
         >>> from agentrl_core import replay
-        >>> replay.draw_reasons(arl.Forest().freeze())
+        >>> replay.base.draw_reasons(arl.Forest().freeze())
         []
     """
     return list(batch.draws.column("reason"))

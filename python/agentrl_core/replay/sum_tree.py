@@ -25,7 +25,7 @@ class SumTree:
         InvalidInputError: a priority is zero, negative, NaN or infinite, or their sum is too large.
 
     Example:
-        >>> from agentrl_core.replay import SumTree
+        >>> from agentrl_core.replay.sum_tree import SumTree
         >>> tree = SumTree([1.0, 3.0, 4.0])
         >>> tree.update([0], [5.0])
         >>> tree.total, tree.probabilities([0, 1]).tolist()

@@ -2,74 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.operators import columns
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
-
-
-@dataclass(frozen=True)
-class SuccessDistance(BatchComponent):
-    """Gives failures partial credit by how near they came to a success of their group.
-
-    score = 1 of a success; at_most * sigmoid(slope * (0.5 - d)) of a failure. The draw columns `embedding.0`,
-    `embedding.1`, ... say where a trajectory went. d is 0 for the failure of the group that came nearest to a centre of
-    its successes and 1 for the furthest (0.5 if all are equally near); centres are the means of clusters of successes
-    (DBSCAN, on standardised embeddings), or of all where there is no cluster. Failures of a group without a success
-    score 0. Source: SRPO, arXiv:2511.15605.
-
-    Args:
-        radius: successes at most this far apart, in standard deviations, are neighbours.
-        members_at_least: so many neighbours make a cluster.
-        at_most: failures score less than this.
-        slope: how fast the score falls with the distance.
-        zero_embedding: a draw whose embedding is all zero has none: it scores 0, even if it succeeded, and is no
-            success for the others (`invalid`, the public code); `keep`: zero is a place like any other.
-
-    Raises:
-        RecipeError: an option is out of range.
-
-    Example:
-        >>> from agentrl_core.reward import SuccessDistance
-        >>> SuccessDistance().needs
-        (draw('embedding.0'), draw('success'), draw('group_id'))
-    """
-
-    phase: ClassVar[str] = "reward"
-    needs: ClassVar[tuple[Column, ...]] = (draw("embedding.0"), draw("success"), draw("group_id"))
-    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
-
-    radius: float = option(0.5, above=0)
-    members_at_least: int = option(2, at_least=1)
-    at_most: float = option(0.6, at_least=0, at_most=1)
-    slope: float = option(10.0, at_least=0)
-    zero_embedding: Literal["invalid", "keep"] = "invalid"
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `score` on draws."""
-        rows = Rows(batch, "draw")
-        embeddings = rows.matrix("embedding")
-        known = rows.is_known("success")
-        known &= embeddings.any(axis=1) if self.zero_embedding == "invalid" else True
-        scores = success_distance(
-            embeddings,
-            rows.flags("success"),
-            rows.keys("group_id"),
-            radius=self.radius,
-            members_at_least=self.members_at_least,
-            at_most=self.at_most,
-            slope=self.slope,
-            valid=known,
-        )
-        return rows.write(score=np.where(rows.is_known("success"), scores, np.nan))
+    pass
 
 
 def success_distance(
@@ -106,8 +48,8 @@ def success_distance(
         InvalidInputError: shapes do not fit, a valid number is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.success_distance([[0.0], [1.0], [3.0]], [True, False, False], [7, 7, 7]).round(3).tolist()
+        >>> from agentrl_core.reward.distance import success_distance
+        >>> success_distance([[0.0], [1.0], [3.0]], [True, False, False], [7, 7, 7]).round(3).tolist()
         [1.0, 0.596, 0.004]
     """
     places = columns.numbers(embeddings, "embeddings", dimensions=(2,)).astype(np.float64)

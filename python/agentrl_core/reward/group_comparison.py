@@ -3,78 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.component import BatchComponent, Column, Rows, draw
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.operators import columns, group
+from agentrl_core.operators import columns
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
-
-
-@dataclass(frozen=True)
-class MaxAtK(BatchComponent):
-    """Trains for the best of k draws instead of their mean (max@k; pass@k for 0 and 1).
-
-    The score becomes what the draw adds to the expected best of k draws of its group. With n scores ascending:
-    s_i = [C(i-1, k-1) r_i + sum_{j>i} C(j-2, k-2) r_j] / C(n, k), whose policy gradient is that of max@k without bias.
-    Follow it with `GroupRelative(center="none", scale="none")`, or with a baseline. Sources: arXiv:2510.23393 (`full`,
-    `ratio`); PKPO arXiv:2505.15201 (`leave_one_out`); arXiv:2503.19595, verl's `grpo_passk` (`top_gap`, `scale="std"`).
-
-    Args:
-        k: the best of how many; every group needs as many valid draws.
-        kind: `full`; `leave_one_out`: minus k/n of the max@(k-1) of the others; `top_gap`: only the best draw gets
-            something, its distance to the second.
-        scale: for `top_gap`: `std` divides by the standard deviation (ddof 1) of the group's scores + 1e-6.
-        ratio: for `full`: name of a draw column, the log-ratio of the whole sequence, for the first-order off-policy
-            correction. Empty: none.
-
-    Raises:
-        RecipeError: an option is out of range.
-
-    Example:
-        >>> from agentrl_core.reward import MaxAtK
-        >>> MaxAtK(k=4).needs
-        (draw('score'), draw('group_id'))
-    """
-
-    phase: ClassVar[str] = "reward"
-    needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("group_id"))
-    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
-
-    k: int = option(2, at_least=1)
-    kind: Literal["full", "leave_one_out", "top_gap"] = "full"
-    scale: Literal["none", "std"] = "none"
-    ratio: str = column_name("", level="draw", optional=True)
-
-    def check_options(self) -> None:
-        """Each form has its own options."""
-        self.require(self.scale == "none" or self.kind == "top_gap", "scale", 'choose kind="top_gap", or "none"')
-        self.require(not self.ratio or self.kind == "full", "ratio", 'choose kind="full", or leave it empty')
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws; draws without a score keep none."""
-        rows = Rows(batch, "draw")
-        scores, groups, valid = rows.values("score"), rows.keys("group_id"), rows.valid
-        if self.kind == "top_gap":
-            shares = top_gap(scores, groups, valid=valid)
-            if self.scale == "std":
-                shares = shares / (group.statistics(scores, groups, valid=valid).std[groups] + 1e-6)
-        else:
-            shares = max_at_k(
-                scores,
-                groups,
-                self.k,
-                leave_one_out=self.kind == "leave_one_out",
-                ratio_excess=np.expm1(rows.values(self.ratio)) if self.ratio else None,
-                valid=valid,
-            )
-        return rows.write(score=np.where(valid, shares, np.nan))
 
 
 @dataclass(frozen=True)
@@ -132,44 +72,6 @@ class WinRate(BatchComponent):
         return rows.write(score=scores)
 
 
-@dataclass(frozen=True)
-class TeamScore(BatchComponent):
-    """Pays those who work together the same: the sum (or mean) of the scores of all draws with the same keys.
-
-    A draw without a score adds nothing and stays without one. Source: CORY, arXiv:2410.06101, whose two agents both
-    get the sum of their rewards.
-
-    Args:
-        group_by: comma-joined key columns that tell teams apart.
-        kind: `sum` or `mean`.
-
-    Raises:
-        RecipeError: `group_by` is empty.
-
-    Example:
-        >>> from agentrl_core.reward import TeamScore
-        >>> TeamScore().needs
-        (draw('score'), draw('episode_id'))
-    """
-
-    phase: ClassVar[str] = "reward"
-    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
-    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
-
-    group_by: str = column_name("episode_id", level="draw")
-    kind: Literal["sum", "mean"] = "sum"
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
-        rows = Rows(batch, "draw")
-        teams, scores = rows.keys(self.group_by), rows.values("score")
-        if self.kind == "mean":
-            shared = group.statistics(scores, teams, valid=rows.valid).mean[teams]
-        else:
-            shared = group.sums(np.where(rows.valid, scores, 0.0), teams)[teams]
-        return rows.write(score=np.where(rows.valid, shared, np.nan))
-
-
 def max_at_k(
     rewards: object,
     group_ids: object,
@@ -200,8 +102,8 @@ def max_at_k(
         InvalidInputError: lengths differ, a valid reward is not finite, or a group has fewer than k valid rows.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.max_at_k([0.0, 1.0, 2.0, 3.0], ["a"] * 4, 2).round(4).tolist()
+        >>> from agentrl_core.reward.group_comparison import max_at_k
+        >>> max_at_k([0.0, 1.0, 2.0, 3.0], ["a"] * 4, 2).round(4).tolist()
         [1.0, 1.0, 1.1667, 1.5]
     """
     scores = columns.numbers(rewards, "rewards")
@@ -234,8 +136,8 @@ def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) 
         InvalidInputError: lengths differ, or a valid reward is not finite.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.top_gap([1.0, 4.0, 3.0], ["a", "a", "a"]).tolist()
+        >>> from agentrl_core.reward.group_comparison import top_gap
+        >>> top_gap([1.0, 4.0, 3.0], ["a", "a", "a"]).tolist()
         [0.0, 1.0, 0.0]
     """
     scores = columns.numbers(rewards, "rewards")
@@ -295,8 +197,8 @@ def win_rates(first: object, second: object, probability: object, count: int) ->
         InvalidInputError: lengths differ, a row does not exist or meets itself, or a probability is out of range.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.win_rates([0, 0], [1, 2], [1.0, 0.5], 3).tolist()
+        >>> from agentrl_core.reward.group_comparison import win_rates
+        >>> win_rates([0, 0], [1, 2], [1.0, 0.5], 3).tolist()
         [0.75, 0.0, 0.5]
     """
     winners = columns.integers(first, "first")

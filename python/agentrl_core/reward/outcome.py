@@ -116,7 +116,7 @@ class DropSurplus(BatchComponent):
         RecipeError: the seed is negative.
 
     Example:
-        >>> from agentrl_core.reward import DropSurplus
+        >>> from agentrl_core.reward.outcome import DropSurplus
         >>> DropSurplus().makes
         (draw('score'),)
     """

@@ -2,59 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.operators import columns, group
+from agentrl_core.operators import columns
 
 if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
-
-
-@dataclass(frozen=True)
-class RiskAverse(BatchComponent):
-    """Makes the worst draws of a group count more than the best: part of the score becomes its tail risk.
-
-    score <- (1 - coefficient) * r + coefficient * (q - max(q - r, 0) / quantile), q that quantile of the group. The
-    mean of the second part is the mean of the worst scores of the group (conditional value at risk). Group quantiles
-    stand for the ones that ECRM (arXiv:2301.10932) learns for every state. Draws without a score neither vote nor get
-    one.
-
-    Args:
-        coefficient: of the second part.
-        quantile: the share of scores that are the worst.
-        group_by: comma-joined key columns of the groups, or `batch`.
-
-    Raises:
-        RecipeError: an option is out of range.
-
-    Example:
-        >>> from agentrl_core.reward import RiskAverse
-        >>> RiskAverse(coefficient=1.0).needs
-        (draw('score'), draw('group_id'))
-    """
-
-    phase: ClassVar[str] = "reward"
-    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
-    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
-
-    coefficient: float = option(0.5, at_least=0, at_most=1)
-    quantile: float = option(0.25, above=0, at_most=1)
-    group_by: str = column_name("group_id", level="draw")
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
-        rows = Rows(batch, "draw")
-        scores, groups = rows.values("score"), rows.keys(self.group_by)
-        bounds = group.quantile(scores, groups, self.quantile, valid=rows.valid)[groups]
-        tails = bounds - np.maximum(bounds - scores, 0.0) / self.quantile
-        return rows.write(score=(1.0 - self.coefficient) * scores + self.coefficient * tails)
+    pass
 
 
 def tracked_quantiles(
@@ -78,8 +36,8 @@ def tracked_quantiles(
         InvalidInputError: a number is not finite, levels do not ascend, or the state belongs to other levels.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> read, state = reward.tracked_quantiles(None, [0.0, 1.0, 2.0, 3.0], levels=[0.5])
+        >>> from agentrl_core.reward.risk import tracked_quantiles
+        >>> read, state = tracked_quantiles(None, [0.0, 1.0, 2.0, 3.0], levels=[0.5])
         >>> read.tolist(), state.tolist()
         ([1.5], [1.5])
     """
@@ -130,8 +88,8 @@ def tail_risk(
         InvalidInputError: lengths differ, a valid number is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.tail_risk([0.0, 5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8).round(6).tolist()
+        >>> from agentrl_core.reward.risk import tail_risk
+        >>> tail_risk([0.0, 5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8).round(6).tolist()
         [-5.0, 0.0]
     """
     column = columns.numbers(scores, "scores")

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.component.column import key_columns
-from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns, group, keys
-from agentrl_core.reward.columns import IDENTITY, SCORES, identities
+from agentrl_core.reward.columns import SCORES
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -168,46 +167,6 @@ class LengthPenalty(BatchComponent):
 
 
 @dataclass(frozen=True)
-class RoundUpReward(BatchComponent):
-    """Rounds a quality x in [0, 1] up to the tier that it reached: score = ceil(count * x) / count; 0 stays 0.
-
-    A gate for what is not valid at all is a `CombineReward(kind="require")` before or after it. Source: SSL (sweet spot
-    learning), arXiv:2601.22491.
-
-    Args:
-        count: how many tiers.
-        column: the quality; a draw whose quality is unknown has no score.
-
-    Raises:
-        RecipeError: an option is out of range.
-        InvalidInputError: a quality is not in [0, 1].
-
-    Example:
-        >>> from agentrl_core.reward import RoundUpReward
-        >>> RoundUpReward(count=5).needs
-        (draw('score'),)
-    """
-
-    phase: ClassVar[str] = "reward"
-    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
-
-    count: int = option(4, at_least=1)
-    column: str = column_name("score", level="draw")
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `score` on draws."""
-        rows = Rows(batch, "draw")
-        qualities = rows.values(self.column)
-        known = ~np.isnan(qualities)
-        outside = np.flatnonzero(known & ((qualities < 0.0) | (qualities > 1.0)))
-        if len(outside):
-            raise InvalidInputError(
-                f"column {self.column!r} of draw {outside[0]} is {qualities[outside[0]]}; give a quality from 0 to 1"
-            )
-        return rows.write(score=np.ceil(self.count * qualities) / self.count)
-
-
-@dataclass(frozen=True)
 class GaussianProximity(BatchComponent):
     """Pays for coming near: score = exp(-1/2 sum (x / width)^2) of distances x, 1 where all are 0.
 
@@ -240,95 +199,6 @@ class GaussianProximity(BatchComponent):
         return rows.write(score=np.where(np.isfinite(distances), np.exp(-0.5 * distances), np.nan))
 
 
-@dataclass(frozen=True)
-class CompressHigh(BatchComponent):
-    """Flattens high scores and steepens low ones, so that a given solution does not outshine those that were sampled.
-
-    score = t + rise ln(r - t + 1) of a score r from the threshold t on, and t - (e^(fall (t - r)) - 1) / (e^fall - 1)
-    below. Source: TempSamp-R1, arXiv:2509.18056.
-
-    Args:
-        threshold: t.
-        rise: how much scores above t differ.
-        fall: how much steeper the curve gets below t.
-
-    Raises:
-        RecipeError: an option is out of range.
-
-    Example:
-        >>> from agentrl_core.reward import CompressHigh
-        >>> CompressHigh().makes
-        (draw('score'),)
-    """
-
-    phase: ClassVar[str] = "reward"
-    needs: ClassVar[tuple[Column, ...]] = (draw("score"),)
-    makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
-
-    threshold: float = 0.8
-    rise: float = option(0.01, at_least=0)
-    fall: float = option(1.0, above=0)
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
-        rows = Rows(batch, "draw")
-        above = rows.values("score") - self.threshold
-        top = self.rise * np.log1p(np.maximum(above, 0.0))
-        bottom = np.expm1(self.fall * np.maximum(-above, 0.0)) / np.expm1(self.fall)
-        return rows.write(score=np.where(np.isfinite(above), self.threshold + top - bottom, np.nan))
-
-
-@dataclass(frozen=True)
-class NoiseReward(BatchComponent):
-    """Adds noise to discrete scores, so that groups of equal scores have a direction.
-
-    The noise has mean 0 and standard deviation amplitude / sqrt(3): uniform in [-amplitude, amplitude], or normal. That
-    of a draw follows from `seed`, its iteration and its trajectory. The score without noise is kept as `score_clean`,
-    for filters. Source: ReDit, arXiv:2506.18631.
-
-    Args:
-        amplitude: see above.
-        kind: `uniform` or `normal`.
-        only_if_std_below: only groups whose scores have a smaller standard deviation get noise; None: all do.
-        seed: of the noise.
-
-    Raises:
-        RecipeError: an option is out of range.
-
-    Example:
-        >>> from agentrl_core.reward import NoiseReward
-        >>> NoiseReward().makes
-        (draw('score'), draw('score_clean'))
-    """
-
-    phase: ClassVar[str] = "reward"
-    needs: ClassVar[tuple[Column, ...]] = (draw("score"), *IDENTITY)
-    makes: ClassVar[tuple[Column, ...]] = (draw("score"), draw("score_clean"))
-
-    amplitude: float = option(0.05, at_least=0)
-    kind: Literal["uniform", "normal"] = "uniform"
-    only_if_std_below: float | None = option(None, above=0)
-    seed: int = option(0, at_least=0)
-
-    def own_needs(self) -> Iterable[Column]:
-        """The groups, where their spread decides."""
-        if self.only_if_std_below is not None:
-            yield draw("group_id")
-
-    def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the columns `score` and `score_clean` on draws."""
-        rows = Rows(batch, "draw")
-        scores, noisy = rows.values("score"), rows.valid
-        if self.only_if_std_below is not None:
-            groups = rows.keys("group_id")
-            spreads = group.statistics(scores, groups, valid=rows.valid).std[groups]
-            noisy = noisy & (np.nan_to_num(spreads, nan=0.0) < self.only_if_std_below)
-        dithered = add_noise(
-            scores, seed=self.seed, ids=identities(batch), amplitude=self.amplitude, kind=self.kind, valid=noisy
-        )
-        return rows.write(score=np.where(noisy, dithered, scores), score_clean=scores)
-
-
 def excess_penalty(
     amounts: object,
     *,
@@ -359,8 +229,8 @@ def excess_penalty(
         InvalidInputError: a valid amount is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.excess_penalty([5, 15, 30], free=10, full_at=20, at_most=1.0).tolist()
+        >>> from agentrl_core.reward.shape import excess_penalty
+        >>> excess_penalty([5, 15, 30], free=10, full_at=20, at_most=1.0).tolist()
         [0.0, -0.5, -1.0]
     """
     column = columns.numbers(amounts, "amounts")
@@ -395,8 +265,8 @@ def add_noise(
         InvalidInputError: lengths differ, a valid score is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> bool(abs(reward.add_noise([1.0, 0.0], seed=7) - [1.0, 0.0]).max() <= 0.05)
+        >>> from agentrl_core.reward.shape import add_noise
+        >>> bool(abs(add_noise([1.0, 0.0], seed=7) - [1.0, 0.0]).max() <= 0.05)
         True
     """
     column = columns.numbers(scores, "scores")

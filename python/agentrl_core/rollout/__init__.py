@@ -7,63 +7,54 @@ trajectories of one task, `Rollout.cohort` the groups that were selected togethe
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.prefix import Prefix
-from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.programs.best_first import BestFirst
-from agentrl_core.rollout.programs.deferred_tasks import DeferredTask, deferred_tasks
+from agentrl_core.rollout.program import BudgetedRollout, Rollout
+from agentrl_core.rollout.programs.deferred_tasks import deferred_tasks
 from agentrl_core.rollout.programs.early_stop import EarlyStop
 from agentrl_core.rollout.programs.entropy_branching import EntropyBranching
-from agentrl_core.rollout.programs.guidance import AgentHint, ExampleHint, FixedHint, Hint, HintSource, SolutionHint
-from agentrl_core.rollout.programs.horizon import Horizon
+from agentrl_core.rollout.programs.guidance import (
+    ExampleHint,
+    Hint,
+    HintSource,
+    SolutionHint,
+    ask_agent,
+    fill_template,
+    insert_text,
+)
 from agentrl_core.rollout.programs.independent import Independent, RecordPrecision
 from agentrl_core.rollout.programs.monte_carlo import MonteCarlo
 from agentrl_core.rollout.programs.observation_window import ObservationWindow
-from agentrl_core.rollout.programs.repair import (
-    ErrorLocation,
-    ErrorLocator,
-    FlagLocator,
-    JudgeLocator,
-    ReasoningStep,
-    Repair,
-    reasoning_steps,
-)
+from agentrl_core.rollout.programs.repair import ErrorLocation, ErrorLocator, FlagLocator, JudgeLocator, Repair
 from agentrl_core.rollout.programs.rounds import RolloutSpec, RoundResult, Rounds
 from agentrl_core.rollout.programs.self_play import SelfPlay
 from agentrl_core.rollout.programs.side_task import SideTask
 from agentrl_core.rollout.programs.stored_search import StoredSearches
 from agentrl_core.rollout.programs.text_memory import TextMemory, read_notes
-from agentrl_core.rollout.programs.token_forks import TokenForks
 from agentrl_core.rollout.programs.world_model import WorldModelEnvironment
 from agentrl_core.rollout.search_tree import SearchTree
+from agentrl_core.rollout.tasks import gather_or_cancel
 from agentrl_core.rollout.token_path import Position
 from agentrl_core.rollout.turn import Turn
 
 __all__ = [
-    "AgentHint",
-    "BestFirst",
     "Branch",
+    "BudgetedRollout",
     "Cohort",
-    "DeferredTask",
     "EarlyStop",
     "EntropyBranching",
     "ErrorLocation",
     "ErrorLocator",
     "ExampleHint",
-    "FixedHint",
     "FlagLocator",
     "Group",
     "Hint",
     "HintSource",
-    "Horizon",
     "Independent",
     "JudgeLocator",
-    "Library",
     "MonteCarlo",
     "ObservationWindow",
     "Position",
     "Prefix",
-    "ReasoningStep",
     "RecordPrecision",
     "Repair",
     "Rollout",
@@ -76,10 +67,12 @@ __all__ = [
     "SolutionHint",
     "StoredSearches",
     "TextMemory",
-    "TokenForks",
     "Turn",
     "WorldModelEnvironment",
+    "ask_agent",
     "deferred_tasks",
+    "fill_template",
+    "gather_or_cancel",
+    "insert_text",
     "read_notes",
-    "reasoning_steps",
 ]

@@ -43,7 +43,7 @@ class Rollout(Component):
     facts: ClassVar[Mapping[str, ExtraColumn]] = {}
     """What the program itself says of branches (`start(facts=...)`, `finish(facts=...)`), found as columns."""
     forks_at_tools: ClassVar[bool] = False
-    """Whether it forks at tool results only, so that the environment has to report them (`env.TOOL_RESULT`)."""
+    """Whether it forks at tool results only; the environment then has to report them (`env.StepFlag.TOOL_RESULT`)."""
 
     async def branch(self, branch: Branch) -> None:
         """Drive one trajectory. Here: turn after turn until it is over.

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.data.codes import StepFlag
 from agentrl_core.data.forest import Forest, Kind
 from agentrl_core.engine.base import Segment
-from agentrl_core.env.base import TOOL_RESULT, Action, Content, as_messages
+from agentrl_core.env.base import Action, Content, as_messages
 from agentrl_core.env.episode import StepRecord
 from agentrl_core.env.image import Image, images_in
 from agentrl_core.exceptions import DataError, InvalidInputError, UnsupportedError
@@ -251,7 +252,7 @@ class TokenPath:
         known, tokens = self._rendered
         tokens = tokens if known is content and len(tokens) else self._observed(content)
         self.append(tokens, "observation", state=state, images=images_in(content))
-        self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & TOOL_RESULT))
+        self.here = self._end(follows_tool=answer is not None and bool(answer.outcome.flags & StepFlag.TOOL_RESULT))
         if answer is not None:
             self._ends.append(self.here)
 

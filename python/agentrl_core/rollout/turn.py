@@ -10,8 +10,9 @@ from weakref import ReferenceType
 import numpy as np
 
 from agentrl_core import _core
+from agentrl_core.data.codes import StepFlag
 from agentrl_core.engine.base import Segment
-from agentrl_core.env.base import TOOL_RESULT, Content
+from agentrl_core.env.base import Content
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.token_path import Position
 
@@ -94,7 +95,7 @@ class Turn:
     @property
     def used_tool(self) -> bool:
         """Whether a tool answered it."""
-        return bool(self.flags & TOOL_RESULT)
+        return bool(self.flags & StepFlag.TOOL_RESULT)
 
     def position(self, token: int) -> Position:
         """The place behind so many tokens of the action.

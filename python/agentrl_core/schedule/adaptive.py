@@ -7,7 +7,8 @@ from abc import ABC
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrl_core.component import Controller, State, option
+from agentrl_core.component import State, option
+from agentrl_core.component.controller import Controller
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class LogStep(Adaptive):
         dead_zone: relative errors up to this move nothing.
 
     Example:
-        >>> from agentrl_core.schedule import LogStep
+        >>> from agentrl_core.schedule.adaptive import LogStep
         >>> coefficient = LogStep("reference_kl", target=0.1, rate=0.5)
         >>> state = coefficient.moved(coefficient.initial_state(), {"reference_kl": 0.12})
         >>> round(coefficient.value(state), 6)  # exp(0.5 x 0.2)

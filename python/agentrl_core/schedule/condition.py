@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC
 from dataclasses import dataclass
 
-from agentrl_core.component import Controller, State, option
+from agentrl_core.component import State, option
+from agentrl_core.component.controller import Controller
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Plateau(Condition):
         patience: how many measurements without one, at least 1.
 
     Example:
-        >>> from agentrl_core.schedule import Plateau
+        >>> from agentrl_core.schedule.condition import Plateau
         >>> flat = Plateau("success", gain=0.1, patience=2)
         >>> state, values = flat.initial_state(), []
         >>> for success in (0.2, 0.25, 0.25, 0.5):
@@ -125,7 +126,7 @@ class FirstValue(Controller):
         start: the number before.
 
     Example:
-        >>> from agentrl_core.schedule import FirstValue
+        >>> from agentrl_core.schedule.condition import FirstValue
         >>> anchor = FirstValue("peak_entropy")
         >>> state = anchor.initial_state()
         >>> for entropy in (0.8, 0.3):

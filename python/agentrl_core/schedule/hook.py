@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
 
-from agentrl_core.component import Component, Controller, column_name, option
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.component import Component, option
+from agentrl_core.component.controller import Controller
 
 BEGIN = "begin"
 """The name of what a model was when the iteration began, where an action names a model."""
@@ -38,6 +42,10 @@ class Hook(Component, ABC):
     """
 
     phase: ClassVar[str] = "hooks"
+    acts_in_step: ClassVar[bool] = False
+    """Whether `update.step` reads it before a step of the optimizer: its `factor`, with the draw column `column`."""
+    restores: ClassVar[bool] = False
+    """Whether it gives the models back what they were when the iteration began."""
 
     _: KW_ONLY
     every: int | None = option(None, at_least=1)
@@ -55,6 +63,14 @@ class Hook(Component, ABC):
             and (self.until is None or number < self.until)
             and (self.since is None or number >= self.since)
         )
+
+    def factor(self, weights: NDArray[np.float64] | None) -> float | None:  # noqa: ARG002 - of hooks that act in a step
+        """Return what the learning rate of a step is multiplied by; None leaves the step out.
+
+        Args:
+            weights: the draw column `column` of the draws that the step trains; None if the hook names no column.
+        """
+        return 1.0
 
     def is_active(self, iteration: int, states: Mapping[str, Any], place: str) -> bool:
         """Whether it is done in an iteration (numbered from 0), by what is remembered when that begins.
@@ -129,7 +145,7 @@ class SwapModels(Hook):
         other: name of another.
 
     Example:
-        >>> from agentrl_core.schedule import SwapModels
+        >>> from agentrl_core.schedule.hook import SwapModels
         >>> SwapModels("proposer", "solver", every=5).is_due(10)
         True
     """
@@ -140,20 +156,6 @@ class SwapModels(Hook):
     def check_options(self) -> None:
         """Two models."""
         self.require(self.one != self.other, "other", "name another model")
-
-
-@dataclass(frozen=True)
-class RollbackModels(Hook):
-    """Gives every model that `recipe.updates` was given back what it was when the iteration began.
-
-    Args:
-        when: where what the updates did is not kept, such as Above("forward_kl", 0.1).
-
-    Example:
-        >>> from agentrl_core.schedule import Above, RollbackModels
-        >>> RollbackModels(when=Above("forward_kl", 0.1)).unit
-        'iterations'
-    """
 
 
 @dataclass(frozen=True)
@@ -239,47 +241,14 @@ class SkipStep(Hook):
         'steps'
     """
 
+    acts_in_step: ClassVar[bool] = True
+
     model: str = option("policy", filled=True)
     _: KW_ONLY
     unit: Unit = "steps"
 
-
-@dataclass(frozen=True)
-class ScaleLearningRate(Hook):
-    """`update.step` multiplies the learning rate of the step, and of that step alone.
-
-    With `column`, by the effective sample size of the draws that it trains on (VCPO): with w the column,
-    ESS = (sum w)^2 / sum w^2 and rho = ESS / draws, by scale min(1, rho / base)^power.
-
-    Args:
-        scale: what the rate is multiplied by, at least 0; a Schedule or controller.
-        column: draw column with the weights w, not negative; empty: none.
-        base: the part of the draws from which on nothing is taken away, above 0.
-        power: 0.5 for optimizers that divide by the gradient's size, 1 for others.
-        model: name of the model whose steps these are.
-
-    Example:
-        >>> import numpy as np
-        >>> from agentrl_core.schedule import ScaleLearningRate
-        >>> ScaleLearningRate(column="importance").factor(np.array([1.0, 1.0, 0.0, 0.0]))  # ESS = 2 of 4
-        0.7071067811865476
-    """
-
-    scale: float = option(1.0, at_least=0)
-    column: str = column_name("", level="draw", optional=True)
-    base: float = option(1.0, above=0)
-    power: float = option(0.5, above=0)
-    model: str = option("policy", filled=True)
-    _: KW_ONLY
-    unit: Unit = "steps"
-
-    def factor(self, weights: Any) -> float:
-        """The factor, by the weights of the step's draws; None: it has none."""
-        if weights is None or not len(weights):
-            return self.scale
-        squares = float((weights * weights).sum())
-        share = float(weights.sum()) ** 2 / squares / len(weights) if squares else 0.0
-        return float(self.scale * min(1.0, share / self.base) ** self.power)
+    def factor(self, weights: NDArray[np.float64] | None) -> None:
+        """None: the step is left out."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.component import Component, option
-from agentrl_core.select.task_score import LearningSignal, OutcomeVariance, TaskScore
+from agentrl_core.select.task_score import OutcomeVariance, TaskScore
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
@@ -82,7 +82,7 @@ class GreedyAllocator(Allocator):
     def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
         """Rollouts of each task."""
         rates = known["estimate"]
-        weights = LearningSignal()(rates) if self.weight == "information" else np.ones(len(rates))
+        weights = rates * (1.0 - rates) ** 2 if self.weight == "information" else np.ones(len(rates))
         options = {"total": total, "low": self.low, "high": self.high, "gain_above": self.gain_above}
         return _core.select.greedy(rates, weights, rest=rates == 0, **options).astype(np.int32)  # type: ignore[arg-type]
 
@@ -105,7 +105,7 @@ class ProportionalAllocator(Allocator):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import ProportionalAllocator
+        >>> from agentrl_core.select.allocator import ProportionalAllocator
         >>> solved = {"estimate": np.array([0.5, 0.8, 1.0])}
         >>> ProportionalAllocator(low=1).counts({}, solved, total=10).tolist()  # 0.5, 0.4, 0
         [5, 4, 1]
@@ -142,7 +142,7 @@ class DecayAllocator(Allocator):
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.select import DecayAllocator
+        >>> from agentrl_core.select.allocator import DecayAllocator
         >>> DecayAllocator().counts({}, {"estimate": np.array([0.3, 0.8, 1.0])}, total=24).tolist()
         [8, 4, 1]
     """
@@ -185,7 +185,7 @@ class BanditAllocator(Allocator):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.select import BanditAllocator
+        >>> from agentrl_core.select.allocator import BanditAllocator
         >>> BanditAllocator(low=2, high=4, bins=3).initial_state()["scores"].shape
         (3, 3)
     """

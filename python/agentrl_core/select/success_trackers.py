@@ -139,7 +139,7 @@ class RecentVisits(Tracker):
     (`of="success"`).
 
     Example:
-        >>> from agentrl_core.select import RecentVisits
+        >>> from agentrl_core.select.success_trackers import RecentVisits
         >>> RecentVisits(50, bins=10).initial_state()["visits"].shape
         (0, 50)
     """

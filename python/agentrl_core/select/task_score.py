@@ -52,24 +52,6 @@ class NearTarget(TaskScore):
 
 
 @dataclass(frozen=True)
-class LearningSignal(TaskScore):
-    """What a success rate p promises to teach: p (1 - p)^2, most at p = 1/3.
-
-    Source: VADE arXiv:2511.18902, Knapsack RL arXiv:2509.25849.
-
-    Example:
-        >>> import numpy as np
-        >>> from agentrl_core.select import LearningSignal
-        >>> LearningSignal()(np.array([0.0, 0.5, 1.0])).tolist()
-        [0.0, 0.125, 0.0]
-    """
-
-    def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The information of each."""
-        return estimates * (1 - estimates) ** 2
-
-
-@dataclass(frozen=True)
 class OutcomeVariance(TaskScore):
     """How much the outcomes of a task differ: (sqrt(p (1 - p)) + floor)^power.
 
@@ -95,29 +77,3 @@ class OutcomeVariance(TaskScore):
     def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
         """The spread of each."""
         return (np.sqrt(np.clip(estimates * (1 - estimates), 0.0, None)) + self.floor) ** self.power
-
-
-@dataclass(frozen=True)
-class Linear(TaskScore):
-    """The tracked number itself, times a factor: -1 prefers the small.
-
-    Source: VLA-RL arXiv:2505.18719 (success rates with -1), TeachMyAgent arXiv:2103.09815 (learning progress).
-
-    Args:
-        factor: what it is multiplied by.
-
-    Raises:
-        RecipeError: an option is out of range.
-
-    Example:
-        >>> import numpy as np
-        >>> from agentrl_core.select import Linear
-        >>> Linear(-1.0)(np.array([0.25])).tolist()
-        [-0.25]
-    """
-
-    factor: float = 1.0
-
-    def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The number times the factor."""
-        return self.factor * estimates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,9 +17,6 @@ from agentrl_core.schedule.hook import (
     FreezeModel,
     Hook,
     RepeatStage,
-    RollbackModels,
-    ScaleLearningRate,
-    SkipStep,
     StopTraining,
     SwapModels,
     SyncModel,
@@ -103,9 +101,7 @@ class HookRunner:
         self._before = int(states.get(STEPS, {}).get("steps", 0))
         self.steps = self.taken = 0
         self.stopped = False
-        restores = any(
-            isinstance(each, RollbackModels) or getattr(each, "source", "") == BEGIN for _, each in self._actions
-        )
+        restores = any(each.restores or getattr(each, "source", "") == BEGIN for _, each in self._actions)
         self._begin: dict[str, Snapshot] = (
             {name: snapshot(model_named(models, name, "recipe.updates")) for name in models} if restores else {}
         )
@@ -128,14 +124,15 @@ class HookRunner:
         """Step an optimizer as the actions say, and forget the gradients; whether it was stepped."""
         self.taken += 1
         said = update.metrics() if self.listens else {}
-        due = [action for place, action in self._of(SkipStep, ScaleLearningRate) if self._holds(place, action, said)]
-        due = [action for action in due if getattr(action, "model", "") == update.model]
-        skipped = any(isinstance(action, SkipStep) for action in due)
+        due = [
+            action
+            for place, action in self._actions
+            if action.acts_in_step and getattr(action, "model", "") == update.model and self._holds(place, action, said)
+        ]
+        factors = [action.factor(self._weights(getattr(action, "column", ""), update)) for action in due]
+        skipped = any(factor is None for factor in factors)
         if not skipped:
-            factor = 1.0
-            for action in due:
-                if isinstance(action, ScaleLearningRate):
-                    factor *= action.factor(self._weights(action.column, update))
+            factor = math.prod(each for each in factors if each is not None)
             rates = [group["lr"] for group in optimizer.param_groups]
             try:
                 if factor != 1.0:
@@ -158,7 +155,7 @@ class HookRunner:
     def end_step(self, update: Update) -> None:
         """A step is done: what it said moves controllers, and actions of steps are done."""
         said = update.metrics() if self.listens else {}
-        for place, action in self._of(SyncModel, SwapModels, RollbackModels, StopTraining):
+        for place, action in self._after_steps():
             if action.unit != "iterations" and self._holds(place, action, said):
                 self._do(action, self._before + self.steps, self._models)
         if self._followed:
@@ -195,7 +192,7 @@ class HookRunner:
         models = {**self._models, **models}
         due = [
             (place, action)
-            for place, action in self._of(SyncModel, SwapModels, RollbackModels, StopTraining)
+            for place, action in self._after_steps()
             if action.unit == "iterations" and self._holds(place, action, metrics)
         ]
         for _, action in due:
@@ -208,7 +205,7 @@ class HookRunner:
                 stop = True
             else:
                 self._do(action, self._iteration + 1, models)
-                rolled_back = rolled_back or isinstance(action, RollbackModels)
+                rolled_back = rolled_back or action.restores
         return HookResult(stop, rolled_back, tuple(self._changed))
 
     def metrics(self) -> dict[str, Any]:
@@ -219,8 +216,10 @@ class HookRunner:
             kept["steps"] = {name: [said.get(name) for said in self._said] for name in names}
         return kept
 
-    def _of(self, *kinds: type[Hook]) -> list[tuple[str, Hook]]:
-        return [(place, action) for place, action in self._actions if isinstance(action, kinds)]
+    def _after_steps(self) -> list[tuple[str, Hook]]:
+        """The actions that are done after a step or an iteration."""
+        kinds = (SyncModel, SwapModels, StopTraining)
+        return [(place, action) for place, action in self._actions if action.restores or isinstance(action, kinds)]
 
     def _holds(self, place: str, action: Hook, said: Mapping[str, float]) -> bool:
         numbers = {"steps": self._before + self.steps, "steps_of_iteration": self.steps}
@@ -250,7 +249,7 @@ class HookRunner:
         elif isinstance(action, SwapModels):
             swap_models(model_named(models, action.one, title), model_named(models, action.other, title), title)
             self._changed |= dict.fromkeys((action.one, action.other))
-        elif isinstance(action, RollbackModels):
+        elif action.restores:
             for name in self._begin:
                 blend_models(model_named(models, name, title), self._at_begin(name, title), 1.0, title)
                 self._changed[name] = None

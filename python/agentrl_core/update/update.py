@@ -318,7 +318,7 @@ class Update:
         """Step an optimizer and forget the gradients: `optimizer.step(); optimizer.zero_grad()`, as the recipe says.
 
         Actions of the recipe may leave the step out (`schedule.SkipStep`) or scale its learning rate
-        (`schedule.ScaleLearningRate`).
+        (`recipes.vcpo.ScaleLearningRate`).
 
         Returns:
             Whether the optimizer was stepped.

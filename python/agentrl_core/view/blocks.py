@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from agentrl_core.data.codes import UNTRAINED
-from agentrl_core.integrations.polars import Tables
+from agentrl_core.integrations.polars.tables import Tables
 
 _TOKENS_OF_A_BLOCK = 32_768
 # Numbers of tokens are kept to 12 bits, which are more than three digits, and compress to half.

@@ -10,7 +10,7 @@ import polars as pl
 from agentrl_core import weight
 
 if TYPE_CHECKING:
-    from agentrl_core.integrations.polars import Tables
+    from agentrl_core.integrations.polars.tables import Tables
 
 RECOMPUTED = "recomputed_logprob"
 

@@ -13,7 +13,7 @@ from agentrl_core.exceptions import NotFoundError
 if TYPE_CHECKING:
     import polars as pl
 
-    from agentrl_core.integrations.polars import Tables
+    from agentrl_core.integrations.polars.tables import Tables
 
 _DRAWS_AT_ONCE = 16_384
 
@@ -50,8 +50,8 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
     score = pl.col("score") if "score" in drawn.columns else pl.col("reward")
     groups = drawn.group_by("iteration", "group_id").agg(same=score.n_unique() == 1)
     steps = draws.lazy().join(tables.steps, on="trajectory_id").group_by("iteration")
-    called = pl.col("flags") & env.TOOL_RESULT != 0
-    failed = pl.col("flags") & env.TOOL_ERROR != 0
+    called = pl.col("flags") & env.StepFlag.TOOL_RESULT != 0
+    failed = pl.col("flags") & env.StepFlag.TOOL_ERROR != 0
     per_draw, stored = _path_sums(draws, tables)
     per_iteration = (
         drawn.group_by("iteration").agg(

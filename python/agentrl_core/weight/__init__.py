@@ -5,20 +5,12 @@ them: denominators for ragged rows of your own (a `Batch` has `token_weights`), 
 and importance weights. What follows the policy as it is now is a part of the loss.
 """
 
-from agentrl_core.weight.denominators import constant_denominator, sequence_mean, share_weights, token_mean, turn_mean
 from agentrl_core.weight.entropy import EntropyScaled
 from agentrl_core.weight.expert_mask import ExpertMask
 from agentrl_core.weight.filters import FlagFilter, GroupFilter
-from agentrl_core.weight.importance import (
-    ImportanceWeight,
-    TrustRegion,
-    importance_diagnostics,
-    importance_weights,
-    trust_region,
-)
-from agentrl_core.weight.latest_version import LatestVersionOnly
+from agentrl_core.weight.importance import ImportanceWeight, importance_diagnostics
 from agentrl_core.weight.scaled import ColumnScaled, MarkedScaled, SignalRescale
-from agentrl_core.weight.select import SelectDraws, SelectTokens, above_quantile, max_variance_subset, top_rows
+from agentrl_core.weight.select import SelectDraws, SelectTokens
 
 __all__ = [
     "ColumnScaled",
@@ -27,21 +19,9 @@ __all__ = [
     "FlagFilter",
     "GroupFilter",
     "ImportanceWeight",
-    "LatestVersionOnly",
     "MarkedScaled",
     "SelectDraws",
     "SelectTokens",
     "SignalRescale",
-    "TrustRegion",
-    "above_quantile",
-    "constant_denominator",
     "importance_diagnostics",
-    "importance_weights",
-    "max_variance_subset",
-    "sequence_mean",
-    "share_weights",
-    "token_mean",
-    "top_rows",
-    "trust_region",
-    "turn_mean",
 ]

@@ -24,8 +24,8 @@ def token_mean(lengths: object, *, valid: object | None = None) -> NDArray[np.fl
         InvalidInputError: a length is negative or no whole number, or `valid` has another length.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> weight.token_mean([1, 3]).tolist()
+        >>> from agentrl_core.weight.denominators import token_mean
+        >>> token_mean([1, 3]).tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
     return _weights(lengths, valid)
@@ -50,10 +50,10 @@ def sequence_mean(
         InvalidInputError: as for `token_mean`.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> weight.sequence_mean([1, 2, 0]).tolist()
+        >>> from agentrl_core.weight.denominators import sequence_mean
+        >>> sequence_mean([1, 2, 0]).tolist()
         [0.5, 0.25, 0.25]
-        >>> weight.sequence_mean([1, 1, 2], rollout_ids=["a", "a", "b"]).tolist()
+        >>> sequence_mean([1, 1, 2], rollout_ids=["a", "a", "b"]).tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
     return _weights(lengths, valid, ("rollout_ids", rollout_ids))
@@ -74,8 +74,8 @@ def turn_mean(lengths: object, trajectory_ids: object, *, valid: object | None =
         InvalidInputError: as for `token_mean`.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> weight.turn_mean([1, 2, 1], ["a", "a", "b"]).tolist()
+        >>> from agentrl_core.weight.denominators import turn_mean
+        >>> turn_mean([1, 2, 1], ["a", "a", "b"]).tolist()
         [0.25, 0.125, 0.125, 0.5]
     """
     if trajectory_ids is None:
@@ -103,8 +103,8 @@ def constant_denominator(
         InvalidInputError: as for `token_mean`, or `constant` is not above 0.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> weight.constant_denominator([1, 2], 10.0).tolist()
+        >>> from agentrl_core.weight.denominators import constant_denominator
+        >>> constant_denominator([1, 2], 10.0).tolist()
         [0.05, 0.05, 0.05]
     """
     return _weights(lengths, valid, ("rollout_ids", rollout_ids), constant=constant)
@@ -145,8 +145,8 @@ def share_weights(
         InvalidInputError: lengths differ, or `shared` is unknown.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> weight.share_weights(["s", "t", "s", "u"], [0, 0, 1, 1], shared="split").tolist()
+        >>> from agentrl_core.weight.denominators import share_weights
+        >>> share_weights(["s", "t", "s", "u"], [0, 0, 1, 1], shared="split").tolist()
         [0.5, 1.0, 0.5, 1.0]
     """
     steps = columns.keys(step_ids, "step_ids")

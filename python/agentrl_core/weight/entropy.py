@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core.component import BatchComponent, Column, Level, Rows, column_name, option
-from agentrl_core.component.column import needed
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, option
+from agentrl_core.component.column import Level, needed
 from agentrl_core.component.rows import mean_of_tokens
 from agentrl_core.operators import group
 

@@ -83,10 +83,10 @@ def importance_weights(
             <= at_most, or steps are missing or cross rows.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> weight.importance_weights([0.0, 1.0, -1.0], [0, 3]).round(4).tolist()
+        >>> from agentrl_core.weight.importance import importance_weights
+        >>> importance_weights([0.0, 1.0, -1.0], [0, 3]).round(4).tolist()
         [1.0, 2.0, 0.3679]
-        >>> weight.importance_weights([0.0, 1.0, -1.0], [0, 3], level="sequence").tolist()
+        >>> importance_weights([0.0, 1.0, -1.0], [0, 3], level="sequence").tolist()
         [1.0, 1.0, 1.0]
     """
     numbers = columns.numbers(log_ratios, "log_ratios")
@@ -135,8 +135,8 @@ def trust_region(
             at_most.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> weight.trust_region([0.0, 2.0, 0.1], [0, 2, 3], at_most=0.5, aggregate="max").tolist()
+        >>> from agentrl_core.weight.importance import trust_region
+        >>> trust_region([0.0, 2.0, 0.1], [0, 2, 3], at_most=0.5, aggregate="max").tolist()
         [False, False, True]
     """
     numbers = columns.numbers(log_ratios, "log_ratios")
@@ -298,7 +298,7 @@ class TrustRegion(_Ratio):
         RecipeError: `at_least` is above `at_most`, or a column has no known value.
 
     Example:
-        >>> from agentrl_core.weight import TrustRegion
+        >>> from agentrl_core.weight.importance import TrustRegion
         >>> TrustRegion(aggregate="max", at_most=0.5).makes
         (token('keep'),)
     """

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, token
-from agentrl_core.operators import columns, group
+from agentrl_core.operators import columns
 from agentrl_core.operators.filters import round_rows
+from agentrl_core.operators.group.reduce import arg_extreme
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -136,8 +137,8 @@ def max_variance_subset(
         InvalidInputError: as for `top`.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> weight.max_variance_subset([0.0, 0.5, 0.6, 1.0], count=2).tolist()
+        >>> from agentrl_core.weight.select import max_variance_subset
+        >>> max_variance_subset([0.0, 0.5, 0.6, 1.0], count=2).tolist()
         [True, False, False, True]
     """
     numbers, groups, mask = columns.scored(scores, group_ids, valid)
@@ -222,7 +223,7 @@ class SelectDraws(BatchComponent):
         if self.kind == "quantile":
             return above_quantile(values, groups, q=1.0 - self.fraction, valid=known)
         if self.kind == "pivot":
-            pivots = group.arg_extreme(np.abs(values), groups, largest=False, valid=known)
+            pivots = arg_extreme(np.abs(values), groups, largest=False, valid=known)
             known = known.copy()
             known[pivots[pivots >= 0]] = False
             return known

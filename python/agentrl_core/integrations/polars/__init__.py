@@ -44,7 +44,7 @@ from agentrl_core.integrations.polars._wanted import WantedColumns, lazily
 from agentrl_core.integrations.polars.tables import Tables
 from agentrl_core.integrations.polars.vocabulary import Vocabulary
 
-__all__ = ["Tables", "example", "scan"]
+__all__ = ["example"]
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 

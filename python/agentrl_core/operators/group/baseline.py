@@ -48,8 +48,8 @@ def shrunk_mean(
         InvalidInputError: lengths differ, a value or a prior is not finite, or the variance is not above 0.
 
     Example:
-        >>> from agentrl_core import group
-        >>> group.shrunk_mean([1.0, 1.0, 0.0, 1.0], [0, 0, 1, 1], [0.0, 0.0, 0.5, 0.5], variance=0.25).tolist()
+        >>> from agentrl_core.operators.group.baseline import shrunk_mean
+        >>> shrunk_mean([1.0, 1.0, 0.0, 1.0], [0, 0, 1, 1], [0.0, 0.0, 0.5, 0.5], variance=0.25).tolist()
         [0.875, 0.875, 0.5, 0.5]
     """
     column = columns.doubles(values, "values")
@@ -92,8 +92,8 @@ def ema_mean(
         InvalidInputError: lengths differ, a value is not finite, or an option is not possible.
 
     Example:
-        >>> from agentrl_core import group
-        >>> baseline, state = group.ema_mean({}, [1.0, 3.0], ["a", "a"], decay=0.5)
+        >>> from agentrl_core.operators.group.baseline import ema_mean
+        >>> baseline, state = ema_mean({}, [1.0, 3.0], ["a", "a"], decay=0.5)
         >>> baseline.tolist(), state
         ([0.0, 0.0], {'a': 1.0})
     """
@@ -131,9 +131,9 @@ def running_moments(
         InvalidInputError: lengths differ, or a value is not finite.
 
     Example:
-        >>> from agentrl_core import group
-        >>> _, _, _, state = group.running_moments({}, [0.0, 2.0], ["a", "a"], ddof=0)
-        >>> mean, std, visits, state = group.running_moments(state, [2.0, 4.0], ["a", "a"], ddof=0)
+        >>> from agentrl_core.operators.group.baseline import running_moments
+        >>> _, _, _, state = running_moments({}, [0.0, 2.0], ["a", "a"], ddof=0)
+        >>> mean, std, visits, state = running_moments(state, [2.0, 4.0], ["a", "a"], ddof=0)
         >>> mean.tolist(), std.round(6).tolist(), visits.tolist()
         ([2.0, 2.0], [1.414214, 1.414214], [2, 2])
     """
@@ -164,9 +164,9 @@ def window_quantile(
         InvalidInputError: a value is not finite, or an option is not possible.
 
     Example:
-        >>> from agentrl_core import group
-        >>> _, state = group.window_quantile([], [1.0, 3.0], capacity=2)
-        >>> group.window_quantile(state, [9.0], capacity=2)
+        >>> from agentrl_core.operators.group.baseline import window_quantile
+        >>> _, state = window_quantile([], [1.0, 3.0], capacity=2)
+        >>> window_quantile(state, [9.0], capacity=2)
         (2.0, [[1.0, 3.0], [9.0]])
     """
     if capacity < 1 or not 0.0 <= q <= 1.0:
@@ -218,8 +218,8 @@ def decayed_beta(
         InvalidInputError: lengths differ, a reward is outside [0, 1], a decay is, or rows of a key have different ones.
 
     Example:
-        >>> from agentrl_core import group
-        >>> baseline, state = group.decayed_beta({"a": [1.0, 3.0]}, [1.0], ["a"], decay=0.5)
+        >>> from agentrl_core.operators.group.baseline import decayed_beta
+        >>> baseline, state = decayed_beta({"a": [1.0, 3.0]}, [1.0], ["a"], decay=0.5)
         >>> baseline.tolist(), state
         ([0.25], {'a': [1.5, 1.5]})
     """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
-from agentrl_core.operators.group.statistics import GroupStatistics
+from agentrl_core.operators.group.moments import GroupStatistics
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class PartialStatistics:
         moments: `int64[12 G]` after `add`, else None: sums in limbs of 32 bits, so adding ranks cannot overflow.
 
     Example:
-        >>> from agentrl_core import group
+        >>> from agentrl_core.operators.group.ranks import PartialStatistics
         >>> values, ids = [1.0, 2.0, 4.0], [0, 1, 1]
-        >>> extents = group.PartialStatistics.of(values, ids, groups=2)  # reduce over ranks: count, least, most
+        >>> extents = PartialStatistics.of(values, ids, groups=2)  # reduce over ranks: count, least, most
         >>> moments = extents.add(values, ids)  # reduce over ranks: moments
         >>> moments.finish(ddof=0).mean.tolist()
         [1.0, 3.0]

@@ -71,8 +71,8 @@ def log_mean_exp(
         InvalidInputError: lengths differ, a valid value is not finite, or the temperature is negative.
 
     Example:
-        >>> from agentrl_core import group
-        >>> group.log_mean_exp([0.0, 0.0, 2.0], ["a", "a", "b"]).tolist()
+        >>> from agentrl_core.operators.group.reduce import log_mean_exp
+        >>> log_mean_exp([0.0, 0.0, 2.0], ["a", "a", "b"]).tolist()
         [0.0, 2.0]
     """
     column, groups, mask = _read(values, ids, valid)
@@ -95,8 +95,8 @@ def arg_extreme(values: object, ids: object, *, largest: bool = True, valid: obj
         InvalidInputError: lengths differ, or a valid value is not finite.
 
     Example:
-        >>> from agentrl_core import group
-        >>> group.arg_extreme([1.0, 3.0, 3.0, 2.0], ["a", "a", "a", "b"]).tolist()
+        >>> from agentrl_core.operators.group.reduce import arg_extreme
+        >>> arg_extreme([1.0, 3.0, 3.0, 2.0], ["a", "a", "a", "b"]).tolist()
         [1, 3]
     """
     column, groups, mask = _read(values, ids, valid)

@@ -62,27 +62,6 @@ class HintSource(Component, ABC):
 
 
 @dataclass(frozen=True)
-class FixedHint(HintSource):
-    """The same text for every task: an instruction, or a tag that forces a mode.
-
-    Args:
-        text: what is said.
-
-    Example:
-        >>> from agentrl_core.rollout import FixedHint
-        >>> FixedHint("<think>").text
-        '<think>'
-    """
-
-    text: str = option("Think step by step.", filled=True)
-
-    async def hint(self, group: Group, of: Sequence[Branch]) -> Hint:
-        """The text."""
-        del group, of
-        return Hint((self.text,))
-
-
-@dataclass(frozen=True)
 class SolutionHint(HintSource):
     """The first part of how the task is solved (`Task.solution`); a task without one gets no help.
 
@@ -160,36 +139,6 @@ class ExampleHint(HintSource):
         chosen = [solved[task][-1] for task in tasks]
         texts = ("\n\n".join(group.library.actions(trajectory)) for trajectory in chosen)
         return Hint(tuple(texts), ends=True) if chosen else None
-
-
-@dataclass(frozen=True)
-class AgentHint(HintSource):
-    """What another agent says when it is asked about the task and about what was tried.
-
-    Args:
-        agent: who is asked: the name of an agent of the collector; one without an engine of its own is spoken for by
-            the policy.
-        question: what it is asked. `{task}` becomes the task's question, `{solution}` its solution, and `{attempt}`
-            what the first of the branches said that the advice is about.
-
-    Example:
-        >>> from agentrl_core.rollout import AgentHint
-        >>> AgentHint(agent="teacher").question.splitlines()[0]
-        'Give a hint for this task, without its answer.'
-    """
-
-    agent: str = option("teacher", filled=True)
-    question: str = option(
-        "Give a hint for this task, without its answer.\n\nTask:\n{task}\n\nAn attempt that failed:\n{attempt}",
-        filled=True,
-    )
-
-    async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
-        """The answer; nothing where the agent says nothing."""
-        text = await ask_agent(
-            group, fill_template(self.question, group, of), agent=self.agent, about=next(iter(of), None)
-        )
-        return Hint((text,)) if text else None
 
 
 async def ask_agent(group: Group, question: Content, *, agent: str, about: Branch | None = None) -> str:

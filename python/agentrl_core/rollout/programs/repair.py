@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.component.component import Component
 from agentrl_core.component.options import option
-from agentrl_core.env.base import TOOL_ERROR
+from agentrl_core.data.codes import StepFlag
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
@@ -75,7 +75,8 @@ class ErrorLocator(Component, ABC):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from agentrl_core.rollout import ErrorLocation, ErrorLocator, reasoning_steps
+        >>> from agentrl_core.rollout import ErrorLocation, ErrorLocator
+        >>> from agentrl_core.rollout.programs.repair import reasoning_steps
         >>> @dataclass(frozen=True)
         ... class Last(ErrorLocator):
         ...     async def locate(self, group, branch):
@@ -105,7 +106,7 @@ class FlagLocator(ErrorLocator):
         1
     """
 
-    flags: int = option(TOOL_ERROR, at_least=1)
+    flags: int = option(int(StepFlag.TOOL_ERROR), at_least=1)
 
     async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
         """The turn, as one step."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentrl_core.component.options import option
-from agentrl_core.exceptions import RecipeError
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.branch_state import Role
 from agentrl_core.rollout.group import Group
@@ -19,31 +17,29 @@ class SelfPlay(Rollout):
     Agents that move at the same time are answered together; what an agent is told while others move is its next
     context. An agent is spoken for by the engine of its name, or by the collector's first: so one model plays all
     roles, or each has its own. Compare agents apart with `group_by="group_id,agent"`, or pay those of a match together
-    with `reward.TeamScore`. Sources: MARFT (arXiv:2504.16129), MARS (arXiv:2510.15414).
+    with `recipes.cory.TeamScore`. Sources: MARFT (arXiv:2504.16129), MARS (arXiv:2510.15414).
 
     Args:
-        agents: comma-joined names of the agents that the environment's episodes are played by.
-        helpers: comma-joined names of those that are kept and never drawn (a fixed referee).
+        agents: names of the agents that the environment's episodes are played by.
+        helpers: names of the agents whose trajectories are kept and never drawn (a fixed referee).
 
     Raises:
         RecipeError: no agent is named, or a helper is no agent.
 
     Example:
         >>> from agentrl_core.rollout import SelfPlay
-        >>> SelfPlay(agents="spy,civilian,judge", helpers="judge").final_group_size(group_size=4)
+        >>> SelfPlay(agents=("spy", "civilian", "judge"), helpers=("judge",)).final_group_size(group_size=4)
         8
     """
 
-    agents: str = option("")
-    helpers: str = option("")
+    agents: tuple[str, ...] = ()
+    helpers: tuple[str, ...] = ()
 
     def check_options(self) -> None:
         """Agents have names, each its own."""
-        names = _names(self.agents)
-        if not names or len(set(names)) < len(names):
-            raise RecipeError(f"SelfPlay: agents={self.agents!r}; give the agents' names, each once, joined by commas")
-        if not set(_names(self.helpers)) <= set(names):
-            raise RecipeError(f"SelfPlay: helpers={self.helpers!r}; give names of agents={self.agents!r}")
+        is_once = 0 < len(self.agents) == len(set(self.agents))
+        self.require(is_once, "agents", "give the names of the agents, each once")
+        self.require(set(self.helpers) <= set(self.agents), "helpers", f"give names of agents={self.agents!r}")
 
     async def group(self, group: Group) -> None:
         """All matches side by side, move by move."""
@@ -59,15 +55,11 @@ class SelfPlay(Rollout):
     def play_episode(self, group: Group) -> list[Branch]:
         """A branch for each agent, in one episode."""
         branches: list[Branch] = []
-        for agent in _names(self.agents):
-            role: Role | None = "helper" if agent in _names(self.helpers) else None
+        for agent in self.agents:
+            role: Role | None = "helper" if agent in self.helpers else None
             branches.append(group.start(agent=agent, episode=branches[0] if branches else None, role=role))
         return branches
 
     def final_group_size(self, group_size: int) -> int:
         """As many for each match as have a part in training."""
-        return group_size * (len(_names(self.agents)) - len(_names(self.helpers)))
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+        return group_size * (len(self.agents) - len(self.helpers))
