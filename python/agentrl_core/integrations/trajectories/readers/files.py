@@ -96,16 +96,16 @@ def _of_text(name: str, file: IO[bytes]) -> Iterator[FileRecord]:
     number, first = 0, ""
     for raw in file:
         number += 1
-        first = _decoded(raw, f"{name}, line {number}").strip()
-        if first:
+        first = _decoded(raw, f"{name}, line {number}")
+        if first.strip():
             break
-    if not first:
+    if not first.strip():
         raise InvalidInputError(f"path: the file {name!r} is empty; give one with records")
     try:
         value = json.loads(first)
     except json.JSONDecodeError:
         rest = _decoded(file.read(), name)
-        yield from _of_json(name, first + "\n" + rest, number)
+        yield from _of_json(name, first + rest, number)
         return
     lines = ((at, _decoded(raw, f"{name}, line {at}").strip()) for at, raw in enumerate(file, number + 1))
     following = next((each for each in lines if each[1]), None)
