@@ -8,7 +8,7 @@ from chat_gallery import WRITES, gallery_tokenizer, of_family
 
 from agentrl_core.integrations.trajectories import from_chats, read
 
-TEMPLATES = ("qwen3", "glm4moe", "deepseekv3")
+TEMPLATES = ("qwen3", "glm4moe", "nemotron_3_nano")
 
 
 def write_lines(path, rows, end="\n"):

@@ -122,9 +122,7 @@ def test_hidden_thinking_is_refused_masked_or_left_out(block, tmp_path):
     log.user("And now?")
     log.answer("m2", text("Warm."))
     path = write_lines(tmp_path / "s1.jsonl", log.lines)
-    with pytest.raises(
-        UnsupportedError, match=r"s1.jsonl, line 2: its reasoning is encrypted .* hidden_reasoning='mask'"
-    ):
+    with pytest.raises(UnsupportedError, match=r"s1.jsonl, line 2: its reasoning is encrypted .*='mask'"):
         list(read(path))
     [chat] = check_trained(path, [says("Warm.")], [says("Cold.")], hidden_reasoning="mask")
     assert chat["untrained"] == ["s1.jsonl, line 2: its reasoning is encrypted or left out"]

@@ -109,9 +109,7 @@ def test_lines_without_envelopes(tmp_path):
 def test_encrypted_reasoning_is_refused_masked_or_left_out(tmp_path):
     rows = [META, user("what is here?"), SEALED, use(), result(), answer("One file.")]
     path = write_lines(tmp_path / "r.jsonl", rows)
-    with pytest.raises(
-        UnsupportedError, match=r"r.jsonl, line 3: its reasoning is encrypted, and the log has a summary"
-    ):
+    with pytest.raises(UnsupportedError, match=r"r.jsonl, line 3: its reasoning is encrypted"):
         list(read(path))
     [chat] = check_trained(path, [says("One file.")], [says("", SHELL)], hidden_reasoning="mask")
     assert chat["untrained"] == ["r.jsonl, line 3: its reasoning is encrypted, and the log has a summary at most"]
@@ -157,7 +155,7 @@ def test_a_compacted_history_begins_another_chat(tmp_path):
         (
             [{"type": "response_item", "payload": None}],
             InvalidInputError,
-            "line 2: a response_item has the payload None",
+            "line 2: .* has the payload None",
         ),
     ],
 )

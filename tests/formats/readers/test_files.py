@@ -74,7 +74,7 @@ def test_what_is_no_file_of_records_is_refused(tmp_path, content, message):
 
 
 def test_files_that_are_not_there(tmp_path):
-    with pytest.raises(InvalidInputError, match="missing.jsonl' cannot be read"):
+    with pytest.raises(InvalidInputError, match=r"missing\.jsonl' cannot be read"):
         list(read(tmp_path / "missing.jsonl"))
     with pytest.raises(InvalidInputError, match=r"has no \.json files"):
         list(read(tmp_path))

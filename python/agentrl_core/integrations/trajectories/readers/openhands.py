@@ -15,6 +15,7 @@ from agentrl_core.integrations.trajectories.readers.messages import (
     call_of,
     finished,
     hidden,
+    mask,
     result_of,
     text_of,
     tool_schema,
@@ -82,9 +83,7 @@ class _History:
         self._replies: dict[object, int] = {}
 
     def add_response(self, identity: object, answer: Message, where: str) -> None:
-        """Add an answer, unless an earlier event was of the same response."""
-        if identity is not None and identity in self._answers:
-            return
+        """Add an answer, by the id of its response."""
         self._answers[identity] = answer
         self._calls.update(call.get("id") for call in answer.get("tool_calls") or ())
         if answer.get("thinking_blocks"):
@@ -189,7 +188,8 @@ class _History:
             refuse(where, "the history was condensed, so later answers read other messages", "cut the file there")
         elif action is not None and meta.get("model_response"):
             response = meta["model_response"]
-            self.add_response(response.get("id"), _answer_of(response, where), where)
+            if response.get("id") not in self._answers:
+                self.add_response(response.get("id"), _answer_of(response, self.reasons, where), where)
         elif action == "message":
             self.add_response(None, {"role": "assistant", "content": text_of(arguments.get("content"), where)}, where)
         elif action is not None and event.get("source") == "agent" and action not in ("recall", "change_agent_state"):
@@ -226,7 +226,7 @@ def _chat(
     return finished(chat, history.reasons, where)
 
 
-def _answer_of(response: Mapping[str, Any], where: str) -> Message:
+def _answer_of(response: Mapping[str, Any], reasons: list[str], where: str) -> Message:
     choices: Sequence[Any] = response.get("choices") or []
     message = choices[0].get("message") if choices and isinstance(choices[0], Mapping) else None
     if not isinstance(message, Mapping):
@@ -242,7 +242,7 @@ def _answer_of(response: Mapping[str, Any], where: str) -> Message:
             for call in calls
         ]
     if choices[0].get("finish_reason") == "length":
-        answer["weight"] = 0
+        mask(answer, reasons, f"{where}: it was cut by a limit, so that its end was not sampled")
     return answer
 
 
