@@ -184,10 +184,13 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
         header = file.read(_LOCAL_HEADER)
         file.seek(sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28)), os.SEEK_CUR)
         packed = file.read(info.compress_size)
-    with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed), read_across_frames=True) as stream:
-        found = bytes(stream.read())
-    if len(found) != info.file_size:
-        raise InvalidInputError(f"{path.name}, {name}: {len(found)} of {info.file_size} bytes are there; copy it again")
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed), read_across_frames=True) as stream:
+            found = bytes(stream.read())
+    except zstandard.ZstdError as error:
+        raise InvalidInputError(f"{path.name}, {name} is damaged ({error}); copy the file again") from error
+    if len(found) != info.file_size or zlib.crc32(found) != info.CRC:
+        raise InvalidInputError(f"{path.name}, {name} is damaged; copy the file again")
     return found
 
 
