@@ -66,7 +66,7 @@ def header(**more):
 
 
 def pack(path, samples, zstd=False):
-    """A zip as Inspect writes it; the standard library cannot write members of Zstandard, so their heads are corrected."""
+    """A zip as Inspect writes it; the standard library cannot write Zstandard, so heads are corrected."""
     members = {"_journal/start.json": {}, "header.json": header(), "summaries.json": []}
     members |= {f"samples/{each['id']}_epoch_{each['epoch']}.json": each for each in samples}
     texts = {name: json.dumps(value).encode() for name, value in members.items()}
@@ -145,7 +145,7 @@ def test_reasoning(tmp_path):
     check_trained(path, [says("Cold.", reasoning_content="It is winter.")], templates=("qwen3",))
     sealed = answer([{"type": "reasoning", "reasoning": "gAAA", "redacted": True}, {"type": "text", "text": "Cold."}])
     path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, COLD, USER, sealed])]))
-    with pytest.raises(UnsupportedError, match="log.json, sample 0, message 3: its reasoning is redacted"):
+    with pytest.raises(UnsupportedError, match=r"log\.json, sample 0, message 3: its reasoning is redacted"):
         list(read(path))
     check_trained(path, [says("Cold.")], [says("Cold.")], hidden_reasoning="mask")
 

@@ -85,7 +85,7 @@ def _chats(prompt: str, template: ChatTemplate, plain: _Plain) -> list[list[dict
         return found
     begin, _, rest = shown.partition(_SYSTEM["content"])
     middle, _, end = rest.partition(QUESTION["content"])
-    if not middle.strip() or not (prompt.startswith(begin) and prompt.endswith(end)):
+    if not middle or not (prompt.startswith(begin) and prompt.endswith(end)):
         return found
     inner = prompt[len(begin) : len(prompt) - len(end)]
     at = inner.find(middle)

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, U
 
 _ZSTANDARD = 93
 _LOCAL_HEADER = 30
+_SPACES = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(frozen=True)
@@ -119,14 +121,25 @@ def _of_text(name: str, file: IO[bytes]) -> Iterator[FileRecord]:
 
 
 def _of_json(name: str, text: str, number: int) -> Iterator[FileRecord]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        line = number + error.lineno - 1
-        raise InvalidInputError(
-            f"{name}, line {line}, column {error.colno}: neither JSON nor JSON lines ({error.msg}); mend or remove it"
-        ) from error
-    yield from _of_value(name, value)
+    """One value, or several one after the other, as the console exporter of OpenTelemetry writes them."""
+    decoder, values, at = json.JSONDecoder(), [], _spaces(text, 0)
+    while at < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            line = number + error.lineno - 1
+            raise InvalidInputError(
+                f"{name}, line {line}, column {error.colno}: neither JSON nor JSON lines ({error.msg}); mend or remove it"
+            ) from error
+        values.append(value)
+        at = _spaces(text, at)
+    yield from _of_value(name, values if len(values) > 1 else values[0])
+
+
+def _spaces(text: str, at: int) -> int:
+    """Where the spaces end that stand at some place."""
+    match = _SPACES.match(text, at)
+    return at if match is None else match.end()
 
 
 def _of_value(name: str, value: Any) -> Iterator[FileRecord]:
