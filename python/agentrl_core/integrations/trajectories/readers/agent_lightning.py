@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from agentrl_core.integrations.trajectories.readers.calls import ModelCall, chats_of_calls
+from agentrl_core.integrations.trajectories.readers.calls import RecordedCall, chats_of_calls
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
     HiddenReasoning,
@@ -116,14 +116,14 @@ def _of_events(key: tuple[str, str], events: Sequence[tuple[Mapping[str, Any], s
         answer = {**message, "role": "assistant"}
         if choice.get("finish_reason") == "length":
             mask(answer, reasons, f"{where}: it was cut by a limit, so that its end was not sampled")
-        calls.append(ModelCall(where, request["messages"], answer, request.get("tools") or (), reasons))
+        calls.append(RecordedCall(where, request["messages"], answer, request.get("tools") or (), reasons))
     yield from _records(key, turns, calls, rewards, events[0][1])
 
 
 def _records(
     key: tuple[str, str],
     turns: Sequence[Message],
-    calls: Sequence[ModelCall],
+    calls: Sequence[RecordedCall],
     rewards: Sequence[float],
     where: str,
 ) -> Iterator[Message]:

@@ -11,7 +11,7 @@ from agentrl_core.integrations.trajectories.readers.messages import Message
 
 
 @dataclass(frozen=True)
-class ModelCall:
+class RecordedCall:
     """One call of a model.
 
     Attributes:
@@ -37,7 +37,7 @@ class _OpenChat:
     reasons: list[str] = field(default_factory=list)
 
 
-def chats_of_calls(calls: Iterable[ModelCall]) -> list[dict[str, Any]]:
+def chats_of_calls(calls: Iterable[RecordedCall]) -> list[dict[str, Any]]:
     """Return the calls of one session as chats with `messages`, `tools` and `untrained`.
 
     A call goes on in the chat whose messages it read, and else begins another one: the program rewrote the history, or

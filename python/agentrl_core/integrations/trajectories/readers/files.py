@@ -129,7 +129,8 @@ def _of_json(name: str, text: str, number: int) -> Iterator[FileRecord]:
         except json.JSONDecodeError as error:
             line = number + error.lineno - 1
             raise InvalidInputError(
-                f"{name}, line {line}, column {error.colno}: neither JSON nor JSON lines ({error.msg}); mend or remove it"
+                f"{name}, line {line}, column {error.colno}: neither JSON nor JSON lines ({error.msg}); correct or "
+                "remove it"
             ) from error
         values.append(value)
         at = _spaces(text, at)
@@ -235,7 +236,7 @@ def _parsed(text: str, where: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise InvalidInputError(
-            f"{where} is not JSON ({error.msg} at character {error.pos} of {len(text)}); mend or remove it"
+            f"{where} is not JSON ({error.msg} at character {error.pos} of {len(text)}); correct or remove it"
         ) from error
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.integrations.trajectories.readers.calls import ModelCall, chats_of_calls
+from agentrl_core.integrations.trajectories.readers.calls import RecordedCall, chats_of_calls
 from agentrl_core.integrations.trajectories.readers.files import FileRecord
 from agentrl_core.integrations.trajectories.readers.messages import (
     HiddenReasoning,
@@ -68,7 +68,7 @@ def _chats(
     sent = [next((step[name] for name in _SENT if is_messages(step.get(name))), None) for step in steps]
     if len(sent) == len(own) and own and all(sent):
         calls = [
-            ModelCall(
+            RecordedCall(
                 f"{where}, step {step}",
                 [
                     _message(message, [], "omit", f"{where}, step {step}, message {number}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.integrations.trajectories.readers.calls import ModelCall, chats_of_calls
+from agentrl_core.integrations.trajectories.readers.calls import RecordedCall, chats_of_calls
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
     HiddenReasoning,
@@ -57,7 +57,7 @@ def is_call(span: RecordedSpan) -> bool:
     return not span.failed and (known or any(_EVENT.match(str(event["name"])) for event in span.events))
 
 
-def calls_of(span: RecordedSpan) -> list[ModelCall]:
+def calls_of(span: RecordedSpan) -> list[RecordedCall]:
     """Return the answers of a span, each with what the model read; none, if it is not a call of a model.
 
     Raises:
@@ -77,7 +77,7 @@ def calls_of(span: RecordedSpan) -> list[ModelCall]:
         reasons: list[str] = []
         if end and end not in _COMPLETE:
             mask(answer, reasons, f"{span.where}: it ended by {end!r}, so that its end was not sampled")
-        calls.append(ModelCall(span.where, context, answer, tools, reasons))
+        calls.append(RecordedCall(span.where, context, answer, tools, reasons))
     return calls
 
 
