@@ -67,8 +67,11 @@ def recorded_turns(
             if not isinstance(turn, Mapping) or not has_tokens(turn):
                 raise InvalidInputError(f"{place} has no prompt_token_ids and completion_token_ids; give them")
             trained = turn.get("weight") is None or bool(_zero_or_one([turn["weight"]], place, "weight")[0])
+            reward = turn.get("reward")
+            if reward is not None and not isinstance(reward, (int, float)):
+                raise InvalidInputError(f"{place}: reward is {reward!r:.40}; give a number")
             own = [replace(each, trained=trained) for each in _pair(turn, place, trained=trained)]
-            turns += [*own[:-1], replace(own[-1], reward=turn.get("reward"))]
+            turns += [*own[:-1], replace(own[-1], reward=reward)]
         if not turns:
             raise InvalidInputError(f"{where}: turns is empty; leave the record out")
         return turns, []
@@ -84,7 +87,7 @@ def recorded_turns(
 def _row(record: Mapping[str, Any], where: str) -> tuple[list[TrajectoryTurn], list[int]]:
     ids = _ids(record[_ROW], f"{where}: {_ROW}")
     positions = record.get(_POSITIONS)
-    if positions is not None and (np.diff(np.asarray(positions)) < 0).any():
+    if positions is not None and (np.diff(_array(positions, f"{where}: {_POSITIONS}").ravel()) < 0).any():
         raise UnsupportedError(f"{where}: {_POSITIONS} begin again, so several sequences are packed; give one a record")
     trained = _trained(record, ids, where)
     real = np.ones(len(ids), bool)
@@ -104,9 +107,9 @@ def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> N
     """Which tokens of a row are trained, by its labels and masks, which have to agree."""
     found: dict[str, NDArray[np.bool_]] = {}
     if record.get(_LABELS) is not None:
-        labels = np.asarray(record[_LABELS])
+        labels = _array(record[_LABELS], f"{where}: {_LABELS}")
         if labels.shape != ids.shape:
-            raise InvalidInputError(f"{where}: {len(labels)} labels for {len(ids)} input_ids; give one for each")
+            raise InvalidInputError(f"{where}: {labels.size} labels for {len(ids)} input_ids; give one for each")
         found[_LABELS] = labels != _IGNORED
         if (labels != ids)[found[_LABELS]].any():
             shifted = found[_LABELS][:-1] & (labels[:-1] == ids[1:])
@@ -184,9 +187,20 @@ def _text(prompt: str, completion: str, tokenizer: Any, where: str) -> Trajector
     return TrajectoryTurn(context, action)
 
 
+def _array(given: Any, where: str) -> NDArray[Any]:
+    """A row of numbers as an array."""
+    try:
+        found = np.asarray(given)
+    except ValueError as error:
+        raise InvalidInputError(f"{where} is {given!r:.40}; give one row of numbers") from error
+    if found.size and found.dtype.kind not in "iufb":
+        raise InvalidInputError(f"{where} is {given!r:.40}; give whole numbers, or numbers for log-probs")
+    return found
+
+
 def _ids(given: Any, where: str) -> NDArray[np.int32]:
-    ids = np.asarray(given)
-    if ids.size == 0:
+    ids = _array(given, where)
+    if ids.ndim == 1 and ids.size == 0:
         return np.empty(0, np.int32)
     if ids.ndim != 1:
         raise InvalidInputError(f"{where} has {ids.ndim} dimensions; give one row of ids a record")
@@ -198,7 +212,7 @@ def _ids(given: Any, where: str) -> NDArray[np.int32]:
 
 
 def _zero_or_one(given: Any, where: str, name: str, length: int | None = None) -> NDArray[np.bool_]:
-    mask = np.asarray(given)
+    mask = _array(given, f"{where}: {name}")
     if mask.ndim != 1 or mask.dtype.kind not in "iufb":
         raise InvalidInputError(f"{where}: {name} is {given!r:.40}; give a 0 or 1 for each token")
     if length is not None and len(mask) != length:
@@ -211,7 +225,7 @@ def _zero_or_one(given: Any, where: str, name: str, length: int | None = None) -
 
 def _logprobs(given: Any, trained: NDArray[np.bool_], where: str) -> NDArray[np.float64]:
     """Log-probs of the trained tokens, or of all, spread over all tokens."""
-    values = np.asarray(given, np.float64)
+    values = _array(given, f"{where}: logprobs").astype(np.float64)
     if values.shape == trained.shape:
         return values
     if values.ndim == 1 and len(values) == trained.sum():

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import AgentRLError, InvalidInputError
 from agentrl_core.integrations.trajectories.readers import (
     agent_lightning,
     claude_code,
@@ -22,7 +22,7 @@ from agentrl_core.integrations.trajectories.readers import (
     telemetry,
     verl,
 )
-from agentrl_core.integrations.trajectories.readers.files import records_of
+from agentrl_core.integrations.trajectories.readers.files import FileRecord, records_of
 from agentrl_core.integrations.trajectories.readers.messages import HiddenReasoning
 
 _FORMATS = {
@@ -94,7 +94,23 @@ def read(
     found = records_of(source)
     opening = list(islice(found, _LOOKED_AT))
     name = format or _recognised([record.value for record in opening], source)
-    yield from _FORMATS[name][1](chain(opening, found), hidden_reasoning)
+    last = opening[-1:]
+
+    def followed() -> Iterator[FileRecord]:
+        for record in chain(opening, found):
+            last[:] = [record]
+            yield record
+
+    try:
+        yield from _FORMATS[name][1](followed(), hidden_reasoning)
+    except AgentRLError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        where = last[0].where if last else "the source"
+        raise InvalidInputError(
+            f"{where}, or a record before it, has a value of another type than {name} has there "
+            f"({type(error).__name__}: {error}); correct it, or give another format"
+        ) from error
 
 
 def _recognised(values: list[Any], source: object) -> str:
