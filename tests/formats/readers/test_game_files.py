@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,42 @@ def test_games_of_alfworld_that_cannot_be_solved_are_left_out(tmp_path, monkeypa
     assert task.domain == "pick_and_place_simple"
     with pytest.raises(InvalidInputError, match="there are 1"):
         env.TextWorld(files=tmp_path).tasks(2)
+
+
+PROBLEM = """
+(define (problem mug) (:domain alfred)
+  (:objects agent1 - agent loc_bar_1 loc_bar_2 - location table_bar_1 desk_bar_2 - receptacle mug_bar_1 - object
+    TableType DeskType - rtype MugType - otype)
+  (:init (= (total-cost) 0) (atLocation agent1 loc_bar_1) (receptacleAtLocation table_bar_1 loc_bar_1)
+    (receptacleAtLocation desk_bar_2 loc_bar_2) (objectAtLocation mug_bar_1 loc_bar_1)
+    (inReceptacle mug_bar_1 table_bar_1) (receptacleType table_bar_1 TableType) (receptacleType desk_bar_2 DeskType)
+    (canContain DeskType MugType) (canContain TableType MugType) (objectType mug_bar_1 MugType) (pickupable mug_bar_1))
+  (:goal (and (exists (?r - receptacle) (exists (?o - object)
+    (and (inReceptacle ?o ?r) (objectType ?o MugType) (receptacleType ?r DeskType))))))
+  (:metric minimize (total-cost)))
+"""
+
+
+def test_a_game_of_alfworld_is_played(tmp_path):
+    pytest.importorskip("fast_downward", reason="it is compiled when it is installed")
+    data = Path(pytest.importorskip("alfworld").__path__[0]) / "data"
+    folder = tmp_path / "pick_and_place_simple-Mug-None-Desk-1" / "trial_1"
+    folder.mkdir(parents=True)
+    grammar = (data / "alfred.twl2").read_text().replace("UNKNOWN GOAL", "put a mug on a desk")
+    game = {"pddl_domain": (data / "alfred.pddl").read_text(), "grammar": grammar, "pddl_problem": PROBLEM}
+    (folder / "game.tw-pddl").write_text(json.dumps({**game, "solvable": True}))
+    world = env.TextWorld(files=tmp_path)
+    episode = world.reset(world.tasks(1)[0], 0)
+    assert episode.observation.endswith("Your task is to: put a mug on a desk.")
+    begun = episode.state_key()
+    assert episode.step("dance").flags == env.StepFlag.FORMAT_ERROR
+    assert episode.state_key() == begun
+    for command in ("take mug 1 from table 1", "go to desk 1"):
+        outcome = episode.step(f"<action>{command}</action>")
+        assert (outcome.reward, outcome.flags, outcome.terminated) == (0.0, 0, False)
+    outcome = episode.step("move mug 1 to desk 1")
+    assert (outcome.reward, outcome.success, outcome.facts["points"]) == (1.0, True, 1.0)
+    episode.close()
 
 
 @pytest.mark.parametrize(
