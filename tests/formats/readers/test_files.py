@@ -85,6 +85,7 @@ def test_files_that_are_not_there(tmp_path):
     [
         ([{"instruction": "add", "output": "4"}], "none that is known .*instruction, output"),
         ([7], "none that is known"),
+        ([], "the rows has no record"),
         ([{"conversations": [], "prompt": "a", "completion": "b"}], "could be prompt_completion or sharegpt; give one"),
     ],
 )

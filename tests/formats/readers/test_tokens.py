@@ -213,6 +213,12 @@ def test_ids_that_do_not_fit_together_are_refused(row, error, message):
         from_chats([row])
 
 
+def test_ids_beside_texts_are_taken():
+    """Trainers log both."""
+    rows = list(read([{"prompt": "hi", "completion": "yo", "prompt_ids": [5], "completion_ids": [6]}]))
+    assert turns_of(from_chats(rows)) == [([5], [6], True)]
+
+
 def test_a_file_with_ids_and_without():
     rows = [{"prompt_ids": [5], "completion_ids": [6]}, {"messages": []}]
     with pytest.raises(InvalidInputError, match="record 1 has no token ids, which the records before it have"):

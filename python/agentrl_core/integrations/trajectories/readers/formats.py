@@ -122,6 +122,8 @@ def _recognised(values: list[Any], source: object) -> str:
             return names[0]
         if names:
             raise InvalidInputError(f"format: {what} could be {' or '.join(names)}; give one of them")
+    if not values:
+        raise InvalidInputError(f"format: {what} has no record; give some, or the format")
     keys = ", ".join(map(str, values[0])) if values and isinstance(values[0], Mapping) else "no object"
     raise InvalidInputError(
         f"format: {what} is none that is known (its first record has {keys:.80}); give one of {', '.join(_FORMATS)}"

@@ -8,15 +8,17 @@ from typing import Any
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import HiddenReasoning, Message, has_answer, is_messages
+from agentrl_core.integrations.trajectories.recorded_tokens import has_tokens
 
 _COMPLETIONS = ("completion", "response")
 
 
 def recognised(value: object) -> bool:
     """Return whether a record has a prompt and a completion, or is half of such a record or a preference."""
-    return isinstance(value, Mapping) and (
-        ("prompt" in value and any(name in value for name in _COMPLETIONS)) or {"chosen", "rejected"} <= value.keys()
-    )
+    if not isinstance(value, Mapping) or has_tokens(value):
+        return False
+    pair = "prompt" in value and any(name in value for name in _COMPLETIONS)
+    return pair or {"chosen", "rejected"} <= value.keys()
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- texts hide none
