@@ -16,6 +16,7 @@ from small_world import SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import recipes
+from agentrl_core.exceptions import InvalidInputError
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "integrations"
 
@@ -37,7 +38,9 @@ def test_trajectories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for answer, reward in (("3", 1.0), ("4", 0.0))
     ]
     Path("chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
-    (code,) = blocks("trajectories", "python")
+    shared = {"conversations": [{"from": "human", "value": "1 + 2"}, {"from": "gpt", "value": "3"}]}
+    Path("conversations.jsonl").write_text(json.dumps(shared), encoding="utf-8")
+    code, reading = blocks("trajectories", "python")
     with arl.Store.open(tmp_path / "run") as store:
         names: dict[str, Any] = {"tokenizer": TOKENIZER, "store": store}
         exec(code, names)
@@ -48,7 +51,12 @@ def test_trajectories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = (PAGES / "trajectories.md").read_text(encoding="utf-8")
     from agentrl_core.integrations import trajectories
 
-    assert set(re.findall(r"`((?:from|to)_\w+)\(", table)) == set(trajectories.__all__)
+    assert set(re.findall(r"`((?:from|to)_\w+)\(", table)) == set(trajectories.__all__) - {"read"}
+    exec(reading, names)
+    assert (names["batch"].num_draws, names["right"]) == (1, chats[:1])
+    formats = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    with pytest.raises(InvalidInputError, match="give one of " + ", ".join(sorted(formats - {"format"}))):
+        list(trajectories.read([], "none"))
 
 
 def test_slime() -> None:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, cast
 
 from agentrl_core._util.files import new_folder
 from agentrl_core.env.base import ExtraColumn, Split, Task
+from agentrl_core.env.game_files import PDDL, Files, GameFiles
 from agentrl_core.env.text_game import (
     GAME_FACTS,
     SEEDS_PER_SPLIT,
@@ -90,6 +91,9 @@ class TextWorld:
         held_out: how many held-out games there are.
         folder: where games are kept, for several runs to share; default: a temporary folder that goes with the
             environment.
+        files: games that were made elsewhere, instead of `game`: of TextWorld (`.z8` with its `.json`) or ALFWorld
+            (`.tw-pddl`, which needs `alfworld`). A file, a folder of them, or one of these for each split as in
+            `{"train": ..., "held_out": ...}`. A task is a file; those that ALFWorld marks as unsolvable are left out.
 
     Raises:
         MissingDependencyError: textworld is not installed.
@@ -118,6 +122,7 @@ class TextWorld:
         seed: int = 0,
         held_out: int = 512,
         folder: str | os.PathLike[str] | None = None,
+        files: Files | Mapping[Split, Files] | None = None,
     ) -> None:
         check_counts("TextWorld", max_turns=max_turns, seed=seed, held_out=held_out)
         if seed >= _SEEDS:
@@ -130,6 +135,11 @@ class TextWorld:
                 f"TextWorld: {game} has no setting {min(unknown)!r}; it has {', '.join(_SETTINGS[game])}"
             )
         _textworld()
+        if files is not None and settings:
+            raise InvalidInputError(
+                "TextWorld: files were given and settings, which games that are made have; drop one"
+            )
+        self._files = None if files is None else GameFiles(files)
         self._game = game
         self._settings = {**_SETTINGS[game], **(settings or {})}
         self._show_commands = show_commands
@@ -148,6 +158,8 @@ class TextWorld:
         Raises:
             InvalidInputError: a range that the split does not have.
         """
+        if self._files is not None:
+            return self._files.tasks(count, split, start)
         tasks = seeded_tasks(
             self._game,
             f"A game of TextWorld, {self._game}: reach the goal that its first words tell.",
@@ -167,8 +179,11 @@ class TextWorld:
         Raises:
             InvalidInputError: the task is not one of this environment's, or the package refuses the settings.
         """
-        number, split = payload_of(task, "TextWorld", ["seed", "split"])
-        path = self._made(cast(int, number), cast(Split, split))
+        if self._files is not None:
+            path = Path(str(payload_of(task, "TextWorld", ["file"])[0]))
+        else:
+            number, split = payload_of(task, "TextWorld", ["seed", "split"])
+            path = self._made(cast(int, number), cast(Split, split))
         game = _TextWorldGame(path, show_commands=self._show_commands)
         return GameEpisode(game, game.first, max_turns=self._max_turns)
 
@@ -219,17 +234,24 @@ class TextWorld:
 
 class _TextWorldGame:
     def __init__(self, path: Path, *, show_commands: bool) -> None:
-        wanted = ("admissible_commands", "description", "inventory", "max_score", "objective", "score", "won", "lost")
+        wanted = ["admissible_commands", "description", "inventory", "max_score", "objective", "score", "won", "lost"]
+        if path.suffix == PDDL:  # its state has no descriptions
+            wanted.append("facts")
         textworld = _textworld()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the interpreter knows other games better, and says so
-            self._environment = textworld.start(str(path), textworld.EnvInfos(**dict.fromkeys(wanted, True)))
+            infos = textworld.EnvInfos(**dict.fromkeys(wanted, True))
+            wrappers = [_names_of_alfworld()] if path.suffix == PDDL else []
+            self._environment = textworld.start(str(path), infos, wrappers)
         self._environment.seed(0)
         self._state = self._environment.reset()
         self._show_commands = show_commands
         self._score = 0
         self._open = True
-        self.first = self._shown(f"{_tidy(self._state.objective)}\n\n{_tidy(self._state.description)}")
+        texts = [self._state.objective, self._state.description]
+        if path.suffix == PDDL:
+            texts = [self._state.feedback]
+        self.first = self._shown("\n\n".join(map(_tidy, texts)))
 
     def play(self, command: str) -> GameStep:
         commands = self._state.admissible_commands
@@ -242,10 +264,11 @@ class _TextWorldGame:
         return self._move(_tidy(self._state.feedback), refused=refused)
 
     def _move(self, text: str, *, refused: bool) -> GameStep:
-        rise, self._score = self._state.score - self._score, self._state.score
+        score = self._state.score or 0  # which games of ALFWorld do not have before the first command
+        rise, self._score = score - self._score, score
         return GameStep(
             self._shown(text),
-            score=self._score / self._state.max_score,
+            score=self._score / (self._state.max_score or 1),
             reward=float(rise),
             terminated=bool(self._state.won or self._state.lost),
             success=bool(self._state.won),
@@ -256,7 +279,8 @@ class _TextWorldGame:
     def state(self) -> str:
         state = self._state
         parts = (state.objective, state.description, state.inventory, "; ".join(state.admissible_commands))
-        return "\n\n".join(_tidy(part) for part in parts)
+        known = "; ".join(sorted(map(str, state.facts or ())))
+        return "\n\n".join(_tidy(part) for part in (*parts, known) if part)
 
     def close(self) -> None:
         if self._open:
@@ -278,6 +302,16 @@ def _tidy(text: str) -> str:
 def _remove(folder: str, process: int) -> None:
     if os.getpid() == process:  # a forked child has a copy of the environment, not of the folder
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _names_of_alfworld() -> Any:
+    """What gives the things of a game of ALFWorld their names, such as `mug 1`."""
+    try:
+        import fast_downward  # noqa: F401 -- textworld finds out later, with another message
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+    except ImportError as error:
+        raise MissingDependencyError("games of ALFWorld need the package alfworld: pip install alfworld") from error
+    return AlfredDemangler
 
 
 def _textworld() -> Any:

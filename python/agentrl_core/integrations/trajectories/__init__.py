@@ -1,4 +1,7 @@
-"""Trajectories in the formats that people share: OpenAI chats, traces of verifiers, ATIF; into a `Batch` and out."""
+"""Trajectories in the formats that people share: OpenAI chats, traces of verifiers, ATIF; into a `Batch` and out.
+
+`read` turns files of other programs into chats.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,20 @@ from agentrl_core._util.lazy import lazy
 if TYPE_CHECKING:
     from agentrl_core.integrations.trajectories.atif import from_atif, to_atif
     from agentrl_core.integrations.trajectories.chats import from_chats, to_chats
+    from agentrl_core.integrations.trajectories.readers.formats import read
     from agentrl_core.integrations.trajectories.verifiers import from_verifiers, to_verifiers
 
 _HOME = {
     "from_atif": "atif",
     "from_chats": "chats",
     "from_verifiers": "verifiers",
+    "read": "readers.formats",
     "to_atif": "atif",
     "to_chats": "chats",
     "to_verifiers": "verifiers",
 }
 
-__all__ = ["from_atif", "from_chats", "from_verifiers", "to_atif", "to_chats", "to_verifiers"]
+__all__ = ["from_atif", "from_chats", "from_verifiers", "read", "to_atif", "to_chats", "to_verifiers"]
 
 __getattr__ = lazy(__name__, _HOME)
 

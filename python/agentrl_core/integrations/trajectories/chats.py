@@ -12,7 +12,9 @@ from agentrl_core.engine.chat_messages import plain_tools
 from agentrl_core.engine.chat_renderer import checked_options
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.integrations.trajectories.decoded_texts import decoded_turn, is_decoded
 from agentrl_core.integrations.trajectories.episodes import TrajectoryRecord, batch_of, episodes_of, turns_of
+from agentrl_core.integrations.trajectories.recorded_tokens import AFTER, TOKEN_KEYS, recorded_turns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -22,7 +24,7 @@ _OWN = ("messages", "tools", "task", "group", "reward", "success", "step_rewards
 
 def from_chats(
     chats: Iterable[Mapping[str, Any]],
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> Batch:
@@ -38,10 +40,14 @@ def from_chats(
     An answer with `weight` 0 (or `loss_weight`, `train`, `training`, `trainable`, or `is_demo` true) is context: its
     tokens are kept, and not trained.
 
+    A record with token ids instead is taken as it is, without a template: `input_ids` with `labels` (-100) or a mask,
+    `prompt_ids` with `completion_ids`, `turns` of such pairs; also `prompt` and `completion` as plain texts
+    (`recorded_tokens`). `read` makes such records of files.
+
     Args:
         chats: `messages`, and where it has them `tools`, `task`, `group` (default: the task), `reward`, `success` and
             `step_rewards`, one number for each message of the assistant; other keys are kept in column `info`.
-        tokenizer: with a chat template.
+        tokenizer: with a chat template; None: all records have token ids.
         chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`. A chat may have its own, in
             a key of this name.
 
@@ -68,13 +74,22 @@ def from_chats(
     for place, chat in enumerate(chats):
         record: object = chat
         messages = record.get("messages") if isinstance(record, Mapping) else None
+        stored = recorded_turns(chat, tokenizer, f"chat {place}") if isinstance(record, Mapping) else None
+        if messages is None and (stored is not None or (isinstance(record, Mapping) and is_decoded(chat))):
+            messages = []
         if not isinstance(messages, list) or not all(isinstance(each, Mapping) and "role" in each for each in messages):
             raise InvalidInputError(f"chat {place} has no list 'messages' of objects with a role")
         options = {**checked_options(chat_template_kwargs), **checked_options(chat.get("chat_template_kwargs"))}
         known = json.dumps(options, sort_keys=True, default=repr)
-        if known not in templates:
+        if stored is None and tokenizer is not None and known not in templates:
             templates[known] = ChatTemplate(tokenizer, chat_template_kwargs=options)
-        turns = turns_of(messages, templates[known], chat.get("tools") or (), chat=f"chat {place}")
+        template = templates.get(known)
+        if stored is not None:
+            turns = stored[0]
+        elif is_decoded(chat) and tokenizer is not None and template is not None:
+            turns = [decoded_turn(chat, tokenizer, template, f"chat {place}")]
+        else:
+            turns = turns_of(messages, template, chat.get("tools") or (), chat=f"chat {place}")
         paid = chat.get("step_rewards")
         if paid is not None:
             if len(paid) != len(turns):
@@ -90,7 +105,10 @@ def from_chats(
                 tools=plain_tools(chat.get("tools") or (), f"chat {place}"),
                 reward=chat.get("reward"),
                 success=chat.get("success"),
-                extra={name: value for name, value in chat.items() if name not in _OWN},
+                extra={
+                    **{name: value for name, value in chat.items() if name not in _OWN and name not in TOKEN_KEYS},
+                    **({AFTER: stored[1]} if stored is not None and stored[1] else {}),
+                },
             )
         )
     return batch_of(episodes)

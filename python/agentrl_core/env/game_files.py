@@ -1,0 +1,85 @@
+"""Files of text games that were made elsewhere: TextWorld's, and ALFWorld's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from agentrl_core.env.base import Split, Task
+from agentrl_core.env.text_game import checked_range
+from agentrl_core.exceptions import InvalidInputError
+
+Files = str | os.PathLike[str]
+
+_STORY = re.compile(r"\.z[1-8]")
+PDDL = ".tw-pddl"
+_SPLITS = ("train", "held_out")
+_UNSOLVABLE = re.compile(rb'"solvable"\s*:\s*false')
+
+
+class GameFiles:
+    """The games of each split, by the names of their files.
+
+    Args:
+        files: a game, a folder of games (those in folders inside it as well), or one of them for each split.
+
+    Raises:
+        InvalidInputError: no such file, none that is a game, or a game without what TextWorld knows of it (`.json`).
+    """
+
+    def __init__(self, files: Files | Mapping[Split, Files]) -> None:
+        given = cast(Mapping[str, Files], files) if isinstance(files, Mapping) else {"train": files}
+        if not given or any(split not in _SPLITS for split in given):
+            raise InvalidInputError(
+                f"TextWorld: files is {files!r:.80}; give a path, or one for train and for held_out"
+            )
+        self._games = {split: _games(Path(path).absolute()) for split, path in given.items()}
+
+    def tasks(self, count: int, split: Split, start: int) -> list[Task]:
+        """Return the games `start` to `start + count` of a split, in the order of their names.
+
+        Raises:
+            InvalidInputError: a range that the split does not have.
+        """
+        games = self._games.get(split, [])
+        return [
+            Task(
+                f"{games[at][0]}/{split}",
+                "A text game: reach its goal.",
+                _domain(games[at][1]),
+                {"file": str(games[at][1])},
+            )
+            for at in checked_range(count, split, start, len(games))
+        ]
+
+
+def _games(path: Path) -> list[tuple[str, Path]]:
+    """Games with their names; those of ALFWorld that cannot be solved are left out, as ALFWorld does."""
+    if path.is_dir():
+        found = sorted(each for each in path.rglob("*") if each.suffix == PDDL or _STORY.fullmatch(each.suffix))
+        if not found:
+            raise InvalidInputError(f"TextWorld: files={str(path)!r} has no game (.z8 or {PDDL}); give another folder")
+    elif path.is_file() and (path.suffix == PDDL or _STORY.fullmatch(path.suffix)):
+        found = [path]
+    else:
+        raise InvalidInputError(f"TextWorld: files={str(path)!r} is no game (.z8 or {PDDL}) and no folder; give one")
+    lonely = next((each for each in found if each.suffix != PDDL and not each.with_suffix(".json").is_file()), None)
+    if lonely is not None:
+        raise InvalidInputError(
+            f"TextWorld: files: {str(lonely)!r} has no {lonely.with_suffix('.json').name} beside it, which holds its "
+            "goal and its score; copy it as well"
+        )
+    base = path if path.is_dir() else path.parent
+    return [
+        (each.relative_to(base).as_posix(), each)
+        for each in found
+        if each.suffix != PDDL or not _UNSOLVABLE.search(each.read_bytes())
+    ]
+
+
+def _domain(path: Path) -> str:
+    """The kind of a task: ALFWorld names the folder of a game by it."""
+    return path.parent.parent.name.partition("-")[0] if path.suffix == PDDL else "textworld"

@@ -1,0 +1,103 @@
+"""Prompts and completions that were decoded without special tokens, as verl dumps them: verified by rendering again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agentrl_core.engine.chat_renderer import ANSWER, QUESTION
+from agentrl_core.engine.chat_template import ChatTemplate
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.integrations.trajectories.episodes import TrajectoryTurn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PROMPT, COMPLETION = "decoded_prompt", "decoded_completion"
+"""The keys of the two texts."""
+_SYSTEM = {"role": "system", "content": "agentrl instruction"}
+_NEXT = {"role": "user", "content": "agentrl next question"}
+
+
+def is_decoded(record: Mapping[str, Any]) -> bool:
+    """Return whether a record has texts that were decoded without special tokens."""
+    return record.get(PROMPT) is not None and record.get(COMPLETION) is not None
+
+
+def decoded_turn(
+    record: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, where: str
+) -> TrajectoryTurn:
+    """Return the turn of a record, with the special tokens that its texts lost.
+
+    The prompt is the one question, with or without a system message, whose rendering gives the recorded text again once
+    it is tokenised and decoded without special tokens. The completion is trained without a token that ends it, since
+    the record does not hold whether the model sampled one.
+
+    Raises:
+        InvalidInputError: the completion is empty.
+        UnsupportedError: no such rendering gives the text, or several do; or the completion holds several turns.
+    """
+    prompt, completion = str(record[PROMPT]), str(record[COMPLETION])
+    if not completion:
+        raise InvalidInputError(f"{where}: its completion is empty; leave the record out")
+    plain = _Plain(tokenizer)
+    fitting = {
+        rendered
+        for rendered in (template.render(chat, open_turn=True) for chat in _chats(prompt, template, plain))
+        if plain(rendered) == prompt
+    }
+    if len(fitting) != 1:
+        how = "no chat of one question renders to" if not fitting else "several chats render to"
+        raise UnsupportedError(
+            f"{where}: {how} its prompt {prompt!r:.60}, whose special tokens are not in the file; give the tokenizer "
+            "that made it, or store token ids"
+        )
+    marker = _between(template, plain)
+    if marker.strip() and marker in completion:
+        raise UnsupportedError(
+            f"{where}: its completion holds several turns ({marker!r:.40}), and not which tokens were sampled; store "
+            "token ids and masks"
+        )
+    [context] = fitting
+    return TrajectoryTurn(template.encode(context), template.encode(completion, behind=context))
+
+
+class _Plain:
+    """A text as it is after it was tokenised and decoded without special tokens."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> str:
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def _chats(prompt: str, template: ChatTemplate, plain: _Plain) -> list[list[dict[str, Any]]]:
+    """The chats of one question that a prompt may be."""
+    found: list[list[dict[str, Any]]] = []
+    begin, _, end = plain(template.render([QUESTION], open_turn=True)).partition(QUESTION["content"])
+    if prompt.startswith(begin) and prompt.endswith(end) and len(prompt) > len(begin) + len(end):
+        found.append([{"role": "user", "content": prompt[len(begin) : len(prompt) - len(end)]}])
+    try:
+        shown = plain(template.render([_SYSTEM, QUESTION], open_turn=True))
+    except UnsupportedError:  # it takes no system message
+        return found
+    begin, _, rest = shown.partition(_SYSTEM["content"])
+    middle, _, end = rest.partition(QUESTION["content"])
+    if not middle or not (prompt.startswith(begin) and prompt.endswith(end)):
+        return found
+    inner = prompt[len(begin) : len(prompt) - len(end)]
+    at = inner.find(middle)
+    while at >= 0:
+        system, question = inner[:at], inner[at + len(middle) :]
+        found.append([{"role": "system", "content": system}, {"role": "user", "content": question}])
+        at = inner.find(middle, at + 1)
+    return found
+
+
+def _between(template: ChatTemplate, plain: _Plain) -> str:
+    """What stands between an answer and the next question."""
+    messages: Sequence[dict[str, Any]] = [QUESTION, ANSWER, _NEXT]
+    behind = plain(template.render(messages)).rpartition(ANSWER["content"])[2]
+    return behind.partition(_NEXT["content"])[0]

@@ -1,0 +1,130 @@
+"""Read trajectories that other programs stored, as chats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any
+
+from agentrl_core.exceptions import AgentRLError, InvalidInputError
+from agentrl_core.integrations.trajectories.readers import (
+    agent_lightning,
+    claude_code,
+    codex,
+    inspect_logs,
+    openhands,
+    prompt_completion,
+    records,
+    sharegpt,
+    slime,
+    swe_agent,
+    telemetry,
+    verl,
+)
+from agentrl_core.integrations.trajectories.readers.files import FileRecord, records_of
+from agentrl_core.integrations.trajectories.readers.messages import HiddenReasoning
+
+_FORMATS = {
+    "agent_lightning": (agent_lightning.recognised, agent_lightning.chats),
+    "chats": (records.is_chat, records.chats),
+    "claude_code": (claude_code.recognised, claude_code.chats),
+    "codex": (codex.recognised, codex.chats),
+    "inspect": (inspect_logs.recognised, inspect_logs.chats),
+    "openhands": (openhands.recognised, openhands.chats),
+    "opentelemetry": (telemetry.recognised, telemetry.chats),
+    "prompt_completion": (prompt_completion.recognised, prompt_completion.chats),
+    "sharegpt": (sharegpt.recognised, sharegpt.chats),
+    "slime": (slime.recognised, slime.chats),
+    "swe_agent": (swe_agent.recognised, swe_agent.chats),
+    "tokens": (records.is_tokens, records.token_rows),
+    "verl": (verl.recognised, verl.chats),
+}
+_LOOKED_AT = 50  # a session may open with lines that several programs could have written
+
+
+def read(
+    source: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
+    format: str | None = None,  # noqa: A002 -- the word that everybody has for it
+    *,
+    hidden_reasoning: HiddenReasoning = "refuse",
+) -> Iterator[dict[str, Any]]:
+    """Yield the trajectories of a file as chats, which `from_chats` turns into a batch.
+
+    Files are JSON, JSON lines (also gzip), Parquet, Inspect's `.eval` and slime's `.pt`; a folder is read as one
+    session of the `.json` files in it. Formats, with what each record becomes:
+
+    - `chats`: OpenAI's messages, as they are.
+    - `sharegpt`: `conversations` of `from` and `value`, with `system` and `tools`.
+    - `prompt_completion`: TRL's two texts, or two lists of messages, of which answers in the prompt are context.
+    - `tokens`: `input_ids` with `labels` (-100) or a mask, or ids of prompt and completion; no template is used.
+    - `claude_code`, `codex`, `openhands`, `swe_agent`: sessions of coding agents.
+    - `opentelemetry`: calls of models in spans of the conventions for generative AI, joined to chats.
+    - `agent_lightning`: its spans and events, with token ids and rewards.
+    - `inspect`: a chat for each sample; its score is the reward, if there is one scorer.
+    - `slime`, `verl`: dumps of rollouts. verl's hold neither special tokens nor masks: prompts are verified by
+      rendering them again, and an end of turn is not trained.
+
+    Only what a model sampled is trained. Copied history, examples, answers of the program and answers that a limit cut
+    have `weight` 0, and `untrained` gives the reason. `left_out` lists what the model read and the file lacks, such as
+    the system prompt of Claude Code, and the entries that are no messages. What a chat cannot hold is refused.
+
+    Args:
+        source: a file, a folder, or rows in memory.
+        format: one of the above; None: recognised by the first records.
+        hidden_reasoning: what becomes of an answer whose reasoning is encrypted or redacted. `refuse`: an error;
+            `mask`: it is context; `omit`: it is trained without its reasoning, which is not what was sampled.
+
+    Raises:
+        InvalidInputError: no such file or format, a format that is not recognised or could be several, or a record of
+            another shape; the message names file and record.
+        UnsupportedError: contents that a chat cannot hold: images, preferences, condensed histories, hidden reasoning.
+        MissingDependencyError: a package that reads this kind of file is not installed.
+
+    Example:
+        >>> from agentrl_core.integrations.trajectories import read
+        >>> rows = [{"conversations": [{"from": "human", "value": "2 + 2 ="}, {"from": "gpt", "value": "4"}]}]
+        >>> list(read(rows))
+        [{'messages': [{'role': 'user', 'content': '2 + 2 ='}, {'role': 'assistant', 'content': '4'}]}]
+    """
+    if format is not None and format not in _FORMATS:
+        raise InvalidInputError(f"format: {format!r} is not known; give one of {', '.join(_FORMATS)}")
+    if hidden_reasoning not in ("refuse", "mask", "omit"):
+        raise InvalidInputError(f"hidden_reasoning: {hidden_reasoning!r} is not known; give 'refuse', 'mask' or 'omit'")
+    found = records_of(source)
+    opening = list(islice(found, _LOOKED_AT))
+    name = format or _recognised([record.value for record in opening], source)
+    last = opening[-1:]
+
+    def followed() -> Iterator[FileRecord]:
+        for record in chain(opening, found):
+            last[:] = [record]
+            yield record
+
+    try:
+        yield from _FORMATS[name][1](followed(), hidden_reasoning)
+    except AgentRLError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        where = last[0].where if last else "the source"
+        raise InvalidInputError(
+            f"{where}, or a record before it, has a value of another type than {name} has there "
+            f"({type(error).__name__}: {error}); correct it, or give another format"
+        ) from error
+
+
+def _recognised(values: list[Any], source: object) -> str:
+    """The format of the first record that has one."""
+    what = repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "the rows"
+    for value in values:
+        names = [name for name, (recognised, _) in _FORMATS.items() if recognised(value)]
+        if len(names) == 1:
+            return names[0]
+        if names:
+            raise InvalidInputError(f"format: {what} could be {' or '.join(names)}; give one of them")
+    if not values:
+        raise InvalidInputError(f"format: {what} has no record; give some, or the format")
+    keys = ", ".join(map(str, values[0])) if values and isinstance(values[0], Mapping) else "no object"
+    raise InvalidInputError(
+        f"format: {what} is none that is known (its first record has {keys:.80}); give one of {', '.join(_FORMATS)}"
+    )

@@ -1,0 +1,71 @@
+"""Rollouts that slime stores with `--save-debug-rollout-data`: token ids, log-probs and rewards of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
+from agentrl_core.integrations.trajectories.readers.messages import HiddenReasoning, Message
+
+_KEPT = ("label", "status", "metadata", "index", "group_index", "rollout_id", "weight_versions", "session_id")
+_IMAGES = ("multimodal_inputs", "multimodal_train_inputs")
+
+
+def recognised(value: object) -> bool:
+    """Return whether a record is a dump, or a sample of one."""
+    if not isinstance(value, Mapping):
+        return False
+    samples = value.get("samples")
+    first = samples[0] if isinstance(samples, list) and samples else value
+    return isinstance(first, Mapping) and {"tokens", "response_length"} <= first.keys()
+
+
+def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- ids hide none
+    """Yield the turns of each sample; those of one `group_index` are a group."""
+    for record in records:
+        row = record.mapping()
+        samples = row.get("samples", [row])
+        if not isinstance(samples, list):
+            raise InvalidInputError(f"{record.where}: samples is {samples!r:.60}; a list of samples is read")
+        step = row.get("rollout_id") if "samples" in row else None
+        for number, sample in enumerate(samples):
+            yield _sample(sample, step, f"{record.where}, sample {number}")
+
+
+def _sample(sample: Any, step: object, where: str) -> Message:
+    if not isinstance(sample, Mapping) or sample.get("tokens") is None or sample.get("response_length") is None:
+        raise InvalidInputError(f"{where} has no tokens and response_length; a Sample as slime stores it is read")
+    if any(sample.get(name) for name in _IMAGES):
+        refuse(where, "it has images, which turns of tokens do not hold", "leave the sample out")
+    tokens, length = _plain(sample["tokens"]), int(sample["response_length"])
+    if not 0 < length < len(tokens):
+        raise InvalidInputError(
+            f"{where}: response_length is {length} of {len(tokens)} tokens; a prompt and a response are needed"
+        )
+    turn = {"prompt_token_ids": tokens[:-length], "completion_token_ids": tokens[-length:]}
+    mask, logprobs = _plain(sample.get("loss_mask")), _plain(sample.get("rollout_log_probs"))
+    if sample.get("remove_sample") or (mask is not None and not any(mask)):
+        turn["weight"] = 0
+    elif mask is not None:
+        turn["loss_mask"] = mask
+    if logprobs is not None:
+        turn["logprobs"] = logprobs
+    group = sample.get("group_index")
+    chat = {name: _plain(sample[name]) for name in _KEPT if sample.get(name) is not None}
+    chat["turns"] = [turn]
+    if group is not None:
+        chat["task"] = str(group) if step is None else f"{step}/{group}"
+    reward = _plain(sample.get("reward"))
+    if isinstance(reward, (int, float)):
+        chat["reward"] = float(reward)
+    elif reward is not None:
+        chat["rewards"] = reward
+    if isinstance(sample.get("prompt"), (str, list)) and sample["prompt"]:
+        chat["prompt_text"], chat["response_text"] = sample["prompt"], sample.get("response")
+    return chat
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value

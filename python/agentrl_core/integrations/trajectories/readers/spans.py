@@ -1,0 +1,142 @@
+"""Spans of OpenTelemetry, in the forms in which they are written down: OTLP, the console's, and Agent Lightning's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.integrations.trajectories.readers.files import FileRecord
+
+_SCALARS = ("stringValue", "boolValue", "doubleValue", "bytesValue")
+
+
+@dataclass(frozen=True)
+class RecordedSpan:
+    """One span.
+
+    Attributes:
+        where: file and place, for errors.
+        trace: the id of its trace; of Agent Lightning, rollout and attempt.
+        name: its name.
+        start: when it began, to sort by.
+        attributes: its attributes, and those of the events that hold the details of a call.
+        events: its events, each with `name` and `attributes`.
+        failed: whether its status is an error.
+    """
+
+    where: str
+    trace: tuple[str, str]
+    name: str
+    start: tuple[float, str]
+    attributes: Mapping[str, Any]
+    events: Sequence[Mapping[str, Any]]
+    failed: bool
+
+
+def is_span(value: object) -> bool:
+    """Return whether a record is a span, or holds some."""
+    if not isinstance(value, Mapping):
+        return False
+    one = "attributes" in value and ("trace_id" in value or "traceId" in value or _context(value) is not None)
+    return one or isinstance(value.get("resourceSpans"), list)
+
+
+def spans_of(records: Iterator[FileRecord]) -> Iterator[RecordedSpan]:
+    """Yield the spans of records.
+
+    Raises:
+        InvalidInputError: a record that is no span.
+    """
+    for record in records:
+        row = record.mapping()
+        if isinstance(row.get("resourceSpans"), list):
+            for number, span in enumerate(_of_export(row["resourceSpans"])):
+                yield _span(span, f"{record.where}, span {number}")
+        elif is_span(row):
+            yield _span(row, record.where)
+        else:
+            raise InvalidInputError(
+                f"{record.where} is not a span ({', '.join(map(str, row))!r:.60}); give spans alone"
+            )
+
+
+def _of_export(resources: Sequence[Any]) -> Iterator[Any]:
+    for resource in resources:
+        for scope in resource.get("scopeSpans") or resource.get("instrumentationLibrarySpans") or ():
+            yield from scope.get("spans") or ()
+
+
+def _span(span: Any, where: str) -> RecordedSpan:
+    if not isinstance(span, Mapping):
+        raise InvalidInputError(f"{where} is {span!r:.60}; a span is read")
+    attributes = _attributes(span.get("attributes"), where)
+    events = [
+        {"name": event.get("name"), "attributes": _attributes(event.get("attributes"), where)}
+        for event in span.get("events") or ()
+    ]
+    context = _context(span) or {}
+    if span.get("rollout_id") is not None:
+        trace = str(span["rollout_id"]), str(span.get("attempt_id") or "")
+    else:
+        trace = str(span.get("trace_id") or span.get("traceId") or context.get("trace_id")), ""
+    status = span.get("status") or {}
+    code = str(status.get("code", status.get("status_code")) if isinstance(status, Mapping) else status)
+    return RecordedSpan(
+        where,
+        trace,
+        str(span.get("name")),
+        _start(span),
+        {key: value for each in (*(event["attributes"] for event in events), attributes) for key, value in each.items()}
+        if any(_has_details(event["attributes"]) for event in events)
+        else attributes,
+        events,
+        code.rpartition(".")[2] in ("2", "ERROR", "STATUS_CODE_ERROR"),
+    )
+
+
+def _has_details(attributes: Mapping[str, Any]) -> bool:
+    return any(name in attributes for name in ("gen_ai.input.messages", "gen_ai.output.messages"))
+
+
+def _start(span: Mapping[str, Any]) -> tuple[float, str]:
+    """When a span began: a number of Agent Lightning's and OTLP's, a text of the console's."""
+    if span.get("sequence_id") is not None:
+        return float(span["sequence_id"]), ""
+    value = next((span[name] for name in ("startTimeUnixNano", "start_time") if span.get(name) is not None), 0)
+    try:
+        return float(value), ""
+    except ValueError:
+        return 0.0, str(value)
+
+
+def _context(span: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    context = span.get("context")
+    return context if isinstance(context, Mapping) and "trace_id" in context else None
+
+
+def _attributes(given: Any, where: str) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, Sequence) and all(isinstance(each, Mapping) and "key" in each for each in given):
+        return {each["key"]: _value(each.get("value")) for each in given}
+    raise InvalidInputError(f"{where}: attributes is {given!r:.60}; an object, or a list of keys and values is read")
+
+
+def _value(given: Any) -> Any:
+    """A value of OTLP as a plain one."""
+    if not isinstance(given, Mapping):
+        return given
+    for name in _SCALARS:
+        if name in given:
+            return given[name]
+    if "intValue" in given:
+        return int(given["intValue"])
+    if "arrayValue" in given:
+        return [_value(each) for each in given["arrayValue"].get("values") or ()]
+    if "kvlistValue" in given:
+        return {each["key"]: _value(each.get("value")) for each in given["kvlistValue"].get("values") or ()}
+    return None

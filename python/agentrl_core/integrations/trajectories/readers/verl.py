@@ -1,0 +1,35 @@
+"""Rollouts that verl stores in `rollout_data_dir`: texts that were decoded without special tokens, and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.integrations.trajectories.decoded_texts import COMPLETION, PROMPT
+from agentrl_core.integrations.trajectories.readers.files import FileRecord
+from agentrl_core.integrations.trajectories.readers.messages import HiddenReasoning, Message
+
+
+def recognised(value: object) -> bool:
+    """Return whether a record is a rollout of such a file."""
+    return isinstance(value, Mapping) and {"input", "output", "score", "step"} <= value.keys()
+
+
+def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- texts hide none
+    """Yield prompt and completion of each rollout; rollouts of one prompt and step are a group."""
+    tasks: dict[object, int] = {}
+    for record in records:
+        row, where = record.mapping(), record.where
+        if not isinstance(row.get("input"), str) or not isinstance(row.get("output"), str):
+            raise InvalidInputError(f"{where} has no texts 'input' and 'output'; a line as verl stores it is read")
+        task = tasks.setdefault(row["input"], len(tasks))
+        score = row.get("score")
+        kept = {name: value for name, value in row.items() if name not in ("input", "output") and value is not None}
+        yield {
+            **kept,
+            PROMPT: row["input"],
+            COMPLETION: row["output"],
+            "task": str(task),
+            "group": f"{row.get('step')}/{task}",
+            **({"reward": float(score)} if isinstance(score, (int, float)) else {}),
+        }

@@ -1,0 +1,241 @@
+"""Turns whose tokens a record holds: token ids with labels or masks, prompts with completions, and plain texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.integrations.trajectories.episodes import TrajectoryTurn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_PROMPTS = ("prompt_token_ids", "prompt_ids")
+_COMPLETIONS = ("completion_token_ids", "completion_ids", "response_token_ids")
+_MASKS = ("completion_mask", "assistant_masks", "assistant_mask", "loss_mask", "response_mask")
+_LOGPROBS = ("logprobs", "completion_logprobs")
+_LABELS, _ROW, _TURNS, _PADDING, _POSITIONS = "labels", "input_ids", "turns", "attention_mask", "position_ids"
+_IGNORED = -100
+_LARGEST = np.iinfo(np.int32).max
+AFTER = "tokens_after"
+"""The key of the tokens after the last trained one, which no turn reads."""
+
+TOKEN_KEYS = frozenset(
+    (*_PROMPTS, *_COMPLETIONS, *_MASKS, *_LOGPROBS, _LABELS, _ROW, _TURNS, _PADDING, _POSITIONS, "prompt", "completion")
+)
+"""The keys of a record that are read here."""
+
+
+def has_tokens(record: Mapping[str, Any]) -> bool:
+    """Return whether a record has token ids."""
+    return (
+        record.get(_ROW) is not None
+        or isinstance(record.get(_TURNS), list)
+        or (_first(record, _PROMPTS) is not None and _first(record, _COMPLETIONS) is not None)
+    )
+
+
+def recorded_turns(
+    record: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, where: str
+) -> tuple[list[TrajectoryTurn], list[int]] | None:
+    """Return the turns of a record whose tokens it holds, and the tokens after the last; None: it is a chat of texts.
+
+    - `input_ids` with `labels` (-100: not trained), or with one of `completion_mask`, `assistant_masks`, `loss_mask`,
+      `response_mask`: every run of trained tokens is a turn. A mask that is shorter covers the last tokens. Tokens with
+      `attention_mask` 0 are padding. `logprobs` are those of the trained tokens, or one for each token.
+    - `prompt_token_ids` (`prompt_ids`) and `completion_token_ids` (`completion_ids`, `response_token_ids`), with
+      `logprobs` and a mask of the completion.
+    - `turns`: a list of such prompts and completions, each with a `reward` and a `weight` (0: not trained).
+    - `prompt` and `completion` as texts: each is tokenised alone, and the end-of-sequence token is put after the
+      completion, as TRL does. No chat template is used.
+
+    Raises:
+        InvalidInputError: ids, masks, labels or log-probs that do not fit together, nothing that is trained, or texts
+            without a tokenizer.
+        UnsupportedError: several packed sequences, or weights between 0 and 1.
+    """
+    if isinstance(record.get(_TURNS), list):
+        turns = []
+        for number, turn in enumerate(record[_TURNS]):
+            place = f"{where}, turn {number}"
+            if not isinstance(turn, Mapping) or not has_tokens(turn):
+                raise InvalidInputError(f"{place} has no prompt_token_ids and completion_token_ids; give them")
+            trained = turn.get("weight") is None or bool(_zero_or_one([turn["weight"]], place, "weight")[0])
+            reward = turn.get("reward")
+            if reward is not None and not isinstance(reward, (int, float)):
+                raise InvalidInputError(f"{place}: reward is {reward!r:.40}; give a number")
+            own = [replace(each, trained=trained) for each in _pair(turn, place, trained=trained)]
+            turns += [*own[:-1], replace(own[-1], reward=reward)]
+        if not turns:
+            raise InvalidInputError(f"{where}: turns is empty; leave the record out")
+        return turns, []
+    if record.get(_ROW) is not None:
+        return _row(record, where)
+    if has_tokens(record):
+        return _pair(record, where, trained=True), []
+    if isinstance(record.get("prompt"), str) and isinstance(record.get("completion"), str):
+        return [_text(record["prompt"], record["completion"], tokenizer, where)], []
+    return None
+
+
+def _row(record: Mapping[str, Any], where: str) -> tuple[list[TrajectoryTurn], list[int]]:
+    ids = _ids(record[_ROW], f"{where}: {_ROW}")
+    positions = record.get(_POSITIONS)
+    if positions is not None and (np.diff(_array(positions, f"{where}: {_POSITIONS}").ravel()) < 0).any():
+        raise UnsupportedError(f"{where}: {_POSITIONS} begin again, so several sequences are packed; give one a record")
+    trained = _trained(record, ids, where)
+    real = np.ones(len(ids), bool)
+    if record.get(_PADDING) is not None:
+        real = _zero_or_one(record[_PADDING], where, _PADDING, len(ids))
+        if (trained & ~real).any():
+            raise InvalidInputError(f"{where}: padding is trained ({_PADDING} is 0); correct the mask")
+    logprobs = _first(record, _LOGPROBS)
+    values = None if logprobs is None else _logprobs(logprobs, trained, where)
+    ids, trained = ids[real], trained[real]
+    turns = _runs(ids, trained, None if values is None else values[real], where)
+    last = int(np.flatnonzero(trained)[-1]) + 1
+    return turns, ids[last:].tolist()
+
+
+def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> NDArray[np.bool_]:
+    """Which tokens of a row are trained, by its labels and masks, which have to agree."""
+    found: dict[str, NDArray[np.bool_]] = {}
+    if record.get(_LABELS) is not None:
+        labels = _array(record[_LABELS], f"{where}: {_LABELS}")
+        if labels.shape != ids.shape:
+            raise InvalidInputError(f"{where}: {labels.size} labels for {len(ids)} input_ids; give one for each")
+        found[_LABELS] = labels != _IGNORED
+        if (labels != ids)[found[_LABELS]].any():
+            shifted = found[_LABELS][:-1] & (labels[:-1] == ids[1:])
+            why = "they are shifted by one" if shifted.sum() >= found[_LABELS].sum() - 1 else "they are other tokens"
+            raise InvalidInputError(f"{where}: labels differ from input_ids ({why}); give the ids themselves, or -100")
+    for name in _MASKS:
+        if record.get(name) is not None:
+            mask = _zero_or_one(record[name], where, name)
+            if len(mask) > len(ids) or (len(mask) < len(ids) and record.get(_PADDING) is not None):
+                raise InvalidInputError(
+                    f"{where}: {name} has {len(mask)} values for {len(ids)} input_ids; give one each"
+                )
+            found[name] = np.concatenate([np.zeros(len(ids) - len(mask), bool), mask])
+    if not found:
+        raise InvalidInputError(f"{where}: input_ids without {_LABELS} or a mask ({', '.join(_MASKS)}); give one")
+    (name, trained), *others = found.items()
+    for other, mask in others:
+        if (mask != trained).any():
+            raise InvalidInputError(f"{where}: {name} and {other} train different tokens; leave one of them out")
+    if not trained.any():
+        raise InvalidInputError(f"{where}: {name} trains no token; leave the record out")
+    if trained[0]:
+        raise InvalidInputError(f"{where}: {name} trains the first token, which follows nothing; mask the prompt")
+    return trained
+
+
+def _pair(record: Mapping[str, Any], where: str, *, trained: bool) -> list[TrajectoryTurn]:
+    """The turns of a prompt and a completion, of which a mask may leave tokens out."""
+    prompt = _ids(_first(record, _PROMPTS), f"{where}: prompt")
+    completion = _ids(_first(record, _COMPLETIONS), f"{where}: completion")
+    if not len(prompt) or not len(completion):
+        raise InvalidInputError(
+            f"{where}: {len(prompt)} prompt tokens, {len(completion)} completion tokens; both need one"
+        )
+    name = next((name for name in _MASKS if record.get(name) is not None), None)
+    mask = np.ones(len(completion), bool)
+    if name is not None and trained:  # of a completion that is not trained all is context
+        mask = _zero_or_one(record[name], where, name, len(completion))
+        if not mask.any():
+            raise InvalidInputError(f"{where}: {name} trains no token; leave the record out, or give weight 0")
+    logprobs = _first(record, _LOGPROBS)
+    values = None if logprobs is None else _logprobs(logprobs, mask, where)
+    ids, chosen = np.concatenate([prompt, completion]), np.concatenate([np.zeros(len(prompt), bool), mask])
+    if values is not None:
+        values = np.concatenate([np.zeros(len(prompt)), values])
+    return _runs(ids, chosen, values, where)
+
+
+def _runs(
+    ids: NDArray[np.int32], trained: NDArray[np.bool_], logprobs: NDArray[np.float64] | None, where: str
+) -> list[TrajectoryTurn]:
+    """A turn for each run of trained tokens, with all tokens before it as its context."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], trained, [False]]).astype(np.int8)))
+    turns = []
+    for begin, end in list(pairwise(edges.tolist()))[::2]:
+        own = None if logprobs is None else logprobs[begin:end].tolist()
+        if own is not None and not np.isfinite(own).all():
+            raise InvalidInputError(f"{where}: a log-prob is {own!r:.40}; give finite numbers, or leave them out")
+        turns.append(TrajectoryTurn(ids[:begin], ids[begin:end], own))
+    return turns
+
+
+def _text(prompt: str, completion: str, tokenizer: Any, where: str) -> TrajectoryTurn:
+    if tokenizer is None:
+        raise InvalidInputError(f"{where}: it has texts and no token ids; give tokenizer=")
+    end = tokenizer.eos_token_id
+    context = list(tokenizer(prompt)["input_ids"])
+    if context and context[-1] == end and not prompt.endswith(tokenizer.eos_token):
+        context.pop()
+    action = list(tokenizer(completion, add_special_tokens=False)["input_ids"])
+    if end is not None and action[-1:] != [end]:
+        action.append(end)
+    if not context:
+        raise InvalidInputError(f"{where}: its prompt has no token; give one")
+    return TrajectoryTurn(context, action)
+
+
+def _array(given: Any, where: str) -> NDArray[Any]:
+    """A row of numbers as an array."""
+    try:
+        found = np.asarray(given)
+    except ValueError as error:
+        raise InvalidInputError(f"{where} is {given!r:.40}; give one row of numbers") from error
+    if found.size and found.dtype.kind not in "iufb":
+        raise InvalidInputError(f"{where} is {given!r:.40}; give whole numbers, or numbers for log-probs")
+    return found
+
+
+def _ids(given: Any, where: str) -> NDArray[np.int32]:
+    ids = _array(given, where)
+    if ids.ndim == 1 and ids.size == 0:
+        return np.empty(0, np.int32)
+    if ids.ndim != 1:
+        raise InvalidInputError(f"{where} has {ids.ndim} dimensions; give one row of ids a record")
+    if ids.dtype.kind not in "iu":
+        raise InvalidInputError(f"{where} is {given!r:.40}; give whole numbers")
+    if ids.min() < 0 or ids.max() > _LARGEST:
+        raise InvalidInputError(f"{where} has the id {ids.min() if ids.min() < 0 else ids.max()}; give ids from 0 on")
+    return ids.astype(np.int32)
+
+
+def _zero_or_one(given: Any, where: str, name: str, length: int | None = None) -> NDArray[np.bool_]:
+    mask = _array(given, f"{where}: {name}")
+    if mask.ndim != 1 or mask.dtype.kind not in "iufb":
+        raise InvalidInputError(f"{where}: {name} is {given!r:.40}; give a 0 or 1 for each token")
+    if length is not None and len(mask) != length:
+        raise InvalidInputError(f"{where}: {name} has {len(mask)} values for {length} tokens; give one for each")
+    if not np.isin(mask, (0, 1)).all():
+        odd = mask[~np.isin(mask, (0, 1))][0]
+        raise UnsupportedError(f"{where}: {name} has the value {odd}; a token is trained or not: give 0 or 1")
+    return mask.astype(bool)
+
+
+def _logprobs(given: Any, trained: NDArray[np.bool_], where: str) -> NDArray[np.float64]:
+    """Log-probs of the trained tokens, or of all, spread over all tokens."""
+    values = _array(given, f"{where}: logprobs").astype(np.float64)
+    if values.shape == trained.shape:
+        return values
+    if values.ndim == 1 and len(values) == trained.sum():
+        spread = np.zeros(len(trained))
+        spread[trained] = values
+        return spread
+    raise InvalidInputError(
+        f"{where}: {values.size} log-probs for {int(trained.sum())} trained of {len(trained)} tokens; give one for each"
+    )
+
+
+def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((record[name] for name in names if record.get(name) is not None), None)

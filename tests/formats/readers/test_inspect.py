@@ -1,0 +1,215 @@
+"""Logs of Inspect, as JSON and as a zip, whose members may be compressed by Zstandard."""
+
+import json
+import struct
+import zipfile
+import zlib
+
+import pytest
+import zstandard
+from read_files import call, check_trained, says, write_json
+
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.integrations.trajectories import from_chats, read
+
+ZSTANDARD = 93
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+INFO = {"name": "weather", "description": "Looks it up.", "parameters": PARAMETERS}
+
+
+def message(role, content, **more):
+    return {"id": f"{role}-{content!r:.20}", "role": role, "content": content, "metadata": None, **more}
+
+
+def answer(content, *calls, source="generate", **more):
+    made = [
+        {"id": each["id"], "function": each["function"]["name"], "arguments": arguments, "type": "function"}
+        for each in calls
+        for arguments in [json.loads(each["function"]["arguments"])]
+    ]
+    return message("assistant", content, source=source, model="mockllm/model", tool_calls=made or None, **more)
+
+
+def generated(said, stop="stop", tools=(INFO,)):
+    output = {"model": "m", "choices": [{"message": said, "stop_reason": stop}]}
+    return {"event": "model", "tools": list(tools), "input": [], "output": output}
+
+
+USER = message("user", "how warm?", source="input")
+LOOKS = answer("I look.", call(city="Oslo"))
+REPLY = message("tool", "4 degrees", tool_call_id="c1", function="weather", error=None)
+COLD = answer([{"type": "text", "text": "Cold."}])
+ANSWERS = [says("I look.", call(city="Oslo")), says("Cold.")]
+
+
+def sample(identity, messages, value="C", events=None, **more):
+    said = [each for each in messages if each["role"] == "assistant"]
+    scores = {"includes": {"value": value, "answer": "Cold.", "explanation": None}} if value is not None else None
+    events = [generated(each) for each in said] if events is None else events
+    return {
+        "id": identity,
+        "epoch": 1,
+        "input": "how warm?",
+        "target": "Cold",
+        "messages": messages,
+        "scores": scores,
+        "metadata": {},
+        "events": [{"event": "sample_init"}, *events],
+        "attachments": {},
+        "error": None,
+        **more,
+    }
+
+
+def header(**more):
+    return {"version": 2, "status": "success", "eval": {"task": "weather", "model": "mockllm/model"}, **more}
+
+
+def pack(path, samples, zstd=False):
+    """A zip as Inspect writes it; the standard library cannot write Zstandard, so heads are corrected."""
+    members = {"_journal/start.json": {}, "header.json": header(), "summaries.json": []}
+    members |= {f"samples/{each['id']}_epoch_{each['epoch']}.json": each for each in samples}
+    texts = {name: json.dumps(value).encode() for name, value in members.items()}
+    method = zipfile.ZIP_STORED if zstd else zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, text in texts.items():
+            archive.writestr(name, zstandard.compress(text) if zstd else text)
+    if not zstd:
+        return path
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        infos = archive.infolist()
+        at = archive.start_dir
+    for info in infos:
+        text = texts[info.filename]
+        for base, where in ((info.header_offset, 8), (at, 10)):
+            struct.pack_into("<H", content, base + where, ZSTANDARD)
+            struct.pack_into("<I", content, base + where + 6, zlib.crc32(text))
+            struct.pack_into("<I", content, base + where + 14, len(text))
+        at += 46 + len(info.filename)
+    path.write_bytes(content)
+    return path
+
+
+def test_a_log_as_json(tmp_path):
+    path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, LOOKS, REPLY, COLD])]))
+    [chat] = check_trained(path, ANSWERS)
+    assert chat["messages"][2] == {"role": "tool", "content": "4 degrees", "tool_call_id": "c1", "name": "weather"}
+    assert chat["tools"] == [{"type": "function", "function": INFO}]
+    assert (chat["task"], chat["reward"], chat["success"], chat["epoch"]) == ("weather/1", 1.0, True, 1)
+
+
+@pytest.mark.parametrize("zstd", [False, True])
+def test_a_log_as_a_zip(zstd, tmp_path):
+    second = sample(1, [USER, COLD], "I") | {"epoch": 2}
+    path = pack(tmp_path / "log.eval", [sample(1, [USER, LOOKS, REPLY, COLD]), second], zstd)
+    chats = check_trained(path, [*ANSWERS, says("Cold.")])
+    assert [chat["reward"] for chat in chats] == [1.0, 0.0]
+    batch = from_chats(chats, _tokenizer())
+    assert batch.num_groups == 1  # the epochs of a sample
+
+
+def _tokenizer():
+    from chat_gallery import gallery_tokenizer
+
+    return gallery_tokenizer("qwen3")
+
+
+def test_a_damaged_member_is_refused(tmp_path):
+    path = pack(tmp_path / "log.eval", [sample(1, [USER, COLD])], zstd=True)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(struct.pack("<I", zlib.crc32(json.dumps(header()).encode())), b"\0\0\0\0"))
+    with pytest.raises(InvalidInputError, match=r"log\.eval, header\.json is damaged"):
+        list(read(path))
+
+
+def test_answers_that_were_given_cut_or_not_parsed_are_context(tmp_path):
+    given, cut = answer("yo", source="input"), answer("Co")
+    broken = answer("", call(city="Oslo"))
+    broken["tool_calls"][0]["parse_error"] = "not JSON"
+    log = sample(1, [message("user", "hi"), given, USER, cut, USER, broken, REPLY, COLD])
+    log["events"][2] = generated(cut, "max_tokens")
+    path = write_json(tmp_path / "log.json", header(samples=[log]))
+    others = [says("yo"), says("Co"), says("", call(city="Oslo"))]
+    [chat] = check_trained(path, [says("Cold.")], others)
+    assert [reason.rpartition(": ")[2] for reason in chat["untrained"]] == [
+        "it was given, not generated",
+        "it was cut by a limit, so that its end was not sampled",
+        "a call could not be parsed, and is not in the log as it was written",
+    ]
+
+
+def test_reasoning(tmp_path):
+    shown = answer([{"type": "reasoning", "reasoning": "It is winter."}, {"type": "text", "text": "Cold."}])
+    path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, shown])]))
+    check_trained(path, [says("Cold.", reasoning_content="It is winter.")], templates=("qwen3",))
+    sealed = answer([{"type": "reasoning", "reasoning": "gAAA", "redacted": True}, {"type": "text", "text": "Cold."}])
+    path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, COLD, USER, sealed])]))
+    with pytest.raises(UnsupportedError, match=r"log\.json, sample 0, message 3: its reasoning is redacted"):
+        list(read(path))
+    check_trained(path, [says("Cold.")], [says("Cold.")], hidden_reasoning="mask")
+
+
+def test_long_texts_are_attachments(tmp_path):
+    long = {**REPLY, "content": "attachment://abc"}
+    log = sample(1, [USER, LOOKS, long, COLD], attachments={"abc": "4 degrees, and so on"})
+    path = write_json(tmp_path / "log.json", header(samples=[log]))
+    [chat] = check_trained(path, ANSWERS)
+    assert chat["messages"][2]["content"] == "4 degrees, and so on"
+    path = write_json(tmp_path / "log.json", header(samples=[{**log, "attachments": {}}]))
+    with pytest.raises(InvalidInputError, match="sample 0: the attachment 'abc' is missing"):
+        list(read(path))
+
+
+def test_an_error_of_a_tool_is_what_the_model_read(tmp_path):
+    failed = {**REPLY, "content": "", "error": {"type": "timeout", "message": "Timed out."}}
+    path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, LOOKS, failed, COLD])]))
+    [chat] = read(path)
+    assert chat["messages"][2]["content"] == "Timed out."
+
+
+@pytest.mark.parametrize(
+    ("value", "reward", "success"),
+    [
+        ("C", 1.0, True),
+        ("P", 0.5, None),
+        (0.25, 0.25, None),
+        (True, 1.0, True),
+        ({"a": 1}, None, None),
+        (None, None, None),
+    ],
+)
+def test_scores(value, reward, success, tmp_path):
+    [chat] = read(write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, COLD], value)])))
+    assert (chat.get("reward"), chat.get("success")) == (reward, success)
+
+
+def test_two_scorers_give_no_reward(tmp_path):
+    log = sample(1, [USER, COLD])
+    log["scores"]["match"] = {"value": "I"}
+    [chat] = read(write_json(tmp_path / "log.json", header(samples=[log])))
+    assert "reward" not in chat
+    assert set(chat["scores"]) == {"includes", "match"}
+
+
+@pytest.mark.parametrize(
+    ("log", "error", "message"),
+    [
+        (header(samples=None), UnsupportedError, "a log without its samples"),
+        (header(samples=[{"id": 1}]), InvalidInputError, "sample 0 has no list 'messages'"),
+        (header(samples=[sample(1, [{"role": None}], events=[])]), InvalidInputError, "sample 0, message 0 is"),
+        (
+            header(samples=[sample(1, [message("user", [{"type": "image", "image": "data:"}]), COLD])]),
+            UnsupportedError,
+            "message 0: it holds a part of type 'image'",
+        ),
+        (
+            header(samples=[sample(1, [USER, COLD], events=[generated(COLD), generated(COLD, tools=[{"name": "a"}])])]),
+            UnsupportedError,
+            "the model was given other tools in some turns",
+        ),
+    ],
+)
+def test_what_a_chat_cannot_hold_is_refused(log, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        list(read(write_json(tmp_path / "log.json", log)))

@@ -1,0 +1,194 @@
+"""Events of OpenHands, before its SDK and of it."""
+
+import pytest
+from read_files import call, check_trained, says, write_json, write_lines
+
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.integrations.trajectories import from_chats, read
+
+TOOL = {"type": "function", "function": {"name": "run", "description": "", "parameters": {"type": "object"}}}
+LS = call("run", "c1", command="ls")
+
+
+def response(identity, content, *calls, **more):
+    message = {"role": "assistant", "content": content, "tool_calls": list(calls) or None, **more}
+    return {"id": identity, "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+
+
+def meta(made, identity="c1", name="run"):
+    return {"function_name": name, "tool_call_id": identity, "model_response": made, "total_calls_in_response": 1}
+
+
+def action(number, kind, source="agent", **more):
+    return {"id": number, "timestamp": "2025-10-01T00:00:00", "source": source, "action": kind, "args": {}, **more}
+
+
+def observation(number, content, **more):
+    return {
+        "id": number,
+        "source": "agent",
+        "observation": "run",
+        "content": content,
+        "cause": number - 1,
+        "extras": {},
+        **more,
+    }
+
+
+def old_events():
+    made = response("r1", "I look.", LS)
+    done = response("r2", None, call("finish", "c2", message="One file."))
+    return [
+        action(0, "system", args={"content": "You are OpenHands.", "tools": [TOOL]}),
+        action(1, "message", "user", args={"content": "what is here?", "image_urls": []}),
+        action(2, "recall", "user"),
+        {"id": 3, "source": "environment", "observation": "agent_state_changed", "content": "", "extras": {}},
+        action(4, "run", args={"command": "ls", "thought": "I look."}, tool_call_metadata=meta(made)),
+        observation(5, "a.py", tool_call_metadata=meta(made)),
+        action(6, "finish", tool_call_metadata=meta(done, "c2", "finish")),
+    ]
+
+
+ANSWERS = [says("I look.", LS), says("", call("finish", "c2", message="One file."))]
+
+
+def test_events_of_a_session(tmp_path):
+    [chat] = check_trained(write_json(tmp_path / "trajectory.json", old_events()), ANSWERS)
+    assert [message["role"] for message in chat["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert chat["tools"] == [TOOL]
+    assert chat["left_out"][1:] == ["1 of: action 'recall'", "1 of: observation 'agent_state_changed'"]
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_the_history_of_an_evaluation(pairs, tmp_path):
+    events = old_events()
+    history = [events[:2], events[2:4], events[4:6], events[6:]] if pairs else events
+    row = {"instance_id": "astropy-1", "history": history, "test_result": {"git_patch": "diff"}, "error": None}
+    [chat] = check_trained(write_lines(tmp_path / "output.jsonl", [row]), ANSWERS)
+    assert chat["task"] == "astropy-1"
+    assert chat["test_result"] == {"git_patch": "diff"}
+
+
+def test_parallel_calls_of_one_response(tmp_path):
+    made = response("r1", "", LS, call("run", "c2", command="pwd"))
+    events = [
+        *old_events()[:2],
+        action(4, "run", tool_call_metadata=meta(made)),
+        action(5, "run", tool_call_metadata=meta(made, "c2")),
+        observation(6, "a.py", tool_call_metadata=meta(made)),
+        observation(7, "/repo", tool_call_metadata=meta(made, "c2")),
+        action(8, "message", args={"content": "One file."}),
+    ]
+    answers = [says("", LS, call("run", "c2", command="pwd")), says("One file.")]
+    check_trained(write_json(tmp_path / "t.json", events), answers, templates=("qwen3", "glm4moe"))
+
+
+def test_an_answer_that_a_limit_cut_is_context(tmp_path):
+    made = response("r0", "I lo")
+    made["choices"][0]["finish_reason"] = "length"
+    events = [*old_events()[:2], action(4, "message", tool_call_metadata=meta(made)), *old_events()[4:]]
+    [chat] = check_trained(write_json(tmp_path / "t.json", events), ANSWERS, [says("I lo")])
+    assert chat["untrained"] == ["t.json, record 2: it was cut by a limit, so that its end was not sampled"]
+
+
+def sdk(kind, **more):
+    return {"kind": kind, "id": f"e{len(more)}", "timestamp": "2026-01-01T00:00:00", "source": "agent", **more}
+
+
+def made_call(identity, command, response_id="r1", **more):
+    arguments = f'{{"command": "{command}"}}'
+    return sdk(
+        "ActionEvent",
+        thought=more.pop("thought", []),
+        action={"kind": "TerminalAction", "command": command},
+        tool_name="run",
+        tool_call_id=identity,
+        tool_call={"id": identity, "name": "run", "arguments": arguments, "origin": "completion"},
+        llm_response_id=response_id,
+        **more,
+    )
+
+
+def replied(identity, text):
+    observed = {"kind": "TerminalObservation", "content": [{"type": "text", "text": text}], "is_error": False}
+    return sdk("ObservationEvent", tool_name="run", tool_call_id=identity, action_id="e", observation=observed)
+
+
+SYSTEM = sdk("SystemPromptEvent", system_prompt={"type": "text", "text": "You are OpenHands."}, tools=[TOOL])
+ASKED = sdk(
+    "MessageEvent",
+    llm_message={"role": "user", "content": [{"type": "text", "text": "what is here?"}]},
+    extended_content=[{"type": "text", "text": "Use ls."}],
+)
+DONE = sdk(
+    "MessageEvent",
+    llm_message={"role": "assistant", "content": [{"type": "text", "text": "Two."}]},
+    llm_response_id="r2",
+)
+
+
+def test_events_of_the_sdk_in_a_folder(tmp_path):
+    events = [
+        SYSTEM,
+        ASKED,
+        sdk("ConversationStateUpdateEvent", key="status", value="running"),
+        made_call("c1", "ls", thought=[{"type": "text", "text": "I look."}], reasoning_content="Files first."),
+        made_call("c2", "pwd"),
+        replied("c1", "a.py"),
+        sdk("AgentErrorEvent", tool_name="run", tool_call_id="c2", error="no such tool"),
+        DONE,
+    ]
+    for number, event in enumerate(events):
+        write_json(tmp_path / f"event-{number:05d}-x.json", event)
+    answers = [says("I look.", LS, call("run", "c2", command="pwd"), reasoning_content="Files first."), says("Two.")]
+    [chat] = check_trained(tmp_path, answers, templates=("qwen3",))
+    assert [each["content"] for each in chat["messages"] if each["role"] != "assistant"] == [
+        "You are OpenHands.",
+        "what is here?\nUse ls.",
+        "a.py",
+        "no such tool",
+    ]
+    assert chat["left_out"][1:] == ["1 of: event of kind 'ConversationStateUpdateEvent'"]
+
+
+def test_token_ids_of_the_sdk_are_taken(tmp_path):
+    events = [
+        SYSTEM,
+        ASKED,
+        made_call("c1", "ls"),
+        sdk("TokenEvent", prompt_token_ids=[1, 2], response_token_ids=[3, 4]),
+        replied("c1", "a.py"),
+        DONE,
+        sdk("TokenEvent", prompt_token_ids=[1, 2, 3, 4, 5], response_token_ids=[6]),
+    ]
+    path = write_lines(tmp_path / "events.jsonl", events)
+    batch = from_chats(read(path))
+    assert batch.column("token", "token").tolist() == [3, 4, 6]
+    with pytest.raises(UnsupportedError, match="1 events of tokens for 2 answers"):
+        list(read(write_lines(tmp_path / "cut.jsonl", events[:-1])))
+
+
+def test_sealed_reasoning(tmp_path):
+    sealed = made_call("c1", "ls", responses_reasoning_item={"encrypted_content": "abc", "summary": []})
+    path = write_lines(tmp_path / "e.jsonl", [SYSTEM, ASKED, sealed, replied("c1", "a.py"), DONE])
+    with pytest.raises(UnsupportedError, match="line 3: its reasoning is encrypted"):
+        list(read(path))
+    check_trained(path, [says("Two.")], [says("", LS)], hidden_reasoning="mask", templates=("qwen3",))
+
+
+@pytest.mark.parametrize(
+    ("events", "error", "message"),
+    [
+        ([action(1, "run", args={"command": "ls"})], UnsupportedError, "the action 'run' has no tool_call_metadata"),
+        ([action(1, "condensation", "agent")], UnsupportedError, "the history was condensed"),
+        ([observation(1, "a", tool_call_metadata=meta({}, "c9"))], UnsupportedError, "it replies to the call 'c9'"),
+        ([action(1, "message", "user", args={"image_urls": ["a"]})], UnsupportedError, "it has images"),
+        ([action(1, "run", tool_call_metadata=meta({"id": "r"}))], InvalidInputError, "model_response has no message"),
+        ([SYSTEM, sdk("Condensation", summary="S")], UnsupportedError, "the history was condensed"),
+        ([SYSTEM, sdk("ActionEvent", tool_name="run")], UnsupportedError, "an action has no tool_call"),
+        ([SYSTEM, replied("c9", "a")], UnsupportedError, "it replies to the call 'c9'"),
+    ],
+)
+def test_what_a_chat_cannot_hold_is_refused(events, error, message):
+    with pytest.raises(error, match=message):
+        list(read(events, "openhands"))

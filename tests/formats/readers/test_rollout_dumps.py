@@ -1,0 +1,136 @@
+"""Dumps of rollouts: those of slime have token ids and masks, those of verl texts without special tokens."""
+
+import numpy as np
+import pytest
+import torch
+from chat_gallery import gallery_tokenizer
+from read_files import check_trained, trained, write_lines
+
+from agentrl_core.engine.chat_template import ChatTemplate
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.integrations.trajectories import from_chats, read
+
+
+def sample(index, tokens, length, **more):
+    """As slime's `Sample.to_dict` gives it."""
+    return {
+        "group_index": index // 2,
+        "index": index,
+        "rollout_id": None,
+        "prompt": [{"role": "user", "content": "how warm?"}],
+        "tokens": tokens,
+        "multimodal_inputs": None,
+        "response": "Cold.",
+        "response_length": length,
+        "label": "Cold",
+        "reward": float(index % 2),
+        "loss_mask": None,
+        "weight_versions": ["3"],
+        "rollout_log_probs": None,
+        "remove_sample": False,
+        "status": "completed",
+        "metadata": {},
+        "spec_info": {},
+        **more,
+    }
+
+
+def test_samples_of_slime(tmp_path):
+    samples = [
+        sample(0, [1, 2, 3, 4], 2, rollout_log_probs=[-0.5, -0.25]),
+        sample(1, torch.tensor([1, 2, 5, 6, 7]), 3, loss_mask=torch.tensor([1, 0, 1]), status="truncated"),
+        sample(2, [1, 2, 8], 1, remove_sample=True),
+        sample(3, [1, 2, 9], 1, loss_mask=[0], reward={"right": 1.0}),
+    ]
+    torch.save({"rollout_id": 7, "samples": samples}, tmp_path / "7.pt")
+    rows = list(read(tmp_path / "7.pt"))
+    assert [row["task"] for row in rows] == ["7/0", "7/0", "7/1", "7/1"]
+    assert rows[1]["status"] == "truncated"
+    assert (rows[3].get("reward"), rows[3]["rewards"]) == (None, {"right": 1.0})
+    batch = from_chats(rows)
+    assert batch.num_groups == 2
+    assert batch.column("token", "token").tolist() == [3, 4, 5, 7, 8, 9]
+    assert batch.column("trainable", "token").tolist() == [True] * 4 + [False] * 2
+    assert batch.column("reward", "draw").tolist()[:3] == [0.0, 1.0, 0.0]
+    logprobs = batch.column("behaviour_logprob", "token")
+    assert logprobs[:2].tolist() == [-0.5, -0.25]
+    assert np.isnan(logprobs[2:]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"tokens": None}, InvalidInputError, "7.pt, sample 0 has no tokens and response_length"),
+        ({"response_length": 0}, InvalidInputError, "response_length is 0 of 4 tokens"),
+        ({"response_length": 4}, InvalidInputError, "response_length is 4 of 4 tokens"),
+        ({"multimodal_inputs": {"images": ["a"]}}, UnsupportedError, "it has images"),
+        ({"loss_mask": [1]}, InvalidInputError, "loss_mask has 1 values for 2 tokens"),
+        ({"rollout_log_probs": [-0.5]}, InvalidInputError, "1 log-probs for 2 trained"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(change, error, message, tmp_path):
+    torch.save({"rollout_id": 7, "samples": [sample(0, [1, 2, 3, 4], 2) | change]}, tmp_path / "7.pt")
+    with pytest.raises(error, match=message):
+        from_chats(read(tmp_path / "7.pt", "slime"))
+
+
+QUESTION = {"role": "user", "content": "how warm is it?"}
+SYSTEM = {"role": "system", "content": "Be brief.\nBe kind."}
+
+
+def dumped(tokenizer, messages, completion, **more):
+    """A line as verl writes it: prompt and response decoded without special tokens."""
+    prompt = ChatTemplate(tokenizer).render(messages, open_turn=True)
+    decoded = tokenizer.decode(tokenizer(prompt, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
+    return {"input": decoded, "output": completion, "gts": "4", "score": 1.0, "step": 5, "acc": True, **more}, prompt
+
+
+@pytest.mark.parametrize("template", ["qwen2_5", "qwen3", "llama3", "gemma3", "nemotron_3_nano"])
+@pytest.mark.parametrize("messages", [[QUESTION], [SYSTEM, QUESTION]])
+def test_a_dump_of_verl_gets_its_special_tokens_back(template, messages, tmp_path):
+    tokenizer = gallery_tokenizer(template)
+    row, prompt = dumped(tokenizer, messages, "It is cold.")
+    path = write_lines(tmp_path / "5.jsonl", [row, {**row, "output": "It is warm.", "score": 0.0}], "\r\n")
+    rows = list(read(path))
+    batch = from_chats(rows, tokenizer)
+    contexts = batch.contexts()
+    assert tokenizer.decode(contexts.tokens[: int(contexts.begins[0])].tolist()) == prompt
+    assert trained(rows, tokenizer) == (["It is cold.", "It is warm."], [])
+    assert batch.num_groups == 1
+    assert batch.column("reward", "draw").tolist() == [1.0, 0.0]
+    assert rows[0]["acc"] is True
+
+
+def test_roles_that_leave_no_text_are_ambiguous():
+    """GLM marks roles by special tokens alone: a newline may stand between two messages, or in one."""
+    tokenizer = gallery_tokenizer("glm4moe")
+    row, prompt = dumped(tokenizer, [QUESTION], "It is cold.")
+    contexts = from_chats(read([row]), tokenizer).contexts()
+    assert tokenizer.decode(contexts.tokens[: int(contexts.begins[0])].tolist()) == prompt
+    row, _ = dumped(tokenizer, [SYSTEM, QUESTION], "It is cold.")
+    with pytest.raises(UnsupportedError, match="several chats render to its prompt"):
+        from_chats(read([row]), tokenizer)
+
+
+def test_a_dump_that_cannot_be_verified_is_refused():
+    tokenizer = gallery_tokenizer("qwen2_5")
+    row, _ = dumped(tokenizer, [QUESTION], "It is cold.")
+    with pytest.raises(UnsupportedError, match="chat 0: no chat of one question renders to its prompt"):
+        from_chats(read([row]), gallery_tokenizer("gemma3"))
+    several, _ = dumped(tokenizer, [QUESTION, {"role": "assistant", "content": "Cold."}, QUESTION], "It is cold.")
+    with pytest.raises(UnsupportedError, match="chat 0: several chats render to its prompt"):
+        from_chats(read([several]), tokenizer)
+    with pytest.raises(UnsupportedError, match="its completion holds several turns"):
+        from_chats(read([{**row, "output": "I look.\nuser\n4 degrees\nassistant\nCold."}]), tokenizer)
+    with pytest.raises(InvalidInputError, match="its completion is empty"):
+        from_chats(read([{**row, "output": ""}]), tokenizer)
+    with pytest.raises(InvalidInputError, match="record 0 has no texts 'input' and 'output'"):
+        list(read([{**row, "output": None}]))
+    with pytest.raises(InvalidInputError, match="give tokenizer="):
+        from_chats(read([row]))
+
+
+def test_chats_and_texts_in_parts(tmp_path):
+    parts = [{"type": "text", "text": "how"}, {"type": "text", "text": "warm?"}]
+    chat = {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": parts[:1]}]}
+    check_trained(write_lines(tmp_path / "a.jsonl", [chat]), [{"role": "assistant", "content": "how"}])

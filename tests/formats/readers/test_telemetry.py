@@ -1,0 +1,234 @@
+"""Spans of OpenTelemetry's conventions for generative AI, present and earlier, in the forms that exporters write."""
+
+import json
+
+import pytest
+from read_files import call, check_trained, says, write_json, write_lines
+
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.integrations.trajectories import read
+
+TOOL = {"type": "function", "name": "weather", "description": "", "parameters": {"type": "object", "properties": {}}}
+
+
+def said(role, *parts, **more):
+    return {"role": role, "parts": list(parts), **more}
+
+
+def text(content):
+    return {"type": "text", "content": content}
+
+
+USER = said("user", text("how warm?"))
+CALLED = said("assistant", {"type": "tool_call", "id": "c1", "name": "weather", "arguments": {"city": "Oslo"}})
+REPLY = said("tool", {"type": "tool_call_response", "id": "c1", "response": "4 degrees"})
+COLD = said("assistant", text("Cold."))
+ANSWERS = [says("", call(city="Oslo")), says("Cold.")]
+
+
+def attributes(context, output, finish="stop", **more):
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "m",
+        "gen_ai.system_instructions": json.dumps([text("Be brief.")]),
+        "gen_ai.input.messages": json.dumps(context),
+        "gen_ai.output.messages": json.dumps([{**output, "finish_reason": finish}]),
+        "gen_ai.tool.definitions": json.dumps([TOOL]),
+        **more,
+    }
+
+
+def console(number, values, name="chat m", trace="0xabc", **more):
+    """A span as the SDK's console exporter writes it."""
+    return {
+        "name": name,
+        "context": {"trace_id": trace, "span_id": f"0x{number}", "trace_state": "[]"},
+        "kind": "SpanKind.CLIENT",
+        "parent_id": None,
+        "start_time": f"2026-01-01T00:00:0{number}.000000Z",
+        "end_time": f"2026-01-01T00:00:0{number}.500000Z",
+        "status": {"status_code": "UNSET"},
+        "attributes": values,
+        "events": [],
+        "links": [],
+        **more,
+    }
+
+
+def otlp(*spans):
+    """The request of the OTLP exporter, as JSON."""
+
+    def value(given):
+        return {"intValue": str(given)} if isinstance(given, int) else {"stringValue": given}
+
+    made = [
+        {
+            "traceId": "abc",
+            "spanId": str(number),
+            "name": "chat m",
+            "startTimeUnixNano": str(10**18 + number),
+            "attributes": [{"key": key, "value": value(each)} for key, each in values.items()],
+            "status": {},
+        }
+        for number, values in enumerate(spans)
+    ]
+    return {"resourceSpans": [{"resource": {"attributes": []}, "scopeSpans": [{"scope": {}, "spans": made}]}]}
+
+
+FIRST, SECOND = attributes([USER], CALLED, "tool_call"), attributes([USER, CALLED, REPLY], COLD)
+
+
+def test_calls_whose_history_goes_on_are_one_chat(tmp_path):
+    agent = console(0, {"gen_ai.operation.name": "invoke_agent", "gen_ai.input.messages": "[]"}, "invoke_agent")
+    tool = console(2, {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "weather"}, "execute_tool")
+    rows = [tool, console(3, SECOND), console(1, FIRST), agent]  # spans are written when they end
+    [chat] = check_trained(write_lines(tmp_path / "spans.jsonl", rows, "\r\n"), ANSWERS)
+    assert chat["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert chat["messages"][3] == {"role": "tool", "tool_call_id": "c1", "content": "4 degrees"}
+    assert chat["tools"][0]["function"]["name"] == "weather"
+    assert chat["task"] == chat["trace_id"] == "0xabc"
+
+
+def test_requests_of_otlp(tmp_path):
+    for path in (
+        write_json(tmp_path / "one.json", otlp(FIRST, SECOND)),
+        write_lines(tmp_path / "two.jsonl", [otlp(FIRST), otlp(SECOND)]),
+    ):
+        check_trained(path, ANSWERS)
+
+
+def test_details_may_be_in_an_event_of_the_span(tmp_path):
+    outer = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+    rows = [
+        console(
+            number,
+            outer,
+            events=[{"name": "gen_ai.client.inference.operation.details", "attributes": values, "timestamp": "t"}],
+        )
+        for number, values in enumerate((FIRST, SECOND))
+    ]
+    check_trained(write_lines(tmp_path / "spans.jsonl", rows), ANSWERS)
+
+
+def test_numbered_attributes(tmp_path):
+    """OpenLLMetry."""
+    asked = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "how warm?"}
+    called = {
+        "role": "assistant",
+        "tool_calls.0.id": "c1",
+        "tool_calls.0.name": "weather",
+        "tool_calls.0.arguments": '{"city": "Oslo"}',
+    }
+    tools = {"llm.request.functions.0.name": "weather", "llm.request.functions.0.parameters": '{"type": "object"}'}
+    first = asked | tools | {f"gen_ai.completion.0.{key}": value for key, value in called.items()}
+    first["gen_ai.completion.0.finish_reason"] = "tool_calls"
+    second = asked | tools | {f"gen_ai.prompt.1.{key}": value for key, value in called.items()}
+    second |= {
+        "gen_ai.prompt.2.role": "tool",
+        "gen_ai.prompt.2.tool_call_id": "c1",
+        "gen_ai.prompt.2.content": '[{"type": "text", "text": "4 degrees"}]',
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": "Cold.",
+        "gen_ai.completion.0.finish_reason": "stop",
+    }
+    rows = [console(1, first), console(2, second)]
+    [chat] = check_trained(write_lines(tmp_path / "spans.jsonl", rows), ANSWERS)
+    assert chat["messages"][2]["content"] == "4 degrees"
+
+
+def test_messages_as_events(tmp_path):
+    """The conventions up to 1.36."""
+    event = {"name": "gen_ai.user.message", "attributes": {"content": "how warm?"}}
+    choice = {"name": "gen_ai.choice", "attributes": {"message": '{"content": "Cold."}', "finish_reason": "stop"}}
+    row = console(1, {"gen_ai.operation.name": "chat"}, events=[event, choice])
+    check_trained(write_lines(tmp_path / "spans.jsonl", [row]), [says("Cold.")])
+
+
+def test_agents_in_one_trace_are_chats_of_their_own(tmp_path):
+    """Nothing is trained twice, however the calls are mixed."""
+    other = said("user", text("what time?"))
+    noon = said("assistant", text("Noon."))
+    rows = [console(1, FIRST), console(2, attributes([other], noon)), console(3, SECOND)]
+    first, second = check_trained(write_lines(tmp_path / "spans.jsonl", rows), [*ANSWERS, says("Noon.")])
+    assert first["task"] == second["task"]
+
+
+def test_a_history_that_was_cut_trains_its_new_answer_alone(tmp_path):
+    cut = attributes(
+        [said("user", text("Summary.")), COLD, said("user", text("And now?"))], said("assistant", text("Warm."))
+    )
+    rows = [console(1, FIRST), console(2, SECOND), console(3, cut)]
+    _, second = check_trained(write_lines(tmp_path / "spans.jsonl", rows), [*ANSWERS, says("Warm.")], [says("Cold.")])
+    assert "1 answers in its context are not of a call before it" in second["untrained"][0]
+
+
+def test_a_history_without_the_reasoning_goes_on(tmp_path):
+    thought = said("assistant", {"type": "reasoning", "content": "Winter."}, text("Cold."))
+    rows = [
+        console(1, attributes([USER], thought)),
+        console(2, attributes([USER, COLD, USER], said("assistant", text("Warm.")))),
+    ]
+    answers = [says("Cold.", reasoning_content="Winter."), says("Warm.")]
+    [chat] = check_trained(write_lines(tmp_path / "spans.jsonl", rows), answers, templates=("qwen3",))
+    assert len(chat["messages"]) == 5
+
+
+def test_an_answer_that_a_limit_cut_is_context(tmp_path):
+    rows = [console(1, attributes([USER], said("assistant", text("Co")), "length"))]
+    rows.append(console(2, attributes([USER, said("assistant", text("Co")), USER], COLD)))
+    check_trained(write_lines(tmp_path / "spans.jsonl", rows), [says("Cold.")], [says("Co")])
+
+
+def test_two_choices_are_two_chats(tmp_path):
+    values = attributes([USER], COLD)
+    values["gen_ai.output.messages"] = json.dumps([COLD, said("assistant", text("Warm."))])
+    check_trained(write_lines(tmp_path / "spans.jsonl", [console(1, values)]), [says("Cold."), says("Warm.")])
+
+
+def test_calls_that_failed_are_not_answers(tmp_path):
+    failed = console(2, {"gen_ai.operation.name": "chat"}, status={"status_code": "ERROR"})
+    check_trained(write_lines(tmp_path / "spans.jsonl", [console(1, FIRST), failed, console(3, SECOND)]), ANSWERS)
+
+
+def test_spans_that_the_sdk_exports(tmp_path):
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    with (tmp_path / "spans.json").open("w") as file:
+        exporter = export.ConsoleSpanExporter(out=file)
+        provider = sdk.TracerProvider()
+        provider.add_span_processor(export.SimpleSpanProcessor(exporter))
+        with provider.get_tracer("t").start_as_current_span("invoke_agent"):
+            for values in (FIRST, SECOND):
+                with provider.get_tracer("t").start_as_current_span("chat m", attributes=values):
+                    pass
+    check_trained(tmp_path / "spans.json", ANSWERS)
+
+
+def part(kind):
+    return attributes([said("user", {"type": kind, "uri": "a.png"})], COLD)
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"gen_ai.operation.name": "chat"}, UnsupportedError, "without its messages, whose contents were not recorded"),
+        (attributes([], COLD) | {"gen_ai.system_instructions": "[]"}, UnsupportedError, "were not recorded"),
+        (part("uri"), UnsupportedError, "record 0: it holds a part of type 'uri'"),
+        ({"gen_ai.input.messages": '[{"role": "us'}, InvalidInputError, "not a JSON list .* it was cut"),
+        (
+            attributes([said("tool", {"type": "tool_call_response", "id": "c", "response": {"a": 1}})], COLD),
+            UnsupportedError,
+            "the reply of a tool is {'a': 1}",
+        ),
+        (attributes([{"parts": []}], COLD), InvalidInputError, "an object with role and parts is read"),
+    ],
+)
+def test_what_a_chat_cannot_hold_is_refused(values, error, message):
+    with pytest.raises(error, match=message):
+        list(read([console(1, values)]))
+
+
+def test_a_record_that_is_no_span():
+    with pytest.raises(InvalidInputError, match=r"record 1 is not a span \('a'"):
+        list(read([console(1, FIRST), {"a": 1}]))
