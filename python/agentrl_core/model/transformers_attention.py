@@ -12,45 +12,51 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from agentrl_core.exceptions import MissingDependencyError, UnsupportedError
+from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.model.attention import Attention
 
 NAME = "agentrl_pack"
-_REFUSED = ("s_aux", "position_bias")  # arguments of attention variants that no pack computes
+_REFUSED = ("position_bias", "indices", "topk_indices")  # arguments of attention variants that no pack computes
 _NOT_HANDED = 0
 
 
 @contextmanager
-def pack_attention(decoder: nn.Module) -> Iterator[None]:
+def pack_attention(decoder: nn.Module, *, is_compiled: bool = False) -> Iterator[None]:
     """Let `decoder`, a Hugging Face model, use this attention inside the block; afterwards its own is back.
 
     The choice is a field of the model's config, so the same model must not run elsewhere in another thread meanwhile.
     Gradient checkpointing recomputes layers in the backward pass, after the block: it gets the same attention again.
 
+    Args:
+        decoder: the model.
+        is_compiled: torch.compile was applied to it, and is to leave this attention out, whose shapes differ from pack
+            to pack.
+
     Raises:
         UnsupportedError: the model does not let another attention stand for its own.
     """
-    _register()
+    name = _registered(is_compiled=is_compiled)
     if getattr(decoder, "_supports_attention_backend", True) is False:
         raise UnsupportedError(
             f"{type(decoder).__name__} computes its attention by itself, not through transformers' AttentionInterface; "
-            "packs cannot run on it: use a model family that does, such as Llama, Qwen, Mistral or Gemma"
+            "the layouts tree and sequence need that: use layout='padded'"
         )
     config: Any = decoder.config
     with ExitStack() as stack:
-        stack.enter_context(_implementation(config))
+        stack.enter_context(_implementation(config, name))
         for layer in decoder.modules():
             if getattr(layer, "gradient_checkpointing", False):
-                stack.enter_context(_checkpointing(layer, config))
+                stack.enter_context(_checkpointing(layer, config, name))
         yield
 
 
 @contextmanager
-def _implementation(config: Any) -> Iterator[None]:
+def _implementation(config: Any, name: str) -> Iterator[None]:
     before = config._attn_implementation  # noqa: SLF001 - the library's own switch, in no public name
-    config._attn_implementation = NAME  # noqa: SLF001
+    config._attn_implementation = name  # noqa: SLF001
     try:
         yield
     finally:
@@ -58,7 +64,7 @@ def _implementation(config: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _checkpointing(layer: nn.Module, config: Any) -> Iterator[None]:
+def _checkpointing(layer: nn.Module, config: Any, name: str) -> Iterator[None]:
     own: Any = getattr(layer, "_gradient_checkpointing_func", None)
     if own is None:
         yield
@@ -70,7 +76,7 @@ def _checkpointing(layer: nn.Module, config: Any) -> Iterator[None]:
         )
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _implementation(config)
+        return nullcontext(), _implementation(config, name)
 
     layer._gradient_checkpointing_func = functools.partial(own, context_fn=contexts)  # type: ignore[assignment]  # noqa: SLF001
     try:
@@ -80,14 +86,13 @@ def _checkpointing(layer: nn.Module, config: Any) -> Iterator[None]:
 
 
 @functools.cache
-def _register() -> None:
-    try:
-        from transformers import AttentionInterface
-    except ImportError as error:
-        raise MissingDependencyError(
-            "pack.run needs the package transformers to run a model; pip install 'agentrl-core[torch]'"
-        ) from error
-    AttentionInterface.register(NAME, _attend)
+def _registered(*, is_compiled: bool) -> str:
+    """The name by which transformers finds this attention."""
+    from transformers import AttentionInterface
+
+    name = f"{NAME}_compiled" if is_compiled else NAME
+    AttentionInterface.register(name, torch.compiler.disable(_attend) if is_compiled else _attend)
+    return name
 
 
 def _attend(
@@ -101,6 +106,7 @@ def _attend(
     dropout: float = 0.0,
     sliding_window: int | None = _NOT_HANDED,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     attention_of_pack: Attention | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
@@ -111,26 +117,52 @@ def _attend(
     refused = [argument for argument in _REFUSED if others.get(argument) is not None]
     if refused or not getattr(module, "is_causal", True):
         raise UnsupportedError(f"{name} uses {refused[0] if refused else 'attention that is not causal'}; packs cannot")
-    window = _window(module, sliding_window, attention_of_pack)
+    kind = _kind(module)
+    window = _window(module, kind, sliding_window, attention_of_pack)
+    chunk = _chunk(module, kind, attention_of_pack)
     attention_of_pack.layers += 1
     flat = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
-    out = attention_of_pack.attend(*flat, scaling=scaling, dropout=dropout, window=window, softcap=softcap)
+    out = attention_of_pack.attend(
+        *flat, scaling=scaling, dropout=dropout, window=window, softcap=softcap, chunk=chunk, sinks=s_aux
+    )
     return out.unsqueeze(0), None
 
 
-def _window(module: nn.Module, handed: int | None, attention: Attention) -> int | None:
+def _kind(module: nn.Module) -> str | None:
+    """The layer type of an attention module in its config, if the config has layer types."""
+    kinds = getattr(getattr(module, "config", None), "layer_types", None)
+    kind: str | None = None if kinds is None else kinds[module.layer_idx]
+    if kind not in (None, "full_attention", "sliding_attention", "chunked_attention"):
+        raise UnsupportedError(f"{type(module).__name__} has the layer type {kind!r}; packs cannot")
+    return kind
+
+
+def _chunk(module: nn.Module, kind: str | None, attention: Attention) -> int | None:
+    """The chunk of a layer, which its mask would have."""
+    config: Any = getattr(module, "config", None)
+    chunk: int | None = getattr(config, "attention_chunk_size", None)
+    if kind is None and chunk and chunk < attention.longest:
+        raise UnsupportedError(
+            f"{type(module).__name__} does not say which layers have the config's attention_chunk_size={chunk}, and "
+            f"the pack's longest sequence has {attention.longest} tokens; use layout='padded'"
+        )
+    if kind == "chunked_attention" and not chunk:
+        raise UnsupportedError(
+            f"{type(module).__name__} is a layer of chunked attention, but its config has no attention_chunk_size; "
+            "use layout='padded'"
+        )
+    return chunk if kind == "chunked_attention" else None
+
+
+def _window(module: nn.Module, kind: str | None, handed: int | None, attention: Attention) -> int | None:
     """The window of a layer: it says so itself, or its kind says that it is the config's, which its mask would have."""
     config: Any = getattr(module, "config", None)
-    kinds = getattr(config, "layer_types", None)
-    kind = None if kinds is None else kinds[module.layer_idx]
-    if kind not in (None, "full_attention", "sliding_attention"):
-        raise UnsupportedError(f"{type(module).__name__} has the layer type {kind!r}; packs cannot")
     if handed != _NOT_HANDED:
         return handed
     window: int | None = getattr(config, "sliding_window", None)
     if kind is None and window and window < attention.longest:
         raise UnsupportedError(
             f"{type(module).__name__} does not say which layers have the config's sliding_window={window}, and the "
-            f"pack's longest sequence has {attention.longest} tokens; use shorter sequences"
+            f"pack's longest sequence has {attention.longest} tokens; use layout='padded' or shorter sequences"
         )
     return window if kind == "sliding_attention" else None
