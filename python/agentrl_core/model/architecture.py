@@ -16,6 +16,7 @@ _LOGIT_OPTIONS = (
     "logits_scaling",
     "lm_head_multiplier",
     "output_multiplier",
+    "logits_mup_width_multiplier",
 )
 # Model types whose use of such an option is known: others give the same name other meanings.
 _CAPPED = ("gemma2", "gemma3_text", "vaultgemma")

@@ -6,13 +6,13 @@ is called as always, and for that one call the forward of the causal model in it
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from agentrl_core.exceptions import AgentRLError, UnsupportedError
@@ -28,12 +28,10 @@ class ForwardSite:
     It is the same object in every call, so that torch.compile, which compares it, compiles its callers once.
     """
 
-    def __init__(self, model: nn.Module, *, is_compiled: bool) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
         self.lock = threading.RLock()
         self.installed: Forward = self._forward
-        if is_compiled:  # its own frame is not compiled, but what it calls is
-            self.installed = cast("Forward", torch.compiler.disable(self._forward, recursive=False))
         self.own: Forward | None = None
         self.body: Body | None = None
         self.given: dict[str, Tensor] = {}
@@ -45,6 +43,12 @@ class ForwardSite:
             own = self.own or cast("nn.Module", self._model()).forward
             return own(*args, **given)
         ids, wanted = given.get("input_ids"), self.given["input_ids"]
+        added = [n for n, v in given.items() if n not in self.given and v is not None and not isinstance(v, bool)]
+        if added:
+            raise UnsupportedError(
+                f"model: its wrapper gives the language model {', '.join(added)} besides the tokens (as prefix tuning "
+                "does), which packs cannot use; use an adapter in the layers, such as LoRA"
+            )
         if args or self.found is not None or not isinstance(ids, Tensor) or ids.shape != wanted.shape:
             raise UnsupportedError(
                 "model: its wrapper calls the language model more than once, or with other tokens than it was given "
@@ -73,7 +77,9 @@ def call_in_place(
     Raises:
         UnsupportedError: a wrapper changes arguments or results.
     """
-    site = _site(inner, outer)
+    site = _SITES.get(inner)
+    if site is None:
+        site = _SITES.setdefault(inner, ForwardSite(inner))
     with site.lock, _replaced(inner, site.installed) as own:
         site.own, site.body, site.given, site.thread = own, body, dict(arguments), threading.get_ident()
         site.found = None
@@ -114,21 +120,24 @@ def _form(value: object) -> object:
     return (value.shape, value.dtype) if isinstance(value, Tensor) else type(value)
 
 
-def is_compiled(model: nn.Module) -> bool:
-    """Whether torch.compile was applied to a model or a part of it."""
-    return any(
+def leave_uncompiled(model: nn.Module) -> None:
+    """Let torch.compile, if it was applied to a model or a part of it, compile the model's code and not that of packs.
+
+    The shapes in the latter differ from pack to pack.
+    """
+    if any(
         getattr(part, "_compiled_call_impl", None) is not None or type(part).__name__ == "OptimizedModule"
         for part in model.modules()
-    )
+    ):
+        _skip_in_dynamo()
 
 
-def _site(inner: nn.Module, outer: nn.Module) -> ForwardSite:
-    site = _SITES.get(inner)
-    if site is None:
-        site = _SITES.setdefault(inner, ForwardSite(inner, is_compiled=is_compiled(outer)))
-    elif site.installed == site._forward and is_compiled(outer):  # noqa: SLF001 - compiled since
-        site = _SITES[inner] = ForwardSite(inner, is_compiled=True)
-    return site
+@functools.cache
+def _skip_in_dynamo() -> None:
+    from torch._dynamo import trace_rules
+
+    for name in ("attention", "call", "run", "scores", "transformers_attention"):
+        trace_rules.add(f"agentrl_core.model.{name}")
 
 
 @contextmanager

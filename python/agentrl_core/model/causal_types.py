@@ -15,7 +15,8 @@ def causal_types() -> dict[str, dict[str, Any]]:
     """Return the entry of each model type, by `config.model_type`."""
     text = resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8")
     types: dict[str, dict[str, Any]] = json.loads(text)["types"]
-    return types
+    # Of composite types the text model alone was built; the composite itself is not verified.
+    return {kind: entry for kind, entry in types.items() if entry.get("model_type") == kind}
 
 
 def entry_of(kind: str) -> dict[str, Any]:

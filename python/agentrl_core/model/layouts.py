@@ -52,11 +52,17 @@ def layout_of(model: nn.Module, layout: PackLayout = "auto") -> Literal["tree", 
     """
     check_layout(layout)
     inner = causal_model_of(model)
-    if layout != "auto":
-        return layout
     entry = entry_of(_kind(inner))
     if reason := refusal_of(inner):
         raise UnsupportedError(f"model: {type(inner).__name__} cannot run packs: {reason}")
+    if layout != "auto":
+        if layout not in entry.get("layouts", [layout]):
+            reason = entry["reasons"].get(layout, "it was not verified")
+            raise UnsupportedError(
+                f"layout: {type(inner).__name__} cannot run packs in the layout {layout}: {reason}; use "
+                f"layout={entry['layouts'][0]!r} or 'auto'"
+            )
+        return layout
     chosen: Any = next(iter(entry.get("layouts", ["padded"])))
     why = f"the first that was verified for {_kind(inner)!r}"
     if not entry:

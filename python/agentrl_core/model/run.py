@@ -27,7 +27,7 @@ from agentrl_core.model.architecture import (
     logit_formula_of,
 )
 from agentrl_core.model.attention import SequenceAttention
-from agentrl_core.model.call import Forward, call_in_place, head_replaced, is_compiled
+from agentrl_core.model.call import Forward, call_in_place, head_replaced, leave_uncompiled
 from agentrl_core.model.layouts import layout_of, pad_instead
 from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 from agentrl_core.model.ranks import is_sharded, refuse_unwrapped
@@ -282,6 +282,7 @@ def in_order(parts: Any, order: Tensor | None) -> Tensor:
 def _prepared(pack: Pack, model: nn.Module) -> tuple[Pack, nn.Module]:
     """The pack on the model's device, and the causal model inside its wrappers."""
     inner = causal_model_of(model)
+    leave_uncompiled(model)
     if inner is model:
         refuse_unwrapped(model)
     if pack.shows_images:
@@ -351,7 +352,7 @@ def _flat_feed(reading: Reading, given: Mapping[str, Tensor], stack: ExitStack) 
     """All tokens in one row, with the pack's attention in each layer."""
     attention = reading.pack._attention  # noqa: SLF001 - a part of the pack
     attention.layers = 0
-    stack.enter_context(pack_attention(decoder_of(reading.inner), is_compiled=is_compiled(reading.outer)))
+    stack.enter_context(pack_attention(decoder_of(reading.inner)))
     return Feed({**given, "attention_of_pack": attention}, reading.rows, None)
 
 

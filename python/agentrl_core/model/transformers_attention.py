@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from agentrl_core.exceptions import UnsupportedError
@@ -24,21 +23,16 @@ _NOT_HANDED = 0
 
 
 @contextmanager
-def pack_attention(decoder: nn.Module, *, is_compiled: bool = False) -> Iterator[None]:
+def pack_attention(decoder: nn.Module) -> Iterator[None]:
     """Let `decoder`, a Hugging Face model, use this attention inside the block; afterwards its own is back.
 
     The choice is a field of the model's config, so the same model must not run elsewhere in another thread meanwhile.
     Gradient checkpointing recomputes layers in the backward pass, after the block: it gets the same attention again.
 
-    Args:
-        decoder: the model.
-        is_compiled: torch.compile was applied to it, and is to leave this attention out, whose shapes differ from pack
-            to pack.
-
     Raises:
         UnsupportedError: the model does not let another attention stand for its own.
     """
-    name = _registered(is_compiled=is_compiled)
+    _register()
     if getattr(decoder, "_supports_attention_backend", True) is False:
         raise UnsupportedError(
             f"{type(decoder).__name__} computes its attention by itself, not through transformers' AttentionInterface; "
@@ -46,17 +40,17 @@ def pack_attention(decoder: nn.Module, *, is_compiled: bool = False) -> Iterator
         )
     config: Any = decoder.config
     with ExitStack() as stack:
-        stack.enter_context(_implementation(config, name))
+        stack.enter_context(_implementation(config))
         for layer in decoder.modules():
             if getattr(layer, "gradient_checkpointing", False):
-                stack.enter_context(_checkpointing(layer, config, name))
+                stack.enter_context(_checkpointing(layer, config))
         yield
 
 
 @contextmanager
-def _implementation(config: Any, name: str) -> Iterator[None]:
+def _implementation(config: Any) -> Iterator[None]:
     before = config._attn_implementation  # noqa: SLF001 - the library's own switch, in no public name
-    config._attn_implementation = name  # noqa: SLF001
+    config._attn_implementation = NAME  # noqa: SLF001
     try:
         yield
     finally:
@@ -64,7 +58,7 @@ def _implementation(config: Any, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _checkpointing(layer: nn.Module, config: Any, name: str) -> Iterator[None]:
+def _checkpointing(layer: nn.Module, config: Any) -> Iterator[None]:
     own: Any = getattr(layer, "_gradient_checkpointing_func", None)
     if own is None:
         yield
@@ -76,7 +70,7 @@ def _checkpointing(layer: nn.Module, config: Any, name: str) -> Iterator[None]:
         )
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _implementation(config, name)
+        return nullcontext(), _implementation(config)
 
     layer._gradient_checkpointing_func = functools.partial(own, context_fn=contexts)  # type: ignore[assignment]  # noqa: SLF001
     try:
@@ -86,13 +80,10 @@ def _checkpointing(layer: nn.Module, config: Any, name: str) -> Iterator[None]:
 
 
 @functools.cache
-def _registered(*, is_compiled: bool) -> str:
-    """The name by which transformers finds this attention."""
+def _register() -> None:
     from transformers import AttentionInterface
 
-    name = f"{NAME}_compiled" if is_compiled else NAME
-    AttentionInterface.register(name, torch.compiler.disable(_attend) if is_compiled else _attend)
-    return name
+    AttentionInterface.register(NAME, _attend)
 
 
 def _attend(
