@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from agentrl_core.exceptions import AgentRLError, UnsupportedError
 
 Forward = Callable[..., Any]
-Body = Callable[[Forward, Mapping[str, Tensor]], tuple[Tensor, ...]]
+Body = Callable[[Forward, Tensor], tuple[Tensor, ...]]
 _SITES: weakref.WeakKeyDictionary[nn.Module, ForwardSite] = weakref.WeakKeyDictionary()
 
 
@@ -34,7 +34,7 @@ class ForwardSite:
         self.installed: Forward = self._forward
         self.own: Forward | None = None
         self.body: Body | None = None
-        self.given: dict[str, Tensor] = {}
+        self.ids: Tensor | None = None
         self.found: tuple[Tensor, ...] | None = None
         self.thread = 0
 
@@ -42,8 +42,8 @@ class ForwardSite:
         if threading.get_ident() != self.thread:  # another thread generates with the same model
             own = self.own or cast("nn.Module", self._model()).forward
             return own(*args, **given)
-        ids, wanted = given.get("input_ids"), self.given["input_ids"]
-        added = [n for n, v in given.items() if n not in self.given and v is not None and not isinstance(v, bool)]
+        ids, wanted = given.pop("input_ids", None), cast("Tensor", self.ids)
+        added = [n for n, v in given.items() if v is not None and not isinstance(v, bool)]
         if added:
             raise UnsupportedError(
                 f"model: its wrapper gives the language model {', '.join(added)} besides the tokens (as prefix tuning "
@@ -54,22 +54,18 @@ class ForwardSite:
                 "model: its wrapper calls the language model more than once, or with other tokens than it was given "
                 "(as prompt tuning does); give pack.run a wrapper that passes its arguments on"
             )
-        self.found = cast("Body", self.body)(
-            cast("Forward", self.own), {name: given[name] for name in self.given if name in given}
-        )
+        self.found = cast("Body", self.body)(cast("Forward", self.own), ids)
         return self.found
 
 
-def call_in_place(
-    outer: nn.Module, inner: nn.Module, body: Body, arguments: Mapping[str, Tensor]
-) -> tuple[Tensor, ...]:
-    """Call `outer(**arguments)` with `body` in the place of the forward of `inner`, the model in it.
+def call_in_place(outer: nn.Module, inner: nn.Module, body: Body, ids: Tensor) -> tuple[Tensor, ...]:
+    """Call `outer(input_ids=ids)` with `body` in the place of the forward of `inner`, the model in it.
 
     Args:
         outer: the model in its wrappers.
         inner: the model.
-        body: gets the model's own forward and the arguments that reached it, and returns tensors.
-        arguments: tensors by name, `input_ids` among them.
+        body: gets the model's own forward and the tokens that reached it, and returns tensors.
+        ids: `int64[1, T]`.
 
     Returns:
         The tensors of `body`, as they came out of the wrappers.
@@ -81,10 +77,10 @@ def call_in_place(
     if site is None:
         site = _SITES.setdefault(inner, ForwardSite(inner))
     with site.lock, _replaced(inner, site.installed) as own:
-        site.own, site.body, site.given, site.thread = own, body, dict(arguments), threading.get_ident()
+        site.own, site.body, site.ids, site.thread = own, body, ids, threading.get_ident()
         site.found = None
         try:
-            result = outer(**arguments)
+            result = outer(input_ids=ids)
         except AgentRLError:
             raise
         except Exception as error:
@@ -95,7 +91,7 @@ def call_in_place(
                 "give a wrapper that returns what the language model returns"
             ) from error
         finally:
-            found, site.own, site.body, site.given, site.found = site.found, None, None, {}, None
+            found, site.own, site.body, site.ids, site.found = site.found, None, None, None, None
     if found is None:
         raise UnsupportedError(
             f"model: {type(outer).__name__} does not call the {type(inner).__name__} inside it; give the language "

@@ -8,7 +8,6 @@ logits after that, it does as always.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -330,30 +329,28 @@ def _layout(pack: Pack, inner: nn.Module) -> str:
 
 def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
     pack, inner = reading.pack, reading.inner
-    arguments = {"input_ids": pack.input_ids[None]}
-    if layout != "padded":
-        arguments["position_ids"] = pack.position_ids[None]
 
-    def body(own: Forward, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    def body(own: Forward, ids: Tensor) -> tuple[Tensor, ...]:
         with ExitStack() as stack:
             if layout == "padded":
-                feeds = _padded_feeds(pack, given["input_ids"][0], reading.rows, one=is_sharded(reading.outer))
+                feeds = _padded_feeds(pack, ids[0], reading.rows, one=is_sharded(reading.outer))
             else:
-                feeds = [_flat_feed(reading, given, stack)]
+                feeds = [_flat_feed(reading, ids, stack)]
             return _read(reading, own, feeds)
 
-    results = call_in_place(reading.outer, inner, body, arguments)
+    results = call_in_place(reading.outer, inner, body, pack.input_ids[None])
     if layout != "padded":
         _check_layers(pack, inner)
     return results
 
 
-def _flat_feed(reading: Reading, given: Mapping[str, Tensor], stack: ExitStack) -> Feed:
+def _flat_feed(reading: Reading, ids: Tensor, stack: ExitStack) -> Feed:
     """All tokens in one row, with the pack's attention in each layer."""
     attention = reading.pack._attention  # noqa: SLF001 - a part of the pack
     attention.layers = 0
     stack.enter_context(pack_attention(decoder_of(reading.inner)))
-    return Feed({**given, "attention_of_pack": attention}, reading.rows, None)
+    arguments = {"input_ids": ids, "position_ids": reading.pack.position_ids[None], "attention_of_pack": attention}
+    return Feed(arguments, reading.rows, None)
 
 
 def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, *, one: bool) -> list[Feed]:

@@ -105,7 +105,7 @@ class Update:
         Args:
             max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token, or, where
                 the loss's `unit` is a trajectory, pair, group or the update, those of all its sequences together.
-            layout: `tree`: what sequences share is there once. `sequence` and `padded`: each sequence stands for itself;
+            layout: `tree`: what sequences share is there once. `sequence`, `padded`: each sequence stands for itself;
                 the model computes it without padding, or padded through its ordinary forward. `auto`: the first that
                 `model` supports; without `model`, sequences, run as the model that gets them supports it.
             model: the model that will run the packs, bare or wrapped, for `layout="auto"`.
