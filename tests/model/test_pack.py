@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+
 import pytest
 import torch
 from hand_made import FAMILIES, SHAPE, WINDOW, Ragged, tiny_model
@@ -17,16 +20,12 @@ from transformers import (
     FalconForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
-    GptOssConfig,
-    GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     GraniteMoeConfig,
     GraniteMoeForCausalLM,
     HyperCLOVAXConfig,
     HyperCLOVAXForCausalLM,
-    Llama4ForCausalLM,
-    Llama4TextConfig,
     MptConfig,
     MptForCausalLM,
     PhimoeConfig,
@@ -39,7 +38,8 @@ from transformers import (
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model import attention as attention_module
-from agentrl_core.model import pack as pack_module
+from agentrl_core.model import run as run_module
+from agentrl_core.model import scores as scores_module
 from agentrl_core.model.pack import Pack
 
 LENGTHS = [17, 3, 9, 16, 2, 30, 9]
@@ -103,14 +103,15 @@ def test_gradient_checkpointing_recomputes_with_the_same_attention() -> None:
         torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-9, msg=name)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
     with pytest.raises(UnsupportedError, match="use_reentrant"):
-        rows.pack().run(model)
+        replace(rows.pack(), layout="sequence").run(model)
 
 
 def test_head_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = tiny_model("llama", tie_word_embeddings=True), Ragged.random(LENGTHS)
     whole = rows.pack().run(model)
     wanted = gradients(model, whole.logprob, whole.entropy)
-    monkeypatch.setattr(pack_module, "_LOGITS_AT_ONCE", 3 * model.config.vocab_size)
+    for module in (run_module, scores_module):
+        monkeypatch.setattr(module, "LOGITS_AT_ONCE", 3 * model.config.vocab_size)
     parts = rows.pack().run(model)
     found = gradients(model, parts.logprob, parts.entropy)
     torch.testing.assert_close(parts.logprob, whole.logprob, rtol=0, atol=1e-12)
@@ -160,50 +161,101 @@ def test_to_copies_once_and_streams_answer_by_name() -> None:
         _ = pack.streams.value
 
 
-def sinks() -> nn.Module:
-    """GPT-OSS has a learned logit in the softmax of each head."""
-    shape = {**SHAPE, "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1}
-    return GptOssForCausalLM(GptOssConfig(**shape)).double()
-
-
 def test_attention_is_restored_after_an_error() -> None:
-    model = sinks()
+    model = tiny_model("llama")
+    model.model.layers[1].self_attn.is_causal = False
     before = model.config._attn_implementation
-    with pytest.raises(UnsupportedError):
-        Ragged.random(LENGTHS).pack().run(model)
+    with pytest.raises(UnsupportedError, match="attention that is not causal"):
+        replace(Ragged.random(LENGTHS).pack(), layout="sequence").run(model)
     assert model.config._attn_implementation == before
+    assert "forward" not in vars(model)
+    assert "forward" not in vars(model.lm_head)
 
 
 def test_models_that_cannot_run_packs_say_why() -> None:
     rows = Ragged.random([5, 6])
-    with pytest.raises(UnsupportedError, match="Linear has no get_decoder"):
+    with pytest.raises(UnsupportedError, match="Linear contains no Hugging Face model with an output layer"):
         rows.pack().forward(nn.Linear(2, 2))
     for run in (rows.pack().run, rows.pack().forward):
         with pytest.raises(InvalidInputError, match=r"model is 'tiny'; give a torch\.nn\.Module"):
             run("tiny")
-    heads = {"vocab_size": 37, "num_hidden_layers": 1, "num_attention_heads": 2}
-    for own_attention in (
-        FalconForCausalLM(FalconConfig(**heads, hidden_size=16)),
-        MptForCausalLM(MptConfig(vocab_size=37, d_model=16, n_layers=1, n_heads=2)),
-    ):
-        with pytest.raises(UnsupportedError, match=r"(Falcon|Mpt)Model computes its attention by itself, not through"):
-            rows.pack().run(own_attention)
-    capped = tiny_model("llama")
-    capped.config.final_logit_softcapping = 30.0  # which a Llama does not have
-    with pytest.raises(UnsupportedError, match="final_logit_softcapping=30"):
-        rows.pack().run(capped)
-    wrapped = tiny_model("llama")
-    wrapped.lm_head = nn.Sequential(wrapped.lm_head)
-    with pytest.raises(UnsupportedError, match="output layer Sequential"):
-        rows.pack().run(wrapped)
+    with pytest.raises(UnsupportedError, match="LlamaModel contains no Hugging Face model with an output layer"):
+        rows.pack().run(tiny_model("llama").model)
+    with pytest.raises(UnsupportedError, match="contains 2 language models"):
+        rows.pack().run(nn.ModuleList([tiny_model("llama"), tiny_model("qwen3")]))
+    with pytest.raises(UnsupportedError, match="DataParallel copies the model"):
+        rows.pack().run(nn.DataParallel(tiny_model("llama")))
+    with pytest.raises(InvalidInputError, match="'flat' is no layout; use auto, tree, sequence, padded"):
+        replace(rows.pack(), layout="flat").run(tiny_model("llama"))
     shape = {"vocab_size": 37, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    with pytest.raises(UnsupportedError):
+    with pytest.raises(UnsupportedError, match="sees the tokens behind each token; load it with is_decoder=True"):
         rows.pack().forward(BertLMHeadModel(BertConfig(**shape, intermediate_size=8)))
-    with pytest.raises(UnsupportedError, match="GptOssAttention uses s_aux; packs cannot"):
-        rows.pack().run(sinks())
-    chunked = Llama4TextConfig(**SHAPE, head_dim=8, num_local_experts=1, intermediate_size_mlp=16, pad_token_id=0)
-    with pytest.raises(UnsupportedError, match="has the layer type 'chunked_attention'; packs cannot"):
-        rows.pack().forward(Llama4ForCausalLM(chunked))
+
+
+@pytest.mark.parametrize("kind", ["falcon", "mpt"])
+def test_models_with_attention_of_their_own_are_padded(kind: str) -> None:
+    heads = {"vocab_size": 37, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model, rows = (
+        {
+            "falcon": lambda: FalconForCausalLM(FalconConfig(**heads, hidden_size=16)),
+            "mpt": lambda: MptForCausalLM(MptConfig(vocab_size=37, d_model=16, n_layers=1, n_heads=2)),
+        }[kind]().eval(),
+        Ragged.random(LENGTHS),
+    )
+    wanted = naive(model, rows)
+    output = rows.pack().run(model)
+    torch.testing.assert_close(output.logprob.double(), wanted[0], rtol=0, atol=1e-5)
+    for layout in ("sequence", "tree"):
+        with pytest.raises(UnsupportedError, match=r"(Falcon|Mpt)Model computes its attention by itself, not through"):
+            replace(rows.pack(), layout=layout).run(model)
+
+
+def test_a_wrapper_that_changes_what_the_model_returns_is_refused() -> None:
+    class Changes(nn.Module):
+        def __init__(self, change) -> None:
+            super().__init__()
+            self.model, self.change = tiny_model("llama"), change
+
+        def forward(self, **given):
+            return self.change(self.model, given)
+
+    rows = Ragged.random(LENGTHS)
+    for change, message in (
+        (lambda model, given: model(**given)[0], "changes shapes or dtypes of what its LlamaForCausalLM returns"),
+        (lambda model, given: model(**given).logits, "fails on what its LlamaForCausalLM returns for a pack"),
+        (lambda _model, given: given["input_ids"], "does not call the LlamaForCausalLM inside it"),
+        (lambda model, given: (model(**given), model(**given))[1], "calls the language model more than once"),
+        (lambda model, given: model(input_ids=given["input_ids"][:, 1:]), "or with other tokens than it was given"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            rows.pack().run(Changes(change))
+    wrapped = Changes(lambda model, given: model(**given))
+    assert torch.equal(rows.pack().run(wrapped).logprob, rows.pack().run(wrapped.model).logprob)
+
+
+def test_another_thread_can_run_the_model_meanwhile() -> None:
+    model, rows = tiny_model("llama"), replace(Ragged.random(LENGTHS).pack(), layout="padded")
+    ids = torch.tensor([[1, 2, 3]])
+    wanted, found = model(ids).logits, []
+
+    def generate(*_arguments: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            found.append(in_a_thread(model, ids))
+
+    handle = model.model.layers[0].register_forward_pre_hook(generate)
+    rows.run(model)
+    handle.remove()
+    assert found
+    assert all(torch.equal(each, wanted) for each in found)
+
+
+def in_a_thread(model: nn.Module, ids: Tensor) -> Tensor:
+    answers: list[Tensor] = []
+    thread = threading.Thread(target=lambda: answers.append(model(ids).logits))
+    thread.start()
+    thread.join()
+    return answers[0]
 
 
 def test_windows_that_attention_is_not_told_of() -> None:
@@ -216,9 +268,11 @@ def test_windows_that_attention_is_not_told_of() -> None:
     assert model.config.layer_types == ["sliding_attention", "full_attention"]
     rows = Ragged.random(LENGTHS)
     torch.testing.assert_close(rows.pack().run(model).logprob.double(), naive(model, rows)[0], rtol=0, atol=1e-5)
-    everywhere = PhimoeForCausalLM(PhimoeConfig(**SHAPE, sliding_window=WINDOW, num_local_experts=2))
+    everywhere = PhimoeForCausalLM(PhimoeConfig(**SHAPE, sliding_window=WINDOW, num_local_experts=2)).eval()
     with pytest.raises(UnsupportedError, match=r"PhimoeAttention does not say which layers have .*sliding_window=4"):
-        rows.pack().run(everywhere)
+        replace(rows.pack(), layout="sequence").run(everywhere)
+    padded = rows.pack().run(everywhere)  # auto
+    torch.testing.assert_close(padded.logprob.double(), naive(everywhere, rows)[0], rtol=0, atol=1e-5)
     short = Ragged.random([WINDOW, WINDOW])
     torch.testing.assert_close(
         short.pack().run(everywhere).logprob.double(), naive(everywhere, short)[0], rtol=0, atol=1e-5
@@ -252,7 +306,7 @@ def test_what_models_do_with_their_logits(kind: str, tied: bool) -> None:
 def test_tokens_of_another_model_are_refused() -> None:
     rows, model = Ragged.random([4, 3], seed=0), tiny_model("llama")
     model.resize_token_embeddings(int(rows.pack().input_ids.max()))
-    with pytest.raises(InvalidInputError, match=r"the pack has token \d+, but LlamaModel knows the tokens 0 to"):
+    with pytest.raises(InvalidInputError, match=r"the pack has token \d+, but LlamaForCausalLM knows the tokens 0 to"):
         rows.pack().run(model)
 
 

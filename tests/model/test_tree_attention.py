@@ -17,6 +17,7 @@ from updates import columns, grow
 
 from agentrl_core import loss, recipes
 from agentrl_core.model import attention as attention_module
+from agentrl_core.model.attention import Span
 from agentrl_core.model.pack import Pack, Streams
 
 
@@ -396,4 +397,4 @@ def test_a_window_as_long_as_the_longest_path_hides_nothing() -> None:
     for window, alike in ((longest, True), (WINDOW, False)):
         output = pack.run(tiny_model("mistral", sliding_window=window))
         assert torch.equal(output.logprob, free.logprob) == alike
-        assert set(pack._attention._blocks) == {None} | (set() if alike else {window})
+        assert set(pack._attention._blocks) == {Span()} | (set() if alike else {Span(window)})

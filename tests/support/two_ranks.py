@@ -1,4 +1,4 @@
-"""Runs the packs of two ranks with models wrapped in the ways that people have; prints what each rank found, as JSON.
+"""Runs the packs of two ranks with models in no wrapper; prints the warning of each rank, as JSON.
 
 In a process of its own: it forks, which is safe before torch has started threads.
 """
@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import agentrl_core as arl
 from agentrl_core import recipes
 
-MODES = ("by hand", "alone", "ddp", "ddp.module", "fsdp2")
+MODES = ("by hand", "alone")
 
 
 def batch_of_two() -> arl.Batch:
@@ -55,14 +54,8 @@ def of_rank(mode: str, rank: int, folder: Path) -> str:
     gradient(alone, None, 0)
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2)
     model: Any = tiny()
-    wrapper = nn.parallel.DistributedDataParallel(model) if mode.startswith("ddp") else None
-    if mode == "fsdp2":
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     with warnings.catch_warnings(record=True, action="always") as told:
-        gradient(wrapper if mode == "ddp" else model, None if mode == "alone" else 2, rank)
+        gradient(model, None if mode == "alone" else 2, rank)
     if mode == "by hand":
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)

@@ -155,14 +155,9 @@ def of_ranks() -> dict[str, list[str]]:
     [
         ("by hand", "torch.distributed has 2 ranks, and this update is packed for 2; nothing here adds up"),
         ("alone", "torch.distributed has 2 ranks, and this update is packed for one: each trains on all of its own"),
-        ("ddp", "UnsupportedError: model is a DistributedDataParallel, which adds up gradients in its own forward"),
-        ("ddp.module", "UnsupportedError: LlamaForCausalLM is inside a DistributedDataParallel, which adds up no"),
-        ("fsdp2", "is sharded over ranks"),
     ],
 )
-def test_ranks_that_are_not_synchronised_are_refused_or_warned_of(
-    mode: str, message: str, of_ranks: dict[str, list[str]]
-) -> None:
+def test_ranks_that_are_not_synchronised_are_warned_of(mode: str, message: str, of_ranks: dict[str, list[str]]) -> None:
     assert len(of_ranks[mode]) == 2
     for found in of_ranks[mode]:
         assert message in found

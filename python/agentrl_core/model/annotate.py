@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from agentrl_core.data.batch import Batch, Layout
+    from agentrl_core.model.layouts import PackLayout
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.probe import Probe
 
@@ -31,6 +32,7 @@ def annotate(
     probe: Probe | None = None,
     draws: ArrayLike | None = None,
     level: Literal["node_token", "step"] = "node_token",
+    layout: PackLayout = "auto",
 ) -> Batch:
     """Add a column that only a model can make, such as the log-probs of a reference model.
 
@@ -50,6 +52,7 @@ def annotate(
             others keep the value that they have. Not with a probe.
         level: `step`: what is said where the first trained token of each step is predicted, before the action: V(s_t)
             of a critic of steps (`loss.Value(level="step")` trains it).
+        layout: how a model computes packs, as of `Update.pack`. A function gets sequences for `auto`.
 
     Returns:
         A batch with `column` at level `node_token`, float32, NaN where nothing was computed. Tokens find their value
@@ -86,6 +89,9 @@ def annotate(
             )
         return batch.with_columns("token", **{column: model.numbered(batch)})
     require_torch("annotate")
+    from agentrl_core.model.layouts import check_layout, layout_of
+
+    check_layout(layout)
     if not callable(model):
         raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
     chosen = _chosen(batch, draws)
@@ -93,11 +99,13 @@ def annotate(
         if draws is not None or level != "node_token":
             given = "level" if draws is None else "draws"
             raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
-        return _with_answers_to_probe(batch, column, model, max_tokens, probe)
-    answer_pack = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
+        return _with_answers_to_probe(batch, column, model, max_tokens, probe, layout)
     # A function may not know trees. Either way a stored token is asked once, whichever draws train it.
-    layout: Layout = "tree" if isinstance(model, torch.nn.Module) else "sequence"
-    values = _answers(batch, column, answer_pack, max_tokens, layout, chosen)
+    planned: Layout = "tree" if layout == "tree" else "sequence"
+    if isinstance(model, torch.nn.Module) and layout == "auto":
+        planned = "tree" if layout_of(model) == "tree" else "sequence"
+    answer_pack = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
+    values = _answers(batch, column, answer_pack, max_tokens, (layout, planned), chosen)
     if level == "node_token":
         return batch.with_columns("node_token", **{column: values})
     if level != "step":
@@ -133,7 +141,7 @@ def _answers(
     column: str,
     answer_pack: Callable[[Pack], Tensor],
     max_tokens: int,
-    layout: Layout,
+    layouts: tuple[PackLayout, Layout],
     draws: NDArray[np.int64],
 ) -> np.ndarray:
     """The answer for every stored token that these draws train."""
@@ -143,12 +151,13 @@ def _answers(
     if len(draws) < batch.num_draws and batch.has(column, "node_token"):
         values[:] = batch.column(column, "node_token")
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
-    plan = batch.plan(draws, max_tokens, layout=layout, fold=list(same.values()))
+    layout, planned_as = layouts
+    plan = batch.plan(draws, max_tokens, layout=planned_as, fold=list(same.values()))
     stored, images = batch.column("node_token", "token"), tokens_with_images(batch)
     for index in range(len(plan)):
         planned = plan.pack(index, same=same)
         shows = images is not None and bool(images[planned.token].any())
-        pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False, shows_images=shows)
+        pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False, shows_images=shows, layout=layout)
         with torch.no_grad():
             answers = answer_pack(pack)
         if answers.shape != pack.target.shape:
@@ -162,8 +171,14 @@ def _answers(
 
 
 def _with_answers_to_probe(
-    batch: Batch, column: str, model: nn.Module | Callable[[Pack], Tensor], max_tokens: int, probe: Probe
+    batch: Batch,
+    column: str,
+    model: nn.Module | Callable[[Pack], Tensor],
+    max_tokens: int,
+    probe: Probe,
+    layout: PackLayout,
 ) -> Batch:
+    from agentrl_core.model.layouts import layout_of
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.probe import ProbePacks
 
@@ -172,11 +187,14 @@ def _with_answers_to_probe(
             f"model is {type(model).__name__}, but a probe is asked of a torch.nn.Module; a function cannot read trees"
         )
     answer_pack = _answerer(column, model)
+    runs_trees = layout_of(model, layout) == "tree"
     questions, shows = ProbePacks(batch, probe), tokens_with_images(batch) is not None
     asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
     for tree, question in questions.packs(max_tokens):
         with torch.no_grad():
-            pack = replace(Pack.from_tree(tree, entropy_gradient=False), shows_images=shows)
+            pack = replace(Pack.from_tree(tree, entropy_gradient=False), shows_images=shows, layout=layout)
+            if not runs_trees:
+                pack = pack.as_sequences()
             answers = answer_pack(pack)
         asked.append(question[tree.pair_tokens])
         values.append(np.repeat(answers.to("cpu", torch.float64).numpy(), np.diff(tree.pair_offsets)))
@@ -186,7 +204,7 @@ def _with_answers_to_probe(
 
 def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:
     """What a model answers for a pack: which of its answers a column holds, its name says."""
-    from agentrl_core.model.pack import ANSWERS
+    from agentrl_core.model.scores import ANSWERS
 
     names = sorted(("logprob", "entropy", *ANSWERS), key=len, reverse=True)
     answer = next((name for name in names if column == name or column.endswith(f"_{name}")), None)

@@ -1,24 +1,24 @@
-"""What a pack asks of a Hugging Face model: its decoder, its output layer, and what becomes of its logits."""
+"""A causal language model of Hugging Face transformers: where it is in its wrappers, its decoder, its output layer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.ranks import refuse_wrapped
+from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
 
-# What a config may say that changes logits behind the output layer; each is neutral when absent, None or 1.
+# Config options that change logits after the output layer; each is neutral when absent, None or 1.
 _LOGIT_OPTIONS = (
     "final_logit_softcapping",
     "logit_scale",
     "logits_scaling",
     "lm_head_multiplier",
     "output_multiplier",
+    "logits_mup_width_multiplier",
 )
-# The types of models of which it is known what they do with such an option: others give the same name other meanings.
+# Model types whose use of such an option is known: others give the same name other meanings.
 _CAPPED = ("gemma2", "gemma3_text", "vaultgemma")
 _FACTORS: dict[str, tuple[str, int]] = {  # the option and the power of it that logits are multiplied by
     "cohere": ("logit_scale", 1),
@@ -30,77 +30,126 @@ _FACTORS: dict[str, tuple[str, int]] = {  # the option and the power of it that 
 
 
 @dataclass(frozen=True)
-class OutputLayer:
-    """How logits z are made of hidden states h: z = factor (h W^T + bias), then softcap tanh(z / softcap).
+class LogitFormula:
+    """How logits are made of the head's output z: factor z, then softcap tanh(factor z / softcap).
 
     Attributes:
-        linear: W and the bias.
         factor: 1 in most models.
         softcap: None in most models.
     """
 
-    linear: nn.Linear
-    factor: float
-    softcap: float | None
+    factor: float = 1.0
+    softcap: float | None = None
 
 
-def decoder_of(model: nn.Module) -> nn.Module:
-    """The part of a model that gives hidden states.
-
-    Raises:
-        InvalidInputError: it is no module.
-        UnsupportedError: it has none, or it is wrapped or sharded for several ranks.
-    """
-    _require_module(model)
-    find = getattr(model, "get_decoder", None)
-    decoder = find() if callable(find) else None
-    if not isinstance(decoder, nn.Module) or not hasattr(decoder, "config"):
-        raise UnsupportedError(
-            f"{type(model).__name__} has no get_decoder() that gives a transformers decoder; pass a causal language "
-            "model of Hugging Face transformers, such as LlamaForCausalLM"
-        )
-    return decoder
-
-
-def output_layer_of(model: nn.Module) -> OutputLayer:
-    """The output layer of a model.
+def causal_model_of(model: nn.Module) -> nn.Module:
+    """Return the causal language model inside its wrappers (DDP, FSDP, PEFT, torch.compile): itself if it has none.
 
     Raises:
-        InvalidInputError: the model is no module.
-        UnsupportedError: it is no plain linear layer, or logits are changed behind it in a way that is not known.
+        InvalidInputError: `model` is not a module.
+        UnsupportedError: it contains no causal language model of transformers, or several, or it is a wrapper that
+            copies the model for each call.
     """
-    _require_module(model)
-    find = getattr(model, "get_output_embeddings", None)
-    head = find() if callable(find) else None
-    if type(head) is not nn.Linear:
-        raise UnsupportedError(
-            f"{type(model).__name__} has the output layer {type(head).__name__}; pack.run needs a plain "
-            "torch.nn.Linear: use a causal language model without an adapter on its head, or pack.forward and "
-            "a head of your own"
-        )
-    config: Any = decoder_of(model).config
-    kind = str(getattr(getattr(model, "config", config), "model_type", ""))
-    factor, softcap, known = 1.0, None, set()
-    if kind in _CAPPED:
-        known.add("final_logit_softcapping")
-        softcap = config.final_logit_softcapping
-    if kind in _FACTORS:
-        option, power = _FACTORS[kind]
-        known.add(option)
-        factor = float(getattr(config, option)) ** power
-    for name in _LOGIT_OPTIONS:
-        value = getattr(config, name, None)
-        if value is not None and value != 1 and name not in known:
-            raise UnsupportedError(
-                f"{type(model).__name__} has {name}={value}, which changes its logits after the output layer in a way "
-                "that is not known here; use pack.forward and a head of your own"
-            )
-    return OutputLayer(head, factor, softcap)
-
-
-def _require_module(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise InvalidInputError(
             f"model is {model!r}; give a torch.nn.Module, such as what AutoModelForCausalLM.from_pretrained returns"
         )
-    refuse_wrapped(model)
+    try:
+        from transformers import PreTrainedModel
+    except ImportError as error:
+        raise MissingDependencyError(
+            "pack.run needs the package transformers to run a model; pip install 'agentrl-core[torch]'"
+        ) from error
+    if type(model).__name__ == "DataParallel":
+        raise UnsupportedError(
+            "model: DataParallel copies the model for each call, so packs cannot run in it; use "
+            "DistributedDataParallel or fully_shard, one process for each GPU"
+        )
+    found: list[nn.Module] = []
+    _collect(model, PreTrainedModel, found, set())
+    if not found:
+        raise UnsupportedError(
+            f"model: {type(model).__name__} contains no Hugging Face model with an output layer; give a causal "
+            "language model such as LlamaForCausalLM, bare or in its wrapper"
+        )
+    if len(found) > 1:
+        raise UnsupportedError(
+            f"model: {type(model).__name__} contains {len(found)} language models "
+            f"({', '.join(type(each).__name__ for each in found)}); give one of them"
+        )
+    return found[0]
+
+
+def _collect(module: nn.Module, kind: type[Any], found: list[nn.Module], seen: set[nn.Module]) -> None:
+    """The outermost models with an output layer."""
+    if module in seen:
+        return
+    seen.add(module)
+    if isinstance(module, kind) and cast("Any", module).get_output_embeddings() is not None:
+        found.append(module)
+        return
+    for child in module.children():
+        _collect(child, kind, found, seen)
+
+
+def decoder_of(model: nn.Module) -> nn.Module:
+    """Return the part of a causal language model that computes hidden states.
+
+    Raises:
+        UnsupportedError: it has none.
+    """
+    decoder = cast("Any", model).get_decoder()
+    if not isinstance(decoder, nn.Module) or not hasattr(decoder, "config"):
+        raise UnsupportedError(
+            f"{type(model).__name__}.get_decoder() returns no transformers decoder; packs of the layouts tree and "
+            "sequence need one: use layout='padded'"
+        )
+    return decoder
+
+
+def head_of(model: nn.Module) -> nn.Module:
+    """Return the output layer of a causal language model, adapters on it included."""
+    return cast("nn.Module", cast("Any", model).get_output_embeddings())
+
+
+def is_plain_linear(head: nn.Module) -> bool:
+    """Whether an output layer is h W^T + bias and nothing else: no adapter, quantisation or hook around its forward."""
+    from torch import Tensor
+
+    return (
+        isinstance(head, nn.Linear)
+        and type(head).forward is nn.Linear.forward
+        and type(head.weight.data) in (Tensor, nn.Parameter)
+    )
+
+
+def logit_formula_of(model: nn.Module) -> LogitFormula | None:
+    """Return how the model makes logits of its head's output; None if that is not known.
+
+    It is known for the types of the table of causal types whose head was verified, and for those listed above.
+    """
+    from agentrl_core.model.causal_types import entry_of
+
+    config: Any = cast("Any", model).config
+    text = config.get_text_config()
+    kind = str(getattr(config, "model_type", ""))
+    formula, known = None, set()
+    if kind in _CAPPED:
+        known.add("final_logit_softcapping")
+        formula = LogitFormula(softcap=text.final_logit_softcapping)
+    elif kind in _FACTORS:
+        option, power = _FACTORS[kind]
+        known.add(option)
+        formula = LogitFormula(factor=float(getattr(text, option)) ** power)
+    elif entry_of(kind).get("plain_logits"):
+        formula = LogitFormula()
+    for name in _LOGIT_OPTIONS:
+        value = getattr(text, name, None)
+        if value is not None and value != 1 and name not in known:
+            return None
+    return formula
+
+
+def device_of(model: nn.Module) -> Any:
+    """Return the device of the first parameter of a model."""
+    return next(model.parameters()).device

@@ -10,11 +10,13 @@ import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from agentrl_core.exceptions import UnsupportedError
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -32,6 +34,24 @@ class Scoring(NamedTuple):
     dropout: float
     window: int | None
     softcap: float | None
+    chunk: int | None = None
+    sinks: Tensor | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a token sees all tokens before it, and scores are used as they are."""
+        return self.window is None and self.softcap is None and self.chunk is None and self.sinks is None
+
+
+class Span(NamedTuple):
+    """Which of the tokens on its path a token sees: those in its window and in its chunk."""
+
+    window: int | None = None
+    chunk: int | None = None
+
+
+_ALL = Span()
+_FAR = 2**30  # a window or chunk longer than any sequence, so that int32 positions do not overflow
 
 
 class Attention(ABC):
@@ -55,19 +75,42 @@ class Attention(ABC):
         dropout: float,
         window: int | None = None,
         softcap: float | None = None,
+        chunk: int | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        """Causal attention: `[T, heads, D]` in and out; keys and values may have fewer heads, each for several.
+        """Causal attention, `[T, heads, E]`; keys and values may have fewer heads, each for several.
 
         Args:
             query: `[T, heads, D]`.
             key: `[T, heads or fewer, D]`.
-            value: as `key`.
+            value: `[T, heads of key, E]`; E is D in most models.
             scaling: what q k^T is multiplied by; None: 1 / sqrt(D).
             dropout: share of the probabilities that are dropped.
             window: a token sees itself and the window - 1 tokens before it; None: all before it.
             softcap: scores s become softcap tanh(s / softcap).
+            chunk: a token sees only tokens whose position divided by `chunk` has the same integer part as its own.
+            sinks: `[heads]`, a score of each head that takes part in the softmax and has no value.
         """
-        return self._attend(query, key, value, Scoring(scaling, dropout, self.cut(window), softcap))
+        scoring = Scoring(scaling, dropout, self.cut(window), softcap, self.cut(chunk), sinks)
+        if sinks is not None:
+            if softcap is not None:
+                raise UnsupportedError(
+                    f"softcap={softcap} is given together with sinks, which packs cannot compute; use layout='padded'"
+                )
+            return self._with_sinks(query, key, value, scoring)
+        return self._attend(query, key, value, scoring).contiguous()
+
+    def _with_sinks(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
+        """Attention to one key more than there are, whose score is the sink's and whose value is 0.
+
+        Queries and keys get one more feature: sink / scaling in the query, 0 in the keys, and 1 in the added key, whose
+        other features are 0.
+        """
+        scaling = query.shape[-1] ** -0.5 if scoring.scaling is None else scoring.scaling
+        sinks = cast("Tensor", scoring.sinks).to(query.dtype)
+        query = torch.cat([query, (sinks / scaling).expand(len(query), -1)[..., None]], dim=-1)
+        key = nn.functional.pad(key, (0, 1))
+        return self._attend(query, key, value, scoring._replace(scaling=scaling)).contiguous()
 
     @abstractmethod
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
@@ -89,10 +132,12 @@ class SequenceAttention(Attention):
     Args:
         cu_seqlens: `int32[S + 1]`, starts of the sequences in the flat tokens, then the total.
         max_seqlen: length of the longest.
+        share: a sequence shorter than this share of its bucket's longest opens a new bucket; None: 0.75.
     """
 
-    def __init__(self, cu_seqlens: Tensor, max_seqlen: int) -> None:
+    def __init__(self, cu_seqlens: Tensor, max_seqlen: int, *, share: float | None = None) -> None:
         super().__init__()
+        self._share = _BUCKET_SHARE if share is None else share
         self.cu_seqlens = cu_seqlens
         self.max_seqlen = max_seqlen
 
@@ -113,7 +158,7 @@ class SequenceAttention(Attention):
         while begin < len(order):
             longest = int(lengths[order[begin]])
             members = order[begin:]
-            members = members[lengths[members] >= _BUCKET_SHARE * longest]
+            members = members[lengths[members] >= self._share * longest]
             begin += len(members)
             position = torch.arange(longest)
             # Padded slots repeat the last token of their sequence: any finite row will do.
@@ -137,12 +182,13 @@ class SequenceAttention(Attention):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Attention of each sequence by itself."""
-        scaling, dropout, window, softcap = scoring
-        varlen = _varlen() if softcap is None and _fits_varlen(query, value, dropout) else None
-        if varlen is None and window is None and softcap is None:
+        scaling, dropout, window = scoring.scaling, scoring.dropout, scoring.window
+        is_plain = scoring._replace(window=None).is_plain
+        varlen = _varlen() if is_plain and _fits_varlen(query, value, dropout) else None
+        if varlen is None and scoring.is_plain:
             return self._padded(query, key, value, scaling, dropout)
         if varlen is None:
-            return self.chains.attend(query, key, value, **scoring._asdict())
+            return self.chains._attend(query, key, value, scoring)  # noqa: SLF001 - the same sequences
         out: Tensor = varlen(
             query.contiguous(),
             key.contiguous(),
@@ -192,21 +238,22 @@ class TreeAttention(Attention):
         super().__init__()
         self.subtree_end = subtree_end
         self.position_ids = position_ids
-        self._blocks: dict[int | None, list[tuple[slice, slice | Tensor, Tensor]]] = {}
-        self._block_masks: dict[int | None, BlockMask] = {}
+        self._blocks: dict[Span, list[tuple[slice, slice | Tensor, Tensor]]] = {}
+        self._block_masks: dict[Span, BlockMask] = {}
 
     @functools.cached_property
     def longest(self) -> int:
         """Length of the longest path."""
         return int(self.position_ids.max()) + 1
 
-    def blocks(self, window: int | None = None) -> list[tuple[slice, slice | Tensor, Tensor]]:
-        """Of each block its rows, the rows of its keys, and its mask `[rows, keys]`; made once for a window."""
-        if window not in self._blocks:
-            self._blocks[window] = self._made_blocks(window)
-        return self._blocks[window]
+    def blocks(self, window: int | None = None, chunk: int | None = None) -> list[tuple[slice, slice | Tensor, Tensor]]:
+        """Of each block its rows, the rows of its keys, and its mask `[rows, keys]`; made once for a span."""
+        span = Span(window, chunk)
+        if span not in self._blocks:
+            self._blocks[span] = self._made_blocks(span)
+        return self._blocks[span]
 
-    def _made_blocks(self, window: int | None) -> list[tuple[slice, slice | Tensor, Tensor]]:
+    def _made_blocks(self, span: Span) -> list[tuple[slice, slice | Tensor, Tensor]]:
         ends, positions = (column.to("cpu", torch.int64) for column in (self.subtree_end, self.position_ids))
         device = self.subtree_end.device
         found: list[tuple[slice, slice | Tensor, Tensor]] = []
@@ -214,8 +261,11 @@ class TreeAttention(Attention):
             rows = torch.arange(begin, min(begin + _QUERY_BLOCK, len(ends)))
             keys = torch.cat([(ends[:begin] > begin).nonzero().squeeze(1), rows])
             mask = (keys <= rows[:, None]) & (rows[:, None] < ends[keys])
-            if window is not None:
-                mask &= positions[rows, None] - positions[keys] < window
+            if span.window is not None:
+                mask &= positions[rows, None] - positions[keys] < span.window
+            if span.chunk is not None:
+                mask &= positions[rows, None] // span.chunk == positions[keys] // span.chunk
+            if span != _ALL:
                 near = mask.any(0)
                 keys, mask = keys[near], mask[:, near]
             first, last = int(keys[0]), int(keys[-1])
@@ -224,13 +274,14 @@ class TreeAttention(Attention):
             found.append((slice(begin, begin + len(rows)), place, mask.to(device)))
         return found
 
-    def block_mask(self, window: int | None = None) -> BlockMask:
+    def block_mask(self, window: int | None = None, chunk: int | None = None) -> BlockMask:
         """The same mask for FlexAttention, from what is smallest and largest in each block: no `[T, T]` is made."""
-        if window not in self._block_masks:
-            self._block_masks[window] = self._made_block_mask(window)
-        return self._block_masks[window]
+        span = Span(window, chunk)
+        if span not in self._block_masks:
+            self._block_masks[span] = self._made_block_mask(span)
+        return self._block_masks[span]
 
-    def _made_block_mask(self, window: int | None) -> BlockMask:
+    def _made_block_mask(self, span: Span) -> BlockMask:
         from torch.nn.attention.flex_attention import BlockMask
 
         total, device = len(self.subtree_end), self.subtree_end.device
@@ -247,18 +298,21 @@ class TreeAttention(Attention):
             return (key <= query) & (query < ends[key])
 
         mask: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = on_path
-        if window is not None:
+        if span != _ALL:
+            window, chunk = (_FAR if limit is None else limit for limit in span)
             rows = torch.arange(len(ends), device=device).clamp(max=total - 1)
             positions = self.position_ids[rows].to(torch.int32)
             least, most = (bound[:, None] for bound in positions.view(count, _FLEX_BLOCK).aminmax(dim=1))
-            seen &= least - most.T < window
-            full &= most - least.T < window
-            behind_window = positions + window
+            first, last = least // chunk, most // chunk
+            seen &= (least - most.T < window) & (first <= last.T) & (last >= first.T)
+            full &= (most - least.T < window) & (first == last.T) & (last == first.T) & (first == last)
+            behind_window, chunks = positions + window, positions // chunk
 
-            def in_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-                return on_path(batch, head, query, key) & (positions[query] < behind_window[key])
+            def in_span(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+                near = positions[query] < behind_window[key]
+                return on_path(batch, head, query, key) & near & (chunks[query] == chunks[key])
 
-            mask = in_window
+            mask = in_span
 
         def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
             order = chosen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
@@ -270,25 +324,30 @@ class TreeAttention(Attention):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Attention of each token to its path."""
-        scaling, dropout, window, softcap = scoring
+        scaling, dropout, softcap = scoring.scaling, scoring.dropout, scoring.softcap
+        span, has_sinks = Span(scoring.window, scoring.chunk), scoring.sinks is not None
         q, k, v = (states.transpose(0, 1)[None] for states in (query, key, value))
-        flex = _flex() if _fits_flex(query, value, dropout) else None
+        flex = _flex() if not has_sinks and _fits_flex(query, value, dropout) else None
         if flex is not None:
             out: Tensor = flex(
                 q,
                 k,
                 v,
                 score_mod=None if softcap is None else _cap(softcap, query.device),
-                block_mask=self.block_mask(window),
+                block_mask=self.block_mask(*span),
                 scale=scaling,
                 enable_gqa=query.shape[1] != key.shape[1],
             )
         else:
             outs = []
-            for rows, keys, mask in self.blocks(window):
+            for rows, keys, mask in self.blocks(*span):
                 part_k, part_v = (
                     states[:, :, keys] if isinstance(keys, slice) else states.index_select(2, keys) for states in (k, v)
                 )
+                if has_sinks:
+                    part_k, part_v = (nn.functional.pad(states, (0, 0, 0, 1)) for states in (part_k, part_v))
+                    part_k[:, :, -1, -1] = 1.0
+                    mask = nn.functional.pad(mask, (0, 1), value=True)  # noqa: PLW2901 - the mask of all keys
                 block = (q[:, :, rows], part_k, part_v, mask, dropout, scaling)
                 outs.append(_masked(*block) if softcap is None else _capped(*block, softcap))
             out = torch.cat(outs, dim=2)

@@ -10,26 +10,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.architecture import decoder_of, output_layer_of
 from agentrl_core.model.attention import Attention, SequenceAttention, TreeAttention
-from agentrl_core.model.lm_head import folded
-from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
-from agentrl_core.model.transformers_attention import pack_attention
+from agentrl_core.model.layouts import PackLayout
 
 if TYPE_CHECKING:
     from agentrl_core._core import PlannedPack
     from agentrl_core.operators.packing import TreeRows
-
-_LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it the head runs in chunks that the backward pass recomputes
 
 
 class Streams(dict[str, Tensor]):
@@ -56,6 +49,23 @@ class RowLoss(Protocol):
         self, logprob: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], outputs: object, /
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss, a scalar, and detached sums over the trained rows."""
+
+
+class FusableLoss(Protocol):
+    """A loss that can be computed from hidden states and the weight of a head; `loss.Loss` is one."""
+
+    def fused(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        pack: Pack,
+        /,
+        *,
+        bias: Tensor | None,
+        factor: float,
+        softcap: float | None,
+    ) -> PackOutput:
+        """The output of a pack with its loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +127,8 @@ class Pack:
         entropy_gradient: whether `PackOutput.entropy` can be differentiated; without, a run needs less memory.
         outputs: what a run gives beside log-probs and entropies, names of `PackOutput`.
         shows_images: whether images were in sight when a token of it was sampled.
+        layout: how a model computes it: `tree`, `sequence` or `padded`; `auto`: the first of them that the model
+            supports (`model.layouts.layout_of`).
     """
 
     input_ids: Tensor
@@ -134,6 +146,7 @@ class Pack:
     entropy_gradient: bool = True
     outputs: tuple[str, ...] = ()
     shows_images: bool = False
+    layout: PackLayout = "auto"
     _copies: dict[torch.device, Pack] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -145,6 +158,7 @@ class Pack:
         entropy_gradient: bool = True,
         outputs: tuple[str, ...] = (),
         shows_images: bool = False,
+        layout: PackLayout = "auto",
     ) -> Pack:
         """Make the tensors of a planned pack.
 
@@ -154,6 +168,7 @@ class Pack:
             entropy_gradient: see the class.
             outputs: see the class.
             shows_images: see the class.
+            layout: see the class.
         """
         return cls(
             input_ids=_tensor(plan.input_ids),
@@ -171,6 +186,7 @@ class Pack:
             entropy_gradient=entropy_gradient,
             outputs=outputs,
             shows_images=shows_images,
+            layout=layout,
         )
 
     @classmethod
@@ -229,17 +245,52 @@ class Pack:
 
         Trees without forks are sequences, which need no mask.
         """
-        if self.subtree_end is not None and self._has_forks:
+        if self.subtree_end is not None and self.has_forks:
             return TreeAttention(self.subtree_end, self.position_ids)
         return SequenceAttention(self.cu_seqlens, self.max_seqlen)
 
-    @property
-    def _has_forks(self) -> bool:
+    @functools.cached_property
+    def has_forks(self) -> bool:
         """Whether a tree has a fork: behind it a row has fewer rows before it on its path than in its tree."""
+        if self.subtree_end is None:
+            return False
         lengths = self.cu_seqlens.to(torch.int64).diff()
         begins = self.cu_seqlens[:-1].repeat_interleave(lengths)
         rows = torch.arange(len(self.position_ids), device=self.position_ids.device)
         return not torch.equal(self.position_ids, rows - begins)
+
+    def as_sequences(self) -> Pack:
+        """The same prediction pairs with every path from a root to a leaf as a sequence, for models without trees.
+
+        What paths share is there once for each path, so the pack has more tokens. A pair is at the first of its paths.
+
+        Example:
+            >>> from agentrl_core.model.pack import Pack
+            >>> from agentrl_core.operators.packing import tree_layout
+            >>> pack = Pack.from_tree(tree_layout([5, 6, 7, 5, 8, 7], [0, 3, 6])).as_sequences()
+            >>> pack.input_ids.tolist(), pack.cu_seqlens.tolist(), pack.target.tolist()
+            ([5, 6, 5, 8], [0, 2, 4], [6, 7, 8, 7])
+        """
+        if self.subtree_end is None:
+            return self
+        ends, rows = self.subtree_end.to("cpu", torch.int64), torch.arange(len(self.input_ids))
+        leaves = (ends == rows + 1).nonzero().squeeze(1)
+        paths = [rows[: leaf + 1][ends[: leaf + 1] > leaf] for leaf in leaves]
+        flat = torch.cat([rows[:0], *paths])
+        offsets = torch.tensor([0, *map(len, paths)]).cumsum(0)
+        place = torch.full((len(rows),), -1)
+        place[flat.flip(0)] = torch.arange(len(flat)).flip(0)  # the first place of each row
+        device = self.input_ids.device
+        return replace(
+            self,
+            input_ids=self.input_ids[flat.to(device)],
+            position_ids=self.position_ids[flat.to(device)],
+            cu_seqlens=offsets.to(device, torch.int32),
+            max_seqlen=max(map(len, paths), default=0),
+            source_row=place[self.source_row.cpu()].to(device),
+            subtree_end=None,
+            _copies={},
+        )
 
     def to_tokens(self, values: Tensor, out: NDArray[Any]) -> None:
         """Write one value of each pair to all the action tokens that the pair stands for.
@@ -271,175 +322,62 @@ class Pack:
             out[self.pair_tokens.cpu().numpy()] = np.repeat(found, np.diff(self.pair_offsets.cpu().numpy()))
 
     def forward(self, model: nn.Module) -> Tensor:
-        """Hidden states of all tokens, `[T, hidden]`, on the model's device; gradients flow.
+        """Hidden states of all tokens, `[T, hidden]`, as the model's output layer gets them; gradients flow.
 
-        Every token attends to those before it in its sequence, or on its path, in layers with a sliding window to the
-        last of them, so the result equals separate runs.
+        Every token attends to those before it in its sequence, or on its path, in layers with a sliding window or with
+        chunks to those of them that are in it, so the result equals separate runs.
 
         Args:
-            model: a causal language model of Hugging Face transformers, decoder-only, in train or eval mode: Llama,
-                Qwen 2 and 3, Mistral, Gemma 1 to 3 and others with softmax attention in every layer, be it all of it
-                causal, in sliding windows, or with soft caps.
+            model: as for `run`.
 
         Raises:
-            UnsupportedError: the model has no decoder, or other attention in some layer (attention sinks, chunks,
-                linear attention); it is wrapped or sharded for several ranks; the pack shows images.
+            UnsupportedError: as for `run`.
             InvalidInputError: the pack has tokens that the model does not know.
         """
-        decoder = decoder_of(model)
-        if self.shows_images:
-            raise UnsupportedError(
-                "the pack has rollouts that show images, and a pack gives the model token ids alone, as if there were "
-                "none; leave these draws out (batch.select_draws), or run the model yourself, with its images, and "
-                "return a PackOutput"
-            )
-        self._refuse_foreign(decoder)
-        pack = self.to(_device(model))
-        attention = pack._attention  # noqa: SLF001 - a pack of its own kind
-        attention.layers = 0
-        with pack_attention(decoder):
-            output = decoder(
-                input_ids=pack.input_ids[None],
-                position_ids=pack.position_ids[None],
-                use_cache=False,
-                attention_of_pack=attention,
-            )
-        layers = getattr(decoder.config, "num_hidden_layers", None)
-        if attention.layers != layers:
-            raise UnsupportedError(
-                f"{type(model).__name__} used the pack's attention in {attention.layers} of {layers} layers; "
-                "packs need softmax attention through transformers' AttentionInterface in every layer"
-            )
-        return cast("Tensor", output.last_hidden_state[0])
+        from agentrl_core.model.run import hidden_states
 
-    def _refuse_foreign(self, decoder: nn.Module) -> None:
-        """On a GPU an unknown token ends the process, so it is looked for before the pack goes there."""
-        known = cast("Any", decoder).get_input_embeddings().weight.shape[0]
-        if self.input_ids.device.type == "cpu" and self._largest >= known:
-            raise InvalidInputError(
-                f"the pack has token {self._largest}, but {type(decoder).__name__} knows the tokens 0 to {known - 1}; "
-                "give the model whose tokenizer made these rollouts"
-            )
+        return hidden_states(self, model)
 
     @functools.cached_property
-    def _largest(self) -> int:
+    def largest_token(self) -> int:
+        """The largest token id; -1 without tokens."""
         return max((int(ids.max()) for ids in (self.input_ids, self.target) if len(ids)), default=-1)
 
-    def run(self, model: nn.Module, *, outputs: tuple[str, ...] | None = None) -> PackOutput:
-        """Log-prob and entropy of every prediction pair, and what else is asked for.
+    def run(
+        self, model: nn.Module, *, outputs: tuple[str, ...] | None = None, loss: FusableLoss | None = None
+    ) -> PackOutput:
+        """Log-prob and entropy of every prediction pair, and `outputs`.
 
-        With z the fp32 logits (fp64 for an fp64 model) of a pair's source row, behind the factor and the soft cap that
-        the model's config may name (`loss.fused` has the formula), times its inverse temperature:
+        With z the logits of a pair's source row as the model makes them (its factors and soft caps included; a plain
+        `torch.nn.Linear` head computes them in fp32, or fp64 for an fp64 model), times its inverse temperature:
         log p = z_target - lse(z); H = log S - U / S with S = sum e^(z - max z), U = sum e^(z - max z) (z - max z).
 
+        The model itself is called, so all that its wrappers do in a call happens: DDP and FSDP synchronise gradients,
+        adapters act, and layers that torch.compile was applied to run compiled.
+
         Args:
-            model: as for `forward`, with an output layer that is a plain `torch.nn.Linear`. Values come from its module
-                `value_head`, from hidden states `[N, hidden]` to `[N, 1]` or `[N, k]`: set
-                `model.value_head = torch.nn.Linear(hidden, 1)`.
+            model: a causal language model of Hugging Face transformers, in train or eval mode, bare or in its wrappers
+                (DistributedDataParallel, FSDP, fully_shard, PEFT, torch.compile, Accelerate). Its output layer may have
+                adapters or be quantised. Values come from its module `value_head`, from hidden states `[N, hidden]` to
+                `[N, 1]` or `[N, k]`: set `model.value_head = torch.nn.Linear(hidden, 1)` before it is wrapped.
             outputs: names of `PackOutput` to give beside log-probs and entropies; None: those of the pack.
+            loss: a loss to compute inside the call, without keeping logits: the output then goes to
+                `update.loss(output, pack)` alone, its log-probs and entropies are detached. None: none.
 
         Returns:
-            `PackOutput` on the model's device.
+            `PackOutput` on the model's device; with `loss` a `loss.FusedOutput`.
 
         Raises:
-            UnsupportedError: the model cannot run packs (see `forward`), changes its logits after the output layer in
-                another way, or cannot give an answer.
+            UnsupportedError: no layout, or not the pack's, can run the model; a wrapper changes what the model returns;
+                the model cannot give an output; the output layer is not one that a loss can be fused with.
+            InvalidInputError: the pack has tokens that the model does not know.
         """
-        outputs = self.outputs if outputs is None else outputs
-        layer, critic = output_layer_of(model), _value_head(model, outputs)
-        of_logits = tuple(name for name in outputs if name in ANSWERS_OF_LOGITS)
-        pack = self.to(_device(model))
-        hidden = pack.forward(model).index_select(0, pack.source_row)
-        dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        with torch.autocast(hidden.device.type, enabled=False):
-            head = layer.linear
-            weight = head.weight.to(dtype)
-            bias = None if head.bias is None else head.bias.to(dtype)  # type: ignore[redundant-expr]  # Linear(bias=False)
-            scale, softcap = folded(pack.streams.inverse_temperature, layer.factor, layer.softcap)
-            chunk = max(1, _LOGITS_AT_ONCE // weight.shape[0])
-            score = functools.partial(
-                _score, softcap=softcap, entropy_gradient=self.entropy_gradient, outputs=of_logits
-            )
-            chunks = []
-            for begin in range(0, max(len(hidden), 1), chunk):
-                rows = slice(begin, begin + chunk)
-                arguments = (
-                    hidden[rows].to(dtype),
-                    weight,
-                    bias,
-                    pack.target[rows],
-                    scale[rows],
-                )
-                if len(hidden) > chunk and torch.is_grad_enabled():
-                    chunks.append(checkpoint(score, *arguments, use_reentrant=False))
-                else:
-                    chunks.append(score(*arguments))
-            more = {}
-            if critic is not None:
-                value = critic(hidden.to(next(critic.parameters()).dtype)).to(dtype)
-                more = {
-                    name: value if name == "value_logits" else value.squeeze(-1) for name in outputs if name in _VALUES
-                }
-        logprob, entropy, *others = (torch.cat(parts) for parts in zip(*chunks, strict=True))
-        said = dict(zip(of_logits, others, strict=True))
-        if "soft_value" in said:
-            said["soft_value"] = said["soft_value"] / pack.streams.inverse_temperature.to(dtype)
-        return PackOutput(logprob=logprob, entropy=entropy, **more, **said)
+        from agentrl_core.model.run import fused, scores
 
-
-def _score(
-    rows: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    scale: Tensor,
-    *,
-    softcap: float | None,
-    entropy_gradient: bool,
-    outputs: tuple[str, ...],
-) -> tuple[Tensor, ...]:
-    logits = nn.functional.linear(rows, weight, bias)
-    if softcap is not None:
-        logits = softcap * (logits / softcap).tanh()
-    logits = logits * scale[:, None].to(rows.dtype)
-    largest = logits.detach().amax(dim=-1, keepdim=True)
-    shifted = logits - largest
-    logprob = shifted.gather(1, target[:, None]).squeeze(1) - shifted.logsumexp(dim=-1)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        exponential = shifted.exp()
-        total = exponential.sum(dim=-1)
-        entropy = total.log() - (exponential * shifted).sum(dim=-1) / total
-    others = (ANSWERS_OF_LOGITS[name](shifted) for name in outputs)  # all but one are the same of shifted logits
-    moved = {"soft_value": largest.squeeze(1)}
-    return logprob, entropy, *(other + moved.get(name, 0) for name, other in zip(outputs, others, strict=True))
-
-
-_VALUES = ("value", "value_logits")
-ANSWERS = (*_VALUES, *ANSWERS_OF_LOGITS)
-"""What `Pack.run` gives beside log-probs and entropies, where it is asked for."""
+        if loss is not None:
+            return fused(self, model, loss)
+        return scores(self, model, self.outputs if outputs is None else outputs)
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
-
-
-def _value_head(model: nn.Module, outputs: tuple[str, ...]) -> nn.Module | None:
-    """The head behind `value` and `value_logits`, if one of them is asked for."""
-    for name in outputs:
-        if name not in ANSWERS:
-            raise UnsupportedError(
-                f"pack.run cannot give the answer {name!r}, only {', '.join(ANSWERS)}; compute it and add it: "
-                f"dataclasses.replace(pack.run(model, answers=()), {name}=...)"
-            )
-    asked = next((name for name in outputs if name in _VALUES), None)
-    head = getattr(model, "value_head", None)
-    if asked is not None and not isinstance(head, nn.Module):
-        raise UnsupportedError(
-            f"{type(model).__name__} has no value head for the answer {asked!r}; give it one: model.value_head = "
-            "torch.nn.Linear(model.config.hidden_size, 1)"
-        )
-    return cast("nn.Module", head) if asked is not None else None

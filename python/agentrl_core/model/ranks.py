@@ -1,4 +1,4 @@
-"""Models and updates in a process group of several ranks: what would not be synchronised is refused or warned of."""
+"""Models and updates in a process group of several ranks: refuse or warn of what would not be synchronised."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import weakref
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from agentrl_core.exceptions import AgentRLWarning, UnsupportedError
 
@@ -27,31 +27,21 @@ def num_ranks() -> int:
     return int(distributed.get_world_size()) if distributed.is_available() and distributed.is_initialized() else 1
 
 
-def refuse_wrapped(model: nn.Module) -> None:
-    """Refuse a model whose gradients its wrapper adds up in a forward that packs do not call.
+def refuse_unwrapped(model: nn.Module) -> None:
+    """Refuse to train a model that was taken out of the wrapper that synchronises its gradients.
 
     Raises:
-        UnsupportedError: it is a `DistributedDataParallel` or in one, a `DataParallel`, or sharded.
+        UnsupportedError: it is inside a `DistributedDataParallel` or `FullyShardedDataParallel`.
     """
-    if type(model).__name__ in ("DistributedDataParallel", "DataParallel", "DeepSpeedEngine"):
-        raise UnsupportedError(
-            f"model is a {type(model).__name__}, which adds up gradients in its own forward, and packs do not call it; "
-            f"{_ADD_UP}"
-        )
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if not torch.is_grad_enabled() or num_ranks() == 1 or model in _ALONE:
         return
-    if type(model).__name__ == "FullyShardedDataParallel" or any(map(_is_sharded, model.parameters())):
-        raise UnsupportedError(
-            f"{type(model).__name__} is sharded over ranks (FSDP, fully_shard or tensor parallel), and packs run whole "
-            f"parameters; {_ADD_UP}"
-        )
-    if num_ranks() > 1 and model not in _ALONE:
-        if any(part is model for wrapper in _replicas() for part in wrapper.modules()):
+    for wrapper in _wrappers():
+        if any(part is model for part in wrapper.modules()):
             raise UnsupportedError(
-                f"{type(model).__name__} is inside a DistributedDataParallel, which adds up no gradients of packs: "
-                f"each rank would keep its own; {_ADD_UP}"
+                f"model: this {type(model).__name__} is inside a {type(wrapper).__name__}, which synchronises "
+                f"gradients in its own forward; give pack.run the {type(wrapper).__name__}"
             )
-        _ALONE.add(model)
+    _ALONE.add(model)
 
 
 def warn_of_ranks(shards: int | None) -> None:
@@ -60,17 +50,27 @@ def warn_of_ranks(shards: int | None) -> None:
         packed = "one: each trains on all of its own draws" if shards is None else f"{shards}"
         warnings.warn(
             f"torch.distributed has {num_ranks()} ranks, and this update is packed for {packed}; nothing here adds up "
-            f"their gradients, nor does DistributedDataParallel; {_ADD_UP} (filter this AgentRLWarning where you do)",
+            f"their gradients unless the model is wrapped; {_ADD_UP} (filter this AgentRLWarning where you do)",
             AgentRLWarning,
             stacklevel=4,
         )
 
 
-def _is_sharded(parameter: nn.Parameter) -> bool:
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP or tensor parallelism keeps only a part of the parameters on each rank."""
+    return num_ranks() > 1 and any(
+        type(part).__name__ == "FullyShardedDataParallel" or any(map(is_distributed, part.parameters(recurse=False)))
+        for part in model.modules()
+    )
+
+
+def is_distributed(parameter: Tensor) -> bool:
+    """Whether a tensor is a part of one that lies on several ranks."""
     return type(parameter).__name__ == "DTensor" or type(parameter.data).__name__ == "DTensor"
 
 
-def _replicas() -> list[nn.Module]:
-    """All `DistributedDataParallel` of this process: the module in one does not lead to it."""
-    kind = nn.parallel.DistributedDataParallel
-    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
+def _wrappers() -> list[nn.Module]:
+    """All wrappers of this process that synchronise gradients: the module in one does not lead to it."""
+    names = ("DistributedDataParallel", "FullyShardedDataParallel")
+    kinds = [kind for kind in nn.Module.__subclasses__() if kind.__name__ in names]
+    return [each for each in gc.get_objects() if issubclass(type(each), tuple(kinds))]

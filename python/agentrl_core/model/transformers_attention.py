@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from agentrl_core.exceptions import MissingDependencyError, UnsupportedError
+from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.model.attention import Attention
 
 NAME = "agentrl_pack"
-_REFUSED = ("s_aux", "position_bias")  # arguments of attention variants that no pack computes
+_REFUSED = ("position_bias", "indices", "topk_indices")  # arguments of attention variants that no pack computes
 _NOT_HANDED = 0
 
 
@@ -36,7 +36,7 @@ def pack_attention(decoder: nn.Module) -> Iterator[None]:
     if getattr(decoder, "_supports_attention_backend", True) is False:
         raise UnsupportedError(
             f"{type(decoder).__name__} computes its attention by itself, not through transformers' AttentionInterface; "
-            "packs cannot run on it: use a model family that does, such as Llama, Qwen, Mistral or Gemma"
+            "the layouts tree and sequence need that: use layout='padded'"
         )
     config: Any = decoder.config
     with ExitStack() as stack:
@@ -81,12 +81,8 @@ def _checkpointing(layer: nn.Module, config: Any) -> Iterator[None]:
 
 @functools.cache
 def _register() -> None:
-    try:
-        from transformers import AttentionInterface
-    except ImportError as error:
-        raise MissingDependencyError(
-            "pack.run needs the package transformers to run a model; pip install 'agentrl-core[torch]'"
-        ) from error
+    from transformers import AttentionInterface
+
     AttentionInterface.register(NAME, _attend)
 
 
@@ -101,6 +97,7 @@ def _attend(
     dropout: float = 0.0,
     sliding_window: int | None = _NOT_HANDED,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     attention_of_pack: Attention | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
@@ -111,26 +108,52 @@ def _attend(
     refused = [argument for argument in _REFUSED if others.get(argument) is not None]
     if refused or not getattr(module, "is_causal", True):
         raise UnsupportedError(f"{name} uses {refused[0] if refused else 'attention that is not causal'}; packs cannot")
-    window = _window(module, sliding_window, attention_of_pack)
+    kind = _kind(module)
+    window = _window(module, kind, sliding_window, attention_of_pack)
+    chunk = _chunk(module, kind, attention_of_pack)
     attention_of_pack.layers += 1
     flat = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
-    out = attention_of_pack.attend(*flat, scaling=scaling, dropout=dropout, window=window, softcap=softcap)
+    out = attention_of_pack.attend(
+        *flat, scaling=scaling, dropout=dropout, window=window, softcap=softcap, chunk=chunk, sinks=s_aux
+    )
     return out.unsqueeze(0), None
 
 
-def _window(module: nn.Module, handed: int | None, attention: Attention) -> int | None:
+def _kind(module: nn.Module) -> str | None:
+    """The layer type of an attention module in its config, if the config has layer types."""
+    kinds = getattr(getattr(module, "config", None), "layer_types", None)
+    kind: str | None = None if kinds is None else kinds[module.layer_idx]
+    if kind not in (None, "full_attention", "sliding_attention", "chunked_attention"):
+        raise UnsupportedError(f"{type(module).__name__} has the layer type {kind!r}; packs cannot")
+    return kind
+
+
+def _chunk(module: nn.Module, kind: str | None, attention: Attention) -> int | None:
+    """The chunk of a layer, which its mask would have."""
+    config: Any = getattr(module, "config", None)
+    chunk: int | None = getattr(config, "attention_chunk_size", None)
+    if kind is None and chunk and chunk < attention.longest:
+        raise UnsupportedError(
+            f"{type(module).__name__} does not say which layers have the config's attention_chunk_size={chunk}, and "
+            f"the pack's longest sequence has {attention.longest} tokens; use layout='padded'"
+        )
+    if kind == "chunked_attention" and not chunk:
+        raise UnsupportedError(
+            f"{type(module).__name__} is a layer of chunked attention, but its config has no attention_chunk_size; "
+            "use layout='padded'"
+        )
+    return chunk if kind == "chunked_attention" else None
+
+
+def _window(module: nn.Module, kind: str | None, handed: int | None, attention: Attention) -> int | None:
     """The window of a layer: it says so itself, or its kind says that it is the config's, which its mask would have."""
     config: Any = getattr(module, "config", None)
-    kinds = getattr(config, "layer_types", None)
-    kind = None if kinds is None else kinds[module.layer_idx]
-    if kind not in (None, "full_attention", "sliding_attention"):
-        raise UnsupportedError(f"{type(module).__name__} has the layer type {kind!r}; packs cannot")
     if handed != _NOT_HANDED:
         return handed
     window: int | None = getattr(config, "sliding_window", None)
     if kind is None and window and window < attention.longest:
         raise UnsupportedError(
             f"{type(module).__name__} does not say which layers have the config's sliding_window={window}, and the "
-            f"pack's longest sequence has {attention.longest} tokens; use shorter sequences"
+            f"pack's longest sequence has {attention.longest} tokens; use layout='padded' or shorter sequences"
         )
     return window if kind == "sliding_attention" else None

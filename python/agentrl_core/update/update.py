@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core._util.lazy_torch import require_torch
+from agentrl_core._util.lazy_torch import require_torch, torch
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agentrl_core._core import Plan
     from agentrl_core.data.batch import Balance, Layout
     from agentrl_core.model.buffers import PackBuffers
+    from agentrl_core.model.layouts import PackLayout
     from agentrl_core.model.pack import Pack, PackOutput
     from agentrl_core.update.metrics import Metrics
     from agentrl_core.update.prepared import PreparedBatch
@@ -56,7 +57,8 @@ class Update:
         self,
         *,
         max_tokens: int,
-        layout: Layout = ...,
+        layout: PackLayout = ...,
+        model: nn.Module | None = ...,
         shards: None = None,
         balance: Balance = ...,
         buffers: PackBuffers | None = ...,
@@ -67,7 +69,8 @@ class Update:
         self,
         *,
         max_tokens: int,
-        layout: Layout = ...,
+        layout: PackLayout = ...,
+        model: nn.Module | None = ...,
         shards: int,
         balance: Balance = ...,
         buffers: PackBuffers | None = ...,
@@ -77,7 +80,8 @@ class Update:
         self,
         *,
         max_tokens: int,
-        layout: Layout = "sequence",
+        layout: PackLayout = "auto",
+        model: nn.Module | None = None,
         shards: int | None = None,
         balance: Balance = "tokens",
         buffers: PackBuffers | None = None,
@@ -101,7 +105,10 @@ class Update:
         Args:
             max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token, or, where
                 the loss's `unit` is a trajectory, pair, group or the update, those of all its sequences together.
-            layout: `sequence`: each sequence stands for itself; `tree`: what sequences share is there once.
+            layout: `tree`: what sequences share is there once. `sequence`, `padded`: each sequence stands for itself;
+                the model computes it without padding, or padded through its ordinary forward. `auto`: the first that
+                `model` supports; without `model`, sequences, run as the model that gets them supports it.
+            model: the model that will run the packs, bare or wrapped, for `layout="auto"`.
             shards: number of ranks that run packs at the same time; add up their gradients before the step, undivided
                 (no wrapper such as DistributedDataParallel does it for packs). Each rank gets as many packs as the
                 others, those of one round about equally expensive, and each rank works out the same. Where a round has
@@ -137,17 +144,17 @@ class Update:
             >>> [[len(pack.input_ids) for pack in packs] for packs in ranks]
             [[4], [3]]
         """
-        plan, weights = self._plan(max_tokens, layout, shards, balance, units=self.prepared.units)
+        plan, weights = self._plan(max_tokens, _planned(layout, model), shards, balance, units=self.prepared.units)
         if shards is None:
-            return self._packs(plan, range(len(plan)), weights, buffers)
-        return [self._packs(plan, range(rank, len(plan), shards), weights, buffers) for rank in range(shards)]
+            return self._packs(plan, range(len(plan)), weights, buffers, layout)
+        return [self._packs(plan, range(rank, len(plan), shards), weights, buffers, layout) for rank in range(shards)]
 
     def gradient_cached(
         self,
         model: nn.Module | Callable[[Pack], PackOutput],
         *,
         max_tokens: int,
-        layout: Layout = "sequence",
+        layout: PackLayout = "auto",
         balance: Balance = "tokens",
         buffers: PackBuffers | None = None,
         group: distributed.ProcessGroup | None = None,
@@ -167,7 +174,7 @@ class Update:
         Args:
             model: what `Pack.run` takes; or a function of a pack that returns a `PackOutput`, the same in both runs.
             max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token.
-            layout: as of `pack`.
+            layout: as of `pack`; a function gets sequences for `auto`.
             balance: as of `pack`.
             buffers: as of `pack`.
             group: processes that make this step together (torch.distributed), each with its own packs. The loss and its
@@ -208,10 +215,13 @@ class Update:
             >>> abs(shift.grad.item()) < 1e-6  # the advantages of a group add up to 0
             True
         """
+        require_torch("a pack")
         rank, shards = (0, None) if group is None else (group.rank(), group.size())
-        plan, weights = self._plan(max_tokens, layout, shards, balance, units=None, group=group)
+        module = None if not isinstance(model, torch.nn.Module) else model
+        planned = _planned(layout, module)
+        plan, weights = self._plan(max_tokens, planned, shards, balance, units=None, group=group)
         indices = range(rank, len(plan), shards or 1)
-        return self._together(model, lambda: self._packs(plan, indices, weights, buffers), len(plan), group)
+        return self._together(model, lambda: self._packs(plan, indices, weights, buffers, layout), len(plan), group)
 
     def _together(
         self,
@@ -268,7 +278,12 @@ class Update:
         return plan, weights
 
     def _packs(
-        self, plan: Plan, indices: Iterable[int], weights: NDArray[np.float64], buffers: PackBuffers | None
+        self,
+        plan: Plan,
+        indices: Iterable[int],
+        weights: NDArray[np.float64],
+        buffers: PackBuffers | None,
+        layout: PackLayout,
     ) -> Iterator[Pack]:
         from agentrl_core.model.buffers import PackBuffers
         from agentrl_core.model.pack import Pack
@@ -293,6 +308,7 @@ class Update:
                 entropy_gradient=prepared.loss.needs_entropy_gradient,
                 outputs=prepared.loss.outputs,
                 shows_images=prepared.images is not None and bool(prepared.images[planned.token].any()),
+                layout=layout,
             )
 
     def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
@@ -349,6 +365,17 @@ class Update:
 def named_metrics(model: str, metrics: dict[str, float]) -> dict[str, float]:
     """The metrics of a model, with its name before them if it is not the policy."""
     return metrics if model == "policy" else {f"{model}.{name}": value for name, value in metrics.items()}
+
+
+def _planned(layout: PackLayout, model: nn.Module | None) -> Layout:
+    """How the tokens of packs lie."""
+    if layout == "tree":
+        return "tree"
+    require_torch("a pack")
+    from agentrl_core.model.layouts import check_layout, layout_of
+
+    check_layout(layout)
+    return "tree" if layout == "auto" and model is not None and layout_of(model) == "tree" else "sequence"
 
 
 def _new(_name: str, length: int, dtype: Any) -> NDArray[Any]:

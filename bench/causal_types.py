@@ -1,0 +1,314 @@
+"""Build every causal type of the installed transformers tiny, and compare each layout of packs with the plain forward.
+
+    python bench/causal_types.py                  # all types: writes causal_types.json of the package, docs/models.md
+    python bench/causal_types.py llama qwen3_5    # replaces the rows of some types there
+
+Each model has random weights that make context matter. Sequences of several lengths, some of which share a prefix, run
+one by one through the model's own forward, which gives the log-probs, entropies and gradients to reach in fp32.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import tomllib
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
+
+from agentrl_core.exceptions import AgentRLError
+from agentrl_core.model import layouts
+from agentrl_core.model.architecture import head_of
+from agentrl_core.model.layouts import PackLayout
+from agentrl_core.model.pack import Pack, Streams
+from agentrl_core.operators.packing import tree_layout
+
+ROOT = Path(__file__).parents[1]
+TABLE = ROOT / "python" / "agentrl_core" / "model" / "causal_types.json"
+PAGE = ROOT / "docs" / "models.md"
+LAYOUTS: tuple[PackLayout, ...] = ("tree", "sequence", "padded")
+LOGPROB_LIMIT, GRADIENT_LIMIT = 1e-5, 2e-4  # nats; share of the largest gradient of a parameter
+LARGEST = 20_000_000  # parameters
+BEGIN, END = "<!-- table of causal types -->", "<!-- end of the table -->"
+
+_SIZES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SMALL: dict[str, Any] = _SIZES["sizes"]
+OVERRIDES: dict[str, dict[str, Any]] = _SIZES["types"]
+_OF_ENCODERS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+
+
+def small_config(kind: str) -> Any:
+    """Return a tiny configuration of a type: every size small, every layer type of the default configuration kept."""
+    default = CONFIG_MAPPING[kind]()
+    values = _small(default, OVERRIDES.get(kind, {}))
+    config = type(default)(**values)
+    wanted = getattr(transformers, CLASSES[kind]).config_class
+    return config if isinstance(config, wanted) else config.get_text_config()
+
+
+def _small(default: Any, given: dict[str, Any]) -> dict[str, Any]:
+    known = default.to_dict()
+    values = {name: value for name, value in SMALL.items() if known.get(name) is not None or name == "vocab_size"}
+    for name in [each for each in known if each.endswith(("_token_id", "_token_index"))]:
+        values[name] = 0 if name == "pad_token_id" else 60 if known[name] is not None else None
+        if isinstance(known[name], int) and name in ("bos_token_id", "eos_token_id"):
+            values[name] = 1
+    kinds = known.get("layer_types")
+    layers = given.get("num_hidden_layers", values.get("num_hidden_layers", 4))
+    for name in ("layer_types", "mlp_layer_types", "layers_block_type", "hybrid_override_pattern", "block_types"):
+        kinds = known.get(name)
+        if isinstance(kinds, (list, tuple)) and kinds and isinstance(kinds[0], str):
+            distinct = list(dict.fromkeys(kinds))
+            values[name] = [distinct[place % len(distinct)] for place in range(layers)]
+    for name, sub in known.items():
+        if name.endswith("_config") and isinstance(sub, dict) and hasattr(getattr(default, name, None), "to_dict"):
+            part = getattr(default, name)
+            inner = _small(part, OVERRIDES.get(part.model_type, {}))
+            if "vision" in name or "audio" in name or "vq" in name:
+                inner = {key: value for key, value in inner.items() if key in _OF_ENCODERS}
+            values[name] = inner
+    return values | given
+
+
+def build(kind: str) -> Any:
+    """Return a tiny model of a type with random weights, in fp32 and eval mode.
+
+    Raises:
+        Exception: it cannot be built; the message is the reason.
+    """
+    torch.manual_seed(0)
+    config = small_config(kind)
+    if getattr(config.get_text_config(), "attn_logit_softcapping", None):  # sdpa would leave the soft cap out
+        config._attn_implementation = "eager"  # noqa: SLF001 - the library's own switch
+    model = getattr(transformers, CLASSES[kind])._from_config(config)  # noqa: SLF001 - keeps the class
+    size = sum(parameter.numel() for parameter in model.parameters())
+    if size > LARGEST:
+        raise ValueError(f"the tiny model has {size} parameters")
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() > 1:
+                parameter.copy_(0.2 * noise)
+            elif "A_log" not in name and "dt_bias" not in name:
+                parameter.add_(0.1 * noise)
+    return model.float().eval()
+
+
+def sequences() -> list[Tensor]:
+    """Rows of 70, 45, 45, 21 and 9 tokens; the second and third share their first 30."""
+    generator = torch.Generator().manual_seed(2)
+    rows = [torch.randint(4, 50, (length,), generator=generator) for length in (70, 45, 45, 21, 9)]
+    rows[2][:30] = rows[1][:30]
+    return rows
+
+
+def pack_of(rows: list[Tensor], layout: PackLayout) -> Pack:
+    """The rows as a pack, with a prediction pair for each token but the first of each row."""
+    tokens, offsets = torch.cat(rows).numpy().astype(np.int32), np.cumsum([0, *map(len, rows)])
+    starts = set(offsets[:-1].tolist())
+    trained = np.array([place not in starts for place in range(len(tokens))])
+    if layout == "tree":
+        return replace(Pack.from_tree(tree_layout(tokens, offsets, trained=trained)), layout="tree")
+    places = torch.from_numpy(np.flatnonzero(trained))
+    lengths = torch.tensor([len(row) for row in rows])
+    return Pack(
+        input_ids=torch.cat(rows),
+        position_ids=torch.cat([torch.arange(length) for length in lengths]),
+        cu_seqlens=torch.from_numpy(offsets).to(torch.int32),
+        max_seqlen=int(lengths.max()),
+        source_row=places - 1,
+        target=torch.cat(rows)[places],
+        token=places,
+        node_token=places,
+        streams=Streams({"inverse_temperature": torch.ones(len(places))}),
+        layout=layout,
+    )
+
+
+def weights_of(count: int) -> tuple[Tensor, Tensor]:
+    """What log-probs and entropies of all tokens are multiplied by in the loss."""
+    generator = torch.Generator().manual_seed(3)
+    logprob, entropy = torch.randn(2, count, generator=generator).unbind(0)
+    return logprob / count, 0.3 * entropy / count
+
+
+def plain(model: Any, rows: list[Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor], bool]:
+    """Log-probs, entropies and gradients of each row alone; whether logits are what the head returns."""
+    said: list[Tensor] = []
+    handle = head_of(model).register_forward_hook(lambda _module, _given, output: said.append(output.detach().clone()))
+    logprobs, entropies, is_plain = [], [], True
+    for row in rows:
+        logits = model(input_ids=row[None], use_cache=False, return_dict=True).logits[0]
+        is_plain &= len(said) == 1 and said[0].numel() == logits.numel() and torch.equal(said[0][0], logits.detach())
+        said.clear()
+        distribution = logits[:-1].float().log_softmax(-1)
+        logprobs.append(distribution.gather(1, row[1:, None]).squeeze(1))
+        entropies.append(-(distribution.exp() * distribution).sum(-1))
+    handle.remove()
+    logprob, entropy = torch.cat(logprobs), torch.cat(entropies)
+    return logprob.detach(), entropy.detach(), gradients(model, logprob, entropy), is_plain
+
+
+def gradients(model: nn.Module, logprob: Tensor, entropy: Tensor) -> dict[str, Tensor]:
+    """The gradients of the loss, which are taken from the model."""
+    by_logprob, by_entropy = weights_of(len(logprob))
+    (by_logprob @ logprob + by_entropy @ entropy).backward()
+    found = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+    model.zero_grad()
+    return found
+
+
+def in_token_order(pack: Pack, values: Tensor) -> Tensor:
+    """Values of pairs in the order of the tokens of the rows, with gradients."""
+    if pack.pair_offsets is None or pack.pair_tokens is None:
+        return values
+    spread = values.repeat_interleave(pack.pair_offsets.diff())
+    return spread[pack.pair_tokens.argsort()]
+
+
+def differences(model: nn.Module, rows: list[Tensor], layout: PackLayout, wanted: Any) -> dict[str, float]:
+    """The largest differences of log-probs and entropies, in nats, and of gradients, as a share of the largest."""
+    pack = pack_of(rows, layout)
+    output = pack.run(model)
+    logprob, entropy = (in_token_order(pack, each) for each in (output.logprob, output.entropy))
+    return compared((logprob.detach(), entropy.detach(), gradients(model, logprob, entropy)), wanted)
+
+
+def compared(found: Any, wanted: Any) -> dict[str, float]:
+    """The largest differences of log-probs, entropies and gradients."""
+    floor = 1e-3 * max(float(each.abs().max()) for each in wanted[2].values())
+    shares = [float((found[2][n] - g).abs().max() / max(float(g.abs().max()), floor)) for n, g in wanted[2].items()]
+    return {
+        "logprob": float((found[0] - wanted[0]).abs().max()),
+        "entropy": float((found[1] - wanted[1]).abs().max()),
+        "gradient": max(shares),
+    }
+
+
+def entry(kind: str) -> dict[str, Any]:
+    """The row of a type."""
+    begun = time.process_time()
+    row: dict[str, Any] = {"class": CLASSES[kind], "layouts": [], "errors": {}, "reasons": {}}
+    try:
+        model = build(kind)
+    except Exception as error:  # noqa: BLE001 - it is what the table says
+        row["not_built"] = _line(error)
+        return row
+    row["model_type"] = model.config.model_type
+    if OVERRIDES.get(kind, {}).get("is_decoder"):
+        row["is_decoder"] = True
+    rows = sequences()
+    try:
+        wanted = plain(model, rows)
+    except Exception as error:  # noqa: BLE001
+        row["not_built"] = _line(error)
+        return row
+    row["plain_logits"] = wanted[3]
+    changed = [rows[0].clone()]
+    changed[0][0] = (changed[0][0] + 1) % 50
+    with torch.no_grad():
+        before, after = (model(input_ids=each[None], use_cache=False).logits[0] for each in (rows[0], changed[0]))
+        cut = model(input_ids=rows[0][None, :40], use_cache=False).logits[0]
+    row["context"] = float((before[-1] - after[-1]).abs().max())
+    if float((before[:40] - cut).abs().max()) > 1e-3:
+        row["refused"] = "a token's logits depend on the tokens behind it"
+    for layout in LAYOUTS:
+        try:
+            found = differences(model, rows, layout, wanted)
+        except AgentRLError as error:
+            row["reasons"][layout] = _line(error)
+            model.zero_grad()
+            continue
+        except Exception as error:  # noqa: BLE001
+            row["reasons"][layout] = f"{type(error).__name__}: {_line(error)}"
+            model.zero_grad()
+            continue
+        row["errors"][layout] = {name: float(f"{value:.1e}") for name, value in found.items()}
+        holds = _holds(found) or _rounds(model, rows, wanted, found)
+        if holds and "refused" not in row:
+            row["layouts"].append(layout)
+        elif not holds:
+            row["reasons"][layout] = "differs from the plain forward"
+    if not row["layouts"] and "refused" not in row:
+        row["refused"] = row["reasons"].get("padded", "no layout equals its plain forward")
+    row["seconds"] = round(time.process_time() - begun, 1)
+    return row
+
+
+def _holds(found: dict[str, float], share: float = 1.0) -> bool:
+    is_near = max(found["logprob"], found["entropy"]) < share * LOGPROB_LIMIT
+    return is_near and found["gradient"] < share * GRADIENT_LIMIT
+
+
+def _rounds(model: Any, rows: list[Tensor], wanted: Any, found: dict[str, float]) -> bool:
+    """Whether differences are no larger than those of the plain forward with sdpa to the one with eager attention."""
+    before = model.config._attn_implementation  # noqa: SLF001 - the library's own switch
+    if before != "sdpa" or not _holds(found, 10.0):
+        return False
+    model.config._attn_implementation = "eager"  # noqa: SLF001
+    other = plain(model, rows)
+    model.config._attn_implementation = before  # noqa: SLF001
+    noise = compared(other[:3], wanted)
+    return all(found[name] <= noise[name] for name in found)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def main(kinds: list[str]) -> None:
+    """Print the rows, and write them."""
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    layouts.entry_of = lambda _kind: {}  # what is found does not depend on what was found before
+    torch.set_num_threads(1)
+    found = {}
+    for kind in kinds or list(CLASSES):
+        found[kind] = entry(kind)
+        print(kind, json.dumps({n: v for n, v in found[kind].items() if n != "class"}), flush=True)
+    known = json.loads(TABLE.read_text(encoding="utf-8"))["types"]
+    write({kind: found.get(kind, known.get(kind, {})) for kind in CLASSES} if kinds else found)
+
+
+def write(found: dict[str, dict[str, Any]]) -> None:
+    """Write the table of the package and the page."""
+    table = {"transformers": transformers.__version__, "types": found}
+    TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    lines = ["| type | layout of `auto` | log-prob | entropy | gradient | others |", "|---|---|---|---|---|---|"]
+    for kind, row in found.items():
+        lines.append(table_line(kind, row))
+    text = PAGE.read_text(encoding="utf-8")
+    head, rest = text.split(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
+
+
+def table_line(kind: str, row: dict[str, Any]) -> str:
+    """A line of the page."""
+    if "not_built" in row:
+        return f"| `{kind}` | not built | | | | {_cell(row['not_built'])} |"
+    chosen = row["layouts"][0] if row["layouts"] else "none"
+    errors = row["errors"].get(chosen, {})
+    numbers = " | ".join(f"{errors[name]:.0e}" if errors else "" for name in ("logprob", "entropy", "gradient"))
+    others = [f"{name}: {_cell(reason)}" for name, reason in row["reasons"].items()]
+    others += row["layouts"][1:]
+    if "refused" in row:
+        others.insert(0, _cell(row["refused"]))
+    return f"| `{kind}` | {chosen} | {numbers} | {'; '.join(others)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/").replace("<", "&lt;")[:120]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

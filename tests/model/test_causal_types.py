@@ -1,0 +1,85 @@
+"""The table of causal types holds: each layout that it names equals the plain forward, and the others are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.model.layouts import layout_of
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "bench"))
+import causal_types  # noqa: E402 - found by the line above
+
+TEXT = causal_types.TABLE.read_bytes()
+TABLE: dict[str, dict[str, Any]] = json.loads(TEXT)["types"]
+BUILT = [kind for kind, row in TABLE.items() if "not_built" not in row]
+FEW = ["llama", "gpt_oss", "llama4_text", "deepseek_v3", "afmoe", "qwen3_5_text", "gemma2"]
+# A third of the others, another one when the table changes; all in the full run.
+THIRD = zlib.crc32(TEXT) % 3
+OTHERS = [kind for place, kind in enumerate(BUILT) if os.environ.get("AGENTRL_FULL_TESTS") or place % 3 == THIRD]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny products take longer on several threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    "kind", [*FEW, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS if kind not in FEW)]
+)
+def test_layouts_of_a_type_equal_the_plain_forward(kind: str) -> None:
+    row, model, rows = TABLE[kind], causal_types.build(kind), causal_types.sequences()
+    if "refused" in row:
+        for layout in ("auto", "padded"):
+            with pytest.raises(UnsupportedError, match="cannot run packs"):
+                causal_types.pack_of(rows, layout).run(model)
+        return
+    wanted = causal_types.plain(model, rows)
+    assert row["layouts"]
+    for layout in causal_types.LAYOUTS:
+        if layout in row["layouts"]:
+            found = causal_types.differences(model, rows, layout, wanted)
+            assert max(found["logprob"], found["entropy"]) < 1e-4, (layout, found)
+            assert found["gradient"] < 1e-3, (layout, found)
+        elif model.config.model_type == kind:
+            with pytest.raises(UnsupportedError, match=f"layout: .* cannot run packs in the layout {layout}"):
+                causal_types.pack_of(rows, layout).run(model)
+    if model.config.model_type == kind:
+        assert layout_of(model) == row["layouts"][0]
+
+
+def test_the_table_is_of_all_types_and_the_page_shows_it() -> None:
+    assert list(TABLE) == list(causal_types.CLASSES)
+    assert len(TABLE) - len(BUILT) <= 10
+    page = causal_types.PAGE.read_text(encoding="utf-8")
+    for kind, row in TABLE.items():
+        assert causal_types.table_line(kind, row) in page
+        if "not_built" not in row and "refused" not in row:
+            assert "padded" in row["layouts"]
+
+
+def test_a_type_that_is_not_in_the_table_is_padded() -> None:
+    model = causal_types.build("llama")
+    model.config.model_type = "llama_of_tomorrow"
+    assert layout_of(model) == "padded"
+    assert layout_of(model, "tree") == "tree"
+    rows = causal_types.sequences()
+    wanted = causal_types.build("llama")(input_ids=rows[0][None]).logits[0, :-1].log_softmax(-1)
+    output = replace(causal_types.pack_of(rows, "sequence"), layout="auto").run(model)
+    found = output.logprob[: len(rows[0]) - 1]
+    torch.testing.assert_close(found, wanted.gather(1, rows[0][1:, None])[:, 0], rtol=0, atol=1e-5)

@@ -1,0 +1,48 @@
+"""Gradients of packs on two ranks, through the wrappers that synchronise them, are those of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parents[1] / "support" / "wrapped_ranks.py"
+SLOW = ["ddp-lora", "fsdp1", "fsdp2", "fsdp2-root", "fsdp2-lora", "accelerate"]
+
+
+def report(mode: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, PROGRAM, mode],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout[done.stdout.index("{") :])[mode]
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp2-head", *(pytest.param(mode, marks=pytest.mark.slow) for mode in SLOW)])
+def test_gradients_and_columns_are_those_of_one_process(mode: str) -> None:
+    found = report(mode)
+    assert isinstance(found, dict), found
+    assert len(found) == 12
+    assert max(found.values()) < 1e-6, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("ddp.module", "is inside a DistributedDataParallel, which synchronises gradients in its own forward; give"),
+        ("fsdp2-rounded", "changes shapes or dtypes of what its FSDPLlamaForCausalLM returns; set its output dtype to"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(mode: str, message: str) -> None:
+    assert message in report(mode)
