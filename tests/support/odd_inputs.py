@@ -185,7 +185,7 @@ def try_odd_values(entry: EntryPoint, folders: pytest.TempPathFactory, *, exampl
 def names_it(entry: EntryPoint, paths: Sequence[tuple[Any, ...]], message: str) -> None:
     """Assert that a message names one of the arguments that are odd."""
     names = {str(part) for path in paths for part in path if isinstance(part, str)}
-    names |= {(entry.words or {}).get(name, name) for name in names}
+    names |= {word for name in names for word in (entry.words or {}).get(name, name).split()}
     assert any(name in message for name in names), f"the message names none of {sorted(names)}: {message}"
     assert len(message) < 1500, message
 

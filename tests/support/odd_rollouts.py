@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import warnings
@@ -40,7 +41,7 @@ class World(SmallWorld):
             "m": ExtraColumn("trajectory"),
             "l": ExtraColumn("trajectory", "key"),
         }
-        self.chat = SimpleNamespace(**vars(self.chat) | {"prompt": self.prompt})
+        self.chat = SimpleNamespace(**vars(self.chat) | {"prompt": self.prompt, "action": lambda text: np.array([5, len(text) % 9, 9], np.int32)})
 
     def prompt(self, content: Any, *_: Any, **__: Any) -> Any:
         return np.array([1, ODD_TASK if "odd" in repr(content) else 0, 3], np.int32)
@@ -57,7 +58,7 @@ class World(SmallWorld):
 
     async def generate(self, request: Request) -> Any:
         segment = await super().generate(request)
-        return self.said(segment) if int(request.tokens[1]) == ODD_TASK else segment
+        return self.said(segment) if ODD_TASK in request.tokens[1:2] else segment
 
 
 def collected(world: Any, folder: Path, *, recipe: Any = recipes.GRPO, again: Any = None) -> tuple[Batch, Batch]:
@@ -105,12 +106,9 @@ def replay(world: Any, path: Path, recipe: Any, batch: Batch, again: Any) -> Non
         warnings.simplefilter("ignore", AgentRLWarning)
         with Store.open(path, sync="never") as store:
             collector = Collector(world, world, recipe, store=store, task_pool=2, seed=1)
-            store_append, collector.store = store.append, _broken(store)
-            try:
+            collector.store = _broken(store)
+            with contextlib.suppress(_Killed):
                 collector(tasks=2, group_size=2)
-            except _Killed:
-                pass
-            del store_append
         with Store.open(path, sync="never") as store:
             resumed = Collector(again, again, recipe, store=store, task_pool=2, seed=1)(tasks=2, group_size=2)
     assert batch.texts("task_id", "draw") == resumed.texts("task_id", "draw")
@@ -289,7 +287,7 @@ async def end(group: Any, given: dict[str, Any]) -> None:
 
 
 def explained(batch: Batch, given: dict[str, Any], _: list[Any]) -> None:
-    said = [json.loads(info) for info in batch.trajectories.column("info").to_pylist() if info is not None]
+    said = [json.loads(info) for info in batch.trajectories.column("info") if info is not None]
     for kind in ("stop", "mask", "drop"):
         assert any(given[kind] in each.values() for each in said), (kind, said)
 
@@ -383,13 +381,17 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     "Branch.finish": EntryPoint(
         {"reward": 0.5, "success": True, "facts": {"p": 1.5, "q": "x"}}, program(finish, finished)
     ),
-    "Branch.stop": EntryPoint({"stop": "late", "mask": "bad", "drop": "worse"}, program(end, explained)),
+    "Branch.stop": EntryPoint({"stop": "late", "mask": "bad", "drop": "worse"},
+        program(end, explained),
+        words=dict.fromkeys(("stop", "mask", "drop"), "reason"),
+    ),
     "Branch.write": EntryPoint(
-        {"tokens": [4, 5], "share": 0.5, "max_tokens": 2, "inject": "a hint"}, program(write)
+        {"tokens": [4, 5], "share": 0.5, "max_tokens": 2, "inject": "a hint"}, program(write), words={"tokens": "content"}
     ),
     "Group.start": EntryPoint(
         {"prompt": "ask", "actions": ["go"], "seed": 5, "title": "shown", "facts": {"p": 1.5, "q": "x"}},
         program(start, started),
+        words={"actions": "content"},
     ),
     "Group.defer": EntryPoint(
         {

@@ -207,10 +207,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Name {
     type Error = PyErr;
 
     fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        value.cast::<PyString>().map_or_else(
-            |_| value.extract::<String>().map(Self),
-            |text| Ok(Self(text.to_string_lossy().into_owned())),
-        )
+        value
+            .cast::<PyString>()
+            .map_or_else(|_| value.extract::<String>().map(Self), |text| Ok(Self(text.to_string_lossy().into_owned())))
     }
 }
 

@@ -27,6 +27,7 @@ from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Request, Sampling, Segment, check_request, checked_segment
 from agentrl_core.engine.chat import Chat
 from agentrl_core.env.base import TOOL_RESULT, Task
+from agentrl_core.env.task_check import is_unicode
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
@@ -134,7 +135,7 @@ class RolloutDriver:
         self._numbers = 1 << 30
         self._numbers_of: dict[int, str] = {}
         """The group of a selection to which each group of the forest belongs."""
-        self._failures = Failures(program.title(), notices, self.progress, known)
+        self._failures = Failures(program.title(), notices, self.progress)
         self._worlds_of: dict[str, str] = {}
         self._rooms = slot_limiters(limits.branches, worlds) if shared is None else shared
         self._places: dict[str, Slots] = {}
@@ -427,6 +428,8 @@ class RolloutDriver:
 
     async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """What the journal holds under a name; else what `make` gives, journalled first."""
+        if not is_unicode(name):
+            raise InvalidInputError(f"record: name {name!r:.200} is not Unicode (a surrogate stands alone); give another")
         if name in self._journal:
             return self._journal.find(name, digest(name), read_value)
         value = plain_value(await make(), name)

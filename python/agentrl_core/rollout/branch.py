@@ -203,7 +203,7 @@ class Branch(Trajectory):
             )
         self._path.flush()
         ordinal, tools = self._ordinal_at(0), self._episode.tools
-        content = self._episode.observation if prompt is None else prompt
+        content = self._episode.observation if prompt is None else checked_content(prompt, "with_prompt: prompt")
         if images_in(content):
             raise UnsupportedError(f"branch {self.name}: under cannot show images; give a prompt that is all text")
         chat = self._runtime.chat(self.agent)

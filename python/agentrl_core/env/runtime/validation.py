@@ -271,6 +271,23 @@ class EnvironmentChecks:
         return told
 
 
+class _ProgramChecks(EnvironmentChecks):
+    """Checks what a program says: what is wrong is a mistake in the program."""
+
+    def fail(self, found: str, remedy: str) -> NoReturn:
+        """Raise the error."""
+        raise InvalidInputError(f"{found}; {remedy}")
+
+
+def checked_content(value: object, name: str) -> Content:
+    """Return a content that a program gives, as a journal gives it back.
+
+    Raises:
+        InvalidInputError: it is neither a text nor messages; it names the value.
+    """
+    return _ProgramChecks("", "", {}).content(value, name, "give a text, or messages with role and content")
+
+
 def shown(value: object) -> str:
     """A value and its type, short enough for one line."""
     text = repr(value)
