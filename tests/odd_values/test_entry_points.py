@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import odd_forest
 import odd_rollouts
+import odd_store
 import pytest
 from odd_inputs import EntryPoint, try_odd_values
 
-ENTRY_POINTS: dict[str, EntryPoint] = {**odd_forest.ENTRY_POINTS, **odd_rollouts.ENTRY_POINTS}
+ENTRY_POINTS: dict[str, EntryPoint] = {**odd_forest.ENTRY_POINTS, **odd_rollouts.ENTRY_POINTS, **odd_store.ENTRY_POINTS}
 
 
 @pytest.mark.parametrize("name", ENTRY_POINTS)

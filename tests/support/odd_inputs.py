@@ -21,20 +21,24 @@ WIDE = os.environ.get("AGENTRL_ODD_VALUES") == "wide"
 """Whether the wide profile runs: many more examples of each entry point. `make test-full` sets it."""
 
 FLOATS: tuple[float, ...] = (
-    math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-46, 5e-324, -1.5, 0.5, 1e38, 3.5e38, 1e39, -1e39, 1e300, -1e300, 1.0 + 1e-9
+    math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-46, 5e-324, -1.5, 0.5, 1e38, 3.5e38, 1e39, -1e39, 1e300, -1e300,
+    1.0 + 1e-9, 10**400,
 )  # fmt: skip
 WHOLES: tuple[int, ...] = (
-    0, 1, -1, 2, 7, 255, 256, -(2**31), 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30, 10**400
+    0, 1, -1, 2, 7, 255, 256, -(2**31), 2**31 - 1, 2**31, 2**32 - 1, 2**32,
+    2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30, 10**400
 )  # fmt: skip
 KEY_WORDS: tuple[str, ...] = (
     "array", "~array", "shape", "bytes", "dtype", "keys", "state", "selection", "components", "metrics", "broken_down",
     "score", "reward", "advantage", "task_id", "group_id", "draws", "facts", "earlier_steps", "replaced_by", "pruned",
     "hex", "float", "base64", "joint", "of", "segment", "effect", "observation", "prompt", "__class__", "__init__",
-    "None", "null", "true", "NaN", "Infinity", "0", "-1", "a/b", "a~1b", "a.b", "a[0]", "a,b", "a=b", "{}", "%s", "#", "..",
+    "None", "null", "true", "NaN", "Infinity", "0", "-1", "a/b", "a~1b", "a.b", "a[0]", "a,b", "a=b",
+    "{}", "%s", "#", "..",
 )  # fmt: skip
-"""Words that the package uses itself: keys of states, tables, journals and metrics, and syntax of its small languages."""
+"""Words that the package uses itself: keys of its tables, states, journals and metrics, and pieces of its syntax."""
 TEXTS: tuple[str, ...] = (
-    "", " ", "\0", "a\0b", "\n", "\r\n", "\ud800", "a\udfffb", "\u202ee", "e\u0301", "\u00e9", "\U0001f600", "\ufeff", "/", "../../x",
+    "", " ", "\0", "a\0b", "\n", "\r\n", "\ud800", "a\udfffb", "\u202ee", "e\u0301", "\u00e9", "\U0001f600", "\ufeff", "/",
+    "../../x",
     "<script>", "'; --", '"', "\\", "x" * 300, "y" * 70_000,
 )  # fmt: skip
 BYTES: tuple[bytes, ...] = (b"", b"\0", b"\xff\xfe", b"a", b"array", b"x" * 70_000)
@@ -48,15 +52,17 @@ def deep(levels: int) -> Any:
     return nested
 
 
-floats = st.sampled_from(FLOATS) | st.floats(width=32) | st.sampled_from([1, True, np.float32(0.5), np.float64(math.nan)])
+floats = st.sampled_from(FLOATS) | st.floats(width=32) | st.sampled_from([1, np.float32(0.5), np.float64(math.nan)])
 wholes = st.sampled_from(WHOLES) | st.integers(-3, 12) | st.sampled_from([True, np.int64(-1), np.int32(2), np.uint8(3)])
-texts = st.sampled_from(TEXTS) | st.sampled_from(["\ud800", "", "\0"]) | st.sampled_from(KEY_WORDS) | st.text(max_size=4)
+texts = (
+    st.sampled_from(TEXTS) | st.sampled_from(["\ud800", "", "\0"]) | st.sampled_from(KEY_WORDS) | st.text(max_size=4)
+)
 plain = st.recursive(
     floats.filter(lambda each: not isinstance(each, np.generic)) | texts | wholes | st.none() | st.booleans(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=6,
 )
-tables = st.dictionaries(texts, plain, max_size=3) | st.sampled_from([deep(20), deep(70), deep(200), deep(5000)]).map(
+tables = st.dictionaries(texts, plain, max_size=3) | st.sampled_from([deep(20), deep(70), deep(200)]).map(
     lambda nested: {"deep": nested}
 )
 
@@ -88,7 +94,9 @@ def odd(value: Any) -> st.SearchStrategy[Any]:
 def _odd_arrays(value: np.ndarray) -> st.SearchStrategy[Any]:
     """Other numbers, and the same ones in another form."""
     numbers: st.SearchStrategy[Any] = odd(value.reshape(-1)[:1].tolist()[0])
-    flat = st.lists(numbers, min_size=value.size, max_size=value.size).map(lambda each: np.array(each).reshape(value.shape))
+    flat = st.lists(numbers, min_size=value.size, max_size=value.size).map(
+        lambda each: np.array(each).reshape(value.shape)
+    )
     wider = np.repeat(value, 2, axis=0)
     forms = [value[:0], wider, wider[::2], value[::-1], value.astype(">f8" if value.dtype.kind == "f" else ">i8")]
     forms += [value.astype(object), value.reshape(1, *value.shape), value.astype(np.float64), value.tolist()]
@@ -135,45 +143,51 @@ class EntryPoint:
         run: takes the arguments and an empty folder. It raises one of the package's errors, or asserts that what it
             was given is there after a restart.
         refuses: whether there are odd values that it has to refuse.
-        costs: Python statement of what it does with values that cost their group: a warning counts as refused then.
+        words: what a message may call an argument instead, words apart by spaces.
+        last: whether a message has to have the innermost name of the place, not just one of them.
+        examples: how many odd calls are tried.
     """
 
     call: Mapping[str, Any]
     run: Callable[[dict[str, Any], Path], object]
     refuses: bool = True
     words: Mapping[str, str] | None = None
-    """Under what name a message speaks of an argument, if not its own."""
+    last: bool = False
+    examples: int = 40
 
 
-@st.composite
-def odd_calls(draw: Any, call: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
-    """The places that hold odd values, and the call with them: one place, rarely two."""
-    made: dict[str, Any] = dict(call)
+Place = tuple[Any, ...]
+
+
+def odd_places(call: Mapping[str, Any]) -> st.SearchStrategy[list[tuple[Place, Any]]]:
+    """One place of a call, rarely two, each with an odd value."""
     known = [path for path in places(call) if at(call, path) is not None]
-    paths = draw(st.lists(st.sampled_from(known), min_size=1, max_size=2, unique_by=lambda path: path[0]))
-    for path in paths:
-        made = changed(made, path, draw(odd(at(call, path))))
-    return paths, made
+    place = st.sampled_from(known).flatmap(lambda path: odd(at(call, path)).map(lambda value: (path, value)))
+    return st.lists(place, min_size=1, max_size=2, unique_by=lambda each: each[0][0])
 
 
-def try_odd_values(entry: EntryPoint, folders: pytest.TempPathFactory, *, examples: int = 40, wide: int = 300) -> None:
+def try_odd_values(entry: EntryPoint, folders: pytest.TempPathFactory) -> None:
     """Send odd values through an entry point, and assert what has to hold of each."""
     counts = {"kept": 0, "refused": 0}
     entry.run(dict(copy.deepcopy(entry.call)), folders.mktemp("valid"))
 
     @settings(
-        max_examples=wide if WIDE else examples, phases=[Phase.explicit, Phase.generate, Phase.shrink], database=None
+        max_examples=entry.examples * (10 if WIDE else 1),
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        database=None,
     )
-    @given(odd_calls(entry.call))
-    def attempt(case: tuple[list[tuple[Any, ...]], dict[str, Any]]) -> None:
-        paths, made = case
+    @given(odd_places(entry.call))
+    def attempt(case: list[tuple[Place, Any]]) -> None:
+        made = dict(entry.call)
+        for path, value in case:
+            made = changed(made, path, value)
         try:
             entry.run(made, folders.mktemp("odd"))
         except InternalError:
             raise
         except (AgentRLError, AgentRLWarning) as error:
             counts["refused"] += 1
-            names_it(entry, paths, str(error))
+            names_it(entry, case, str(error))
         else:
             counts["kept"] += 1
 
@@ -182,11 +196,17 @@ def try_odd_values(entry: EntryPoint, folders: pytest.TempPathFactory, *, exampl
     assert counts["refused"] or not entry.refuses, "no odd value was refused"
 
 
-def names_it(entry: EntryPoint, paths: Sequence[tuple[Any, ...]], message: str) -> None:
-    """Assert that a message names one of the arguments that are odd."""
-    names = {str(part) for path in paths for part in path if isinstance(part, str)}
+def names_it(entry: EntryPoint, case: Sequence[tuple[Place, Any]], message: str) -> None:
+    """Assert that a message names one of the arguments that are odd, or an entry of an odd table."""
+    paths = [path for path, _ in case]
+    inner = {key for _, value in case if isinstance(value, Mapping) for key in value if key}
+    named = [[part for part in path if isinstance(part, str)] for path in paths]
+    names = {part for parts in named for part in (parts[-1:] if entry.last else parts)}
     names |= {word for name in names for word in (entry.words or {}).get(name, name).split()}
-    assert any(name in message for name in names), f"the message names none of {sorted(names)}: {message}"
+    # Two lengths that differ may be told of either side, and a table that lacks something by the thing it describes.
+    names |= {"recipe", "component"} if entry.last and any(isinstance(each, Mapping) for _, each in case) else set()
+    names |= set() if entry.last else set(entry.call)
+    assert any(name in message for name in names | inner), f"the message names none of {sorted(names)}: {message}"
     assert len(message) < 1500, message
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from agentrl_core import Batch, Collector, Store, recipes
 from agentrl_core._util.json_text import to_json
 from agentrl_core.engine import Request, Segment, TopLogprobs
 from agentrl_core.env import Context, ExtraColumn, StepResult, Task
-from agentrl_core.exceptions import AgentRLWarning, DataError, InvalidInputError
+from agentrl_core.exceptions import AgentRLWarning, DataError
 from agentrl_core.rollout import Independent, Prefix, deferred_tasks
 
 Answer = Callable[[Task, int, list[str]], Any]
@@ -30,9 +31,11 @@ ODD_TASK = 1
 
 
 class World(SmallWorld):
-    """Engine and environment in one: `said` changes what the engine returns for the odd task, `answer` what a step gives."""
+    """Engine and environment in one: `said` changes what the engine returns for the odd task."""
 
-    def __init__(self, answer: Answer = paying, said: Callable[[Segment], Any] = lambda segment: segment, **parts: Any) -> None:
+    def __init__(
+        self, answer: Answer = paying, said: Callable[[Segment], Any] = lambda segment: segment, **parts: Any
+    ) -> None:
         super().__init__(answer)
         self.said, self.parts = said, parts
         self.facts: Mapping[str, ExtraColumn] = {
@@ -41,7 +44,13 @@ class World(SmallWorld):
             "m": ExtraColumn("trajectory"),
             "l": ExtraColumn("trajectory", "key"),
         }
-        self.chat = SimpleNamespace(**vars(self.chat) | {"prompt": self.prompt, "action": lambda text: np.array([5, len(text) % 9, 9], np.int32)})
+        self.chat = SimpleNamespace(
+            **vars(self.chat)
+            | {"prompt": self.prompt, "action": lambda text: np.array([5, len(text) % 9, 9], np.int32)}
+        )
+
+    def action(self, text: str) -> Any:
+        return np.array([5, len(text) % 9, 9], np.int32)
 
     def prompt(self, content: Any, *_: Any, **__: Any) -> Any:
         return np.array([1, ODD_TASK if "odd" in repr(content) else 0, 3], np.int32)
@@ -61,8 +70,8 @@ class World(SmallWorld):
         return self.said(segment) if ODD_TASK in request.tokens[1:2] else segment
 
 
-def collected(world: Any, folder: Path, *, recipe: Any = recipes.GRPO, again: Any = None) -> tuple[Batch, Batch]:
-    """The batch of an iteration, and the one of a run that goes on from its journal; both are one, and so is the store's.
+def collected(world: Any, folder: Path, *, recipe: Any = recipes.GRPO) -> Batch:
+    """The batch of an iteration, which is that of the store, and of a run that goes on from its journal.
 
     Raises:
         DataError: the group of the odd task was left out; the other group is there, and the run goes on.
@@ -88,20 +97,20 @@ def collected(world: Any, folder: Path, *, recipe: Any = recipes.GRPO, again: An
         return batch
 
     batch = collect(folder / "straight", world)
-    replay(world, folder / "killed", recipe, batch, again or world)
+    resumed(world, folder / "killed", recipe, batch)
     if batch.num_groups < 2:
         assert batch.texts("task_id", "draw")[0] == "train 0"
         assert left_out
         raise DataError(left_out[0])
-    return batch, batch
+    return batch
 
 
 class _Killed(BaseException):
     """In place of the commit."""
 
 
-def replay(world: Any, path: Path, recipe: Any, batch: Batch, again: Any) -> None:
-    """Break a run off before its batch is stored, and assert that its journal gives the same batch without the world."""
+def resumed(world: Any, path: Path, recipe: Any, batch: Batch) -> None:
+    """Break a run off before its batch is stored, and assert that another one makes the same batch from its journal."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AgentRLWarning)
         with Store.open(path, sync="never") as store:
@@ -110,11 +119,11 @@ def replay(world: Any, path: Path, recipe: Any, batch: Batch, again: Any) -> Non
             with contextlib.suppress(_Killed):
                 collector(tasks=2, group_size=2)
         with Store.open(path, sync="never") as store:
-            resumed = Collector(again, again, recipe, store=store, task_pool=2, seed=1)(tasks=2, group_size=2)
-    assert batch.texts("task_id", "draw") == resumed.texts("task_id", "draw")
+            other_batch = Collector(world, world, recipe, store=store, task_pool=2, seed=1)(tasks=2, group_size=2)
+    assert batch.texts("task_id", "draw") == other_batch.texts("task_id", "draw")
     # How far the others of a group came that broke down is a matter of time.
     for name in ("nodes", "steps", "trajectories") if batch.num_groups > 1 else ():
-        one, other = pl.DataFrame(getattr(batch, name)), pl.DataFrame(getattr(resumed, name))
+        one, other = pl.DataFrame(getattr(batch, name)), pl.DataFrame(getattr(other_batch, name))
         drop = [column for column in ("created_us",) if column in one.columns]
         assert one.drop(drop).equals(other.drop(drop)), f"{name} of a run that was broken off"
 
@@ -147,7 +156,7 @@ def segment(given: dict[str, Any], folder: Path) -> None:
         fields = {name: value for name, value in given.items() if not name.startswith("top_")}
         return Segment(**fields, seed=of.seed, top=top)
 
-    batch, _ = collected(World(said=said), folder)
+    batch = collected(World(said=said), folder)
     nodes, _, _ = odd_rows(batch)
     actions = nodes.filter(pl.col("kind") == 1)
     for name, expected in (("tokens", whole), ("logprobs", numbers), ("entropies", numbers)):
@@ -161,7 +170,7 @@ def outcome(given: dict[str, Any], folder: Path) -> None:
     def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         return StepResult(**given) if task.task_id == "train 1" else paying(task, seed, actions)
 
-    batch, _ = collected(World(answer), folder)
+    batch = collected(World(answer), folder)
     _, steps, trajectories = odd_rows(batch)
     reward = given["reward"]
     if not math.isnan(reward):
@@ -189,7 +198,7 @@ def turn(given: dict[str, Any], folder: Path) -> None:
 
     world = World(answer)
     world.chat.continuation = lambda *_: np.array([4], np.int32)
-    batch, _ = collected(world, folder)
+    batch = collected(world, folder)
     _, steps, trajectories = odd_rows(batch)
     assert len(steps) >= 2 * len(trajectories)
     if given["info"]:
@@ -199,7 +208,7 @@ def turn(given: dict[str, Any], folder: Path) -> None:
 
 def begin(given: dict[str, Any], folder: Path) -> None:
     """What an episode begins with."""
-    batch, _ = collected(World(**given), folder)
+    batch = collected(World(**given), folder)
     assert len(odd_rows(batch)[2]) == 2
 
 
@@ -208,7 +217,7 @@ def task(given: dict[str, Any], folder: Path) -> None:
     world = World()
     odd = Task(**given)
     world.tasks = lambda count, **_: [odd, Task("other", "?", "x", None)][:count]  # type: ignore[method-assign]
-    batch, _ = collected(world, folder)
+    batch = collected(world, folder)
     assert set(batch.texts("task_id", "draw")) == {given["task_id"], "other"}
     with Store.open(folder / "straight", read_only=True) as store:
         rows = pl.DataFrame(store.tasks)
@@ -246,7 +255,7 @@ def program(
             got.setdefault(group.name, []).append(await work(group, given))
 
         WORK[:] = [both]
-        batch, _ = collected(World(), folder, recipe=recipes.GRPO.replace(rollout=Program()), **options)
+        batch = collected(World(), folder, recipe=recipes.GRPO.replace(rollout=Program()), **options)
         assert len(got) >= 2
         for values in got.values():
             assert all(same(value, values[0]) for value in values), values
@@ -349,7 +358,7 @@ SAID = {
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 MESSAGE = {"role": "user", "content": "odd"}
 
-ENTRY_POINTS: dict[str, EntryPoint] = {
+_ENTRY_POINTS: dict[str, EntryPoint] = {
     "engine.Segment": EntryPoint(SAID, segment, words={"top_tokens": "top", "top_logprobs": "top"}),
     "env.StepResult": EntryPoint(
         {
@@ -381,12 +390,15 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     "Branch.finish": EntryPoint(
         {"reward": 0.5, "success": True, "facts": {"p": 1.5, "q": "x"}}, program(finish, finished)
     ),
-    "Branch.stop": EntryPoint({"stop": "late", "mask": "bad", "drop": "worse"},
+    "Branch.stop": EntryPoint(
+        {"stop": "late", "mask": "bad", "drop": "worse"},
         program(end, explained),
         words=dict.fromkeys(("stop", "mask", "drop"), "reason"),
     ),
     "Branch.write": EntryPoint(
-        {"tokens": [4, 5], "share": 0.5, "max_tokens": 2, "inject": "a hint"}, program(write), words={"tokens": "content"}
+        {"tokens": [4, 5], "share": 0.5, "max_tokens": 2, "inject": "a hint"},
+        program(write),
+        words={"tokens": "content"},
     ),
     "Group.start": EntryPoint(
         {"prompt": "ask", "actions": ["go"], "seed": 5, "title": "shown", "facts": {"p": 1.5, "q": "x"}},
@@ -406,3 +418,5 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     ),
     "Branch.fork": EntryPoint({"token": 4, "score": 0.5}, program(fork)),
 }
+ENTRY_POINTS = {name: replace(entry, examples=15) for name, entry in _ENTRY_POINTS.items()}
+"""Each example is three runs."""

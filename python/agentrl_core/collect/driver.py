@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agentrl_core._util.json_text import is_unicode
 from agentrl_core.collect.batch_policy import BatchPolicy
 from agentrl_core.collect.concurrency import SlotLimiter, Slots, slot_limiters
 from agentrl_core.collect.failures import Failures, is_wrong_call
@@ -27,7 +28,6 @@ from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine, Request, Sampling, Segment, check_request, checked_segment
 from agentrl_core.engine.chat import Chat
 from agentrl_core.env.base import TOOL_RESULT, Task
-from agentrl_core.env.task_check import is_unicode
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
@@ -429,7 +429,7 @@ class RolloutDriver:
     async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """What the journal holds under a name; else what `make` gives, journalled first."""
         if not is_unicode(name):
-            raise InvalidInputError(f"record: name {name!r:.200} is not Unicode (a surrogate stands alone); give another")
+            raise InvalidInputError(f"record: name {name!r:.200} is not Unicode; give another one")
         if name in self._journal:
             return self._journal.find(name, digest(name), read_value)
         value = plain_value(await make(), name)

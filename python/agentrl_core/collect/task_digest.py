@@ -54,7 +54,7 @@ def tasks_begun_with(run: str, tasks: Mapping[str, Any], *, replace: bool) -> di
         with new_file(file) as opened:
             opened.write(json.dumps(tasks).encode())
     except (OSError, ValueError) as error:
-        raise StoreError(f"{file} cannot be read or written: {error}; it has the tasks that the run began with") from None
+        raise StoreError(f"{file} cannot be read or written: {error}; it holds the first tasks") from None
     return dict(tasks)
 
 

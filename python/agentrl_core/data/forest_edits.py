@@ -154,7 +154,7 @@ def fork(
         ([4, 4, 6], [1, 0, 1])
     """
     if count is not None and count > MOST_FORKS:
-        raise InvalidInputError(f"count is {str(count)[:40]}; give a whole number from 1 to {MOST_FORKS}, and fork again")
+        raise InvalidInputError(f"count is {str(count)[:40]}; fork at most {MOST_FORKS} ways at a time")
     ways = forest._core.fork(
         trajectory,
         node=node,

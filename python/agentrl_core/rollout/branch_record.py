@@ -57,8 +57,8 @@ class BranchRecord:
         self.reward += outcome.reward or 0.0
         if abs(self.reward) > _LARGEST_FLOAT:
             raise DataError(
-                f"StepResult.reward: the rewards of an episode add up to {self.reward}, which does not fit 32 bits; pay "
-                "smaller ones"
+                f"StepResult.reward: the rewards of an episode add up to {self.reward}, which does not fit 32 bits; "
+                "pay smaller ones"
             )
         self.success = self.success if outcome.success is None else outcome.success
         if outcome.facts:

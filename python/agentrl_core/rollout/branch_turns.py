@@ -10,11 +10,11 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._util.json_text import is_unicode
 from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Content, StepResult
 from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord
 from agentrl_core.env.runtime.validation import checked_content
-from agentrl_core.env.task_check import is_unicode
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 from agentrl_core.rollout.branch_record import PRECISION

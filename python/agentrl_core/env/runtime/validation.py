@@ -10,11 +10,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from agentrl_core._util.json_text import to_json
+from agentrl_core._util.json_text import is_unicode, to_json
 from agentrl_core.env.base import Content, Context, ExtraColumn, StepResult
 from agentrl_core.env.episode import JointStep, StepRecord, agent_state_key
 from agentrl_core.env.image import is_content
-from agentrl_core.env.task_check import is_unicode
 from agentrl_core.exceptions import DataError, InvalidInputError
 
 _LARGEST_FLAGS = 2**32 - 1
