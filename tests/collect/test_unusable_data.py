@@ -307,9 +307,9 @@ def test_another_data_set_is_refused_after_a_restart(tmp_path: Any) -> None:
         return arl.Collector(world, world, recipes.GRPO, store=store, **{"task_pool": 4} | options)
 
     with arl.Store.open(tmp_path) as store:
+        stopped = collector(store, "first")
+        stopped.engines["policy"].generate = interrupted  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
-            stopped = collector(store, "first")
-            stopped.engines["policy"].generate = interrupted  # type: ignore[method-assign]
             stopped(tasks=2, group_size=2)
     for committed in (False, True):  # before the first iteration was closed
         with arl.Store.open(tmp_path) as store:

@@ -37,8 +37,8 @@ KEY_WORDS: tuple[str, ...] = (
 )  # fmt: skip
 """Words that the package uses itself: keys of its tables, states, journals and metrics, and pieces of its syntax."""
 TEXTS: tuple[str, ...] = (
-    "", " ", "\0", "a\0b", "\n", "\r\n", "\ud800", "a\udfffb", "\u202ee", "e\u0301", "\u00e9", "\U0001f600", "\ufeff", "/",
-    "../../x",
+    "", " ", "\0", "a\0b", "\n", "\r\n", "\ud800", "a\udfffb", "\u202ee", "e\u0301", "\u00e9", "\U0001f600", "\ufeff",
+    "/", "../../x",
     "<script>", "'; --", '"', "\\", "x" * 300, "y" * 70_000,
 )  # fmt: skip
 BYTES: tuple[bytes, ...] = (b"", b"\0", b"\xff\xfe", b"a", b"array", b"x" * 70_000)
