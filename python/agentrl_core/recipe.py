@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from agentrl_core import renames
+from agentrl_core._util.json_text import is_deeper, is_unicode
 from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.column import Column
 from agentrl_core.component.component import PHASES, Component, find_component
@@ -126,7 +127,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for option in ("name", "source"):
-            self._require(isinstance(getattr(self, option), str), option, "give a string")
+            text = getattr(self, option)
+            self._require(isinstance(text, str) and is_unicode(text), option, "give a text that is Unicode")
         self._require(bool(self.name), "name", "give it a name")
         for option in ("epochs", "minibatches"):
             value = getattr(self, option)
@@ -427,7 +429,9 @@ class Recipe:
             RecipeError: a key, component or option is unknown or not possible.
         """
         if not isinstance(table, Mapping):
-            raise RecipeError(f"table={table!r} is no recipe; give the table that to_dict makes")
+            raise RecipeError(f"table={table!r:.200} is no recipe; give the table that to_dict makes")
+        if is_deeper(table, _DEEPEST):
+            raise RecipeError(f"recipe: its tables are nested more than {_DEEPEST} deep; give the table of to_dict")
         known = [option.name for option in dataclasses.fields(cls)]
         name, values = table.get("name"), dict[str, Any]()
         for key, value in renames.table().recipe(table).items():
@@ -460,28 +464,31 @@ class Recipe:
         """Read a recipe.
 
         Args:
-            source: the text of a TOML document, or the path of one: a `TokenPath`, or a string that ends in `.toml`.
+            source: the text of a TOML document, or the path of one: a `Path`, or a string that ends in `.toml`.
 
         Raises:
             RecipeError: the document is no TOML, or no recipe.
             FileNotFoundError: there is no such file.
         """
         if not isinstance(source, (str, Path)):
-            raise RecipeError(f"source={source!r} is no recipe; give the text of a TOML document, or its path")
+            raise RecipeError(f"source={source!r:.200} is no recipe; give the text of a TOML document, or its path")
         is_path = isinstance(source, Path) or source.endswith(".toml")
         text = Path(source).read_text(encoding="utf-8") if is_path else str(source)
         try:
             table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeEncodeError, RecursionError) as error:
             where = str(source) if is_path else "the recipe"
             raise RecipeError(f"{where} is no TOML document: {error}; correct it there") from None
         return cls.from_dict(table)
 
     def _require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         if not condition:
-            raise RecipeError(f"recipe {self.name!r}: {option}={getattr(self, option)!r} is not possible; {remedy}")
+            shown = f"{option}={getattr(self, option)!r:.200}"
+            raise RecipeError(f"recipe {self.name!r:.80}: {shown} is not possible; {remedy}")
 
 
+_DEEPEST = 64
+"""How deep the tables of a recipe can be nested."""
 _Place = tuple[int, Component]
 
 

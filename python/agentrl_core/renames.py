@@ -110,7 +110,8 @@ class Renames:
                 made[option] = new
                 continue
             here = self.option(owner, option)
-            _refuse(f"option {option!r} of component {name!r}", here)
+            if here != option:
+                _refuse(f"option {option!r} of component {name!r}", here)
             is_list = isinstance(value, str) and longest(self._paths["lists"], f"{owner}.{option}", 2) is not None
             made[here] = _items(value) if is_list else self._value(package, f"{owner}.{option}", value)
         return made
@@ -124,7 +125,8 @@ class Renames:
         made: dict[str, Any] = {}
         for key, value in table.items():
             here = self.option("agentrl_core.Recipe", key)
-            _refuse(f"option {key!r} of a recipe", here)
+            if here != key:
+                _refuse(f"option {key!r} of a recipe", here)
             made[here] = self._value(_package(key), f"agentrl_core.Recipe.{key}", value)
         return made
 

@@ -127,8 +127,15 @@ def test_a_bad_response_is_retried_and_is_not_in_the_journal(tmp_path: Any) -> N
         assert collect(tasks=4, group_size=2).num_draws == 8
     broken = Faulty(change, tasks={0, 1, 2, 3})
     with arl.Store.open(tmp_path / "broken") as store:
-        with pytest.raises(DataError, match=r"logprobs\[1\] is NaN.*\(task 'train \d'\)"):
-            arl.Collector(broken, broken, recipes.GRPO, store=store, task_pool=4)(tasks=4, group_size=2)
+        collect = arl.Collector(broken, broken, recipes.GRPO, store=store, task_pool=4)
+        with pytest.warns(AgentRLWarning) as told:
+            batch = collect(tasks=4, group_size=2)
+        assert batch.num_draws == 0
+        messages = [str(each.message) for each in told]
+        assert any("logprobs[1] is NaN" in each and "(task 'train 0')" in each for each in messages)
+        assert "iteration 0 has no draws" in messages[-1]
+        collect.end_iteration(recipes.GRPO.credit(batch), {})
+    with arl.Store.open(tmp_path / "broken") as store:
         mended = SmallWorld()
         mended.chat = broken.chat
         mended.reset = broken.reset  # type: ignore[method-assign]
@@ -289,6 +296,9 @@ def test_environments_of_an_evaluation_have_no_task_in_common() -> None:
 
 
 def test_another_data_set_is_refused_after_a_restart(tmp_path: Any) -> None:
+    async def interrupted(_: Request) -> Segment:
+        raise KeyboardInterrupt
+
     def collector(store: arl.Store, name: str, payload: Any = None, **options: Any) -> arl.Collector:
         world = SmallWorld()
         world.tasks = lambda count, split="train", start=0: [  # type: ignore[method-assign]  # noqa: ARG005
@@ -296,6 +306,17 @@ def test_another_data_set_is_refused_after_a_restart(tmp_path: Any) -> None:
         ]
         return arl.Collector(world, world, recipes.GRPO, store=store, **{"task_pool": 4} | options)
 
+    with arl.Store.open(tmp_path) as store:
+        stopped = collector(store, "first")
+        stopped.engines["policy"].generate = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            stopped(tasks=2, group_size=2)
+    for committed in (False, True):  # before the first iteration was closed
+        with arl.Store.open(tmp_path) as store:
+            with pytest.raises(InvalidInputError, match=r"tasks.world.first='first 0', not 'second 0'"):
+                collector(store, "second")(tasks=2, group_size=2)
+            if not committed:
+                collector(store, "first")(tasks=2, group_size=2)
     with arl.Store.open(tmp_path) as store:
         collect = collector(store, "first")
         collect.end_iteration(recipes.GRPO.credit(collect(tasks=2, group_size=2)), {})

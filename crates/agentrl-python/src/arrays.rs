@@ -1,10 +1,12 @@
 //! Arrays of `NumPy` in and out, and whole numbers in.
 
 use std::fmt::Display;
+use std::ops::Deref;
 
 use agentrl_data::Error;
 use agentrl_data::batch::Numbers;
 use numpy::{Element, IntoPyArray as _, PyArray1, PyArrayMethods as _, PyReadonlyArray1};
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use pyo3::{Borrowed, FromPyObject};
@@ -114,6 +116,40 @@ impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Whole<T> {
     }
 }
 
+/// A number from Python. A whole one that no float holds is infinite, so that it is refused where infinity is.
+pub(crate) struct Number(f64);
+
+impl Number {
+    /// The number as a column of 32 bits has it.
+    pub(crate) fn narrow(self) -> f32 {
+        self.0 as f32
+    }
+
+    /// The number as it is.
+    pub(crate) fn wide(self) -> f64 {
+        self.0
+    }
+}
+
+impl From<f64> for Number {
+    fn from(value: f64) -> Self {
+        Self(value)
+    }
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Number {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        value.extract().map(Self).or_else(|error: PyErr| {
+            if !error.is_instance_of::<PyOverflowError>(value.py()) {
+                return Err(error);
+            }
+            Ok(Self(if value.lt(0)? { f64::NEG_INFINITY } else { f64::INFINITY }))
+        })
+    }
+}
+
 /// A text from Python that may hold half a character, which no file can; the error is made where the argument's name is
 /// known.
 pub(crate) struct Text(Result<String, String>);
@@ -123,7 +159,8 @@ impl Text {
     pub(crate) fn named(self, name: &str) -> PyResult<String> {
         self.0.map_err(|text| {
             invalid(format!(
-                "{name} is {text}, which is no text of Unicode (a surrogate stands alone); give                  {name}.encode(\"utf-8\", \"replace\").decode()"
+                "{name} is {text}, which is no text of Unicode (a surrogate stands alone); give \
+                 text.encode(\"utf-8\", \"replace\").decode()"
             ))
         })
     }
@@ -144,6 +181,35 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Text {
             Err(_) if value.is_instance_of::<PyString>() => Ok(Self(Err(value.repr()?.to_string()))),
             Err(other) => Err(other),
         }
+    }
+}
+
+/// The name of a choice from Python. Half a character becomes a replacement character, so that the name is refused with
+/// the choices that there are.
+#[derive(Debug)]
+pub(crate) struct Name(String);
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Name {
+    fn from(value: &str) -> Self {
+        Self(value.to_owned())
+    }
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Name {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        value
+            .cast::<PyString>()
+            .map_or_else(|_| value.extract::<String>().map(Self), |text| Ok(Self(text.to_string_lossy().into_owned())))
     }
 }
 

@@ -11,7 +11,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::arrays::{Text, Whole, blob_hash, slice, to_numbers, to_numpy};
+use crate::arrays::{Name, Text, Whole, blob_hash, slice, to_numbers, to_numpy};
 use crate::enter::{held, interruptible, released};
 use crate::error::to_python;
 use crate::pack::Plan;
@@ -133,27 +133,27 @@ impl Batch {
         self.0.path_tokens()
     }
 
-    fn level_len(&self, level: &str) -> PyResult<usize> {
-        held(|| Ok(self.0.level_len(Level::from_name(level)?)))
+    fn level_len(&self, level: Name) -> PyResult<usize> {
+        held(|| Ok(self.0.level_len(Level::from_name(&level)?)))
     }
 
-    fn column<'py>(&self, py: Python<'py>, name: Text, level: &str) -> PyResult<Bound<'py, PyAny>> {
+    fn column<'py>(&self, py: Python<'py>, name: Text, level: Name) -> PyResult<Bound<'py, PyAny>> {
         let name = name.named("name")?;
-        released(py, || self.0.column(&name, Level::from_name(level)?)).map(|numbers| to_numpy(py, numbers))
+        released(py, || self.0.column(&name, Level::from_name(&level)?)).map(|numbers| to_numpy(py, numbers))
     }
 
-    fn keys<'py>(&self, py: Python<'py>, name: Text, level: &str) -> PyResult<Bound<'py, PyArray1<u32>>> {
+    fn keys<'py>(&self, py: Python<'py>, name: Text, level: Name) -> PyResult<Bound<'py, PyArray1<u32>>> {
         let name = name.named("name")?;
-        released(py, || self.0.keys(&name, Level::from_name(level)?)).map(|keys| PyArray1::from_vec(py, keys))
+        released(py, || self.0.keys(&name, Level::from_name(&level)?)).map(|keys| PyArray1::from_vec(py, keys))
     }
 
-    fn texts(&self, py: Python<'_>, name: Text, level: &str) -> PyResult<Vec<String>> {
+    fn texts(&self, py: Python<'_>, name: Text, level: Name) -> PyResult<Vec<String>> {
         let name = name.named("name")?;
-        released(py, || self.0.texts(&name, Level::from_name(level)?))
+        released(py, || self.0.texts(&name, Level::from_name(&level)?))
     }
 
-    fn offsets<'py>(&self, py: Python<'py>, level: &str) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        held(|| self.0.offsets(Level::from_name(level)?)).map(|offsets| PyArray1::from_slice(py, offsets))
+    fn offsets<'py>(&self, py: Python<'py>, level: Name) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        held(|| self.0.offsets(Level::from_name(&level)?)).map(|offsets| PyArray1::from_slice(py, offsets))
     }
 
     fn contexts<'py>(&self, py: Python<'py>) -> PyResult<ContextColumns<'py>> {
@@ -162,14 +162,14 @@ impl Batch {
         Ok((PyArray1::from_vec(py, found.tokens), columns.map(|column| PyArray1::from_vec(py, column))))
     }
 
-    fn has(&self, name: Text, level: &str) -> PyResult<bool> {
+    fn has(&self, name: Text, level: Name) -> PyResult<bool> {
         let name = name.named("name")?;
-        held(|| Ok(self.0.has(&name, Level::from_name(level)?)))
+        held(|| Ok(self.0.has(&name, Level::from_name(&level)?)))
     }
 
     #[pyo3(signature = (level, **columns))]
-    fn with_columns(&self, level: &str, columns: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let level = Level::from_name(level).map_err(to_python)?;
+    fn with_columns(&self, level: Name, columns: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let level = Level::from_name(&level).map_err(to_python)?;
         let mut batch = self.0.clone();
         for (name, values) in columns.into_iter().flatten() {
             let name = name.extract::<Text>()?.named("the name of a column")?;
@@ -204,15 +204,15 @@ impl Batch {
         released(py, || self.0.select_draws(indices)).map(Self)
     }
 
-    #[pyo3(signature = (draws, *, denominator, constant=None, shared="each", valid=None, keep=None))]
+    #[pyo3(signature = (draws, *, denominator, constant=None, shared="each".into(), valid=None, keep=None))]
     #[expect(clippy::too_many_arguments, reason = "options by name")]
     fn token_weights<'py>(
         &self,
         py: Python<'py>,
         draws: PyReadonlyArray1<'py, i64>,
-        denominator: &str,
+        denominator: Name,
         constant: Option<f64>,
-        shared: &str,
+        shared: Name,
         valid: Option<PyReadonlyArray1<'py, bool>>,
         keep: Option<PyReadonlyArray1<'py, bool>>,
     ) -> PyResult<Bound<'py, PyArray1<f64>>> {
@@ -220,26 +220,26 @@ impl Batch {
         let valid = valid.as_ref().map(|valid| slice("valid", valid)).transpose()?;
         let keep = keep.as_ref().map(|keep| slice("keep", keep)).transpose()?;
         let weights = released(py, || {
-            let denominator = Denominator::from_name(denominator, constant)?;
-            let shared = Shared::from_name(shared)?;
+            let denominator = Denominator::from_name(&denominator, constant)?;
+            let shared = Shared::from_name(&shared)?;
             self.0.token_weights(&TokenWeights { draws, denominator, shared, valid, keep })
         })?;
         Ok(PyArray1::from_vec(py, weights))
     }
 
-    #[pyo3(signature = (draws, max_tokens, *, layout="sequence", unit_of=None, trained=None, fold=None, shards=None, balance="tokens"))]
+    #[pyo3(signature = (draws, max_tokens, *, layout="sequence".into(), unit_of=None, trained=None, fold=None, shards=None, balance="tokens".into()))]
     #[expect(clippy::too_many_arguments, reason = "options by name")]
     fn plan(
         &self,
         py: Python<'_>,
         draws: PyReadonlyArray1<'_, i64>,
         max_tokens: Whole<usize>,
-        layout: &str,
+        layout: Name,
         unit_of: Option<PyReadonlyArray1<'_, i64>>,
         trained: Option<PyReadonlyArray1<'_, bool>>,
         fold: Option<Vec<PyReadonlyArray1<'_, f32>>>,
         shards: Option<Whole<usize>>,
-        balance: &str,
+        balance: Name,
     ) -> PyResult<Plan> {
         let max_tokens = max_tokens.named("max_tokens")?;
         let ranks = shards.map(|shards| shards.named("shards")).transpose()?;
@@ -249,11 +249,11 @@ impl Batch {
         let columns = fold.iter().flatten().map(|column| slice("fold", column)).collect::<PyResult<Vec<_>>>()?;
         let fold = fold.is_some().then_some(&columns[..]);
         released(py, || {
-            let balance = Cost::from_name(balance)?;
+            let balance = Cost::from_name(&balance)?;
             self.0.plan(&PlanOptions {
                 draws,
                 max_tokens,
-                layout: PackLayout::from_name(layout)?,
+                layout: PackLayout::from_name(&layout)?,
                 unit_of,
                 trained,
                 fold,
@@ -270,9 +270,9 @@ impl Batch {
         py: Python<'_>,
         trajectory_ids: PyReadonlyArray1<'_, i64>,
         group_ids: Option<PyReadonlyArray1<'_, i64>>,
-        source: &str,
+        source: Name,
         probability: Option<PyReadonlyArray1<'_, f64>>,
-        old_logprob: &str,
+        old_logprob: Name,
         reason: Option<Text>,
         iteration: Option<Whole<i64>>,
     ) -> PyResult<Self> {
@@ -280,9 +280,9 @@ impl Batch {
         let new = NewDraws {
             trajectory_ids: slice("trajectory_ids", &trajectory_ids)?,
             group_ids: group_ids.as_ref().map(|ids| slice("group_ids", ids)).transpose()?,
-            source,
+            source: &source,
             probability: probability.as_ref().map(|values| slice("probability", values)).transpose()?,
-            old_logprob,
+            old_logprob: &old_logprob,
             reason: reason.as_deref(),
             iteration: iteration.map(|iteration| iteration.named("iteration")).transpose()?,
         };

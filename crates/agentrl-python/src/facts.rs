@@ -19,7 +19,7 @@ fn mapping<'a, 'py>(what: &str, value: &'a Bound<'py, PyAny>) -> PyResult<&'a Bo
 pub(crate) fn declared(value: &Bound<'_, PyAny>) -> PyResult<Facts> {
     let (mut step, mut trajectory) = (Declared::new(), Declared::new());
     for (level, names) in mapping("facts", value)? {
-        let level = level.extract::<Text>()?.named("the level of facts")?;
+        let level = level.extract::<Text>()?.named("a level of facts")?;
         let declared = match level.as_str() {
             "step" => &mut step,
             "trajectory" => &mut trajectory,
@@ -28,8 +28,8 @@ pub(crate) fn declared(value: &Bound<'_, PyAny>) -> PyResult<Facts> {
             }
         };
         for (name, kind) in mapping(&format!("facts[{level:?}]"), &names)? {
-            let name = name.extract::<Text>()?.named("the name of a fact")?;
-            let kind = kind.extract::<Text>()?.named("the kind of a fact")?;
+            let name = name.extract::<Text>()?.named("a name of facts")?;
+            let kind = kind.extract::<Text>()?.named("a kind of facts")?;
             let kind = FactKind::from_name(&kind).map_err(|error| invalid(format!("facts[{name:?}]: {error}")))?;
             declared.insert(name, kind);
         }
@@ -60,7 +60,7 @@ pub(crate) fn said(value: Option<&Bound<'_, PyAny>>) -> PyResult<FactValues> {
         if value.is_none() {
             continue;
         }
-        let name = name.extract::<Text>()?.named("the name of a fact")?;
+        let name = name.extract::<Text>()?.named("a name of facts")?;
         let what = format!("facts[{name:?}]");
         let fact = match key(&value, &what)? {
             Some(key) => Fact::Key(key),
@@ -79,7 +79,7 @@ pub(crate) fn said(value: Option<&Bound<'_, PyAny>>) -> PyResult<FactValues> {
 pub(crate) fn columns(value: &Bound<'_, PyAny>) -> PyResult<FactColumns> {
     let mut columns = FactColumns::new();
     for (name, value) in mapping("facts", value)? {
-        let name = name.extract::<Text>()?.named("the name of a fact")?;
+        let name = name.extract::<Text>()?.named("a name of facts")?;
         let column = if let Ok(numbers) = value.extract::<PyReadonlyArray1<'_, f32>>() {
             FactColumn::Numbers(slice(&name, &numbers)?.to_vec())
         } else {

@@ -7,7 +7,7 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::arrays::{Text, Whole, floats, mask, tokens};
+use crate::arrays::{Name, Number, Text, Whole, floats, mask, tokens};
 use crate::batch::Batch;
 use crate::enter::{held, interruptible};
 use crate::error::{invalid, to_python};
@@ -29,6 +29,11 @@ impl Forest {
 
 fn optional<T: crate::arrays::Bounded>(name: &str, value: Option<Whole<T>>) -> PyResult<Option<T>> {
     value.map(|value| value.named(name)).transpose()
+}
+
+/// A reward and its components as columns of 32 bits have them.
+fn paid(reward: Option<Number>, rewards: Option<Vec<Number>>) -> (Option<f32>, Option<Vec<f32>>) {
+    (reward.map(Number::narrow), rewards.map(|rewards| rewards.into_iter().map(Number::narrow).collect()))
 }
 
 fn named<T>(name: Option<&str>, from_name: impl Fn(&str) -> Result<T>) -> PyResult<Option<T>> {
@@ -98,7 +103,7 @@ impl Forest {
         Ok(PyBytes::new(py, &hash))
     }
 
-    #[pyo3(signature = (group, member, *, agent=0.into(), episode=None, parent=None, origin=None, role="member"))]
+    #[pyo3(signature = (group, member, *, agent=0.into(), episode=None, parent=None, origin=None, role="member".into()))]
     #[expect(clippy::too_many_arguments, reason = "what a trajectory is, all by name")]
     fn start(
         &self,
@@ -108,8 +113,8 @@ impl Forest {
         agent: Whole<i32>,
         episode: Option<Whole<i64>>,
         parent: Option<Whole<i64>>,
-        origin: Option<&str>,
-        role: &str,
+        origin: Option<Name>,
+        role: Name,
     ) -> PyResult<i64> {
         let group = group.named("group")?;
         let start = Start {
@@ -117,8 +122,8 @@ impl Forest {
             agent: agent.named("agent")?,
             episode: optional("episode", episode)?,
             parent: optional("parent", parent)?,
-            origin: named(origin, Origin::from_name)?,
-            role: Role::from_name(role).map_err(to_python)?,
+            origin: named(origin.as_deref(), Origin::from_name)?,
+            role: Role::from_name(&role).map_err(to_python)?,
         };
         self.with(py, |forest| forest.start_as(group, &start))
     }
@@ -130,15 +135,15 @@ impl Forest {
         group: Whole<u32>,
         batch: PyRef<'_, Batch>,
         trajectory_id: Whole<i64>,
-        source: Option<&str>,
+        source: Option<Name>,
     ) -> PyResult<i64> {
         let (group, id) = (group.named("group")?, trajectory_id.named("trajectory_id")?);
-        let source = named(source, Source::from_name)?;
+        let source = named(source.as_deref(), Source::from_name)?;
         self.with(py, |forest| forest.adopt(group, &batch.0, id, source))
     }
 
     #[pyo3(signature = (trajectory, tokens, *, kind, logprobs=None, entropies=None, trainable=None, state=None, policy=0.into(),
-        policy_version=None, seed=None, temperature=None, top_p=1.0, top_k=0.into(), finish_reason=None, origin=None,
+        policy_version=None, seed=None, temperature=None, top_p=1.0.into(), top_k=0.into(), finish_reason=None, origin=None,
         blobs=None))]
     #[expect(clippy::too_many_arguments, reason = "the columns of a node, all by name")]
     fn append(
@@ -146,7 +151,7 @@ impl Forest {
         py: Python<'_>,
         trajectory: Whole<i64>,
         tokens: Bound<'_, PyAny>,
-        kind: &str,
+        kind: Name,
         logprobs: Option<Bound<'_, PyAny>>,
         entropies: Option<Bound<'_, PyAny>>,
         trainable: Option<Bound<'_, PyAny>>,
@@ -154,10 +159,10 @@ impl Forest {
         policy: Whole<i32>,
         policy_version: Option<Whole<i64>>,
         seed: Option<Whole<i64>>,
-        temperature: Option<f32>,
-        top_p: f32,
+        temperature: Option<Number>,
+        top_p: Number,
         top_k: Whole<i32>,
-        finish_reason: Option<&str>,
+        finish_reason: Option<Name>,
         origin: Option<Whole<i64>>,
         blobs: Option<Vec<Vec<u8>>>,
     ) -> PyResult<i64> {
@@ -171,11 +176,15 @@ impl Forest {
             policy: policy.named("policy")?,
             policy_version: optional("policy_version", policy_version)?,
             seed: optional("seed", seed)?,
-            sampling: temperature.map(|temperature| Sampling { temperature, top_p, top_k }),
-            finish_reason: named(finish_reason, FinishReason::from_name)?.unwrap_or_default(),
+            sampling: temperature.map(|temperature| Sampling {
+                temperature: temperature.narrow(),
+                top_p: top_p.narrow(),
+                top_k,
+            }),
+            finish_reason: named(finish_reason.as_deref(), FinishReason::from_name)?.unwrap_or_default(),
             origin: optional("origin", origin)?,
             blobs: hashes(blobs)?,
-            ..NewNode::new(Kind::from_name(kind).map_err(to_python)?, self::tokens("tokens", &tokens)?)
+            ..NewNode::new(Kind::from_name(&kind).map_err(to_python)?, self::tokens("tokens", &tokens)?)
         };
         self.with(py, |forest| forest.append(trajectory, node))
     }
@@ -202,8 +211,8 @@ impl Forest {
         &self,
         py: Python<'_>,
         trajectory: Whole<i64>,
-        reward: Option<f32>,
-        rewards: Option<Vec<f32>>,
+        reward: Option<Number>,
+        rewards: Option<Vec<Number>>,
         terminated: bool,
         truncated: bool,
         flags: Whole<u32>,
@@ -211,6 +220,7 @@ impl Forest {
     ) -> PyResult<()> {
         let facts = facts::said(facts)?;
         let (trajectory, flags) = (trajectory.named("trajectory")?, flags.named("flags")?);
+        let (reward, rewards) = paid(reward, rewards);
         let outcome = StepOutcome { reward, rewards, terminated, truncated, flags, facts, ..StepOutcome::default() };
         self.with(py, |forest| forest.step(trajectory, &outcome))
     }
@@ -292,24 +302,25 @@ impl Forest {
         self.with(py, |forest| forest.rewrite(trajectory, &tokens, state.as_deref()))
     }
 
-    #[pyo3(signature = (trajectory, *, reward=None, rewards=None, success=None, info=None, status="finished",
+    #[pyo3(signature = (trajectory, *, reward=None, rewards=None, success=None, info=None, status="finished".into(),
         facts=None))]
     #[expect(clippy::too_many_arguments, reason = "the columns of an end, all by name")]
     fn finish(
         &self,
         py: Python<'_>,
         trajectory: Whole<i64>,
-        reward: Option<f32>,
-        rewards: Option<Vec<f32>>,
+        reward: Option<Number>,
+        rewards: Option<Vec<Number>>,
         success: Option<bool>,
         info: Option<Text>,
-        status: &str,
+        status: Name,
         facts: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let facts = facts::said(facts)?;
         let trajectory = trajectory.named("trajectory")?;
-        let status = Status::from_name(status).map_err(to_python)?;
+        let status = Status::from_name(&status).map_err(to_python)?;
         let info = info.map(|info| info.named("info")).transpose()?;
+        let (reward, rewards) = paid(reward, rewards);
         self.with(py, |forest| forest.finish(trajectory, Finish { reward, rewards, success, info, status, facts }))
     }
 
@@ -332,23 +343,23 @@ impl Forest {
     fn decide(
         &self,
         py: Python<'_>,
-        operation: &str,
+        operation: Name,
         trajectory: Whole<i64>,
         in_round: Whole<u32>,
         ordinal: Option<Whole<u32>>,
         node: Option<Whole<i64>>,
         end: Option<Whole<u32>>,
         result: Option<Whole<i64>>,
-        score: Option<f64>,
+        score: Option<Number>,
         reason: Option<Text>,
     ) -> PyResult<()> {
-        let operation = Operation::from_name(operation).map_err(to_python)?;
+        let operation = Operation::from_name(&operation).map_err(to_python)?;
         let decision = Decision {
             ordinal: optional("ordinal", ordinal)?,
             node: optional("node", node)?,
             end: optional("end", end)?,
             result: optional("result", result)?,
-            score,
+            score: score.map(Number::wide),
             reason: reason.map(|reason| reason.named("reason")).transpose()?,
             ..Decision::new(operation, trajectory.named("trajectory")?, in_round.named("in_round")?)
         };

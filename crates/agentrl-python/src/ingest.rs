@@ -7,7 +7,7 @@ use numpy::{Element, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{Whole, slice};
+use crate::arrays::{Number, Whole, slice};
 use crate::enter::interruptible;
 use crate::error::invalid;
 use crate::facts;
@@ -52,7 +52,7 @@ fn scalars<'py, T: Element>(columns: &Bound<'py, PyDict>, name: &str) -> PyResul
 
 impl<'py> Columns<'py> {
     fn read(columns: &Bound<'py, PyDict>, tokens: &str) -> PyResult<Self> {
-        let sampling: Option<(f32, f32, i32)> =
+        let sampling: Option<(Number, Number, Whole<i32>)> =
             columns.get_item("sampling")?.map(|value| value.extract()).transpose()?;
         Ok(Self {
             trajectories: scalars(columns, "trajectories")?.ok_or_else(|| missing("trajectories"))?,
@@ -64,7 +64,15 @@ impl<'py> Columns<'py> {
             policy: scalars(columns, "policy")?,
             policy_version: scalars(columns, "policy_version")?,
             seed: scalars(columns, "seed")?,
-            sampling: sampling.map(|(temperature, top_p, top_k)| Sampling { temperature, top_p, top_k }),
+            sampling: sampling
+                .map(|(temperature, top_p, top_k)| {
+                    Ok::<_, PyErr>(Sampling {
+                        temperature: temperature.narrow(),
+                        top_p: top_p.narrow(),
+                        top_k: top_k.named("top_k")?,
+                    })
+                })
+                .transpose()?,
             finish_reason: scalars(columns, "finish_reason")?,
             reward: scalars(columns, "reward")?,
             rewards: lists(columns, "rewards")?,

@@ -11,7 +11,7 @@ use numpy::{IntoPyArray as _, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::arrays::{Whole, blob_hash, slice};
+use crate::arrays::{Name, Whole, blob_hash, slice};
 use crate::batch::Batch;
 use crate::enter::{held, interruptible, released};
 use crate::error::to_python;
@@ -60,10 +60,10 @@ type FoundBlocks<'py> =
 #[pymethods]
 impl Store {
     #[staticmethod]
-    #[pyo3(signature = (path, *, read_only=false, sync="batch"))]
-    fn open(py: Python<'_>, path: PathBuf, read_only: bool, sync: &str) -> PyResult<Self> {
+    #[pyo3(signature = (path, *, read_only=false, sync="batch".into()))]
+    fn open(py: Python<'_>, path: PathBuf, read_only: bool, sync: Name) -> PyResult<Self> {
         let open = || {
-            let sync = Sync::from_name(sync)?;
+            let sync = Sync::from_name(&sync)?;
             if read_only { store::Store::open_read_only(&path) } else { store::Store::open(&path, sync) }
         };
         released(py, open).map(Self::new)

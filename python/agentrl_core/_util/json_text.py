@@ -28,6 +28,28 @@ def to_json(value: object, name: str) -> str:
         ) from None
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written down: no surrogate stands alone."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_deeper(value: object, most: int) -> bool:
+    """Whether lists and tables are nested deeper than `most`."""
+    level = [value]
+    for _ in range(most + 1):
+        level = [
+            entry
+            for each in level
+            if isinstance(each, (Mapping, list, tuple))
+            for entry in (each.values() if isinstance(each, Mapping) else each)
+        ]
+    return bool(level)
+
+
 def _plain(value: Any) -> Any:
     if hasattr(value, "item"):
         value = value.item()

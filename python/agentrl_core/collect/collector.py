@@ -39,7 +39,7 @@ from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.recorded_episode import EnvironmentHandle
 from agentrl_core.collect.run_state import RunState, TaskStatistics, save_tokenizer
 from agentrl_core.collect.runner import CollectionSettings, ProgramRunner
-from agentrl_core.collect.task_digest import task_digest
+from agentrl_core.collect.task_digest import task_digest, tasks_begun_with
 from agentrl_core.collect.validation import (
     check_ahead,
     check_apart,
@@ -223,6 +223,8 @@ class Collector:
         if self.store is not None and "tasks" not in self._run:
             with self._asking:
                 self._run["tasks"] = task_digest(self._task_pool().worlds)
+            begun = tasks_begun_with(self.store.path, self._run["tasks"], replace=self._allow_changes)
+            self._check_run(tasks=begun)
         self._check_run()
         head = self._now()
         is_committed = self.store is not None and self.store.has_batch(head.iteration)
@@ -436,10 +438,11 @@ class Collector:
             self._head = RunState.of(self.store).carried(self.recipe, self._run, self._notices)
         return self._head
 
-    def _check_run(self) -> None:
-        """Refuse to go on silently with another run."""
+    def _check_run(self, **begun: Any) -> None:
+        """Refuse to go on silently with another run than the store says, or than was begun."""
         if self.store is not None and not self._allow_changes:
-            self._now().check_run(self._run, self.store.path)
+            head = self._now()
+            replace(head, run={**begun, **head.run}).check_run(self._run, self.store.path)
 
     def _journal_of(self, iteration: int) -> Journal:
         """What live groups of an iteration asked and got."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agentrl_core._util.json_text import is_unicode
 from agentrl_core.collect.batch_policy import BatchPolicy
 from agentrl_core.collect.concurrency import SlotLimiter, Slots, slot_limiters
 from agentrl_core.collect.failures import Failures, is_wrong_call
@@ -135,7 +136,7 @@ class RolloutDriver:
         self._numbers = 1 << 30
         self._numbers_of: dict[int, str] = {}
         """The group of a selection to which each group of the forest belongs."""
-        self._failures = Failures(program.title(), notices, self.progress, known)
+        self._failures = Failures(program.title(), notices, self.progress)
         self._worlds_of: dict[str, str] = {}
         self._rooms = slot_limiters(limits.branches, worlds) if shared is None else shared
         self._places: dict[str, Slots] = {}
@@ -428,6 +429,8 @@ class RolloutDriver:
 
     async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
         """What the journal holds under a name; else what `make` gives, journalled first."""
+        if not is_unicode(name):
+            raise InvalidInputError(f"record: name {name!r:.200} is not Unicode; give another one")
         if name in self._journal:
             return self._journal.find(name, digest(name), read_value)
         value = plain_value(await make(), name)

@@ -20,27 +20,26 @@ class Failures:
     """The groups of an iteration that failed.
 
     - A wrong call of a program (`InvalidInputError`) is wrong in every group: it ends the collection at once.
-    - Data that cannot be used (`DataError`), or that an engine or a model does not take (`UnsupportedError`), costs its
-      group. It ends the collection only if no group is left, in the first iteration of a run.
+    - Data that cannot be used (`DataError`) costs its group. If it is every group, the iteration has no draws.
+    - What an engine or a model does not take (`UnsupportedError`) costs its group. If it is every group, it ends the
+      collection: the next iteration would be no better.
     - Any other error costs its group, up to a fifth of the groups.
 
     Args:
         program: its title, for messages.
         notices: keeps what was warned of already.
         progress: counts the trajectories.
-        known: how many iterations were closed before.
 
     Attributes:
         groups: how many began.
         done: how many came to their ends.
     """
 
-    def __init__(self, program: str, notices: WarnOnce, progress: Progress, known: int) -> None:
+    def __init__(self, program: str, notices: WarnOnce, progress: Progress) -> None:
         self.groups = self.done = 0
         self._program = program
         self._notices = notices
         self._progress = progress
-        self._known = known
         self._failed: list[tuple[Group, Exception]] = []
         self._unusable: list[tuple[Group, Exception]] = []
 
@@ -70,7 +69,7 @@ class Failures:
             Exception: the first error, where too many were.
         """
         too_many = self._failed if len(self._failed) > _MOST_FAILED * self.groups else []
-        if not (too_many or self.done or self._known):
+        if not (too_many or self.done) and all(isinstance(error, UnsupportedError) for _, error in self._unusable):
             too_many = self._unusable
         for group, error in too_many:
             raise name_task(error, group.task.task_id)

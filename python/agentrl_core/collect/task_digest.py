@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from agentrl_core import _core
+from agentrl_core._util.files import new_file
 from agentrl_core.env.base import Task
+from agentrl_core.exceptions import StoreError
 
 _MOST_READ = 4096
 _MOST_MADE = 16
@@ -29,6 +32,30 @@ def task_digest(tasks: Mapping[str, Sequence[Task]]) -> dict[str, dict[str, Any]
         ids = {"first": found[0].task_id, "last": found[-1].task_id} if found else {}
         record[name] = {"tasks": count, **ids, "content": content}
     return record
+
+
+def tasks_begun_with(run: str, tasks: Mapping[str, Any], *, replace: bool) -> dict[str, Any]:
+    """Return the record that a run began with, from `tasks.json` in its folder; the first call writes it.
+
+    So another data set is found before an iteration was closed, too: only then does the state of the store have it.
+
+    Args:
+        run: folder of the run.
+        tasks: the record of now.
+        replace: write it in any case.
+
+    Raises:
+        StoreError: the file cannot be read or written.
+    """
+    file = Path(run, "tasks.json")
+    try:
+        if file.exists() and not replace:
+            return dict(json.loads(file.read_text("utf-8")))
+        with new_file(file) as opened:
+            opened.write(json.dumps(tasks).encode())
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{file} cannot be read or written: {error}; it holds the first tasks") from None
+    return dict(tasks)
 
 
 def _text(task: Task) -> str:

@@ -74,6 +74,6 @@ def say_nothing_drawn(notices: WarnOnce, recipe: Recipe, titles: str, made: Buil
     if not made.rewarded:
         raise InvalidInputError(
             f"{found}, because environment {titles} paid NaN in each of them, so there is nothing to train on; pay "
-            "numbers in Outcome.reward"
+            "numbers in StepResult.reward"
         )
     notices.once("scores", f"{found}: phase reward of recipe {recipe.name!r} makes NaN of each reward")

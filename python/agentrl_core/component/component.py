@@ -20,6 +20,7 @@ from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
 from agentrl_core import renames
+from agentrl_core._util.json_text import is_unicode
 from agentrl_core.component.column import Column
 from agentrl_core.component.options import ColumnName, Filled, Range, Rule, declared
 from agentrl_core.component.repr import component_repr
@@ -130,6 +131,8 @@ class Component:
             hint = hints[option.name]
             value, fits = _fit(getattr(self, option.name), hint)
             self.require(fits, option.name, f"give {_describe(hint)}")
+            self.require(value == value or not isinstance(value, float), option.name, "give a number")  # noqa: PLR0124
+            self.require(not isinstance(value, str) or is_unicode(value), option.name, "give a text that is Unicode")
             object.__setattr__(self, option.name, value)
             self._check_range(option.name, rule, takes_none=type(None) in typing.get_args(hint))
         variants = list(self._variants())  # which checks their numbers
@@ -236,7 +239,7 @@ class Component:
         """Raise a `RecipeError` about `option` unless `condition` holds; `remedy` says what to do."""
         if not condition:
             value = getattr(self, option)
-            raise RecipeError(f"{self.title()}: option {option}={value!r} is not possible; {remedy}")
+            raise RecipeError(f"{self.title()}: option {option}={value!r:.200} is not possible; {remedy}")
 
     def to_dict(self) -> dict[str, Any]:
         """The component as a plain table: its class under `component`, then its options.
@@ -283,7 +286,10 @@ class Component:
             if isinstance(value, Mapping) and "component" not in value and _fit(0, hints[name])[1]:
                 value = made_schedule(cls, name, value)  # noqa: PLW2901 - the table becomes what it describes
             elif isinstance(value, Mapping):
-                value = find_component(package, value)  # noqa: PLW2901
+                try:
+                    value = find_component(package, value)  # noqa: PLW2901
+                except RecipeError as error:
+                    raise RecipeError(f"{cls.title()}: option {name}: {error}") from None
             elif value == _NULL and _fit(None, hints[name])[1] and not _fit(_NULL, hints[name])[1]:
                 value = None  # noqa: PLW2901
             values[name] = value

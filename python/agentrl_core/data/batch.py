@@ -236,7 +236,13 @@ class Batch:
 
     def with_state(self, state: Mapping[str, Any]) -> Batch:
         """The batch with another state of its components: a table of plain values that JSON can hold."""
-        return Batch(self._core.with_state(json.dumps(state)))
+        try:
+            text = json.dumps(state)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidInputError(
+                f"state cannot be saved as JSON: {error}; give numbers, texts, lists and dicts of them"
+            ) from None
+        return Batch(self._core.with_state(text))
 
     def select_draws(self, indices: ArrayLike) -> Batch:
         """The batch with only some draws, in the given order; all nodes, steps and trajectories stay.
@@ -449,6 +455,10 @@ class Batch:
             InvalidInputError: the batch does not have a trajectory, a length differs, or there is no iteration to take.
         """
         groups = None if group_ids is None else integers(group_ids, "group_ids")
+        for name, wrong in (("group_ids", groups), ("iteration", iteration)):
+            found = [] if wrong is None else np.atleast_1d(wrong)
+            if len(found) and not 0 <= min(found) <= max(found) < 1 << 62:
+                raise InvalidInputError(f"{name} is {str(wrong)[:80]}; give whole numbers from 0 to 2^62 - 1")
         chances = None if probability is None else np.ascontiguousarray(probability, np.float64).reshape(-1)
         return Batch(
             self._core.draw(

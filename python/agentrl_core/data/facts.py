@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
@@ -50,7 +51,7 @@ def fact_column(values: Any, name: str) -> Any:
         InvalidInputError: it is no column of numbers, texts or bytes.
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
-        return columns.numbers(values, name).astype(np.float32)
+        return _narrow(values, name)
     try:
         rows = values.to_list() if hasattr(values, "to_list") else list(values)
     except TypeError:
@@ -59,4 +60,9 @@ def fact_column(values: Any, name: str) -> Any:
         ) from None
     if any(isinstance(row, (str, bytes)) for row in rows):
         return rows
-    return columns.numbers([np.nan if row is None else row for row in rows], name).astype(np.float32)
+    return _narrow([np.nan if row is None else row for row in rows], name)
+
+
+def _narrow(values: Any, name: str) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # what is too large is infinite then, and refused
+        return columns.numbers(values, name).astype(np.float32)

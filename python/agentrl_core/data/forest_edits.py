@@ -10,10 +10,15 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.data.batch import Batch
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
 Tokens = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 Floats = Sequence[float] | NDArray[np.float32] | NDArray[np.float64]
+
+
+MOST_FORKS = 1 << 20
+"""How many ways one call forks: each takes memory."""
 
 
 class ForestCore(Protocol):
@@ -113,7 +118,7 @@ def fork(
         node: last shared node; None: the whole path so far. Where the context was rewritten and several contexts
             hold the node, the earliest counts.
         end: how many of that node's tokens are shared; None: all.
-        count: fork so many ways, and return a list; None: one way.
+        count: fork so many ways, at most 2^20, and return a list; None: one way.
         ordinal: number of the (first) fork among those that leave the trajectory at the same token, which gives it
             its seeds and its place among the rows. None: in order of arrival for seeds, by content for rows; give
             one where several threads fork at the same place and seeds must not depend on which comes first.
@@ -148,6 +153,8 @@ def fork(
         >>> batch.column("token", "token").tolist(), batch.column("trainable", "token").tolist()
         ([4, 4, 6], [1, 0, 1])
     """
+    if count is not None and count > MOST_FORKS:
+        raise InvalidInputError(f"count is {str(count)[:40]}; fork at most {MOST_FORKS} ways at a time")
     ways = forest._core.fork(
         trajectory,
         node=node,

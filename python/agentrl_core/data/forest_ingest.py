@@ -408,7 +408,8 @@ def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
         values = columns.column(values, name)
         values = values.astype(np.int64) if values.dtype.kind in "fiub" else values
     found = wide([values] if np.isscalar(values) else values, name, length=None if np.isscalar(values) else count)
-    narrow = found.astype(dtype)
+    with np.errstate(over="ignore"):  # what is too large is infinite then, and refused
+        narrow = found.astype(dtype)
     if dtype is not np.float32 and not np.array_equal(narrow, found):
         row = int(np.flatnonzero(narrow != found)[0])
         raise InvalidInputError(f"{name}[{row}] is {found[row]}, which does not fit {np.dtype(dtype)}")
@@ -486,7 +487,8 @@ def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
     """Flat values of the type that the core reads, in memory that it may look at."""
     if dtype is np.float32:
         values = values.astype(np.float64) if values.dtype == np.object_ else values  # None is NaN, as in lists
-        found = columns.numbers(values, name).astype(np.float32, copy=False)
+        with np.errstate(over="ignore"):
+            found = columns.numbers(values, name).astype(np.float32, copy=False)
     elif values.dtype == np.bool_:
         found = values.astype(dtype)
     elif values.dtype == dtype and values.ndim == 1:

@@ -214,6 +214,8 @@ class Store:
                 facts (`Batch.facts`) than the store's first batch: all files of a table have the same columns.
             StoreError: the files cannot be written; the store has to be opened again then.
         """
+        if iteration >= 1 << 62:
+            raise InvalidInputError(f"iteration is {str(iteration)[:40]}; give a whole number from 0 to 2^62 - 1")
         return self._core.append(_core_of(batch), iteration, partial=partial)
 
     def flush(self) -> int:

@@ -145,7 +145,9 @@ class StepResult:
         flags: `StepFlag`s, and bits of your own.
         success: the unshaped verdict on the episode; None while it goes on.
         info: facts for the record, saved as JSON with the trajectory: those of the last action as they are, and under
-            `earlier_steps` a list of those of each action before it, where there are any.
+            `earlier_steps` a list of those of each action before it, where there are any. If a branch ends with a
+            reason, that is an entry too, by its status. Facts with the name of such an entry, or `info`, stand together
+            under `info`.
         facts: values of what the environment declares in `facts`, by name.
         context: where the observation stands; None: behind this action.
         parallel_requests: lanes that have begun to wait for an action of theirs: their actions may be generated at the

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from agentrl_core._util.json_text import is_unicode
 from agentrl_core.env.base import Content, Environment, ExtraColumn, StepResult, Task
 from agentrl_core.env.image import is_content
-from agentrl_core.env.task_check import is_unicode, task_problems
+from agentrl_core.env.task_check import task_problems
 
 _RUNS = ("inline", "thread", "process", "ray")
 _ROLES = ("system", "user", "assistant", "tool")

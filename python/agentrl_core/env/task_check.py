@@ -6,16 +6,9 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from agentrl_core._util.json_text import is_unicode
+
 _TEXTS = ("task_id", "question", "domain")
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text can be written down: no surrogate stands alone."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def task_problem(task: Any) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 from agentrl_core.env.base import Content
 from agentrl_core.env.image import images_in
+from agentrl_core.env.runtime.validation import checked_content
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.rollout.branch_turns import Trajectory
 from agentrl_core.rollout.multi_agent import AgentView, SharedEpisode
@@ -203,7 +204,7 @@ class Branch(Trajectory):
             )
         self._path.flush()
         ordinal, tools = self._ordinal_at(0), self._episode.tools
-        content = self._episode.observation if prompt is None else prompt
+        content = self._episode.observation if prompt is None else checked_content(prompt, "with_prompt: prompt")
         if images_in(content):
             raise UnsupportedError(f"branch {self.name}: under cannot show images; give a prompt that is all text")
         chat = self._runtime.chat(self.agent)

@@ -57,8 +57,8 @@ class BranchRecord:
         self.reward += outcome.reward or 0.0
         if abs(self.reward) > _LARGEST_FLOAT:
             raise DataError(
-                f"Outcome.reward: the rewards of an episode add up to {self.reward}, which does not fit 32 bits; pay "
-                "smaller ones"
+                f"StepResult.reward: the rewards of an episode add up to {self.reward}, which does not fit 32 bits; "
+                "pay smaller ones"
             )
         self.success = self.success if outcome.success is None else outcome.success
         if outcome.facts:
@@ -95,7 +95,7 @@ class BranchRecord:
         """What the forest keeps of it: rewards and facts of what is drawn, notes of all."""
         info = self._notes()
         if reason is not None:
-            info = {**(info or {}), status: reason}
+            info = _with_entry(info, status, reason)
         if status not in ("finished", "truncated"):
             return {"info": info}
         return {"reward": self.reward, "success": bool(self.success), "info": info, "facts": self.facts or None}
@@ -107,9 +107,17 @@ class BranchRecord:
     def _notes(self) -> dict[str, object] | None:
         """Those of the last turn, and of the earlier ones behind them."""
         notes = [outcome.info for outcome in self.outcomes]
-        earlier = {"earlier_steps": notes[:-1]} if any(notes[:-1]) else {}
         last = notes[-1] if notes else None
-        return {**(last or {}), **earlier} if earlier or last is not None else None
+        if not any(notes[:-1]):
+            return None if last is None else dict(last)
+        return _with_entry(last, "earlier_steps", notes[:-1])
+
+
+def _with_entry(info: Mapping[str, object] | None, name: str, value: object) -> dict[str, object]:
+    """Return notes with an entry of the package's own; notes that use its name stand under `info`."""
+    if info is not None and (name in info or "info" in info):
+        return {name: value, "info": dict(info)}
+    return {**(info or {}), name: value}
 
 
 def _paid(outcomes: Sequence[StepResult]) -> float:

@@ -10,10 +10,13 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._util.json_text import is_unicode
 from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Content, StepResult
 from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord
+from agentrl_core.env.runtime.validation import checked_content
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators import columns
 from agentrl_core.rollout.branch_record import PRECISION
 from agentrl_core.rollout.branch_state import Status, View
 from agentrl_core.rollout.conversations import BranchConversations
@@ -181,6 +184,7 @@ class Trajectory(View):
             InvalidInputError: the branch is over, or nothing was said yet.
         """
         self._check_running()
+        content = checked_content(content, "inject: content")
         if self._path.open:
             self._runtime.forest.step(self.handle, facts=self._of_engine("step") or None)
             self._path.go_on(None, len(self._episode.answers))
@@ -263,7 +267,7 @@ class Trajectory(View):
     async def _prompt_now(self) -> None:
         """Have the prompt, and the actions that it begins with."""
         content, own = self._episode.observation, self._prompt
-        content = content if own is None else own(content) if callable(own) else own
+        content = content if own is None else checked_content(own(content) if callable(own) else own, "prompt")
         self._content = content
         contexts = self._episode.contexts
         if contexts:
@@ -296,14 +300,25 @@ class Trajectory(View):
 
     def _say(self, action: Action, *, trained: bool, ends: bool = True, share: float = 1.0) -> None:
         """Tokens of an action that were not sampled, as a part of the open one."""
-        chat = self._runtime.chat(self.agent)
-        tokens = action
-        if isinstance(action, str):
-            tokens = chat.action(action) if ends else chat.action(action)[:-1]
-        tokens = np.asarray(tokens, np.int32)
+        if not 0 <= share <= 1:
+            raise InvalidInputError(f"write: share is {share!r}; give a number from 0 to 1")
+        tokens = self._action_tokens(action, ends=ends)
         tokens = tokens if ends else tokens[: int(share * len(tokens))]
         if len(tokens):
             self._path.act(tokens, trainable=None if trained else np.zeros(len(tokens), np.uint8))
+
+    def _action_tokens(self, action: Action, *, ends: bool) -> NDArray[np.int32]:
+        """The tokens of an action that was not sampled."""
+        if isinstance(action, str):
+            if not is_unicode(action):
+                raise InvalidInputError(f"write: content {action!r:.80} is not Unicode (a surrogate stands alone)")
+            tokens = self._runtime.chat(self.agent).action(action)
+            return np.asarray(tokens if ends else tokens[:-1], np.int32)
+        numbers, size = columns.integers(action, "write: content"), self._runtime.vocabulary_size(self.agent)
+        wrong = numbers[(numbers < 0) | (numbers >= size)]
+        if len(wrong):
+            raise InvalidInputError(f"write: content has {wrong[0]}, outside the vocabulary of {size} tokens")
+        return numbers.astype(np.int32)
 
     async def _generate(self, path: TokenPath, sampling: Sampling, wanted: int) -> Segment | None:
         """One request to the engine."""

@@ -78,9 +78,9 @@ class Prefix:
         begun = () if self.begun is None else (self.begun,)
         for place, action in enumerate((*self.actions, *begun)):
             if not (isinstance(action, str) or (isinstance(action, np.ndarray) and action.dtype.kind in "iu")):
-                raise InvalidInputError(f"Prefix: action {place} is {action!r}; give a text, or an array of tokens")
+                raise InvalidInputError(f"Prefix: actions[{place}] is {action!r}; give a text, or an array of tokens")
             if len(action) == 0:
-                raise InvalidInputError(f"Prefix: action {place} is empty; leave it out")
+                raise InvalidInputError(f"Prefix: actions[{place}] is empty; leave it out")
 
     @classmethod
     def stored(

@@ -22,7 +22,7 @@ impl Batch {
             Level::Draw => layout.trajectory_rows.len(),
             Level::Step => layout.step_rows.len(),
             Level::Token => layout.actions.len(),
-            Level::NodeToken => layout.node_offsets.last().map_or(0, |&last| last as usize),
+            Level::NodeToken => layout.node_offsets().last().map_or(0, |&last| last as usize),
         }
     }
 
@@ -39,7 +39,7 @@ impl Batch {
             }
             Level::Step => Ok(&self.layout.step_offsets),
             Level::Token => Ok(&self.layout.token_offsets),
-            Level::NodeToken => Ok(&self.layout.node_offsets),
+            Level::NodeToken => Ok(self.layout.node_offsets()),
         }
     }
 
@@ -250,7 +250,7 @@ impl Batch {
     fn node_fact(&self, name: &str) -> Option<Result<Numbers>> {
         let fact = || -> Result<Numbers> {
             let nodes = self.nodes();
-            let offsets = &self.layout.node_offsets;
+            let offsets = self.layout.node_offsets();
             let scalars = |values: Numbers| values.repeat(offsets);
             Ok(match name {
                 "token" => {

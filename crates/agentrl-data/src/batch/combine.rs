@@ -104,8 +104,8 @@ impl Batch {
             let values = column.values.to_array();
             let offsets = match column.level {
                 Level::Draw | Level::Step => None,
-                Level::Token => Some(&layout.token_offsets),
-                Level::NodeToken => Some(&layout.node_offsets),
+                Level::Token => Some(layout.token_offsets.as_slice()),
+                Level::NodeToken => Some(layout.node_offsets()),
             };
             add(&column.name, if let Some(offsets) = offsets { list(values, offsets)? } else { values });
         }

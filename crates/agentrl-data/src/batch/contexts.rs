@@ -33,7 +33,7 @@ impl Batch {
         for draw in 0..self.num_draws() {
             for (context, steps) in layout.contexts(draw) {
                 for node in layout.path(context) {
-                    let from = layout.node_offsets[node.row] as usize;
+                    let from = layout.node_offsets()[node.row] as usize;
                     found.tokens.extend_from_slice(&tokens[from..from + node.used]);
                 }
                 found.offsets.push(found.tokens.len() as i64);

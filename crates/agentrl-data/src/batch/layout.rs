@@ -1,19 +1,15 @@
 //! Where the tokens of each draw lie: the index that joins draws, steps and tokens, built once for a batch.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use arrow_array::{Array, Int32Array, Int64Array, RecordBatch};
 
+use super::actions::Actions;
 use super::arrays::{i32s, i64s, lists};
+use super::node_tree::{Ancestors, NodeTree, PathNode};
 use crate::schema::Table;
 use crate::{Check, Error, ErrorKind, Result};
-
-/// Part of a path: a row of `nodes` and how many of its tokens the path uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PathNode {
-    pub(crate) row: usize,
-    pub(crate) used: usize,
-}
 
 /// A context of a trajectory: a path, and the steps that were taken along it. Where a context is never rewritten, a
 /// trajectory has one.
@@ -25,90 +21,11 @@ pub(crate) struct Context {
     pub(crate) steps: Range<usize>,
 }
 
-/// Where an action token lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ActionToken {
-    /// Index in the `token` level.
-    pub(super) token: usize,
-    /// Index in the `node_token` level.
-    pub(super) node_token: i64,
-    /// Position in the path of its context.
-    pub(super) position: i32,
-}
-
-/// The action tokens by runs, each the first tokens of a node: a number for each token would take more memory than what
-/// is stored of it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Actions {
-    /// The first token of each run; no run is empty.
-    runs: Vec<ActionToken>,
-    count: usize,
-}
-
-impl Actions {
-    fn push(&mut self, node_token: i64, position: i32, count: usize) {
-        if count > 0 {
-            self.runs.push(ActionToken { token: self.count, node_token, position });
-            self.count += count;
-        }
-    }
-
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.count
-    }
-
-    /// One of them.
-    pub(super) fn at(&self, token: usize) -> ActionToken {
-        behind(self.runs[self.run_of(token)], token)
-    }
-
-    /// Those of a range of the token level.
-    pub(super) fn of(&self, tokens: Range<usize>) -> impl Iterator<Item = ActionToken> {
-        let first = if tokens.is_empty() { self.runs.len() } else { self.run_of(tokens.start) };
-        let runs = self.runs[first..].iter().zip(first..).take_while(move |(run, _)| run.token < tokens.end);
-        runs.flat_map(move |(&run, place)| {
-            let own = run.token.max(tokens.start)..self.end(place).min(tokens.end);
-            own.map(move |token| behind(run, token))
-        })
-    }
-
-    /// The runs in order, as ranges of the `node_token` level.
-    pub(super) fn node_tokens(&self) -> impl Iterator<Item = Range<usize>> {
-        self.runs.iter().zip(0..).map(|(run, place)| {
-            let first = run.node_token as usize;
-            first..first + self.end(place) - run.token
-        })
-    }
-
-    /// The runs in order, as positions in the paths of their contexts.
-    pub(super) fn positions(&self) -> impl Iterator<Item = Range<i32>> {
-        self.runs.iter().zip(0..).map(|(run, place)| {
-            let count = self.end(place) - run.token;
-            run.position..run.position + count as i32
-        })
-    }
-
-    fn run_of(&self, token: usize) -> usize {
-        self.runs.partition_point(|run| run.token <= token) - 1
-    }
-
-    fn end(&self, run: usize) -> usize {
-        self.runs.get(run + 1).map_or(self.count, |next| next.token)
-    }
-}
-
-/// A token of the run that begins with another.
-fn behind(run: ActionToken, token: usize) -> ActionToken {
-    let count = token - run.token;
-    ActionToken { token, node_token: run.node_token + count as i64, position: run.position + count as i32 }
-}
-
 /// Joins made once. Levels nest: draws, steps of draws, action tokens of those steps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layout {
-    /// First token of each node in the `node_token` level, and their number last.
-    pub(super) node_offsets: Vec<i64>,
+    /// The nodes as a tree.
+    pub(super) tree: Arc<NodeTree>,
     /// Row in `trajectories` of each draw.
     pub(super) trajectory_rows: Vec<usize>,
     /// Steps of draw `i` are `step_offsets[i]..step_offsets[i + 1]`.
@@ -125,41 +42,38 @@ pub(super) struct Layout {
     context_steps: Vec<usize>,
     /// The last node of each context's path. A path is found from it: paths written out are quadratic in a deep tree.
     leaves: Vec<PathNode>,
-    /// The row above each node and how many of its tokens lie on the path to the node.
-    above: Vec<Option<PathNode>>,
-    /// Number of tokens on the path before each node.
-    before: Vec<usize>,
 }
 
 impl Layout {
     pub(super) fn build(tables: &[RecordBatch; Table::COUNT], check: Check<'_>) -> Result<Self> {
         let index = Index::new(tables)?;
         let drawn = i64s(&tables[Table::Draws as usize], "trajectory_id")?;
+        let nodes = &index.nodes;
+        let above: Vec<_> = (0..nodes.ids.len()).map(|row| nodes.above(row)).collect();
+        let mut sound = vec![false; above.len()];
+        for row in 0..sound.len() {
+            // A parent stands before its children; a node without a sound path is an error where it is drawn.
+            sound[row] = above[row].map_or(nodes.parents.is_null(row), |parent| sound[parent.row]);
+        }
+        let tree = Arc::new(NodeTree::new(above, nodes.starts.clone(), nodes.token_offsets()));
+        let ancestors = Ancestors::new(&tree);
         let mut layout = Self {
-            node_offsets: index.nodes.token_offsets(),
+            actions: Actions::new(Arc::clone(&tree)),
+            tree: Arc::clone(&tree),
             step_offsets: vec![0],
             token_offsets: vec![0],
             context_offsets: vec![0],
             context_steps: vec![0],
             ..Self::default()
         };
-        let mut sound = vec![false; index.nodes.ids.len()];
-        layout.above = (0..sound.len()).map(|row| index.nodes.above(row)).collect();
-        layout.before = vec![0; sound.len()];
-        for row in 0..sound.len() {
-            // A parent stands before its children; a node without a sound path is an error where it is drawn.
-            let root = index.nodes.parents.is_null(row);
-            (layout.before[row], sound[row]) = layout.above[row]
-                .map_or((0, root), |parent| (layout.before[parent.row] + parent.used, sound[parent.row]));
-        }
         for &trajectory in drawn.values() {
             check()?;
             let row = index
                 .row(trajectory)
                 .ok_or_else(|| broken(format!("a draw names trajectory {trajectory}, which is not in the batch")))?;
             layout.trajectory_rows.push(row);
-            for (leaf, steps) in layout.contexts_of(row, &index, &sound)? {
-                layout.add_steps(trajectory, leaf, steps, &index)?;
+            for (leaf, steps) in contexts_of(row, &index, &ancestors, &sound)? {
+                layout.add_steps(trajectory, leaf, steps, &index, &ancestors)?;
                 layout.context_steps.push(layout.step_rows.len());
                 layout.leaves.push(leaf);
             }
@@ -169,70 +83,31 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The contexts of the trajectory in a row, as [`Index::contexts`] finds them: their last nodes, and their steps.
-    fn contexts_of(&self, row: usize, index: &Index<'_>, sound: &[bool]) -> Result<Vec<(PathNode, Range<usize>)>> {
-        let nodes = &index.nodes;
-        let leaf_of = |id: i64, cut: Option<usize>| {
-            let found = nodes.row(id).filter(|&row| sound[row]).map(|row| (row, nodes.length(row)));
-            match found {
-                Some((row, length)) if cut.is_none_or(|cut| cut <= length) => {
-                    Ok(PathNode { row, used: cut.unwrap_or(length) })
-                }
-                // The walk names the node that is broken.
-                _ => nodes.path(id, cut).and_then(|_| Err(broken(format!("the path to node {id} is broken")))),
-            }
-        };
-        let mut leaf = leaf_of(index.leaves.value(row), index.leaf_end(row))?;
-        let steps = index.steps.of(index.trajectories[row]);
-        let (mut at, mut last) = (Some(leaf), steps.end);
-        let mut contexts = Vec::new();
-        // Backwards, because the path of a step is the beginning of the path of the next one in the same context.
-        for step in steps.clone().rev() {
-            let (id, end) = index.steps.last(step);
-            let found = at.and_then(|from| self.up_to(from, nodes.row(id)?));
-            at = found.filter(|node| node.used >= end.unwrap_or_else(|| nodes.length(node.row)));
-            if at.is_none() {
-                let earlier = leaf_of(id, end)?;
-                contexts.push((std::mem::replace(&mut leaf, earlier), step + 1..last));
-                (at, last) = (Some(earlier), step + 1);
-            }
-        }
-        contexts.push((leaf, steps.start..last));
-        contexts.reverse();
-        Ok(contexts)
-    }
-
-    /// The node in `row` as the path to `from` uses it; `None` where it is not on that path.
-    fn up_to(&self, from: PathNode, row: usize) -> Option<PathNode> {
-        // Rows fall on the way up.
-        std::iter::successors(Some(from), |node| self.above[node.row])
-            .take_while(|node| node.row >= row)
-            .find(|node| node.row == row)
-    }
-
-    fn add_steps(&mut self, trajectory: i64, leaf: PathNode, steps: Range<usize>, index: &Index<'_>) -> Result<()> {
+    fn add_steps(
+        &mut self,
+        trajectory: i64,
+        leaf: PathNode,
+        steps: Range<usize>,
+        index: &Index<'_>,
+        ancestors: &Ancestors<'_>,
+    ) -> Result<()> {
         let nodes = &index.nodes;
         let missing =
             |id: i64| broken(format!("a step of trajectory {trajectory} names node {id}, which is not on its path"));
-        // From the last step up, so that the way to the root is walked no further than there are steps.
-        let (mut inside, mut counts) = (Vec::new(), Vec::with_capacity(steps.len()));
+        let on_path = |from: PathNode, id: i64| {
+            nodes.row(id).and_then(|row| ancestors.up_to(from, row)).ok_or_else(|| missing(id))
+        };
+        // From the last step up, since each one ends before the next begins.
+        let mut found = Vec::with_capacity(steps.len());
         let mut at = leaf;
         for step in steps.clone().rev() {
             let (id, end) = index.steps.last(step);
-            let last = nodes.row(id).and_then(|row| self.up_to(at, row)).ok_or_else(|| missing(id))?;
-            let id = index.steps.first_nodes.value(step);
-            at = nodes.row(id).and_then(|row| self.up_to(last, row)).ok_or_else(|| missing(id))?;
-            let before = inside.len();
-            inside.push((last.row, end.unwrap_or(last.used)));
-            let above = std::iter::successors(self.above[last.row], |node| self.above[node.row]);
-            inside.extend(above.take_while(|node| node.row >= at.row).map(|node| (node.row, node.used)));
-            counts.push(inside.len() - before);
+            let last = on_path(at, id)?;
+            at = on_path(last, index.steps.first_nodes.value(step))?;
+            found.push((at.row, PathNode { row: last.row, used: end.unwrap_or(last.used) }));
         }
-        let mut inside = inside.into_iter().rev();
-        for (step, count) in steps.zip(counts.into_iter().rev()) {
-            for (row, used) in inside.by_ref().take(count) {
-                self.actions.push(self.node_offsets[row], nodes.starts.value(row), used);
-            }
+        for (step, (first, last)) in steps.zip(found.into_iter().rev()) {
+            self.actions.push(first, last);
             self.step_rows.push(step);
             self.token_offsets.push(self.actions.len() as i64);
         }
@@ -247,14 +122,19 @@ impl Layout {
 
     /// The path of a context, root first.
     pub(super) fn path(&self, context: usize) -> Vec<PathNode> {
-        let mut path: Vec<_> = std::iter::successors(Some(self.leaves[context]), |node| self.above[node.row]).collect();
+        let mut path: Vec<_> = self.tree.upwards(self.leaves[context]).collect();
         path.reverse();
         path
     }
 
     /// Tokens of all draws' contexts, shared ones counted once for each.
     pub(super) fn path_tokens(&self) -> usize {
-        self.leaves.iter().map(|leaf| self.before[leaf.row] + leaf.used).sum()
+        self.leaves.iter().map(|&leaf| self.tree.end(leaf)).sum()
+    }
+
+    /// First token of each node in the `node_token` level, and their number last.
+    pub(super) fn node_offsets(&self) -> &[i64] {
+        &self.tree.offsets
     }
 
     /// Steps of a draw, as a range of the step level.
@@ -271,6 +151,44 @@ impl Layout {
     pub(super) fn tokens(&self, draw: usize) -> Range<usize> {
         self.tokens_of(self.steps(draw))
     }
+}
+
+/// The contexts of the trajectory in a row, as [`Index::contexts`] finds them: their last nodes, and their steps.
+fn contexts_of(
+    row: usize,
+    index: &Index<'_>,
+    ancestors: &Ancestors<'_>,
+    sound: &[bool],
+) -> Result<Vec<(PathNode, Range<usize>)>> {
+    let nodes = &index.nodes;
+    let leaf_of = |id: i64, cut: Option<usize>| {
+        let found = nodes.row(id).filter(|&row| sound[row]).map(|row| (row, nodes.length(row)));
+        match found {
+            Some((row, length)) if cut.is_none_or(|cut| cut <= length) => {
+                Ok(PathNode { row, used: cut.unwrap_or(length) })
+            }
+            // The walk names the node that is broken.
+            _ => nodes.path(id, cut).and_then(|_| Err(broken(format!("the path to node {id} is broken")))),
+        }
+    };
+    let mut leaf = leaf_of(index.leaves.value(row), index.leaf_end(row))?;
+    let steps = index.steps.of(index.trajectories[row]);
+    let (mut at, mut last) = (Some(leaf), steps.end);
+    let mut contexts = Vec::new();
+    // Backwards, because the path of a step is the beginning of the path of the next one in the same context.
+    for step in steps.clone().rev() {
+        let (id, end) = index.steps.last(step);
+        let found = at.and_then(|from| ancestors.up_to(from, nodes.row(id)?));
+        at = found.filter(|node| node.used >= end.unwrap_or_else(|| nodes.length(node.row)));
+        if at.is_none() {
+            let earlier = leaf_of(id, end)?;
+            contexts.push((std::mem::replace(&mut leaf, earlier), step + 1..last));
+            (at, last) = (Some(earlier), step + 1);
+        }
+    }
+    contexts.push((leaf, steps.start..last));
+    contexts.reverse();
+    Ok(contexts)
 }
 
 /// The tables of a batch, to be looked up by id.
@@ -445,53 +363,4 @@ pub(super) fn row_of(ids: &[i64], id: i64) -> Option<usize> {
 
 fn broken(message: String) -> Error {
     Error::new(ErrorKind::Corrupt, message)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn action_tokens_lie_where_their_runs_do() {
-        let mut actions = Actions::default();
-        // Three tokens of a node that begins at token 10 of all and at position 4 of its path, then two of another.
-        for (node_token, position, count) in [(10, 4, 3), (99, 0, 0), (20, 9, 2)] {
-            actions.push(node_token, position, count);
-        }
-        assert_eq!(actions.len(), 5);
-        assert_eq!(actions.node_tokens().collect::<Vec<_>>(), [10..13, 20..22]);
-        assert_eq!(actions.positions().collect::<Vec<_>>(), [4..7, 9..11]);
-        assert_eq!(actions.at(2), ActionToken { token: 2, node_token: 12, position: 6 });
-        let tokens: Vec<_> = actions.of(1..4).map(|at| (at.token, at.node_token, at.position)).collect();
-        assert_eq!(tokens, [(1, 11, 5), (2, 12, 6), (3, 20, 9)]);
-    }
-
-    proptest! {
-        /// Runs give the same numbers as one for each token.
-        #[test]
-        fn runs_are_a_number_for_each_token(
-            runs in prop::collection::vec((0_i64..100, 0_i32..100, 0_usize..5), 0..20),
-            cuts in (0_usize..101, 0_usize..101),
-        ) {
-            let (mut actions, mut naive) = (Actions::default(), Vec::new());
-            for (node_token, position, count) in runs {
-                actions.push(node_token, position, count);
-                naive.extend((0..count).map(|place| (node_token + place as i64, position + place as i32)));
-            }
-            prop_assert_eq!(actions.len(), naive.len());
-            let (from, to) = (cuts.0.min(cuts.1).min(naive.len()), cuts.0.max(cuts.1).min(naive.len()));
-            let found: Vec<_> = actions.of(from..to).map(|at| (at.token, at.node_token, at.position)).collect();
-            let wanted: Vec<_> = (from..to).map(|token| (token, naive[token].0, naive[token].1)).collect();
-            prop_assert_eq!(found, wanted);
-            for (token, &(node_token, position)) in naive.iter().enumerate() {
-                prop_assert_eq!(actions.at(token), ActionToken { token, node_token, position });
-            }
-            let stored: Vec<_> = actions.node_tokens().flatten().map(|token| token as i64).collect();
-            let positions: Vec<_> = actions.positions().flatten().collect();
-            prop_assert_eq!(stored, naive.iter().map(|at| at.0).collect::<Vec<_>>());
-            prop_assert_eq!(positions, naive.iter().map(|at| at.1).collect::<Vec<_>>());
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! The frozen, immutable form: Arrow tables cut to one iteration's draws, and columns computed for them.
 
+mod actions;
 mod arrays;
 mod bytes;
 mod column;
@@ -9,6 +10,7 @@ mod contexts;
 mod credit;
 mod join;
 pub(crate) mod layout;
+pub(crate) mod node_tree;
 mod pack;
 mod plan;
 mod rows;

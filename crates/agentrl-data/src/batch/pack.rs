@@ -2,7 +2,7 @@
 
 use agentrl_compute::pack::{Span, Trie};
 
-use super::layout::ActionToken;
+use super::actions::ActionToken;
 use super::plan::{PackLayout, Paths, Plan};
 use crate::{Error, Result};
 

@@ -11,7 +11,7 @@ use arrow_array::Array;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int32Type;
 
-use super::layout::PathNode;
+use super::node_tree::PathNode;
 use super::{Batch, Level, Numbers, lists};
 use crate::{Error, Result};
 
@@ -266,7 +266,7 @@ impl<'a> Paths<'a> {
 
     /// The tokens of a node that a path uses.
     fn tokens_of(&self, node: PathNode) -> &'a [i32] {
-        let first = self.batch.layout.node_offsets[node.row] as usize;
+        let first = self.batch.layout.node_offsets()[node.row] as usize;
         &self.tokens[first..first + node.used]
     }
 
@@ -276,7 +276,7 @@ impl<'a> Paths<'a> {
         self.path(sequence).iter().filter_map(move |node| {
             let end = begin + node.used;
             let (from, to) = (depths.start.max(begin), depths.end.min(end));
-            let first = self.batch.layout.node_offsets[node.row] as usize;
+            let first = self.batch.layout.node_offsets()[node.row] as usize;
             let run = (from < to).then(|| first + from - begin..first + to - begin);
             begin = end;
             run

@@ -322,7 +322,7 @@ fn joined(parts: &[Batch], columns: &[Column], nodes: Option<&[(usize, usize)]>)
         begin += part.level_len(Level::NodeToken);
     }
     let tokens = nodes.iter().flat_map(|&(part, row)| {
-        let offsets = &parts[part].layout.node_offsets;
+        let offsets = parts[part].layout.node_offsets();
         begins[part] + offsets[row] as usize..begins[part] + offsets[row + 1] as usize
     });
     Ok(values.gather(tokens))

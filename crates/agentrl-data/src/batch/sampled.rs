@@ -31,7 +31,7 @@ impl Batch {
         let sampling = super::array(nodes, "sampling")?.as_struct();
         let floats = |column: usize| sampling.column(column).as_primitive::<Float32Type>();
         let top_k = sampling.column(2).as_primitive::<Int32Type>();
-        let mut found = Sampled { offsets: self.layout.node_offsets.clone(), ..Sampled::default() };
+        let mut found = Sampled { offsets: self.layout.node_offsets().to_vec(), ..Sampled::default() };
         for row in 0..nodes.num_rows() {
             let known = |value: f32| if sampling.is_null(row) { f32::NAN } else { value };
             found.temperature.push(known(floats(0).value(row)));

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use super::columns::{Column, Made, made, optional};
 use super::keys::labels;
-use crate::arrays::{Whole, slice};
+use crate::arrays::{Name, Whole, slice};
 
 /// Advantages that one call makes.
 #[pymodule(submodule, name = "advantage", module = "agentrl_core._core")]
@@ -27,8 +27,8 @@ fn gigpo<'py>(
     step_rewards: Column<'py, f64>,
     gamma: f64,
     step_weight: f64,
-    scale: &str,
-    voter: &str,
+    scale: Name,
+    voter: Name,
     ddof: Whole<u32>,
     eps: f64,
     valid: Option<Column<'py, bool>>,
@@ -40,7 +40,7 @@ fn gigpo<'py>(
     let (anchors, valid) = (anchors.slice("state_keys")?, optional("valid", valid.as_ref())?);
     let ddof = ddof.named("ddof")?;
     made(py, episode_scores.len(), || {
-        let (scale, voter) = (Scale::from_name(scale)?, Voter::from_name(voter)?);
+        let (scale, voter) = (Scale::from_name(&scale)?, Voter::from_name(&voter)?);
         let step_returns = &advantage::step_returns(paid, trajectories, steps, gamma)?;
         let columns = GigpoColumns { episode_scores, step_returns, groups, trajectories, anchors, valid };
         let mut out = vec![0.0; episode_scores.len()];

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use super::columns::run;
 use super::keys::with_ids;
 use super::{Floats, flags, kernel, optional};
-use crate::arrays::{Whole, slice};
+use crate::arrays::{Name, Whole, slice};
 use crate::error::to_python;
 
 /// Statistics of groups and what is made of them.
@@ -28,16 +28,16 @@ fn normalise<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     ids: &Bound<'py, PyAny>,
-    center: &str,
-    scale: &str,
-    median: &str,
+    center: Name,
+    scale: Name,
+    median: Name,
     ddof: Whole<u32>,
     eps: f64,
     variance_eps: f64,
     scale_at_least: f64,
     scale_above: f64,
     votes_at_least: Option<Whole<u64>>,
-    singleton: &str,
+    singleton: Name,
     at_most: Option<f64>,
     weights: Option<PyReadonlyArray1<'py, f64>>,
     units: Option<PyReadonlyArray1<'py, u32>>,
@@ -58,10 +58,10 @@ fn normalise<'py>(
     };
     let options = || {
         Ok(Options {
-            center: Center::from_name(center)?,
-            scale: Scale::from_name(scale)?,
-            median: Middle::from_name(median)?,
-            singleton: Singleton::from_name(singleton)?,
+            center: Center::from_name(&center)?,
+            scale: Scale::from_name(&scale)?,
+            median: Middle::from_name(&median)?,
+            singleton: Singleton::from_name(&singleton)?,
             ddof,
             eps,
             variance_eps,
@@ -151,13 +151,13 @@ fn statistics<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (values, groups, q, *, interpolation="linear", valid=None))]
+#[pyo3(signature = (values, groups, q, *, interpolation="linear".into(), valid=None))]
 fn quantile<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
     q: f64,
-    interpolation: &str,
+    interpolation: Name,
     valid: Option<PyReadonlyArray1<'py, bool>>,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
     struct Of(f64, Interpolation);
@@ -166,7 +166,7 @@ fn quantile<'py>(
             group::quantile(columns, self.0, self.1)
         }
     }
-    let how = Of(q, Interpolation::from_name(interpolation).map_err(to_python)?);
+    let how = Of(q, Interpolation::from_name(&interpolation).map_err(to_python)?);
     let found = with_columns(py, &values, slice("groups", &groups)?, flags("valid", valid.as_ref())?, how)?;
     Ok(PyArray1::from_vec(py, found))
 }
@@ -217,14 +217,14 @@ fn map<'py>(
     py: Python<'py>,
     values: Floats<'py>,
     groups: PyReadonlyArray1<'py, u32>,
-    how: &str,
+    how: Name,
     temperature: f64,
     eps: f64,
     constant: f64,
     valid: Option<PyReadonlyArray1<'py, bool>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (groups, valid) = (slice("groups", &groups)?, flags("valid", valid.as_ref())?);
-    let map = match how {
+    let map = match &*how {
         "rank" => Map::Rank,
         "softmax" => Map::Softmax { temperature },
         "min_max" => Map::MinMax { eps, constant },

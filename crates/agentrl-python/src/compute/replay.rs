@@ -5,7 +5,7 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 
 use super::columns::{Column, Made, made, optional, run};
-use crate::arrays::{Whole, slice};
+use crate::arrays::{Name, Whole, slice};
 use crate::enter::{held, released};
 use crate::error::to_python;
 use crate::shared::Shared;
@@ -76,11 +76,11 @@ impl SumTree {
         py: Python<'py>,
         rows: Column<'py, i64>,
         beta: f64,
-        normalise: &str,
+        normalise: Name,
     ) -> PyResult<Made<'py, f64>> {
         let rows = slice("rows", &rows)?;
         let mut tree = self.0.attached(py).map_err(to_python)?;
-        let weights = held(|| tree.weights(rows, beta, Normalise::from_name(normalise)?))?;
+        let weights = held(|| tree.weights(rows, beta, Normalise::from_name(&normalise)?))?;
         Ok(PyArray1::from_vec(py, weights))
     }
 }
@@ -122,7 +122,7 @@ fn pairs<'py>(
     py: Python<'py>,
     scores: Column<'py, f64>,
     groups: Column<'py, u32>,
-    matching: &str,
+    matching: Name,
     margin: f64,
     at_most: Option<Whole<usize>>,
     lengths: Option<Column<'py, f64>>,
@@ -132,7 +132,7 @@ fn pairs<'py>(
     let (lengths, valid) = (optional("lengths", lengths.as_ref())?, optional("valid", valid.as_ref())?);
     let at_most = at_most.map(|at_most| at_most.named("at_most")).transpose()?;
     let found = run(py, scores.len(), || {
-        let options = Pairing { matching: Matching::from_name(matching)?, margin, at_most };
+        let options = Pairing { matching: Matching::from_name(&matching)?, margin, at_most };
         replay::pairs(scores, groups, lengths, valid, &options)
     })?;
     let (better, worse): (Vec<i64>, Vec<i64>) = found.into_iter().unzip();

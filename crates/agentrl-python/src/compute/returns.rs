@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use super::columns::made;
 use super::keys::labels;
 use super::{Floats, flags, kernel};
-use crate::arrays::{Whole, slice};
+use crate::arrays::{Name, Whole, slice};
 use crate::error::to_python;
 
 /// Returns and advantages over time.
@@ -132,7 +132,7 @@ fn optimal_token_baseline<'py>(
     energies: PyReadonlyArray1<'py, f64>,
     offsets: PyReadonlyArray1<'py, i64>,
     group_ids: &Bound<'py, PyAny>,
-    align: &str,
+    align: Name,
     eps: f64,
     zero_tail: bool,
     mask: Option<PyReadonlyArray1<'py, bool>>,
@@ -140,7 +140,7 @@ fn optimal_token_baseline<'py>(
     let (returns, energies) = (slice("returns", &returns)?, slice("energies", &energies)?);
     let (offsets, groups) = (slice("offsets", &offsets)?, labels(py, group_ids, "group_ids")?);
     let groups = groups.slice("group_ids")?;
-    let options = TokenBaseline { align: Align::from_name(align).map_err(to_python)?, eps, zero_tail };
+    let options = TokenBaseline { align: Align::from_name(&align).map_err(to_python)?, eps, zero_tail };
     let paths = paths(offsets, flags("mask", mask.as_ref())?, None, &[]);
     made(py, returns.len(), || returns::optimal_token_baseline(returns, energies, &paths, groups, &options))
 }

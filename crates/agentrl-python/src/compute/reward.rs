@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
 use super::columns::{Column, Made, made, optional, run};
-use crate::arrays::{Whole, slice};
+use crate::arrays::{Name, Whole, slice};
 use crate::error::invalid;
 
 /// What rewards are made of.
@@ -43,10 +43,10 @@ fn dither<'py>(
     ids: Column<'py, i64>,
     seed: Whole<u64>,
     amplitude: f64,
-    kind: &str,
+    kind: Name,
 ) -> PyResult<Made<'py, f64>> {
     let (scores, ids, seed) = (slice("scores", &scores)?, slice("ids", &ids)?, seed.named("seed")?);
-    made(py, scores.len(), || reward::dither(scores, ids, seed, amplitude, Noise::from_name(kind)?))
+    made(py, scores.len(), || reward::dither(scores, ids, seed, amplitude, Noise::from_name(&kind)?))
 }
 
 #[pyfunction]
@@ -173,7 +173,7 @@ fn tail_risk<'py>(
     alpha_high: f64,
     omega: f64,
     natural_baseline: bool,
-    tail: &str,
+    tail: Name,
     curve: Option<(Column<'py, f64>, Column<'py, f64>)>,
 ) -> PyResult<Made<'py, f64>> {
     let (scores, low, high) = (slice("scores", &scores)?, slice("low", &low)?, slice("high", &high)?);
@@ -182,7 +182,7 @@ fn tail_risk<'py>(
         None => None,
     };
     made(py, scores.len(), || {
-        let tail = Tail::from_name(tail)?;
+        let tail = Tail::from_name(&tail)?;
         let options = TailRisk { alpha_low, alpha_high, omega, natural_baseline, tail, curve };
         reward::tail_risk(scores, low, high, &options)
     })
@@ -206,12 +206,12 @@ fn information_gain<'py>(
     answer_logprobs: Column<'py, f64>,
     offsets: Column<'py, i64>,
     before: Column<'py, f64>,
-    kind: &str,
+    kind: Name,
 ) -> PyResult<Made<'py, f64>> {
     let (logprobs, offsets) = (slice("answer_logprobs", &answer_logprobs)?, slice("offsets", &offsets)?);
     let before = slice("before", &before)?;
     made(py, logprobs.len(), || {
-        reward::information_gain(Ragged::new(logprobs, offsets)?, before, Gain::from_name(kind)?)
+        reward::information_gain(Ragged::new(logprobs, offsets)?, before, Gain::from_name(&kind)?)
     })
 }
 

@@ -5,7 +5,7 @@ use agentrl_compute::rollout::{self, BranchColumns, BranchOptions, Reduce};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
-use crate::arrays::slice;
+use crate::arrays::{Name, slice};
 use crate::enter::held;
 
 /// What planners of rollouts decide by.
@@ -44,18 +44,18 @@ fn entropy_branches<'py>(
 }
 
 #[pyfunction]
-#[pyo3(signature = (entropies, offsets, limit, vocabulary, reduce="sum"))]
+#[pyo3(signature = (entropies, offsets, limit, vocabulary, reduce="sum".into()))]
 fn segment_entropy<'py>(
     py: Python<'py>,
     entropies: PyReadonlyArray1<'py, f32>,
     offsets: PyReadonlyArray1<'py, i64>,
     limit: usize,
     vocabulary: u64,
-    reduce: &str,
+    reduce: Name,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
     let (entropies, offsets) = (slice("entropies", &entropies)?, slice("offsets", &offsets)?);
     let made = held(|| {
-        rollout::segment_entropy(Ragged::new(entropies, offsets)?, limit, vocabulary, Reduce::from_name(reduce)?)
+        rollout::segment_entropy(Ragged::new(entropies, offsets)?, limit, vocabulary, Reduce::from_name(&reduce)?)
     })?;
     Ok(PyArray1::from_vec(py, made))
 }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use super::columns::{Column, Made, made, optional, run};
 use super::keys;
-use crate::arrays::slice;
+use crate::arrays::{Name, slice};
 
 /// Trees as columns, and credit along them.
 #[pymodule(submodule, name = "tree", module = "agentrl_core._core")]
@@ -36,7 +36,7 @@ fn fuse<'py>(
     parents: Column<'py, i64>,
     nodes: &Bound<'py, PyAny>,
     values: Column<'py, f64>,
-    kind: &str,
+    kind: Name,
     alpha: f64,
     expectile: f64,
     edge_logprobs: Option<Column<'py, f64>>,
@@ -48,7 +48,7 @@ fn fuse<'py>(
     let rows = rows(nodes.slice("nodes")?, &values, weights.as_ref(), valid.as_ref())?;
     let logprobs = optional("edge_logprobs", edge_logprobs.as_ref())?;
     let fused = run(py, parents.len().max(rows.nodes.len()), || {
-        tree::fuse(&Topology::new(parents)?, &rows, Fusion::from_name(kind, alpha, expectile)?, logprobs)
+        tree::fuse(&Topology::new(parents)?, &rows, Fusion::from_name(&kind, alpha, expectile)?, logprobs)
     })?;
     Ok((PyArray1::from_vec(py, fused.values), PyArray1::from_vec(py, fused.masses)))
 }
@@ -75,9 +75,9 @@ fn ancestor_relative<'py>(
     parents: Column<'py, i64>,
     nodes: &Bound<'py, PyAny>,
     values: Column<'py, f64>,
-    weighting: &str,
+    weighting: Name,
     drop_constant: bool,
-    singleton: &str,
+    singleton: Name,
     weights: Option<Column<'py, f64>>,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, f64>> {
@@ -85,16 +85,16 @@ fn ancestor_relative<'py>(
     let nodes = keys::rows(nodes, "nodes")?;
     let rows = rows(nodes.slice("nodes")?, &values, weights.as_ref(), valid.as_ref())?;
     made(py, parents.len().max(rows.nodes.len()), || {
-        let (weighting, singleton) = (Weighting::from_name(weighting)?, Singleton::from_name(singleton)?);
+        let (weighting, singleton) = (Weighting::from_name(&weighting)?, Singleton::from_name(&singleton)?);
         let options = AncestorOptions { weighting, drop_constant, singleton };
         tree::ancestor_relative(&Topology::new(parents)?, &rows, &options)
     })
 }
 
 #[pyfunction]
-fn peers<'py>(py: Python<'py>, parents: Column<'py, i64>, kind: &str) -> PyResult<Made<'py, u32>> {
+fn peers<'py>(py: Python<'py>, parents: Column<'py, i64>, kind: Name) -> PyResult<Made<'py, u32>> {
     let parents = slice("parents", &parents)?;
-    made(py, parents.len(), || tree::peers(&Topology::new(parents)?, Peers::from_name(kind)?))
+    made(py, parents.len(), || tree::peers(&Topology::new(parents)?, Peers::from_name(&kind)?))
 }
 
 #[pyfunction]
@@ -104,13 +104,13 @@ fn isotonic<'py>(
     parents: Column<'py, i64>,
     values: Column<'py, f64>,
     margin: f64,
-    radius: &str,
+    radius: Name,
     weights: Option<Column<'py, f64>>,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, f64>> {
     let (parents, values) = (slice("parents", &parents)?, slice("values", &values)?);
     let (weights, valid) = (optional("weights", weights.as_ref())?, optional("valid", valid.as_ref())?);
     made(py, parents.len(), || {
-        tree::isotonic(&Topology::new(parents)?, values, weights, valid, margin, Radius::from_name(radius)?)
+        tree::isotonic(&Topology::new(parents)?, values, weights, valid, margin, Radius::from_name(&radius)?)
     })
 }

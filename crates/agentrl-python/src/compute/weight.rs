@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 
 use super::columns::{Column, Made, made, optional, run};
 use super::{Floats, filled, floats, kernel, reduced};
-use crate::arrays::{Whole, slice};
+use crate::arrays::{Name, Whole, slice};
 use crate::error::to_python;
 
 /// Denominators, selections and importance ratios.
@@ -32,11 +32,11 @@ fn shares<'py>(
     step_keys: Column<'py, u32>,
     draws: Column<'py, u32>,
     valid: Column<'py, bool>,
-    shared: &str,
+    shared: Name,
 ) -> PyResult<Made<'py, f64>> {
     let (keys, draws) = (slice("step_keys", &step_keys)?, slice("draws", &draws)?);
     let valid = slice("valid", &valid)?;
-    made(py, keys.len(), || weight::shares(keys, draws, valid, Shared::from_name(shared)?))
+    made(py, keys.len(), || weight::shares(keys, draws, valid, Shared::from_name(&shared)?))
 }
 
 /// None among the units stands for the rows themselves.
@@ -65,15 +65,15 @@ fn top<'py>(
     groups: Option<Column<'py, u32>>,
     count: Option<Whole<usize>>,
     fraction: Option<f64>,
-    rounding: &str,
+    rounding: Name,
     at_least: Whole<usize>,
     largest: bool,
-    ties: &str,
+    ties: Name,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (groups, valid) = (optional("groups", groups.as_ref())?, optional("valid", valid.as_ref())?);
     let amount = amount(count, fraction, rounding, at_least)?;
-    let ties = Ties::from_name(ties).map_err(to_python)?;
+    let ties = Ties::from_name(&ties).map_err(to_python)?;
     let options = Top { amount, largest, ties };
     let chosen = reduced!(
         py,
@@ -89,11 +89,11 @@ fn top<'py>(
 fn amount(
     count: Option<Whole<usize>>,
     fraction: Option<f64>,
-    rounding: &str,
+    rounding: Name,
     at_least: Whole<usize>,
 ) -> PyResult<Amount> {
     let count = count.map(|count| count.named("count")).transpose()?;
-    Amount::from_options(count, fraction, rounding, at_least.named("at_least")?).map_err(to_python)
+    Amount::from_options(count, fraction, &rounding, at_least.named("at_least")?).map_err(to_python)
 }
 
 #[pyfunction]
@@ -103,12 +103,12 @@ fn above_quantile<'py>(
     scores: Floats<'py>,
     groups: Column<'py, u32>,
     q: f64,
-    interpolation: &str,
+    interpolation: Name,
     strict: bool,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
     let (groups, valid) = (slice("groups", &groups)?, optional("valid", valid.as_ref())?);
-    let interpolation = Interpolation::from_name(interpolation).map_err(to_python)?;
+    let interpolation = Interpolation::from_name(&interpolation).map_err(to_python)?;
     let options = AboveQuantile { q, interpolation, strict };
     let chosen = reduced!(
         py,
@@ -127,7 +127,7 @@ fn max_variance<'py>(
     groups: Column<'py, u32>,
     count: Option<Whole<usize>>,
     fraction: Option<f64>,
-    rounding: &str,
+    rounding: Name,
     at_least: Whole<usize>,
     valid: Option<Column<'py, bool>>,
 ) -> PyResult<Made<'py, bool>> {
@@ -186,17 +186,17 @@ fn importance<'py>(
     py: Python<'py>,
     log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
-    level: &str,
+    level: Name,
     at_least: Option<f64>,
     at_most: Option<f64>,
-    kind: &str,
+    kind: Name,
     steps: Option<Column<'py, i64>>,
     mask: Option<Column<'py, bool>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (offsets, mask) = (slice("offsets", &offsets)?, optional("mask", mask.as_ref())?);
     let steps = optional("steps", steps.as_ref())?;
-    let level = Level::from_name(level).map_err(to_python)?;
-    let action = Action::from_name(kind).map_err(to_python)?;
+    let level = Level::from_name(&level).map_err(to_python)?;
+    let action = Action::from_name(&kind).map_err(to_python)?;
     let options = ImportanceOptions { level, steps, at_least, at_most, action };
     kernel!(py, [log_ratios], |out| {
         weight::importance_weights(&Ratios { log_ratios, offsets, mask }, &options, out)
@@ -210,15 +210,15 @@ fn trust_region<'py>(
     py: Python<'py>,
     log_ratios: Floats<'py>,
     offsets: Column<'py, i64>,
-    kind: &str,
-    aggregate: &str,
+    kind: Name,
+    aggregate: Name,
     at_least: Option<f64>,
     at_most: f64,
     mask: Option<Column<'py, bool>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (offsets, mask) = (slice("offsets", &offsets)?, optional("mask", mask.as_ref())?);
-    let divergence = Divergence::from_name(kind).map_err(to_python)?;
-    let aggregate = Aggregate::from_name(aggregate).map_err(to_python)?;
+    let divergence = Divergence::from_name(&kind).map_err(to_python)?;
+    let aggregate = Aggregate::from_name(&aggregate).map_err(to_python)?;
     let region = TrustRegion { divergence, aggregate, at_least, at_most };
     floats!([log_ratios], _Type => filled(py, None, log_ratios.len(), |out| {
         weight::trust_region(&Ratios { log_ratios, offsets, mask }, &region, out)

@@ -10,11 +10,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from agentrl_core._util.json_text import to_json
+from agentrl_core._util.json_text import is_unicode, to_json
 from agentrl_core.env.base import Content, Context, ExtraColumn, StepResult
 from agentrl_core.env.episode import JointStep, StepRecord, agent_state_key
 from agentrl_core.env.image import is_content
-from agentrl_core.env.task_check import is_unicode
 from agentrl_core.exceptions import DataError, InvalidInputError
 
 _LARGEST_FLAGS = 2**32 - 1
@@ -269,6 +268,23 @@ class EnvironmentChecks:
                 self.fail(f"the fact {name!r} is {shown(value)}", "give a finite number that fits 32 bits, or NaN")
             told[name] = number
         return told
+
+
+class _ProgramChecks(EnvironmentChecks):
+    """Checks what a program says: what is wrong is a mistake in the program."""
+
+    def fail(self, found: str, remedy: str) -> NoReturn:
+        """Raise the error."""
+        raise InvalidInputError(f"{found}; {remedy}")
+
+
+def checked_content(value: object, name: str) -> Content:
+    """Return a content that a program gives, as a journal gives it back.
+
+    Raises:
+        InvalidInputError: it is neither a text nor messages; it names the value.
+    """
+    return _ProgramChecks("", "", {}).content(value, name, "give a text, or messages with role and content")
 
 
 def shown(value: object) -> str:

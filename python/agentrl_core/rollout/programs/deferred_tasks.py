@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from agentrl_core.data.forest import Operation
 from agentrl_core.env.base import Message, Task
+from agentrl_core.env.task_check import task_problem
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -63,10 +64,14 @@ def as_reason(task: Task, turns: int | None, messages: Sequence[Message]) -> str
     Raises:
         InvalidInputError: it is not made of plain JSON values.
     """
+    problem = task_problem(task)
+    if problem is not None:
+        raise InvalidInputError(f"defer: task {problem}")
     said: dict[str, Any] = {"task": vars(task), "turns": turns, "messages": list(messages)}
     try:
         return json.dumps(said)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
-            f"later: task {task.task_id!r} cannot be kept: {error}; give it a payload and messages of plain JSON values"
+            f"defer: task {task.task_id!r:.80} has a payload or messages that cannot be kept: {error}; give numbers, "
+            "texts, lists and tables of them"
         ) from None

@@ -1,0 +1,157 @@
+"""What odd values found: each is refused by its name, or kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from odd_forest import grown
+from odd_inputs import deep
+from odd_rollouts import WORK, Program, World, odd_rows
+from small_world import paying
+
+from agentrl_core import Batch, Collector, Forest, Store, group, recipes
+from agentrl_core.env import StepResult, Task
+from agentrl_core.exceptions import AgentRLError, InvalidInputError, RecipeError
+from agentrl_core.recipe import Recipe
+
+HALF = "\ud800"
+
+
+def on(call: Callable[[Forest, int, int], object]) -> Callable[[], object]:
+    """A call of a forest with a trajectory and its action."""
+
+    def run() -> object:
+        forest, (path, _), (node, _) = grown()
+        return call(forest, path, node)
+
+    return run
+
+
+def frozen() -> Batch:
+    forest, paths, _ = grown()
+    for path in paths:
+        forest.finish(path, reward=1.0)
+    return forest.freeze()
+
+
+def rows(**options: Any) -> Callable[[], object]:
+    return on(lambda forest, path, _: forest.append_many([path], [[1]], kind="action", **options))
+
+
+GRPO = recipes.GRPO.to_dict()
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "kind": (on(lambda forest, path, _: forest.append(path, [1], kind=HALF)), "kind"),  # type: ignore[arg-type]
+    "finish_reason": (
+        on(lambda forest, path, _: forest.append(path, [1], kind="action", finish_reason=HALF)),  # type: ignore[arg-type]
+        "finish_reason",
+    ),
+    "status": (on(lambda forest, path, _: forest.finish(path, status=HALF)), "status"),  # type: ignore[arg-type]
+    "operation": (on(lambda forest, path, _: forest.log_decision(HALF, path, in_round=0)), "operation"),  # type: ignore[arg-type]
+    "level": (lambda: frozen().column("reward", HALF), "level"),  # type: ignore[arg-type]
+    "layout": (lambda: frozen().plan([0], 100, layout=HALF), "layout"),  # type: ignore[arg-type]
+    "interpolation": (lambda: group.quantile([1.0], [0], 0.5, interpolation=HALF), "interpolation"),  # type: ignore[arg-type]
+    "reward": (on(lambda forest, path, _: forest.step(path, reward=10**400)), "reward is inf"),
+    "temperature": (
+        on(lambda forest, path, _: forest.append(path, [1], kind="action", logprobs=[-1.0], temperature=-(10**400))),
+        "temperature",
+    ),
+    "top_k": (rows(temperature=1.0, top_k=2**31), "top_k is 2147483648"),
+    "rewards of rows": (rows(reward=[1e39]), "reward"),
+    "facts of rows": (rows(facts={"n": [1e39]}), "facts"),
+    "count": (on(lambda forest, path, _: forest.fork(path, count=2**31)), "count is 2147483648"),
+    "group_ids": (lambda: frozen().with_draws([0], group_ids=[2**63 - 1]), "group_ids is"),
+    "iteration": (lambda: frozen().with_draws([0], iteration=2**63 - 1), "iteration is 9223372036854775807"),
+    "state": (lambda: frozen().with_state({"a": np.int64(1)}), "state cannot be saved as JSON"),
+    "deep state": (lambda: frozen().with_state(deep(5000)), "state cannot be saved as JSON"),
+    "deep recipe": (lambda: Recipe.from_dict({**GRPO, "rollout": deep(5000)}), "nested more than 64 deep"),
+    "deep document": (lambda: Recipe.from_toml(f"a = {'[' * 5000}{']' * 5000}"), "no TOML document"),
+    "empty key": (lambda: Recipe.from_dict({**GRPO, "": 1}), "'' is unknown"),
+    "recipe": (lambda: recipes.GRPO.replace(name=HALF), "name="),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_by_its_name(name: str) -> None:
+    call, message = REFUSED[name]
+    with pytest.raises(AgentRLError) as raised:
+        call()
+    assert message in str(raised.value)
+
+
+def test_no_option_of_a_recipe_is_nan() -> None:
+    tried = 0
+    for name in recipes.names():
+        table = recipes.get(name).to_dict()
+        for phase, link in table.items():
+            for option, value in link.items() if isinstance(link, dict) else ():
+                if isinstance(value, float):
+                    tried += 1
+                    with pytest.raises(RecipeError, match=option):
+                        Recipe.from_dict({**table, phase: {**link, option: math.nan}})
+    assert tried > 20
+
+
+def test_an_iteration_that_cannot_be_counted_on_is_refused(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store, pytest.raises(InvalidInputError, match="iteration is 9223372036854775807"):
+        store.append(Forest(iteration=2**63 - 1).freeze(), iteration=2**63 - 1)
+
+
+@pytest.mark.parametrize("name", ["earlier_steps", "info", "truncated"])
+def test_notes_with_the_names_of_the_packages_own_are_kept(name: str) -> None:
+    """A limit of one turn cuts the episode, so that the branch ends with a reason of its own."""
+
+    def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
+        if task.task_id == "train 1":
+            return StepResult("go on", info={name: "mine", "turn": len(actions)})
+        return paying(task, seed, actions)
+
+    world = World(answer)
+    batch = Collector(world, world, recipes.GRPO, task_pool=2, turn_limit=2)(tasks=2, group_size=2)
+    info = json.loads(odd_rows(batch)[2]["info"][0])
+    assert info["earlier_steps"] == [{name: "mine", "turn": 1}] or name == "truncated"
+    notes = info.get("info", info)
+    notes = notes.get("info", notes) if name != "info" else notes
+    assert "mine" in json.dumps(notes)
+    assert info["truncated"] != "mine"
+
+
+async def _side_effect(branches: Any) -> None:
+    await branches.side_effect(HALF, lambda: 1)
+
+
+async def _write(branches: Any, content: Any = (2,), **options: Any) -> None:
+    branch = branches.start()
+    await branch.begin()
+    branch.write(np.array(content), **options)
+
+
+async def _inject(branches: Any) -> None:
+    branch = branches.start()
+    await branch.turn()
+    branch.inject([{"role": "user"}])
+
+
+PROGRAMS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "side effect": (_side_effect, "name"),
+    "share": (lambda branches: _write(branches, ends=False, share=math.nan), "share is nan"),
+    "large share": (lambda branches: _write(branches, ends=False, share=1.5), "share is 1.5"),
+    "floats": (lambda branches: _write(branches, [1.5]), "content"),
+    "unknown token": (lambda branches: _write(branches, [10]), "content has 10, outside the vocabulary of 10"),
+    "huge token": (lambda branches: _write(branches, [2**40]), "content has 1099511627776"),
+    "no content": (_inject, "content"),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_that_says_it_is_told(name: str) -> None:
+    work, message = PROGRAMS[name]
+    WORK[:] = [work]
+    world = World()
+    with pytest.raises(InvalidInputError, match=message):
+        Collector(world, world, recipes.GRPO.replace(rollout=Program()), task_pool=2)(tasks=2, group_size=2)

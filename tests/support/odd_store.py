@@ -1,0 +1,373 @@
+"""What a store and a batch are given, options of recipes and of a collector, imported rollouts, and sessions."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from odd_forest import grown, numbers, stored, whole
+from odd_inputs import EntryPoint, same
+from odd_rollouts import World
+from tool_agents import endpoint, tokenizer
+
+from agentrl_core import Batch, Collector, Store, recipes
+from agentrl_core._util.json_text import to_json
+from agentrl_core.engine import Sampling
+from agentrl_core.integrations.trajectories import from_atif, from_chats, from_verifiers, to_chats
+from agentrl_core.recipe import Recipe
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON keeps it: numbers that are not finite are null."""
+    return json.loads(to_json(value, "value"))
+
+
+def grow() -> Batch:
+    """Two draws of a group."""
+    forest, paths, _ = grown()
+    for path in paths:
+        forest.finish(path, reward=1.0)
+    return forest.freeze()
+
+
+def closed(batch: Batch, state: dict[str, Any], arrays: Mapping[str, Any], folder: Path) -> tuple[Batch, Store]:
+    """The batch of an iteration that was closed, and its store, opened again."""
+    with Store.open(folder / "run", sync="never") as store:
+        batch = store.rebase(batch)
+        store.append(batch, iteration=0)
+        store.close_iteration(batch, state, arrays)
+    store = Store.open(folder / "run", read_only=True)
+    assert store.verify() == []
+    return store.batch(0), store
+
+
+def columns(given: dict[str, Any], folder: Path) -> None:
+    batch = grow()
+    draws = np.asarray(given["values"])
+    made = batch.with_columns("draw", **{given["name"]: np.resize(draws, batch.num_draws) if draws.size else draws})
+    again, _ = closed(made, {}, {}, folder)
+    assert same(again.column(given["name"], "draw"), made.column(given["name"], "draw"))
+    assert same(made.column(given["name"], "draw"), np.resize(draws, batch.num_draws).tolist())
+
+
+def recipe_of(given: dict[str, Any], folder: Path) -> None:
+    batch = grow().with_columns("draw", x=np.zeros(grow().num_draws))
+    again, store = closed(batch.with_recipe(given["recipe"], given["options"]), {}, {}, folder)
+    assert again.num_draws == batch.num_draws
+    files = [path.read_bytes() for path, *_ in store.files("draw_columns")]
+    assert any(given["recipe"].encode() in file for file in files)
+
+
+def state_of(given: dict[str, Any], folder: Path) -> None:
+    again, _ = closed(grow().with_state(given["state"]), {}, {}, folder)
+    assert same(again.state, given["state"])
+
+
+def drawn(given: dict[str, Any], folder: Path) -> None:
+    batch = grow()
+    ids = np.asarray(batch.trajectories.column("trajectory_id"))[:2]
+    made = batch.with_draws(ids, **given)
+    again, _ = closed(made, {}, {}, folder)
+    rows = pl.DataFrame(again.draws).tail(2)
+    assert same(rows["probability"].to_list(), numbers64(given["probability"]))
+    assert rows["reason"].to_list() == [given["reason"]] * 2
+    assert rows["group_id"].to_list() == whole(given["group_ids"])
+
+
+def numbers64(value: Any) -> Any:
+    return [float(each) for each in np.asarray(value, object).reshape(-1).tolist()]
+
+
+def close_iteration(given: dict[str, Any], folder: Path) -> None:
+    state = {"components": given["state"], "metrics": given["metrics"], "checkpoint": given["checkpoint"]}
+    _, store = closed(grow(), state, given["arrays"], folder)
+    assert same(store.state, plain(state))
+    assert store.arrays.keys() == given["arrays"].keys()
+    for name, array in given["arrays"].items():
+        assert store.arrays[name].tolist() == array.tolist() or np.isnan(array).any()
+    for name, value in given["metrics"].items():
+        if isinstance(value, float):
+            rows = pl.DataFrame(store.metrics).filter(pl.col("name") == name)["value"].to_list()
+            assert any(same(row, float(value)) for row in rows), (name, value, rows)
+
+
+def end_iteration(given: dict[str, Any], folder: Path) -> None:
+    world = World()
+    with Store.open(folder, sync="never") as store:
+        collect = Collector(world, world, recipes.GRPO, store=store, task_pool=2)
+        batch = recipes.GRPO.credit(collect(tasks=2, group_size=2))
+        collect.end_iteration(batch, given["metrics"], checkpoint=given["checkpoint"])
+    with Store.open(folder, sync="never") as store:
+        metrics, kept = plain(given["metrics"]), store.state["metrics"]
+        assert all(same(kept[name], value) for name, value in metrics.items())
+        assert store.state["checkpoint"] == given["checkpoint"]
+        collect = Collector(world, world, recipes.GRPO, store=store, task_pool=2)
+        assert collect(tasks=2, group_size=2).num_draws == 4
+
+
+def log(given: dict[str, Any], folder: Path) -> None:
+    with Store.open(folder, sync="never") as store:
+        store.rollout_log(given["iteration"]).append(given["name"], given["payload"])
+    with Store.open(folder, sync="never") as store:
+        assert store.rollout_log(given["iteration"]).records() == [(given["name"], given["payload"])]
+
+
+def appended(given: dict[str, Any], folder: Path) -> None:
+    batch = grow()
+    with Store.open(folder, sync="never") as store:
+        store.append(batch, iteration=given["iteration"], partial=given["partial"])
+        store.flush()
+    with Store.open(folder, sync="never") as store:
+        assert store.verify() == []
+        if not given["partial"]:
+            assert store.batch(given["iteration"]).num_draws == batch.num_draws
+        assert len(store.trajectories) == len(batch.trajectories)
+
+
+@cache
+def tables() -> dict[str, Any]:
+    """Every recipe as a table."""
+    return {name: recipes.get(name).to_dict() for name in recipes.names()}
+
+
+def from_dict(given: dict[str, Any], folder: Path) -> None:
+    del folder
+    for name, table in given.items():
+        if table is tables()[name] or table == tables()[name]:
+            continue
+        made = Recipe.from_dict(table)
+        assert Recipe.from_toml(made.to_toml()) == made or has_nan(made.to_dict())
+        assert same(Recipe.from_dict(json.loads(json.dumps(made.to_dict()))).to_dict(), made.to_dict())
+
+
+def has_nan(value: Any) -> bool:
+    entries = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return (isinstance(value, float) and math.isnan(value)) or any(map(has_nan, entries))
+
+
+def from_toml(given: dict[str, Any], folder: Path) -> None:
+    text = f"# {given['before']}\n{recipes.GRPO.to_toml()}"
+    made = Recipe.from_toml(given["whole"] if given["whole"] != "ok" else text)
+    path = folder / "recipe.toml"
+    path.write_text(made.to_toml())
+    assert Recipe.from_toml(path) == made
+
+
+def collector(given: dict[str, Any], folder: Path) -> None:
+    world, sampling = World(), given["sampling"]
+    options = {name: value for name, value in given.items() if name != "sampling"}
+
+    def made(store: Store) -> Collector:
+        return Collector(world, world, recipes.GRPO, store=store, sampling=Sampling(**sampling), **options)
+
+    with Store.open(folder, sync="never") as store:
+        batch = made(store)(tasks=2, group_size=2)
+    with Store.open(folder, sync="never") as store:
+        again = made(store)(tasks=2, group_size=2)
+    assert again.column("token", "token").tolist() == batch.column("token", "token").tolist()
+
+
+def called(given: dict[str, Any], folder: Path) -> None:
+    world = World()
+    with Store.open(folder, sync="never") as store:
+        collect = Collector(world, world, recipes.GRPO, store=store, task_pool=4)
+        assert collect(**given).num_draws == given["tasks"] * given["group_size"]
+
+
+def evaluated(given: dict[str, Any], folder: Path) -> None:
+    del folder
+    world = World()
+    found = Collector(world, world, recipes.GRPO, task_pool=4).evaluate(**given)
+    assert found.samples.tolist() == [given["group_size"]] * given["tasks"]
+
+
+def chats(given: dict[str, Any], folder: Path) -> None:
+    batch = from_chats([given], tokenizer())
+    stored(batch, folder)
+    with Store.open(folder / "run", read_only=True) as store:
+        again = next(iter(to_chats(store.batch(0), tokenizer())))
+    assert again["task"] == str(given["task"])
+    assert same(again.get("reward"), np.float32(given["reward"]))
+    assert [each["content"] for each in again["messages"]] == [each["content"] for each in given["messages"]]
+    assert same(again.get("extra"), plain(given["extra"]))
+
+
+def atif(given: dict[str, Any], folder: Path) -> None:
+    batch = from_atif([given])
+    found = stored(batch, folder)
+    actions = found["nodes"].filter(pl.col("kind") == 1)
+    metrics = given["steps"][1]["metrics"]
+    assert actions["tokens"].to_list() == [whole(metrics["completion_token_ids"])]
+    assert same(actions["logprobs"][0].to_list(), numbers(metrics["logprobs"]))
+    assert found["trajectories"]["task_id"].to_list() == [given["extra"]["task"]]
+    assert same(found["trajectories"]["reward"][0], np.float32(given["extra"]["reward"]))
+
+
+def verifiers(given: dict[str, Any], folder: Path) -> None:
+    batch = from_verifiers([given])
+    found = stored(batch, folder)
+    assert found["nodes"]["tokens"].explode().to_list() == [
+        token for node in given["nodes"] for token in whole(node["token_ids"])
+    ]
+    score = given["rewards"]["right"]
+    assert same(found["trajectories"]["reward"][0], np.float32(score["score"] * score["weight"]))
+
+
+def session(given: dict[str, Any], folder: Path) -> None:
+    """Open, talk, pay and close, commit, and look into the store of a restarted endpoint."""
+    import asyncio
+
+    from tool_agents import client
+
+    with Store.open(folder, sync="never") as store:
+        served = endpoint(lambda request: f"answer {request.seed}", store=store)
+        served.open("innocent", task=given["task"], group=given["group"])
+        name = served.open(given["session"], task=given["task"], group=given["group"])["session_id"]
+
+        async def talk() -> None:
+            async with client(served) as agent:
+                for each in ("innocent", name):
+                    body = {"messages": [{"role": "user", "content": "hi"}], "model": "m"}
+                    assert (await agent.post(f"/s/{each}/v1/chat/completions", json=body)).status_code == 200
+
+        asyncio.run(talk())
+        served.reward(name, given["paid"], given["turn"])
+        served.close(name, **{key: given[key] for key in ("reward", "success", "status", "info")})
+        served.close("innocent", reward=1.0)
+    with Store.open(folder, sync="never") as store:
+        again = endpoint(lambda request: f"answer {request.seed}", store=store)
+        batch = again.commit()
+        assert again.excluded() == []
+        assert batch is not None
+    with Store.open(folder, read_only=True) as store:
+        assert store.verify() == []
+        rows = pl.DataFrame(store.batch(0).trajectories)
+    assert set(rows["task_id"]) == {given["task"]}
+    mine = rows.row(1, named=True)
+    if given["status"] in ("finished", "truncated"):
+        assert same(mine["reward"], np.float32(given["reward"]))
+        assert mine["success"] == int(given["success"])
+    assert given["info"].items() <= json.loads(mine["info"]).items() or has_nan(given["info"])
+
+
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 4, "stop_token_ids": (9,), "top": 0}
+OUTCOME = {"task": "t", "group": "g", "reward": 1.0, "success": True}
+MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+METRICS = {"prompt_token_ids": [1, 2], "completion_token_ids": [3, 4], "logprobs": [-0.5, -0.25]}
+AGENT_STEPS = [
+    {"step_id": 1, "source": "user", "message": "hi"},
+    {"step_id": 2, "source": "agent", "message": "hello", "metrics": METRICS},
+]
+NODES = [
+    {"parent": None, "message": {"role": "user", "content": "hi"}, "token_ids": [1, 2], "mask": [False] * 2},
+    {
+        "parent": 0,
+        "message": {"role": "assistant", "content": "yo"},
+        "sampled": True,
+        "token_ids": [3, 4, 5],
+        "mask": [False, True, True],
+        "logprobs": [-0.5, -0.25],
+    },
+]
+
+ENTRY_POINTS: dict[str, EntryPoint] = {
+    "Batch.with_columns": EntryPoint({"name": "x", "values": [1.5, 2.0]}, columns),
+    "Batch.with_recipe": EntryPoint({"recipe": "mine", "options": {"a": 1.5}}, recipe_of),
+    "Batch.with_state": EntryPoint({"state": {"selection": {"a": [1.5, "x"]}}}, state_of),
+    "Batch.with_draws": EntryPoint(
+        {"probability": [0.5, 0.25], "group_ids": [0, 0], "reason": "again", "iteration": 0}, drawn
+    ),
+    "Store.close_iteration": EntryPoint(
+        {
+            "state": {"place": {"seen": 1.5}},
+            "metrics": {"loss": 0.5, "nested": {"a": 1.0}},
+            "checkpoint": "c",
+            "arrays": {"a/b": np.array([0.5, 2.0])},
+        },
+        close_iteration,
+    ),
+    "Store.append": EntryPoint({"iteration": 0, "partial": False}, appended),
+    "RolloutLog.append": EntryPoint({"iteration": 0, "name": b"a", "payload": b"b"}, log),
+    "Recipe.from_dict": EntryPoint(tables(), from_dict, last=True, examples=300),
+    "Recipe.from_toml": EntryPoint(
+        {"before": "", "whole": "ok"}, from_toml, words={"before": "recipe", "whole": "recipe"}
+    ),
+    "Collector": EntryPoint(
+        {
+            "seed": 1,
+            "task_pool": 2,
+            "context_tokens": 64,
+            "turn_limit": 4,
+            "call_seconds": 9.5,
+            "concurrency": 8,
+            "staleness": 0,
+            "sampling": {
+                "temperature": 1.0,
+                "top_p": 1.0,
+                "top_k": 0,
+                "max_tokens": 4,
+                "stop_token_ids": (9,),
+                "top": 0,
+            },
+        },
+        collector,
+    ),
+    "Collector.__call__": EntryPoint({"tasks": 2, "group_size": 2}, called),
+    "Collector.end_iteration": EntryPoint(
+        {"metrics": {"loss": 0.5, "nested": {"a": 1.0}}, "checkpoint": "c"}, end_iteration, examples=20
+    ),
+    "Collector.evaluate": EntryPoint({"tasks": 2, "group_size": 2}, evaluated),
+    "trajectories.from_chats": EntryPoint(
+        {
+            "messages": MESSAGES,
+            "task": "t",
+            "group": "g",
+            "reward": 1.0,
+            "success": True,
+            "step_rewards": [0.5],
+            "extra": {"a": 1.5},
+        },
+        chats,
+    ),
+    "trajectories.from_atif": EntryPoint(
+        {
+            "schema_version": "ATIF-v1.7",
+            "session_id": "s",
+            "agent": {"name": "a", "version": "1"},
+            "steps": AGENT_STEPS,
+            "extra": {"task": "t", "group": "g", "reward": 1.0},
+        },
+        atif,
+    ),
+    "trajectories.from_verifiers": EntryPoint(
+        {
+            "version": 1,
+            "task": {"type": "T", "data": {}, "key": "t"},
+            "nodes": NODES,
+            "rewards": {"right": {"score": 1.0, "weight": 2.0}},
+        },
+        verifiers,
+    ),
+    "Endpoint.close": EntryPoint(
+        {
+            "session": "s",
+            "task": "t",
+            "group": "g",
+            "paid": 0.5,
+            "turn": 0,
+            "reward": 1.0,
+            "success": True,
+            "status": "finished",
+            "info": {"a": 1.5},
+        },
+        session,
+        words={"session": "session_id", "task": "task_id", "paid": "reward"},
+        examples=25,
+    ),
+}
