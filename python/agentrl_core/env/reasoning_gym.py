@@ -16,6 +16,7 @@ from agentrl_core.env.base import (
     FORMAT_ERROR,
     TOOL_ERROR,
     TOOL_RESULT,
+    Action,
     ExtraColumn,
     Message,
     Split,
@@ -86,6 +87,7 @@ class ReasoningGym:
     is answered with `<result>no call or answer</result>` and flagged FORMAT_ERROR. The action number `max_turns` that
     does not answer truncates the episode with reward 0.0. With several tools a call begins with the tool's name:
     `<call>calculator 1+2</call>`. The text of a form begins after its last opening tag, and may hold < and >.
+    What the model thinks before it (`Action.reasoning`) does not count.
 
     A model that was not trained on these forms has to be told of them: `instructions=True` describes them, with an
     example of each, in a system message.
@@ -262,7 +264,7 @@ class ReasoningGymEpisode:
         if self._over:
             raise InvalidInputError(f"step: the episode of task {self._task.task_id!r} is over; reset the task")
         self._turns += 1
-        kind, text = _form(action)
+        kind, text = _form(action.answer if isinstance(action, Action) else action)
         self._formed += bool(kind) or was_cut(action)
         if kind == "answer":
             self._over = True
