@@ -75,7 +75,7 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
 
     The record of an episode is kept as JSON in column `info` of its trajectory; of an episode without one its messages,
     tools and other fields. Episodes of one group share task and name of the group: equal names of groups of two tasks
-    are two groups.
+    are two groups. The draws have the order of the episodes.
 
     Raises:
         InvalidInputError: an episode without turns, or values that no trajectory can have.
@@ -86,6 +86,7 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
     masked = any(not turn.trained for episode in given for turn in episode.turns)
     numbers: dict[tuple[str, str], int] = {}
     members: dict[int, int] = {}
+    placed: list[int] = []
     for place, episode in enumerate(given):
         if not episode.turns:
             raise InvalidInputError(f"episode {place} ({episode.task!r}) has no turn that the policy took")
@@ -95,9 +96,13 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
                 forest.add_group(number, episode.task)
             member = members[number] = members.get(number, -1) + 1
             _add(forest, forest.start(number, member, origin="imported"), episode, names, masked=masked)
+            placed.append(number)
         except InvalidInputError as error:
             raise InvalidInputError(f"{episode.name or f'episode {place}'}: {error}") from error
-    return forest.freeze()
+    # A forest freezes group by group; the draws keep the order of the episodes.
+    frozen = np.argsort(placed, kind="stable")
+    batch = forest.freeze()
+    return batch if (np.diff(frozen) == 1).all() else batch.select_draws(np.argsort(frozen))
 
 
 def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequence[str], *, masked: bool) -> None:

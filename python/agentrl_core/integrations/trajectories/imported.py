@@ -62,7 +62,7 @@ def names_of(format_name: str, record: Record) -> tuple[str | None, str | None]:
         task, group = extra.get("task"), extra.get("group")
         task = record.get("session_id") or None if task is None else task
     elif format_name == VERIFIERS:
-        task, group = object_of(record, "task"), None
+        task, group = object_of(record, "task"), object_of(object_of(record, "info"), CARRIED).get("group")
         task = task.get("key") or task.get("hash") or None
     else:
         task, group = record.get("task"), record.get("group")

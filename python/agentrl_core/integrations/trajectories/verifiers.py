@@ -16,7 +16,7 @@ from agentrl_core.integrations.trajectories.episodes import (
     episodes_of,
     linear,
 )
-from agentrl_core.integrations.trajectories.imported import VERIFIERS, as_given, carried, names_of, object_of
+from agentrl_core.integrations.trajectories.imported import CARRIED, VERIFIERS, as_given, carried, names_of, object_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -94,14 +94,16 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
             raise InvalidInputError(f"trace {place} has {len(paid)} step_rewards, and more sampled nodes")
         reward = None if paid is None else paid[len(turns)]
         turns.append(TrajectoryTurn(before + tokens[:first], action.tolist(), logprobs, reward))
-    name = names_of(VERIFIERS, trace)[0] or str(place)
+    name, group = names_of(VERIFIERS, trace)
+    name = str(place) if name is None else name
     rewards = _rewards_in(trace)
     return TrajectoryRecord(
         task=name,
-        group=name,
+        group=name if group is None else group,
         turns=turns,
         reward=sum(rewards.values()) if rewards else None,
         rewards=rewards,
+        success=object_of(object_of(trace, "info"), CARRIED).get("success"),
         name=f"trace {place}",
         format_name=VERIFIERS,
         record=trace,
@@ -121,8 +123,9 @@ def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None)
     """Return the draws of a batch as records of traces, with tokens, log-probs and the advantage if there is one.
 
     An imported trace comes back as it was, field by field, with its branches; only rewards that have changed since and
-    the advantages are written over it. Of others, the tokens between two answers belong to the message before the
-    second, answers that are not trained are not sampled, and `agent` is missing unless one was imported.
+    the advantages are written over it. What traces have no field for, such as the group, stands in `info["agentrl"]`.
+    Of others, the tokens between two answers belong to the message before the second, answers that are not trained are
+    not sampled, and `agent` is missing unless one was imported.
 
     Args:
         batch: the batch.
@@ -165,9 +168,13 @@ def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequen
     paid = [turn.reward for turn in episode.turns]
     info = object_of(made, "info")
     given = info.get("step_rewards") or [None] * len(paid)
+    differs: dict[str, Any] = {}
     if [as_given(*pair) for pair in zip(given, paid, strict=True)] != given:
-        made["info"] = {**info, "step_rewards": paid}
-    return made
+        differs["step_rewards"] = paid
+    task, group = names_of(VERIFIERS, made)
+    if episode.group != (group or task or episode.task):
+        differs[CARRIED] = {**object_of(info, CARRIED), "group": episode.group}
+    return made | ({"info": {**info, **differs}} if differs else {})
 
 
 def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | None) -> dict[str, Any]:
@@ -199,7 +206,8 @@ def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | Non
                     node["advantages"] = list(advantages[number])
         nodes.append({**node, "token_ids": tokens, "mask": [False] * (len(tokens) - said) + [True] * said})
     paid = [turn.reward for turn in turns if turn.trained]
-    info = object_of(own, "info") | others
+    facts = {"group": episode.group} | ({} if episode.success is None else {"success": episode.success})
+    info = object_of(own, "info") | {CARRIED: object_of(others, CARRIED) | facts}
     if any(reward is not None for reward in paid):
         info["step_rewards"] = paid
     return {
