@@ -3,7 +3,7 @@
 import pytest
 from chat_templates import CONTENT_ONLY, QUESTION, WITH_CALLS, answer, byte_tokenizer
 
-from agentrl_core.exceptions import AgentRLError, InvalidInputError, UnsupportedError
+from agentrl_core.exceptions import AgentRLError
 from agentrl_core.integrations.trajectories import from_atif, from_chats, to_atif
 
 EXACT = {"prompt_token_ids": [1, 2, 5], "completion_token_ids": [3, 4], "logprobs": [-0.5, -0.5]}
@@ -34,20 +34,17 @@ def exported():
     return made
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="to_atif writes the role as the source `developer`")
 def test_developer_message_has_a_source_of_atif(exported):
     """ATIF has the sources system, user and agent alone."""
     assert {step["source"] for step in exported["steps"]} <= {"system", "user", "agent"}
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="from_atif looks up the source without checking it")
 def test_unknown_source_is_rejected(exported):
     first, *others = exported["steps"]
     with pytest.raises(AgentRLError):
         from_atif([{**exported, "steps": [{**first, "source": "environment"}, *others]}])
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="from_atif takes null for a list of token ids")
 def test_null_is_the_same_as_a_missing_field():
     """`model_dump()` writes null for every field that was not recorded."""
     unknown = {"prompt_tokens": 9, "prompt_token_ids": None, "completion_token_ids": None, "logprobs": None}
@@ -56,9 +53,6 @@ def test_null_is_the_same_as_a_missing_field():
     assert len(batch.column("token", "token")) > 1
 
 
-@pytest.mark.xfail(
-    strict=True, raises=InvalidInputError, reason="from_atif needs token ids for each step of the agent or for none"
-)
 def test_agent_step_without_a_model_call_needs_no_token_ids():
     """A fixed command or a hand-over has llm_call_count 0."""
     fixed = agent("I open the window.", llm_call_count=0)
@@ -66,9 +60,6 @@ def test_agent_step_without_a_model_call_needs_no_token_ids():
     assert batch.column("token", "token").tolist() == [3, 4]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=UnsupportedError, reason="to_atif needs a trained turn for each answer among the messages"
-)
 def test_copied_context_comes_back_as_copied_context():
     batch = from_atif([trajectory(user(), agent("Cold.", is_copied_context=True), agent("Very.", metrics=EXACT))])
     assert batch.column("token", "token").tolist() == [3, 4]

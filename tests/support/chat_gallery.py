@@ -328,6 +328,59 @@ WRITES = {
 }
 
 
+# What templates cannot hold, by the begin of their names: why a chat is refused. Every other one has to be trained.
+REASONS = {
+    "reasoning": "leaves out the reasoning",
+    "content": "leaves out the content",
+    "call": "leaves out the name '.*' of call",
+    "refuses": "refuses the messages",
+    "tools": "shows no tools",
+    "opening": "does not render an answer after its own opening",
+}
+NO_REASONING = dict.fromkeys(("reasoning", "reasoning once", "call and reasoning"), "reasoning")
+NO_CALLS = NO_REASONING | {"calls without tools": "call"}
+NO_RESULTS = dict.fromkeys(("call", "call and text", "parallel calls", "function role"), "refuses")
+WITH_CALLS = ("call", "call and text", "call and reasoning", "parallel calls", "open call", "function role")
+ONE_CALL = {"call and text": "content", "parallel calls": "refuses"}
+EVERYTHING = {"system changes": "refuses"}
+REFUSED = {
+    "cohere": NO_CALLS | NO_RESULTS | {"system changes": "refuses"},
+    "cohere2": NO_CALLS | NO_RESULTS,
+    "deepseek_r1": NO_CALLS | {"system changes": "content"},
+    "deepseekv3": NO_REASONING,
+    "diffusion": {"call and text": "opening"},
+    "gemma": NO_CALLS
+    | dict.fromkeys(WITH_CALLS, "tools")
+    | dict.fromkeys(("several", "system changes", "developer"), "refuses"),
+    "gemma3": NO_CALLS | NO_RESULTS | {"system changes": "refuses"},
+    "gemma4": {"reasoning": "reasoning", "reasoning once": "reasoning"},
+    "gemma4_v2": NO_REASONING,
+    "gemma4_v5": {"call and text": "opening"},
+    "glm": {},
+    "gptoss": {"parallel calls": "call", "system changes": "content"},
+    "idefics": NO_CALLS,
+    "lfm2": NO_CALLS | dict.fromkeys(WITH_CALLS, "call") | {"call and reasoning": "reasoning"},
+    "lfm2_2_5": {},
+    "lfm2_v2": NO_REASONING,
+    "llama3": NO_CALLS,
+    "llama3_1": NO_REASONING | ONE_CALL,
+    "llama3_2": NO_REASONING | ONE_CALL,
+    "llava": NO_CALLS | NO_RESULTS,
+    "muse": {"call and text": "content"},
+    "nemotron": {},
+    "phi3": NO_CALLS | dict.fromkeys(NO_RESULTS, "content"),
+    "qwen2_5": NO_REASONING,
+    "qwen2_5_vl": NO_CALLS,
+    "qwen3": {},
+    "qwen3_5": {"system changes": "refuses"},
+    "qwen3_6": {"system changes": "refuses"},
+    "qwen3_8": {"system changes": "refuses"},
+    "qwen3_instruct": NO_REASONING,
+    "qwen3_vl": NO_REASONING | {"system changes": "content"},
+    "smolvlm": NO_CALLS,
+}
+
+
 def written(name, chat):
     """What the model of a template has to write in a chat, an answer each; by hand."""
     writes = of_family(name, WRITES)

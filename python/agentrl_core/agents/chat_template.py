@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.agents.upstream import Upstream
@@ -16,15 +17,20 @@ _ANSWERS: tuple[Json, Json] = (
 )
 
 
+_NEXT = "agentrl next"
+
+
 @dataclass(frozen=True)
 class _PlaceholderTurn:
-    """An answer of nobody, as the template writes it."""
+    """An answer that stands in place of the real one, as the template writes it."""
 
     answer: Json
     end: int
-    """The token that ends it."""
+    """The token that ends it in the middle of a chat: its own, or the first one of the next message."""
     count: int
     """How often that token is there up to the end of the turn."""
+    closings: tuple[int, ...]
+    """The tokens that it may have been ended with: this one, and those that end the last message of a chat."""
 
 
 class TemplateSuffix:
@@ -39,6 +45,8 @@ class TemplateSuffix:
         self._upstream = upstream
         self._turns: dict[str, _PlaceholderTurn | None] = {}
         self._agrees: dict[str, bool] = {}
+        self._ended: dict[str, tuple[list[int], list[int]]] = {}
+        """By options: a short chat that ends with an answer, and the token that ends it; empty: none does."""
 
     async def behind(
         self,
@@ -59,60 +67,89 @@ class TemplateSuffix:
         """
         calls = answered[-1].get("tool_calls") or []
         is_answered = bool(calls) and following[0].get("role") == "tool"
-        turn = await self._turn([_without_arguments(call) for call in calls] if is_answered else [], options)
-        if turn is None and is_answered:  # a template without calls
-            turn = await self._turn([], options)
-        if turn is None:
+        found = await self._stand_in(
+            [_without_arguments(call) for call in calls] if is_answered else [], following, options
+        )
+        if found is None:
             return None
-        written = await self._tokenize([_QUESTION, turn.answer, *following], None, options, open_turn=True)
-        ends = [place for place, token in enumerate(written or ()) if token == turn.end]
-        if written is None or len(ends) < turn.count:
-            return None
-        end = ends[turn.count - 1]
+        written, end, closings = found
         kind = f"{[message.get('role') for message in following]} {is_answered} {bool(tools)} {options}"
         if kind not in self._agrees:
             whole = await self._tokenize([*answered, *following], tools, options, open_turn=True)
             self._agrees[kind] = whole is not None and whole[end - len(written) :] == written[end:]
         if not self._agrees[kind]:
             return None
-        return written[end + 1 :] if last == turn.end else written[end:]
+        return written[end + 1 :] if last in closings else written[end:]
 
-    async def _turn(self, calls: Sequence[Json], options: Json | None) -> _PlaceholderTurn | None:
-        """The turn that stands in place of an answer with these calls."""
-        kind = f"{len(calls)} {options}"
-        if kind not in self._turns:
-            answers = [answer | ({"tool_calls": list(calls)} if calls else {}) for answer in _ANSWERS]
-            written = [
-                await self._tokenize([_QUESTION, answer], None, options, open_turn=False)
-                for answer in (_ANSWERS if not calls else answers)
-            ]
-            self._turns[kind] = await self._found(written, options, calls=bool(calls))
-        turn = self._turns[kind]
-        return (
-            None
-            if turn is None
-            else _PlaceholderTurn(turn.answer | ({"tool_calls": list(calls)} if calls else {}), turn.end, turn.count)
-        )
-
-    async def _found(
-        self, written: Sequence[list[int] | None], options: Json | None, *, calls: bool
-    ) -> _PlaceholderTurn | None:
-        first, second = written
-        if first is None or second is None:
-            return None
+    async def _stand_in(
+        self, calls: Sequence[Json], following: Sequence[Json], options: Json | None
+    ) -> tuple[list[int], int, tuple[int, ...]] | None:
+        """A short chat with the messages behind an answer, where the answer ends there, and what it may end with."""
+        role = str(following[0].get("role"))
+        attempts = [partial(self._answer, options), partial(self._answer_before, role, options)]
         if calls:
-            plain = await self._turn([], options)
-            if plain is None:
-                return None
-            end = plain.end
-        else:
-            same = 0
-            while same < min(len(first), len(second)) and first[-1 - same] == second[-1 - same]:
-                same += 1
-            if not same:
-                return None
-            end = first[-same]
-        return _PlaceholderTurn(_ANSWERS[0], end, first.count(end))
+            attempts.insert(0, partial(self._call, calls, role, options))
+        for number, attempt in enumerate(attempts):
+            kind = f"{len(attempts) - number} {len(calls)} {role} {options}"
+            if kind not in self._turns:
+                self._turns[kind] = await attempt()
+            turn = self._turns[kind]
+            if turn is None:
+                continue
+            answer = _with_calls(calls) if "tool_calls" in turn.answer else turn.answer
+            written = await self._tokenize([_QUESTION, answer, *following], None, options, open_turn=True)
+            ends = [place for place, token in enumerate(written or ()) if token == turn.end]
+            if written is not None and len(ends) >= turn.count:
+                return written, ends[turn.count - 1], turn.closings
+        return None
+
+    async def _answer(self, options: Json | None) -> _PlaceholderTurn | None:
+        """An answer that ends as the last message of a chat does."""
+        last, own = await self._last(options)
+        return _PlaceholderTurn(_ANSWERS[0], own[0], last.count(own[0]), (own[0],)) if own else None
+
+    async def _last(self, options: Json | None) -> tuple[list[int], list[int]]:
+        """See `_ended`."""
+        if str(options) not in self._ended:
+            first, second = [
+                await self._tokenize([_QUESTION, each], None, options, open_turn=False) for each in _ANSWERS
+            ]
+            self._ended[str(options)] = first or [], _alike_at_end(first, second)[:1]
+        return self._ended[str(options)]
+
+    async def _answer_before(self, role: str, options: Json | None) -> _PlaceholderTurn | None:
+        """An answer that ends otherwise before a message of some role, or only where that begins."""
+        following: Json = {"role": role, "content": _NEXT}
+        first, second = [
+            await self._tokenize([_QUESTION, each, following], None, options, open_turn=False) for each in _ANSWERS
+        ]
+        _, own = await self._last(options)
+        shared = _alike_at_end(first, second)
+        if not shared or first is None:
+            return None
+        place = len(first) - len(shared)
+        return _PlaceholderTurn(_ANSWERS[0], shared[0], first[: place + 1].count(shared[0]), (shared[0], *own))
+
+    async def _call(self, calls: Sequence[Json], role: str, options: Json | None) -> _PlaceholderTurn | None:
+        """An answer with calls, before their results."""
+        last, own = await self._last(options)
+        answer = _with_calls(calls)
+        result = {"role": role, "content": _NEXT, "tool_call_id": calls[0].get("id")}
+        alone = await self._tokenize([_QUESTION, answer], None, options, open_turn=False)
+        whole = await self._tokenize([_QUESTION, answer, result], None, options, open_turn=False)
+        if alone is None:
+            return None
+        if own and own[0] in alone[_alike(alone, last) :]:
+            return _PlaceholderTurn(answer, own[0], alone.count(own[0]), (own[0],))
+        if whole is None:
+            return None
+        # The template ends a call otherwise than an answer, or where the next message begins.
+        same = _alike(alone, whole)
+        place = same - 1 if own and same == len(alone) else same
+        if not 0 <= place < len(whole):
+            return None
+        closings = (whole[place], *alone[place : place + 1], *own)
+        return _PlaceholderTurn(answer, whole[place], whole[: place + 1].count(whole[place]), closings)
 
     async def _tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
@@ -122,6 +159,28 @@ class TemplateSuffix:
             return await self._upstream.tokenize(messages, tools, options, open_turn=open_turn)
         except EngineError:
             return None
+
+
+def _with_calls(calls: Sequence[Json]) -> Json:
+    return {"role": "assistant", "content": "", "tool_calls": list(calls)}
+
+
+def _alike(first: list[int], second: list[int]) -> int:
+    """How many tokens two chats begin with alike."""
+    same = 0
+    while same < min(len(first), len(second)) and first[same] == second[same]:
+        same += 1
+    return same
+
+
+def _alike_at_end(first: list[int] | None, second: list[int] | None) -> list[int]:
+    """The tokens that two chats end with alike."""
+    if first is None or second is None:
+        return []
+    same = 0
+    while same < min(len(first), len(second)) and first[-1 - same] == second[-1 - same]:
+        same += 1
+    return first[len(first) - same :]
 
 
 def _without_arguments(call: Json) -> Json:

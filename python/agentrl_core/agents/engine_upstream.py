@@ -23,9 +23,9 @@ _OPENING = 64
 class EngineUpstream:
     """Answers with an `Engine`, its tokenizer's chat template, and the tokenizer's parser of answers where it has one.
 
-    The parser is the tokenizer's `response_template` (Hugging Face): calls of tools and reasoning are found by it.
-    Without one, all that is said is the message's content, but for calls of tools that the chat template does not show:
-    these tools are described in the system message, and their calls found in the form that is described there.
+    The parser is the tokenizer's `response_template` (Hugging Face). Without one, reasoning and calls are found in the
+    form in which the chat template renders them. Tools that the chat template does not show are described in the system
+    message, and their calls are found in the form that is described there.
 
     Messages of which the template leaves out a content or a call are refused with status 400. `chat_template_kwargs` of
     a request are options of the template.
@@ -109,12 +109,14 @@ class EngineUpstream:
         except (InvalidInputError, TypeError, ValueError) as error:
             raise RefusedError(400, {"error": {"message": str(error)}}) from error
         segments = await asyncio.gather(*map(self._engine.generate, requests))
+        chat = self._engine.chat.with_options(request.get("chat_template_kwargs"))
         choices, opening = [], self._tokenizer.decode(tokens[-_OPENING:])
         for segment in segments:
-            text = self._engine.chat.decode(segment.tokens)
-            described = bool(request.get("tools")) and self._engine.chat.describes_tools
-            spoken = parse_message(self._tokenizer, text, opening, described=described) if is_chat else None
-            message = {"content": text} if spoken is None else spoken
+            text = chat.decode(segment.tokens)
+            message: Json = {"content": text}
+            if is_chat:
+                form, tools = chat.answer_form(), request.get("tools") or ()
+                message = parse_message(self._tokenizer, text, opening, form=form, tools=tools)
             reason = "tool_calls" if message.get("tool_calls") else segment.finish_reason
             choices.append(ResponseChoice(message, segment.tokens.tolist(), segment.logprobs.tolist(), reason))
         sampled = sum(len(segment.tokens) for segment in segments)

@@ -19,7 +19,8 @@ from agentrl_core.agents.history_digest import HistoryDigests, Json, digests, te
 from agentrl_core.agents.messages import for_template, parse_message
 from agentrl_core.agents.routes import Routes, key_of, serving
 from agentrl_core.agents.upstream import ChatResponse, ResponseChoice
-from agentrl_core.engine.chat_renderer import QUESTION, ChatRenderer, checked_options
+from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.chat_renderer import checked_options
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 
 try:
@@ -77,7 +78,7 @@ class InProcessSession:
         self,
         offer: Callable[[ModelCall], None],
         tokenizer: Any,
-        template: ChatRenderer | None,
+        template: Chat | None,
         options: Mapping[str, Any],
     ) -> None:
         self.histories: dict[str, list[Json]] = {}
@@ -157,11 +158,12 @@ class InProcessSession:
             for lane in others
         ]
         texts = await self._told(calls)
-        opening = "" if self._template is None else self._template.tried([QUESTION], open_turn=True)
-        described = bool(tools) and self._template is not None and not self._template.shows_tools
+        chat = None if self._template is None else self._template.with_options(options)
+        opening = "" if chat is None else chat.decode(chat.prompt("agentrl question"))
+        form = None if chat is None else chat.answer_form()
         choices = []
         for call, text in zip(calls, texts, strict=True):
-            message = parse_message(self._tokenizer, text, opening, described=described)
+            message = parse_message(self._tokenizer, text, opening, form=form, tools=tools or ())
             _cut(message, stops)
             self._lanes.end(call.conversation, digests([*messages, message | {"role": "assistant"}], None, chain)[-1])
             choices.append(ResponseChoice(message, [], [], "tool_calls" if message.get("tool_calls") else "stop"))
@@ -237,7 +239,7 @@ class InProcessEndpoint(Routes):
         self._tokenizer = tokenizer
         self._options = checked_options(options)
         has_template = getattr(tokenizer, "chat_template", None) is not None
-        self._template = ChatRenderer(tokenizer, None, self._options) if has_template else None
+        self._template = Chat(tokenizer, self._options) if has_template else None
         self._talks: dict[str, tuple[str, InProcessSession]] = {}
         self._lock = threading.Lock()
         self._serving = ExitStack()

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agentrl_core import _core
 from agentrl_core.agents.history_digest import Json, text_of
-from agentrl_core.engine.tool_description import written_calls
+from agentrl_core.env.answer_form import AnswerForm
 
 
-def parse_message(tokenizer: Any, text: str, opening: str, *, described: bool = False) -> Json:
-    """The message that a text is, by the tokenizer's `response_template` (Hugging Face), where it has one.
+def parse_message(
+    tokenizer: Any, text: str, opening: str, *, form: AnswerForm | None = None, tools: Sequence[Mapping[str, Any]] = ()
+) -> Json:
+    """Return the message that a text is.
+
+    It is read by the tokenizer's `response_template` (Hugging Face) if it has one, else by the form of the chat
+    template. A thought stays in the content if the template renders none, and so do calls if the request has no tools,
+    or if one of them is not in its form.
 
     Args:
-        tokenizer: or None: all that is said is the content.
-        text: what was said, without its stop token.
+        tokenizer: or None: all of the text is the content.
+        text: what was generated, without its stop token.
         opening: the end of the prompt: a template can open the answer, such as with `<think>`.
-        described: whether the prompt describes tools in words, since the chat template shows none: calls are found in
-            the form that is described.
+        form: of the answers, by the chat template.
+        tools: JSON schemas of the request's tools.
     """
     if getattr(tokenizer, "response_template", None) is None:
-        rest, found = written_calls(text) if described else (text, [])
-        if not found:
-            return {"content": text}
-        return {"content": rest or None, "tool_calls": [_call(call, place, text) for place, call in enumerate(found)]}
+        return {"content": text} if form is None else _by_form(form, text, tools)
     try:
         message = dict(tokenizer.parse_response(text, prefix=opening))
     except ValueError:
@@ -37,6 +41,19 @@ def parse_message(tokenizer: Any, text: str, opening: str, *, described: bool = 
         message["tool_calls"] = [_call(call, place, text) for place, call in enumerate(calls)]
     thinking = message.pop("thinking", None)
     return message | ({"reasoning": thinking} if thinking else {})
+
+
+def _by_form(form: AnswerForm, text: str, tools: Sequence[Mapping[str, Any]]) -> Json:
+    """The message that a text is in the form of a chat template."""
+    reasoning, answer, calls = (form if tools else replace(form, calls=None)).parse(text, tools)
+    if any("error" in call for call in calls):
+        return {"content": text}
+    if not form.shows_thoughts and reasoning:
+        answer, reasoning = text if not calls else f"{form.thought_begin}{reasoning}{form.thought_end}{answer}", ""
+    message: Json = {"content": answer if answer or not (calls or reasoning) else None}
+    if calls:
+        message["tool_calls"] = [_call(call, place, text) for place, call in enumerate(calls)]
+    return message | ({"reasoning": reasoning} if reasoning else {})
 
 
 def for_template(message: Mapping[str, Any]) -> Json:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.engine.answer_forms import answer_form
 from agentrl_core.engine.chat_messages import IMAGE, Message, is_text, plain_message, texts_of
 from agentrl_core.engine.chat_renderer import ANSWER, QUESTION, VALUE
 from agentrl_core.engine.chat_template import RESULT, THOUGHT, ChatTemplate
+from agentrl_core.env.answer_form import AnswerForm
 from agentrl_core.env.base import Content
 from agentrl_core.env.image import Image, images_in, is_content
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
@@ -106,11 +108,25 @@ class Chat:
         self._cached_prompt = lru_cache(maxsize=4096)(self._prompt)
         self._cached_observation = lru_cache(maxsize=4096)(self._observation)
         self._cached_shown = lru_cache(maxsize=64)(self._shown)
+        self._form: AnswerForm | None = None
         self._checked: set[str] = set()
         """The kinds of prompts and observations that are known to be rendered well."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self._processor or self.tokenizer, self._options, self._more_stops)
+
+    def answer_form(self) -> AnswerForm:
+        """Return the form in which the model writes reasoning, answers and calls, found in its chat template.
+
+        Example:
+            >>> from agentrl_core import engine, env, warm_start
+            >>> chat = engine.Chat(warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)[1])
+            >>> chat.answer_form().parse("<think>73 + 15</think>88").answer
+            '88'
+        """
+        if self._form is None:
+            self._form = answer_form(self._template)
+        return self._form
 
     def with_options(self, chat_template_kwargs: Mapping[str, Any] | None) -> Chat:
         """Return the chat with further options of its template; without any it is this one.

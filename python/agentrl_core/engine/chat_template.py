@@ -66,6 +66,7 @@ class ChatTemplate:
         end_in_history: the token that ends an answer once the chat goes on.
         opening: how the template opens an answer.
         shows_tools: whether it shows the schemas of tools.
+        renders_calls: whether it renders the calls of an answer.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class ChatTemplate:
         self._tokenizer: Any = tokenizer
         self._renderer = ChatRenderer(tokenizer, template, chat_template_kwargs)
         self.render = self._renderer.render
-        self.shows_tools = self._renderer.shows_tools
+        self.shows_tools, self.renders_calls = self._renderer.shows_tools, self._renderer.renders_calls
         self._special, self._splits = _patterns(self._tokenizer)
         self._encode_chunk = lru_cache(maxsize=4096)(self._encoded)
         last = self.render([QUESTION, ANSWER])
@@ -135,6 +136,19 @@ class ChatTemplate:
             found.append(Answered(place, read, said))
             text, tokens, seen = context + action, np.concatenate([read, said]), place + 1
         return found
+
+    def written(self, message: Message, tools: Tools = ()) -> str:
+        """Return what the model writes of an answer, without what ends it; empty: the template cannot render it."""
+        try:
+            opened = self.render([QUESTION], tools, open_turn=True)
+            whole = self.render([QUESTION, message], tools)
+            _, action = self._cut([QUESTION], message, tools, (opened, whole), "an answer")
+        except UnsupportedError:
+            return ""
+        for end in (*reversed(self.ending), *self.ends):
+            action = action.rstrip() if action.rstrip().endswith(end) else action
+            action = action.removesuffix(end)
+        return action
 
     def check(self, messages: Sequence[Message], rendered: str, *, first: int = 0, chat: str = "chat") -> None:
         """Verify that a context holds all of some messages; see `chat_texts.missing_of_history`.

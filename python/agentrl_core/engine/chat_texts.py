@@ -33,15 +33,16 @@ class Claims:
 
         Nothing has to be found of a blank text.
         """
-        for form in _forms(piece):
-            at = self._free(form, floor)
-            if at >= 0:
-                self.last = at + len(form)
-                self.begin = min(self.begin, at) if self._spans else at
-                self.end = max(self.end, self.last)
-                self._spans.append((at, self.last))
-                return True
-        return isinstance(piece, str) and not piece.strip()
+        # The first place counts: a text that the template trims may stand as it is in a later message.
+        found = [(at, -len(form)) for form in dict.fromkeys(_forms(piece)) if (at := self._free(form, floor)) >= 0]
+        if not found:
+            return isinstance(piece, str) and not piece.strip()
+        at, length = min(found)
+        self.last = at - length
+        self.begin = min(self.begin, at) if self._spans else at
+        self.end = max(self.end, self.last)
+        self._spans.append((at, self.last))
+        return True
 
     def take_on(self, piece: str) -> bool:
         """Claim a piece behind the last claim, or else anywhere: messages are most often rendered in their order."""

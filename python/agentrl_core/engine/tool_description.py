@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ To call a function, write its name and arguments as JSON between <tool_call> tag
 <tool_call>
 {"name": "function name", "arguments": {"argument name": "value"}}
 </tool_call>"""
-_WRITTEN = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
 def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, calls: bool = True) -> list[Message]:
@@ -48,31 +46,6 @@ def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *
 def with_written_calls(messages: Sequence[Message]) -> list[Message]:
     """Return a chat whose calls are written into the contents, as a model writes them that reads `described`."""
     return [_written(message) if message.get("tool_calls") else message for message in messages]
-
-
-def written_calls(text: str) -> tuple[str, list[Message]]:
-    """Return the text of an answer without its calls, and the calls; one that is not JSON stays text.
-
-    Example:
-        >>> from agentrl_core.engine.tool_description import written_calls
-        >>> written_calls('I add.<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
-        ('I add.', [{'type': 'function', 'function': {'name': 'add', 'arguments': {'a': 1}}}])
-    """
-    calls: list[Message] = []
-
-    def taken(match: re.Match[str]) -> str:
-        try:
-            call = json.loads(match[1])
-            function = {"name": call["name"], "arguments": call.get("arguments") or {}}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return match[0]
-        if not isinstance(function["name"], str) or not isinstance(function["arguments"], Mapping):
-            return match[0]
-        calls.append({"type": "function", "function": function})
-        return ""
-
-    rest = _WRITTEN.sub(taken, text)
-    return (rest.strip() if calls else text), calls
 
 
 def _written(message: Message) -> Message:

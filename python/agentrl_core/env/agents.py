@@ -51,9 +51,10 @@ class Agents:
     Args:
         run: a coroutine function; all of them share a thread. A plain function, which may block, gets a thread each.
         tasks: the training tasks, a mapping of splits to tasks, or another environment, whose tasks are taken.
-        tokenizer: of the policy: calls of tools and reasoning are found by its `response_template` (Hugging Face).
-            Tools that its chat template does not show are described in the system message, and their calls are found
-            in the form that is described there. None: all that is said is the message's content.
+        tokenizer: of the policy: calls of tools and reasoning are found by its `response_template` (Hugging Face), else
+            in the form in which its chat template renders them. Tools that the template does not show are described in
+            the system message, and their calls are found in the form that is described there. None: all of the text is
+            the message's content.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`; those of a request
             come over them.
         replayable: False where a program does not ask the same again.

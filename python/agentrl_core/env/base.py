@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypedDict
 
+from agentrl_core.env.answer_form import AnswerForm, ParsedAnswer
 from agentrl_core.env.image import Image
 
 Split = Literal["train", "held_out"]
@@ -94,12 +95,20 @@ class Context:
 
 
 class Action(str):
-    """The text of an action, without its stop token, and why it ended: what an episode's `step` gets.
+    """The text of an action, without its stop token, its parts, and why it ended: what an episode's `step` gets.
 
     It is a text like any other. An action that `Sampling.max_tokens` or the context cut has `finish_reason` "length":
     its end is missing by the collector's own limit, which is no mistake of the policy. So an environment that charges
     for malformed actions looks at it first; `StepFlag.FORMAT_ERROR` of such an action is taken out of the
     outcome's flags.
+
+    The parts are read when they are first asked for, in the form in which the model's chat template writes answers. A
+    text of a script is read in the form of Hermes: `<think>...</think>` and `<tool_call>{"name": ...}</tool_call>`.
+
+    Args:
+        text: what was generated.
+        finish_reason: why it ended.
+        form: the form of the model's answers, or a function that returns it; None: that of Hermes.
 
     Attributes:
         finish_reason: `stop`: the policy ended it (or a program wrote it); `length`: a limit cut it; `abort`: its
@@ -110,21 +119,74 @@ class Action(str):
         >>> action = Action("the answer is 12", finish_reason="length")
         >>> action.startswith("the"), action.finish_reason
         (True, 'length')
+        >>> action = Action('<think>Add.</think><tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+        >>> action.reasoning, action.answer, action.tool_calls[0]["function"]
+        ('Add.', '', {'name': 'add', 'arguments': {'a': 1}})
     """
 
-    __slots__ = ("finish_reason",)
+    __slots__ = ("_form", "_parsed", "finish_reason")
 
     finish_reason: Literal["stop", "length", "abort"]
+    _form: AnswerForm | Callable[[], AnswerForm] | None
+    _parsed: ParsedAnswer | None
 
-    def __new__(cls, text: str = "", finish_reason: Literal["stop", "length", "abort"] = "stop") -> Self:
+    def __new__(
+        cls,
+        text: str = "",
+        finish_reason: Literal["stop", "length", "abort"] = "stop",
+        form: AnswerForm | Callable[[], AnswerForm] | None = None,
+    ) -> Self:
         """Make it of a text."""
         action = super().__new__(cls, text)
         action.finish_reason = finish_reason
+        action._form = form
+        action._parsed = None
         return action
 
-    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before its answer; empty: nothing."""
+        return self.parsed().reasoning
+
+    @property
+    def answer(self) -> str:
+        """The text without reasoning and calls."""
+        return self.parsed().answer
+
+    @property
+    def tool_calls(self) -> tuple[dict[str, Any], ...]:
+        """The calls, as in a message: `{"type": "function", "function": {"name": ..., "arguments": {...}}}`.
+
+        A call that is not in its form has the name "", its text as arguments, and an `error` that says what is wrong.
+        """
+        return self.parsed().calls
+
+    @property
+    def form(self) -> AnswerForm:
+        """The form in which its parts are written."""
+        if not isinstance(self._form, AnswerForm):
+            self._form = AnswerForm() if self._form is None else self._form()
+        return self._form
+
+    def parsed(self, tools: Sequence[Mapping[str, Any]] = ()) -> ParsedAnswer:
+        """Return its parts.
+
+        Args:
+            tools: JSON schemas of the tools, for forms that write a text and a number alike: a value whose type is
+                string stays a text.
+        """
+        if tools:
+            return self.form.parse(self, tools)
+        if self._parsed is None:
+            self._parsed = self.form.parse(self)
+        return self._parsed
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
         """Of its pickle, as it goes to a process."""
-        return str(self), self.finish_reason
+        return str(self), self.finish_reason, None if self._form is None else self.form
+
+    def __getstate__(self) -> None:
+        """Nothing beside `__getnewargs__`."""
 
 
 def was_cut(action: str) -> bool:

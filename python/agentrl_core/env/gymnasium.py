@@ -46,7 +46,7 @@ class Gymnasium:
         held_out: how many held-out tasks there are.
 
     Raises:
-        MissingDependencyError: gymnasium is not installed.
+        MissingDependencyError: gymnasium, or the package of an environment, is not installed.
         InvalidInputError: no such environment, actions that are not discrete, or an argument out of range.
 
     Example:
@@ -151,6 +151,10 @@ class Gymnasium:
             return gymnasium.make(self._game, disable_env_checker=True)
         except gymnasium.error.Error as error:
             raise InvalidInputError(f"Gymnasium: {self._game!r} is refused: {error}") from error
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"Gymnasium: {self._game!r} needs a package that is not installed ({error}); install it"
+            ) from error
 
 
 def _discrete(environment: gymnasium.Env[Any, Any], name: str) -> int:

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from agentrl_core.data.codes import StepFlag
-from agentrl_core.env.base import ExtraColumn, Message, Split, StepResult, Task, Tool, ToolReply, was_cut
+from agentrl_core.env.base import Action, ExtraColumn, Message, Split, StepResult, Task, Tool, ToolReply, was_cut
 from agentrl_core.env.task_list import TaskList
 from agentrl_core.env.text_game import check_counts
 from agentrl_core.exceptions import InvalidInputError
 
 Tools = Sequence[Tool] | Callable[[Task, int], Sequence[Tool]]
 
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
-
 
 class ToolEnvironment:
     """Tasks from a list, tools that are called in JSON, and a function that scores the answer.
 
     The first observation is a list of messages: the system prompt, if there is one, and the task's question; an
-    episode's `tools` are the schemas for the model's template. An action calls tools in the form of Hermes and Qwen,
+    episode's `tools` are the schemas for the model's template. An action calls tools in the form of that template; for
+    a model whose template has none, and for scripts, it is that of Hermes and Qwen,
 
         <tool_call>{"name": "calculator", "arguments": {"expression": "73+15"}}</tool_call>
 
-    as often as it likes; each call is answered by a message of role `tool`, in their order. An action without
-    `<tool_call>` is the answer (a leading `<think>…</think>` is left out) and ends the episode: its reward is the
-    score, success a score of at least 1. A call that does not parse is answered with what is wrong and flagged
-    StepFlag.FORMAT_ERROR; a tool that does not exist, wrong arguments, and a tool's own error are flagged
-    `StepFlag.TOOL_ERROR`. The action number `max_turns` that does not answer truncates the episode with reward 0.
+    It calls as often as it likes; each call is answered by a message of role `tool`, in their order. An action without
+    calls is the answer (its reasoning is left out) and ends the episode: its reward is the score, success a score of
+    at least 1. A call that does not parse is answered with what is wrong and flagged
+    `StepFlag.FORMAT_ERROR`; a tool that does not exist, wrong arguments, and a tool's own error are flagged `StepFlag.TOOL_ERROR`. The
+    action number `max_turns` that does not answer truncates the episode with reward 0.
 
     An action that a limit cut (`Action.finish_reason` is "length") is no mistake of form: a call that it leaves open is
     answered without a flag, and an answer is scored as it stands and truncates the episode.
@@ -154,15 +151,14 @@ class ToolEpisode:
         if self._over:
             raise InvalidInputError(f"step: the episode of task {self._task.task_id!r} is over; reset the task")
         self._turns_left -= 1
-        if "<tool_call>" not in action:
-            return self._answered(_THOUGHT.sub("", action).strip(), cut=was_cut(action))
-        calls = _CALL.findall(action)
-        replies = [self._reply(call) for call in calls]
-        if action.count("<tool_call>") > len(calls):
-            wrong, flag = "a <tool_call> is not closed by </tool_call>", int(StepFlag.FORMAT_ERROR)
-            if was_cut(action):
-                wrong, flag = "the action was cut at the limit of its tokens; call the tool again, in fewer", 0
-            replies.append(("", ToolReply(wrong, error=True), flag))
+        cut = was_cut(action)
+        parsed = (action if isinstance(action, Action) else Action(action)).parsed(self.tools)
+        if not parsed.calls:
+            return self._answered(parsed.answer.strip(), cut=cut)
+        replies = [self._reply(call) for call in parsed.calls]
+        if cut and "error" in parsed.calls[-1]:
+            wrong = "the action was cut at the limit of its tokens; call the tool again, in fewer"
+            replies[-1] = "", ToolReply(wrong, error=True), 0
         flags = 0
         for _, _, flag in replies:
             flags |= flag
@@ -203,17 +199,11 @@ class ToolEpisode:
             facts={"points": score, "answer": answer},
         )
 
-    def _reply(self, text: str) -> tuple[str, ToolReply, int]:
+    def _reply(self, call: Mapping[str, Any]) -> tuple[str, ToolReply, int]:
         """The tool that a call names, what it replied, and the flags of that."""
-        try:
-            call = json.loads(text)
-            name, arguments = call["name"], call.get("arguments", {})
-            parsed = isinstance(name, str) and isinstance(arguments, Mapping)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            parsed = False
-        if not parsed:
-            wanted = 'a call is JSON: {"name": a tool, "arguments": {an object}}'
-            return "", ToolReply(wanted, error=True), StepFlag.FORMAT_ERROR
+        if "error" in call:
+            return "", ToolReply(call["error"], error=True), StepFlag.FORMAT_ERROR
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
         tool = self._tools.get(name)
         if tool is None:
             reply = ToolReply(f"no tool {name!r}; there are {', '.join(self._tools) or 'none'}", error=True)

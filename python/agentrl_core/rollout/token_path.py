@@ -121,9 +121,10 @@ class TokenPath:
 
     @property
     def action(self) -> Action:
-        """The open action as the environment gets it: its text, and why it ended."""
+        """The open action as the environment gets it: its text, its parts, and why it ended."""
         last = self.open[-1] if self.open else None
-        return Action(self.text, last.finish_reason if isinstance(last, Segment) else "stop")
+        reason = last.finish_reason if isinstance(last, Segment) else "stop"
+        return Action(self.text, reason, getattr(self._chat, "answer_form", None))
 
     @property
     def cut(self) -> bool:

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agentrl_core.data.batch import Batch
-from agentrl_core.engine.chat_messages import joined
+from agentrl_core.engine.chat_messages import is_trained
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.integrations.trajectories.atif_steps import is_sampled, messages_of, steps_in, steps_of
 from agentrl_core.integrations.trajectories.episodes import (
-    Message,
     TrajectoryRecord,
     TrajectoryTurn,
-    arguments,
     batch_of,
     episodes_of,
     linear,
     turns_of,
+)
+from agentrl_core.integrations.trajectories.imported import (
+    ATIF,
+    CHATS,
+    as_given,
+    carried,
+    changed,
+    names_of,
+    object_of,
 )
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _VERSION = "ATIF-v1.7"
-_ROLES = {"system": "system", "user": "user", "agent": "assistant"}
+_IDS = ("prompt_token_ids", "completion_token_ids")
+"""What of a step's metrics the batch has as tokens; log-probs are kept, since the batch rounds them."""
 
 
 def from_atif(
@@ -35,12 +43,13 @@ def from_atif(
     *,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> Batch:
-    """Trajectories in ATIF as a batch of imported trajectories, one draw each.
+    """Return trajectories in ATIF as a batch of imported trajectories, one draw each.
 
-    Where the agent's steps say `prompt_token_ids` and `completion_token_ids`, these tokens are taken, with their
-    `logprobs`. Else the tokenizer's chat template says them, and nobody knows log-probs. ATIF has no reward: it is
-    taken from `extra.reward` of the trajectory and of its steps, the task from `extra.task`, the group from
-    `extra.group`.
+    If the agent's steps have `prompt_token_ids` and `completion_token_ids`, these tokens are taken, with their
+    `logprobs`. Else the tokenizer's chat template renders them, and there are no log-probs. Steps that are copied
+    context, or that no model made (`llm_call_count` 0), are context. ATIF has no reward: it is read from `extra.reward`
+    of the trajectory and of its steps, the task from `extra.task` (or the session's id), the group from `extra.group`.
+    Null is the same as a missing field. The whole trajectory is kept in column `info`, but for its token ids.
 
     Args:
         trajectories: the JSON objects.
@@ -48,8 +57,10 @@ def from_atif(
         chat_template_kwargs: options of its chat template, such as `{"enable_thinking": False}`.
 
     Raises:
-        InvalidInputError: no ATIF, some steps with token ids and others without, or neither ids nor a tokenizer.
-        UnsupportedError: contents that are no text, or that the chat template refuses or leaves out; or sub-agents.
+        InvalidInputError: not ATIF, an unknown source, some steps with token ids and others without, another number of
+            log-probs than tokens, or neither ids nor a tokenizer.
+        UnsupportedError: contents that are no text, or that the chat template refuses or leaves out; sub-agents; or
+            the token ids of several model calls in one step.
 
     Example:
         >>> from agentrl_core.integrations.trajectories import from_atif
@@ -64,71 +75,82 @@ def from_atif(
         Batch(1 draws in 1 groups, 1 trajectories, 2 nodes)
     """
     template = None if tokenizer is None else ChatTemplate(tokenizer, chat_template_kwargs=chat_template_kwargs)
-    return batch_of(_episode(place, trajectory, template) for place, trajectory in enumerate(trajectories))
+    return batch_of(_episode(number, trajectory, template) for number, trajectory in enumerate(trajectories))
 
 
-def _episode(place: int, trajectory: Mapping[str, Any], template: ChatTemplate | None) -> TrajectoryRecord:
+def _episode(number: int, trajectory: Mapping[str, Any], template: ChatTemplate | None) -> TrajectoryRecord:
+    where, given = f"trajectory {number}", cast("object", trajectory)
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(f"{where} is {given!r:.60}; give an object in ATIF")
     version = trajectory.get("schema_version")
     if not str(version).startswith("ATIF-v1."):
-        raise InvalidInputError(f"trajectory {place} has schema_version {version!r}; ATIF-v1 is read")
+        raise InvalidInputError(f"{where} has schema_version {version!r}; ATIF-v1 is read")
     if trajectory.get("subagent_trajectories"):
-        raise UnsupportedError(f"trajectory {place} holds sub-agents; give their trajectories one by one")
-    messages: list[Message] = []
-    told: list[dict[str, Any]] = []
-    rewards: list[float | None] = []
-    for step in trajectory.get("steps") or ():
-        extra = step.get("extra") or {}
-        message: dict[str, Any] = {"role": _ROLES[step["source"]], "content": _text(place, step.get("message"))}
-        if step.get("reasoning_content"):
-            message["reasoning_content"] = step["reasoning_content"]
-        if step.get("tool_calls"):
-            message["tool_calls"] = [
-                {
-                    "id": call["tool_call_id"],
-                    "type": "function",
-                    "function": {"name": call["function_name"], "arguments": json.dumps(call["arguments"])},
-                }
-                for call in step["tool_calls"]
-            ]
-        messages.append(message)
-        for result in (step.get("observation") or {}).get("results") or ():
-            source = {"tool_call_id": result["source_call_id"]} if result.get("source_call_id") else {}
-            messages.append({"role": "tool", "content": _text(place, result.get("content")), **source})
-        if step["source"] == "agent" and not step.get("is_copied_context"):
-            told.append(step.get("metrics") or {})
-            rewards.append(extra.get("reward"))
-    exact = ["completion_token_ids" in metrics and "prompt_token_ids" in metrics for metrics in told]
+        raise UnsupportedError(f"{where} holds sub-agents; give their trajectories one by one")
+    messages, sampled = messages_of(trajectory, where)
+    steps = [step for step in steps_in(trajectory, where) if is_sampled(step)]
+    told = [object_of(step, "metrics") for step in steps]
+    exact = [metrics.get("completion_token_ids") is not None for metrics in told]
+    exact = [known and each.get("prompt_token_ids") is not None for known, each in zip(exact, told, strict=True)]
     if any(exact) and not all(exact):
-        raise InvalidInputError(f"trajectory {place}: some steps of the agent have token ids and others have none")
-    said = trajectory.get("extra") or {}
-    tools = (trajectory.get("agent") or {}).get("tool_definitions") or ()
+        raise InvalidInputError(f"{where}: some steps of the agent have token ids and others have none")
+    tools = object_of(trajectory, "agent").get("tool_definitions") or ()
     if exact and all(exact):
         turns = [
-            TrajectoryTurn(each["prompt_token_ids"], each["completion_token_ids"], each.get("logprobs"))
-            for each in told
+            _turn(metrics, step, f"{where}, step {step.get('step_id')}", trained=is_trained(messages[place], where))
+            for step, metrics, place in zip(steps, told, sampled, strict=True)
         ]
     else:
-        turns = turns_of(messages, template, tools, chat=f"trajectory {place}")
-        if len(turns) != len(rewards):
-            raise UnsupportedError(f"trajectory {place} has copied context, which has no token ids of its own")
-    task = str(said.get("task", trajectory.get("session_id") or place))
+        turns = turns_of(messages, template, tools, chat=where, sampled=sampled)
+    extra = object_of(trajectory, "extra")
+    task, group = names_of(ATIF, trajectory)
+    task = str(number) if task is None else task
     return TrajectoryRecord(
         task=task,
-        group=str(said.get("group", task)),
-        turns=[replace(turn, reward=reward) for turn, reward in zip(turns, rewards, strict=True)],
-        messages=messages,
-        tools=tools,
-        reward=said.get("reward"),
-        rewards=said.get("rewards") or {},
-        success=said.get("success"),
-        extra={"agent": dict(trajectory.get("agent") or {}), "session_id": trajectory.get("session_id")},
+        group=task if group is None else group,
+        turns=[
+            replace(turn, reward=object_of(step, "extra").get("reward"))
+            for turn, step in zip(turns, steps, strict=True)
+        ],
+        reward=extra.get("reward"),
+        rewards=object_of(extra, "rewards"),
+        success=extra.get("success"),
+        name=where,
+        format_name=ATIF,
+        record={**trajectory, "steps": [_without_ids(step) for step in steps_in(trajectory, where)]},
     )
+
+
+def _turn(metrics: Mapping[str, Any], step: Mapping[str, Any], where: str, *, trained: bool) -> TrajectoryTurn:
+    """The turn of a step with token ids."""
+    if (step.get("llm_call_count") or 1) > 1:
+        raise UnsupportedError(
+            f"{where}: its token ids are those of {step['llm_call_count']} model calls together, which are not one "
+            "turn; give a step for each call"
+        )
+    said, logprobs = metrics["completion_token_ids"], metrics.get("logprobs")
+    if logprobs is not None and len(logprobs) != len(said):
+        raise InvalidInputError(
+            f"{where}: {len(logprobs)} logprobs of {len(said)} completion_token_ids; give one for each"
+        )
+    return TrajectoryTurn(metrics["prompt_token_ids"], said, logprobs, trained=trained)
+
+
+def _without_ids(step: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A step without the token ids that the batch has."""
+    metrics = step.get("metrics")
+    if not (metrics and is_sampled(step)):
+        return step
+    return {**step, "metrics": {name: value for name, value in metrics.items() if name not in _IDS}}
 
 
 def to_atif(
     batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None, *, agent: str = "agentrl_core"
 ) -> Iterator[dict[str, Any]]:
-    """The draws of a batch as trajectories in ATIF, with token ids and log-probs of each of the agent's steps.
+    """Return the draws of a batch as trajectories in ATIF, with token ids and log-probs of each of the agent's steps.
+
+    An imported trajectory comes back as it was, field by field, with the token ids of its steps; only a task, group,
+    reward or success that has changed since is written over it. What a chat has and ATIF does not is kept in `extra`.
 
     Args:
         batch: the batch.
@@ -137,81 +159,78 @@ def to_atif(
 
     Raises:
         InvalidInputError: there are no messages and no tokenizer.
-        UnsupportedError: a draw has several contexts, or another number of answers than turns.
+        UnsupportedError: a draw that was not imported as one chain of messages has several contexts; a draw has another
+            number of answers than turns; or contents or arguments that ATIF cannot hold.
     """
-    linear(batch, "ATIF")
-    for place, episode in enumerate(episodes_of(batch, tokenizer)):
-        steps: list[dict[str, Any]] = []
-        turns = iter(episode.turns)
-        for message in episode.messages:
-            if message["role"] == "tool" and steps:
-                observation = steps[-1].setdefault("observation", {"results": []})
-                source = {"source_call_id": message["tool_call_id"]} if "tool_call_id" in message else {}
-                observation["results"].append({**source, "content": message["content"]})
-                continue
-            source_name = "agent" if message["role"] == "assistant" else message["role"]
-            source_name = "user" if source_name == "tool" else source_name
-            step: dict[str, Any] = {
-                "step_id": len(steps) + 1,
-                "source": source_name,
-                "message": message.get("content") or "",
-            }
-            if message["role"] == "assistant":
-                turn = next(turns, None)
-                if turn is None:
-                    raise UnsupportedError(f"draw {place} has more answers among its messages than turns")
-                step |= _agent_step(message, turn)
-            steps.append(step)
-        if next(turns, None) is not None:
-            raise UnsupportedError(f"draw {place} has more turns than answers among its messages")
-        said = {
-            "task": episode.task,
-            "group": episode.group,
-            "reward": episode.reward,
-            "rewards": dict(episode.rewards) or None,
-            "success": episode.success,
-        }
-        known = dict(episode.extra.get("agent") or {"name": agent, "version": "1"})
-        if episode.tools:
-            known["tool_definitions"] = list(episode.tools)
-        yield {
-            "schema_version": _VERSION,
-            "session_id": episode.extra.get("session_id") or f"{episode.group}/{place}",
-            "agent": known,
-            "steps": steps,
-            "extra": {name: value for name, value in said.items() if value is not None},
-        }
+    episodes = episodes_of(batch, tokenizer)
+    linear(batch, episodes, "ATIF", (ATIF, CHATS))
+    for place, episode in enumerate(episodes):
+        if episode.format_name == ATIF:
+            yield _rewritten(place, episode)
+        else:
+            yield _made(place, episode, agent)
 
 
-def _agent_step(message: Message, turn: TrajectoryTurn) -> dict[str, Any]:
-    metrics: dict[str, Any] = {
-        "prompt_tokens": len(turn.context),
-        "completion_tokens": len(turn.action),
-        "prompt_token_ids": list(turn.context),
-        "completion_token_ids": list(turn.action),
+def _rewritten(place: int, episode: TrajectoryRecord) -> dict[str, Any]:
+    """The trajectory as it was imported, with its tokens and with what has changed since."""
+    steps = [dict(step) for step in episode.record["steps"]]
+    sampled = [step for step in steps if is_sampled(step)]
+    _check_turns(place, episode, len(sampled))
+    for step, turn in zip(sampled, episode.turns, strict=True):
+        metrics = object_of(step, "metrics")
+        known = metrics.get("logprobs")
+        if turn.logprobs is None or known is None:
+            known = None if turn.logprobs is None else list(turn.logprobs)
+        else:
+            known = [as_given(*pair) for pair in zip(known, turn.logprobs, strict=True)]
+        step["metrics"] = metrics | _ids(turn) | ({} if known is None else {"logprobs": known})
+        _pay(step, turn)
+    made = {**episode.record, "steps": steps}
+    differs = changed(ATIF, episode.record, episode.facts)
+    return made | ({"extra": {**object_of(made, "extra"), **differs}} if differs else {})
+
+
+def _made(place: int, episode: TrajectoryRecord, agent: str) -> dict[str, Any]:
+    """A trajectory of messages that did not come as ATIF."""
+    own, others = carried(ATIF, episode.format_name, episode.record)
+    own = own or {name: episode.extra[name] for name in ("agent", "session_id") if name in episode.extra}
+    steps, answers = steps_of(episode.messages, f"draw {place}")
+    _check_turns(place, episode, len(answers))
+    for number, turn in zip(answers, episode.turns, strict=True):
+        step = steps[number]
+        counts = {"prompt_tokens": len(turn.context), "completion_tokens": len(turn.action)}
+        logprobs = {} if turn.logprobs is None else {"logprobs": list(turn.logprobs)}
+        step["metrics"] = counts | _ids(turn) | logprobs
+        _pay(step, turn)
+    known = {**({"name": agent, "version": "1"} | object_of(own, "agent"))}
+    if episode.tools:
+        known["tool_definitions"] = list(episode.tools)
+    facts = episode.facts | {"rewards": dict(episode.rewards) or None}
+    extra = {name: value for name, value in facts.items() if value is not None}
+    return {
+        **own,
+        "schema_version": _VERSION,
+        "session_id": own.get("session_id") or f"{episode.group}/{place}",
+        "agent": known,
+        "steps": steps,
+        "extra": {**object_of(own, "extra"), **extra, **others},
     }
-    if turn.logprobs is not None:
-        metrics["logprobs"] = list(turn.logprobs)
-    step: dict[str, Any] = {"metrics": metrics}
-    if message.get("reasoning_content"):
-        step["reasoning_content"] = message["reasoning_content"]
-    if message.get("tool_calls"):
-        step["tool_calls"] = []
-        for call in message["tool_calls"]:
-            given = arguments(call["function"].get("arguments"))
-            if not isinstance(given, dict):
-                raise UnsupportedError(f"the arguments {given!r} of a call are no JSON object, which ATIF wants")
-            step["tool_calls"].append(
-                {"tool_call_id": call["id"], "function_name": call["function"]["name"], "arguments": given}
-            )
-    if turn.reward is not None:
-        step["extra"] = {"reward": turn.reward}
-    return step
 
 
-def _text(place: int, content: Any) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    if isinstance(content, list) and all(part.get("type") == "text" for part in content):
-        return joined(content)
-    raise UnsupportedError(f"trajectory {place} has contents that are no text, which messages here cannot hold")
+def _check_turns(place: int, episode: TrajectoryRecord, answers: int) -> None:
+    if len(episode.turns) != answers:
+        raise UnsupportedError(
+            f"draw {place} has {len(episode.turns)} turns and {answers} answers among its messages, and ATIF has a "
+            "step for each; leave it out (batch.select_draws)"
+        )
+
+
+def _ids(turn: TrajectoryTurn) -> dict[str, Any]:
+    return dict(zip(_IDS, (list(turn.context), list(turn.action)), strict=True))
+
+
+def _pay(step: dict[str, Any], turn: TrajectoryTurn) -> None:
+    """Write the reward of a turn into its step, if the step does not have it."""
+    extra = object_of(step, "extra")
+    if turn.reward is not None and as_given(extra.get("reward"), turn.reward) != extra.get("reward"):
+        step["extra"] = {**extra, "reward": turn.reward}

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.data.batch import Batch
-from agentrl_core.engine.chat_messages import plain_tools
+from agentrl_core.engine.chat_messages import is_trained, plain_tools
 from agentrl_core.engine.chat_renderer import checked_options
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.decoded_texts import decoded_turn, is_decoded
-from agentrl_core.integrations.trajectories.episodes import TrajectoryRecord, batch_of, episodes_of, turns_of
+from agentrl_core.integrations.trajectories.episodes import (
+    TrajectoryRecord,
+    TrajectoryTurn,
+    batch_of,
+    episodes_of,
+    linear,
+    turns_of,
+)
+from agentrl_core.integrations.trajectories.imported import ATIF, CHATS, as_given, carried, changed, names_of
 from agentrl_core.integrations.trajectories.recorded_tokens import AFTER, TOKEN_KEYS, recorded_turns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_OWN = ("messages", "tools", "task", "group", "reward", "success", "step_rewards")
+_FACTS = frozenset(("messages", "tools", "task", "group", "reward", "success", "step_rewards"))
 
 
 def from_chats(
@@ -46,7 +54,8 @@ def from_chats(
 
     Args:
         chats: `messages`, and where it has them `tools`, `task`, `group` (default: the task), `reward`, `success` and
-            `step_rewards`, one number for each message of the assistant; other keys are kept in column `info`.
+            `step_rewards`, one number for each message of the assistant. The whole chat is kept in column `info`, of a
+            record with token ids what is not tokens.
         tokenizer: with a chat template; None: all records have token ids.
         chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`. A chat may have its own, in
             a key of this name.
@@ -66,7 +75,7 @@ def from_chats(
         ...     "task": "sum", "reward": 1.0,
         ... }
         >>> batch = from_chats([chat], tokenizer)
-        >>> batch, list(to_chats(batch))[0] == {**chat, "group": "sum/0"}
+        >>> batch, list(to_chats(batch)) == [chat]
         (Batch(1 draws in 1 groups, 1 trajectories, 2 nodes), True)
     """
     episodes = []
@@ -92,30 +101,44 @@ def from_chats(
             turns = turns_of(messages, template, chat.get("tools") or (), chat=f"chat {place}")
         paid = chat.get("step_rewards")
         if paid is not None:
-            if len(paid) != len(turns):
-                raise InvalidInputError(f"chat {place} has {len(paid)} step_rewards for {len(turns)} answers")
+            if not isinstance(paid, (list, tuple)) or len(paid) != len(turns):
+                raise InvalidInputError(
+                    f"chat {place}: step_rewards is {paid!r:.60}; give {len(turns)} numbers, one for each answer"
+                )
             turns = [replace(turn, reward=reward) for turn, reward in zip(turns, paid, strict=True)]
-        task = str(chat.get("task", place))
+        task, group = names_of(CHATS, chat)
+        task = str(place) if task is None else task
         episodes.append(
             TrajectoryRecord(
                 task=task,
-                group=str(chat.get("group", task)),
+                group=task if group is None else group,
                 turns=turns,
-                messages=messages,
-                tools=plain_tools(chat.get("tools") or (), f"chat {place}"),
                 reward=chat.get("reward"),
                 success=chat.get("success"),
-                extra={
-                    **{name: value for name, value in chat.items() if name not in _OWN and name not in TOKEN_KEYS},
-                    **({AFTER: stored[1]} if stored is not None and stored[1] else {}),
-                },
+                name=f"chat {place}",
+                **_kept(chat, messages, stored),
             )
         )
     return batch_of(episodes)
 
 
+def _kept(
+    chat: Mapping[str, Any], messages: list[Mapping[str, Any]], stored: tuple[list[TrajectoryTurn], list[int]] | None
+) -> dict[str, Any]:
+    """Return what a trajectory keeps of a chat: all of it, or of a record with tokens what is not in its turns."""
+    if messages and stored is None:
+        return {"format_name": CHATS, "record": chat}
+    extra = {name: value for name, value in chat.items() if name not in _FACTS and name not in TOKEN_KEYS}
+    if stored is not None and stored[1]:
+        extra[AFTER] = stored[1]
+    return {"messages": messages, "tools": plain_tools(chat.get("tools") or (), "the record"), "extra": extra}
+
+
 def to_chats(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> Iterable[dict[str, Any]]:
-    """The draws of a batch as chats. Tokens and log-probs do not fit into this format and are left out.
+    """Return the draws of a batch as chats. Tokens and log-probs do not fit into this format and are left out.
+
+    An imported chat comes back as it was, key by key; only a task, group, reward or success that has changed since is
+    written over it. Two imported groups of one task and name get names that tell them apart.
 
     Args:
         batch: the batch.
@@ -124,17 +147,34 @@ def to_chats(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> 
 
     Raises:
         InvalidInputError: there are no messages and no tokenizer.
+        UnsupportedError: a draw with several contexts has no messages, or those of a trace's branches.
     """
-    for episode in episodes_of(batch, tokenizer):
-        paid = [turn.reward for turn in episode.turns]
-        chat = {
+    episodes = episodes_of(batch, tokenizer)
+    linear(batch, episodes, "a chat", (CHATS, ATIF, ""))
+    for episode in episodes:
+        if episode.format_name == CHATS:
+            given = episode.record.get("step_rewards") or [None] * len(episode.turns)
+            found = [as_given(*pair) for pair in zip(given, (turn.reward for turn in episode.turns), strict=True)]
+            chat = {**episode.record, **changed(CHATS, episode.record, episode.facts)}
+            yield chat if found == given else {**chat, "step_rewards": found}
+            continue
+        paid: list[float | None] | None = [turn.reward for turn in episode.turns]
+        paid = paid if any(reward is not None for reward in paid or ()) else None
+        if paid is not None and len(episode.turns) < sum(each["role"] == "assistant" for each in episode.messages):
+            paid = _for_answers(episode.messages, paid)
+        own, others = carried(CHATS, episode.format_name, episode.record)
+        shared = {
             "messages": list(episode.messages),
             "tools": list(episode.tools),
-            "task": episode.task,
-            "group": episode.group,
-            "reward": episode.reward,
-            "success": episode.success,
-            "step_rewards": paid if any(reward is not None for reward in paid) else None,
-            **episode.extra,
+            **episode.facts,
+            "step_rewards": paid,
         }
-        yield {name: value for name, value in chat.items() if value not in (None, [])}
+        shared = {name: value for name, value in shared.items() if value is not None and value != []}
+        yield {**own, **shared, **others, **episode.extra}
+
+
+def _for_answers(messages: Sequence[Mapping[str, Any]], paid: Sequence[float | None]) -> list[float | None]:
+    """Rewards of turns, with None for the answers that were not sampled."""
+    rest = iter(paid)
+    answers = [message for message in messages if message["role"] == "assistant"]
+    return [next(rest, None) if is_trained(message, "a message") else None for message in answers]

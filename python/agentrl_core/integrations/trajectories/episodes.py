@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.engine.chat_messages import is_text, is_trained, plain_message, plain_tools
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
+from agentrl_core.integrations.trajectories.imported import kept, kept_in, names_of, told_by
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,12 +57,25 @@ class TrajectoryRecord:
     rewards: Mapping[str, float] = field(default_factory=dict)
     success: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    """What errors call it, such as `chat 3`."""
+    format_name: str = ""
+    """The format that it was imported from; empty: it was not, or by an earlier version."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """Its record as it came, where a format keeps it; see `imported`."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Its task, group, reward and success."""
+        return {"task": self.task, "group": self.group, "reward": self.reward, "success": self.success}
 
 
 def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Batch:
     """Episodes as a batch of imported trajectories, in the groups that they name.
 
-    Messages, tools and what else the format says are kept as JSON in column `info` of the trajectories.
+    The record of an episode is kept as JSON in column `info` of its trajectory; of an episode without one its messages,
+    tools and other fields. Episodes of one group share task and name of the group: equal names of groups of two tasks
+    are two groups. The draws have the order of the episodes.
 
     Raises:
         InvalidInputError: an episode without turns, or values that no trajectory can have.
@@ -69,34 +84,62 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
     names = sorted({name for episode in given for name in episode.rewards})
     forest = Forest(iteration=iteration, reward_components=names or None)
     masked = any(not turn.trained for episode in given for turn in episode.turns)
-    numbers: dict[str, int] = {}
-    members: dict[str, int] = {}
+    numbers: dict[tuple[str, str], int] = {}
+    members: dict[int, int] = {}
+    placed: list[int] = []
     for place, episode in enumerate(given):
         if not episode.turns:
             raise InvalidInputError(f"episode {place} ({episode.task!r}) has no turn that the policy took")
-        if episode.group not in numbers:
-            numbers[episode.group] = len(numbers)
-            forest.add_group(numbers[episode.group], episode.task)
-        member = members[episode.group] = members.get(episode.group, -1) + 1
-        trajectory = forest.start(numbers[episode.group], member, origin="imported")
-        turns, unpaid = episode.turns, np.nan
-        forest.ingest(
-            [trajectory] * len(turns),
-            [np.asarray(turn.context, np.int32) for turn in turns],
-            [np.asarray(turn.action, np.int32) for turn in turns],
-            logprobs=[np.asarray([] if turn.logprobs is None else turn.logprobs, np.float32) for turn in turns],
-            reward=np.asarray([unpaid if turn.reward is None else turn.reward for turn in turns], np.float32),
-            trainable=[np.full(len(turn.action), turn.trained) for turn in turns] if masked else None,
-        )
-        kept = {"messages": list(episode.messages), "tools": list(episode.tools), **episode.extra}
-        forest.finish(
-            trajectory,
-            reward=episode.reward,
-            rewards=[episode.rewards.get(name, np.nan) for name in names] or None,
-            success=episode.success,
-            info={name: value for name, value in kept.items() if value},
-        )
-    return forest.freeze()
+        number = numbers.setdefault((episode.task, episode.group), len(numbers))
+        try:
+            if number not in members:
+                forest.add_group(number, episode.task)
+            member = members[number] = members.get(number, -1) + 1
+            _add(forest, forest.start(number, member, origin="imported"), episode, names, masked=masked)
+            placed.append(number)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{episode.name or f'episode {place}'}: {error}") from error
+    # A forest freezes group by group; the draws keep the order of the episodes.
+    frozen = np.argsort(placed, kind="stable")
+    batch = forest.freeze()
+    return batch if (np.diff(frozen) == 1).all() else batch.select_draws(np.argsort(frozen))
+
+
+def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequence[str], *, masked: bool) -> None:
+    """Give the turns of an episode to a forest, and end its trajectory."""
+    if episode.success not in (None, False, True):
+        raise InvalidInputError(f"success is {episode.success!r:.40}; give true or false, or null if it is not known")
+    turns = episode.turns
+    paid = [_number(turn.reward, f"reward of turn {place}") for place, turn in enumerate(turns)]
+    forest.ingest(
+        [trajectory] * len(turns),
+        [np.asarray(turn.context, np.int32) for turn in turns],
+        [np.asarray(turn.action, np.int32) for turn in turns],
+        logprobs=[np.asarray([] if turn.logprobs is None else turn.logprobs, np.float32) for turn in turns],
+        reward=np.asarray(paid, np.float32),
+        trainable=[np.full(len(turn.action), turn.trained) for turn in turns] if masked else None,
+    )
+    if episode.format_name:
+        info = kept(episode.format_name, episode.record)
+    else:
+        shared = {"messages": list(episode.messages), "tools": list(episode.tools)}
+        info = {name: value for name, value in shared.items() if value} | dict(episode.extra)
+    forest.finish(
+        trajectory,
+        reward=_number(episode.reward, "reward"),
+        rewards=[_number(episode.rewards.get(name), f"reward {name!r}") for name in names] or None,
+        success=None if episode.success is None else bool(episode.success),
+        info=info,
+    )
+
+
+def _number(given: object, name: str) -> float:
+    """A reward as a number; NaN: it is not known."""
+    if given is None:
+        return float("nan")
+    if not isinstance(given, Real):
+        raise InvalidInputError(f"{name} is {given!r:.40}; give a number, or null if it is not known")
+    return float(given)
 
 
 def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> list[TrajectoryRecord]:
@@ -112,6 +155,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
     tokens = np.asarray(batch.column("token", "token"))
     logprobs = np.asarray(batch.column("behaviour_logprob", "token"), np.float64)
     paid = np.asarray(batch.column("reward", "step"), np.float64)
+    mask = np.asarray(batch.column("trainable", "token"), bool) if batch.has("trainable", "token") else None
     turns: list[TrajectoryTurn] = []
     for place in range(len(contexts.draws)):
         begin = int(contexts.offsets[place])
@@ -120,37 +164,72 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
             known = np.isfinite(logprobs[own]).all()
             turns.append(
                 TrajectoryTurn(
-                    contexts.tokens[begin : begin + int(contexts.begins[step])].tolist(),
+                    contexts.tokens[begin : begin + max(int(contexts.begins[step]), 0)].tolist(),
                     tokens[own].tolist(),
                     logprobs[own].tolist() if known else None,
-                    float(paid[step]) if np.isfinite(paid[step]) else None,
+                    _shortest(paid[step]) if np.isfinite(paid[step]) else None,
+                    mask is None or bool(mask[own].any()),
                 )
             )
     rows, groups = _rows(batch), batch.keys("group_id", "draw").tolist()
     parts = {name: batch.column(f"reward.{name}", "draw") for name in batch.reward_components or ()}
     found = []
-    for draw, row in enumerate(rows):
-        info = json.loads(row["info"] or "{}")
+    infos = [json.loads(row["info"] or "{}") for row in rows]
+    named = _group_names(rows, infos, groups)
+    for draw, (row, info) in enumerate(zip(rows, infos, strict=True)):
         own_turns = turns[int(of_steps[draw]) : int(of_steps[draw + 1])]
-        messages = info.pop("messages", ()) or decoded(own_turns, tokenizer)
+        format_name, record = kept_in(info)
+        messages, tools = told_by(format_name, record) if format_name else (info.pop("messages", ()), ())
         found.append(
             TrajectoryRecord(
                 task=row["task_id"],
-                group=f"{row['task_id']}/{groups[draw]}",
+                group=named[draw],
                 turns=own_turns,
-                messages=messages,
-                tools=info.pop("tools", ()),
-                reward=row["reward"],
-                rewards={name: float(values[draw]) for name, values in parts.items() if np.isfinite(values[draw])},
+                messages=messages or decoded(own_turns, tokenizer),
+                tools=tools or info.pop("tools", ()),
+                reward=None if row["reward"] is None else _shortest(row["reward"]),
+                rewards={name: _shortest(values[draw]) for name, values in parts.items() if np.isfinite(values[draw])},
                 success=None if row["success"] is None else bool(row["success"]),
-                extra=info,
+                extra={} if format_name else info,
+                format_name=format_name,
+                record=record,
             )
         )
     return found
 
 
+def _shortest(stored: float) -> float:
+    """The shortest number that is stored so as float32: 0.1, where a double would show its digits."""
+    return float(str(np.float32(stored)))
+
+
+def _group_names(
+    rows: Sequence[Mapping[str, Any]], infos: Sequence[Mapping[str, Any]], groups: Sequence[int]
+) -> list[str]:
+    """The name of each draw's group: as imported, unless two groups of a task have that name."""
+    names: list[tuple[str, str]] = []
+    imported: list[bool] = []
+    for row, info in zip(rows, infos, strict=True):
+        format_name, record = kept_in(info)
+        given = names_of(format_name, record)[1] if format_name else None
+        names.append((row["task_id"], row["task_id"] if given is None else given))
+        imported.append(bool(format_name))
+    numbers: dict[tuple[str, str], set[int]] = {}
+    for pair, group in zip(names, groups, strict=True):
+        numbers.setdefault(pair, set()).add(group)
+    return [
+        pair[1] if known and len(numbers[pair]) == 1 else f"{pair[1]}/{group}"
+        for pair, known, group in zip(names, imported, groups, strict=True)
+    ]
+
+
 def turns_of(
-    messages: Sequence[Message], template: ChatTemplate | None, tools: object = (), *, chat: str = "chat"
+    messages: Sequence[Message],
+    template: ChatTemplate | None,
+    tools: object = (),
+    *,
+    chat: str = "chat",
+    sampled: Collection[int] | None = None,
 ) -> list[TrajectoryTurn]:
     """Return the turns of a chat whose text alone is known, as a chat template renders them; without log-probs.
 
@@ -159,6 +238,7 @@ def turns_of(
         template: of the tokenizer.
         tools: JSON schemas of the tools, as a list or as JSON text.
         chat: how errors name the chat.
+        sampled: numbers of the answers that a model made; others are context alone. None: all.
 
     Raises:
         InvalidInputError: no template, or a message of another shape.
@@ -172,7 +252,11 @@ def turns_of(
         if not is_text(message["content"]):
             raise UnsupportedError(f"{chat}, message {place}: it has an image, and trajectories here hold texts alone")
     found = template.answers(plain, plain_tools(tools, chat), chat=chat)
-    return [TrajectoryTurn(each.context, each.action, trained=trained[each.message]) for each in found]
+    return [
+        TrajectoryTurn(each.context, each.action, trained=trained[each.message])
+        for each in found
+        if sampled is None or each.message in sampled
+    ]
 
 
 def decoded(turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:
@@ -181,33 +265,37 @@ def decoded(turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase 
         raise InvalidInputError("the batch has tokens and no messages; give tokenizer=, which reads them")
     messages: list[Message] = []
     seen = 0
-    for turn in turns:
+    before: list[int] = []
+    for place, turn in enumerate(turns):
+        if list(turn.context[:seen]) != before:
+            raise UnsupportedError(
+                f"turn {place} does not go on from the one before it (its history was rewritten), and messages are one "
+                "chain; leave its draw out (batch.select_draws), or keep it as a store"
+            )
         role = "tool" if messages else "user"
         messages.append({"role": role, "content": _text(tokenizer, turn.context[seen:])})
         messages.append({"role": "assistant", "content": _text(tokenizer, turn.action)})
-        seen = len(turn.context) + len(turn.action)
+        before = [*turn.context, *turn.action]
+        seen = len(before)
     return messages
 
 
-def linear(batch: Batch, format_name: str) -> None:
-    """Refuse draws with several contexts, which a format of one chain of messages cannot carry."""
+def linear(batch: Batch, episodes: Sequence[TrajectoryRecord], format_name: str, holds: Collection[str]) -> None:
+    """Refuse draws with several contexts, which a format of one chain of messages cannot carry.
+
+    Args:
+        batch: the batch.
+        episodes: its draws.
+        format_name: for errors.
+        holds: the formats of which an imported record holds its contexts apart.
+    """
     contexts = np.bincount(batch.contexts().draws, minlength=batch.num_draws)
-    if (contexts > 1).any():
-        draw = int(np.flatnonzero(contexts > 1)[0])
-        raise UnsupportedError(
-            f"draw {draw} has {contexts[draw]} contexts (its history was rewritten), and {format_name} holds one chain "
-            "of messages; leave it out (batch.select_draws), or keep it as a store"
-        )
-
-
-def arguments(given: Any) -> Any:
-    """The arguments of a call as a table; text that is no JSON stays text."""
-    if not isinstance(given, str):
-        return given if given is not None else {}
-    try:
-        return json.loads(given)
-    except json.JSONDecodeError:
-        return given
+    for draw, episode in enumerate(episodes):
+        if contexts[draw] > 1 and episode.format_name not in holds:
+            raise UnsupportedError(
+                f"draw {draw} has {contexts[draw]} contexts (its history was rewritten), and {format_name} holds one "
+                "chain of messages; leave it out (batch.select_draws), or keep it as a store"
+            )
 
 
 def _text(tokenizer: Any, tokens: Ids) -> str:

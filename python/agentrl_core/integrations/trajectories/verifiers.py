@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from agentrl_core.data.batch import Batch
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories.episodes import (
     TrajectoryRecord,
     TrajectoryTurn,
@@ -16,16 +16,18 @@ from agentrl_core.integrations.trajectories.episodes import (
     episodes_of,
     linear,
 )
+from agentrl_core.integrations.trajectories.imported import CARRIED, VERIFIERS, as_given, carried, names_of, object_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 def from_verifiers(traces: Iterable[Mapping[str, Any]]) -> Batch:
-    """Traces as a batch of imported trajectories, one draw each: every sampled node is a turn, branches included.
+    """Return traces as a batch of imported trajectories, one draw each: every sampled node is a turn, with branches.
 
-    Named rewards become parts of the reward (`reward.<name>`), each with its weight; their sum is the reward. Traces
-    of one task are a group. `info["step_rewards"]`, one number for each sampled node, pays the turns.
+    The whole trace is kept in column `info`. Named rewards become parts of the reward (`reward.<name>`), each with its
+    weight; their sum is the reward. Traces of one task are a group. `info["step_rewards"]`, one number for each sampled
+    node, pays the turns.
 
     Args:
         traces: records of traces, as `Trace.to_record` writes them.
@@ -54,15 +56,24 @@ def from_verifiers(traces: Iterable[Mapping[str, Any]]) -> Batch:
 
 
 def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
+    given = cast("object", trace)
+    if not isinstance(given, Mapping):
+        raise InvalidInputError(f"trace {place} is {given!r:.60}; give the record of a trace")
     if trace.get("version") != 1:
         raise InvalidInputError(f"trace {place} has version {trace.get('version')!r}; version 1 is read")
     nodes = trace.get("nodes") or ()
+    if not all(isinstance(node, Mapping) and isinstance(node.get("message"), Mapping) for node in nodes):
+        raise InvalidInputError(f"trace {place}: a node has no message; give the record of a trace")
     read: list[list[int]] = []  # of each node all tokens up to its end
-    paid = (trace.get("info") or {}).get("step_rewards")
+    paid = object_of(trace, "info").get("step_rewards")
     turns: list[TrajectoryTurn] = []
     for number, node in enumerate(nodes):
         tokens, mask = list(node.get("token_ids") or ()), np.asarray(node.get("mask") or (), bool)
         parent = node.get("parent")
+        if parent is not None and not (isinstance(parent, int) and 0 <= parent < number):
+            raise InvalidInputError(
+                f"node {number} of trace {place} has the parent {parent!r:.20}; give an earlier node, or null"
+            )
         before = [] if parent is None else read[parent]
         read.append(before + tokens)
         if not node.get("sampled"):
@@ -83,30 +94,38 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
             raise InvalidInputError(f"trace {place} has {len(paid)} step_rewards, and more sampled nodes")
         reward = None if paid is None else paid[len(turns)]
         turns.append(TrajectoryTurn(before + tokens[:first], action.tolist(), logprobs, reward))
-    task = trace.get("task") or {}
-    name = str(task.get("key") or task.get("hash") or place)
-    rewards = {
-        key: float(value["score"]) * float(value.get("weight", 1.0))
-        for key, value in (trace.get("rewards") or {}).items()
-        if value is not None
-    }
+    name, group = names_of(VERIFIERS, trace)
+    name = str(place) if name is None else name
+    rewards = _rewards_in(trace)
     return TrajectoryRecord(
         task=name,
-        group=name,
+        group=name if group is None else group,
         turns=turns,
-        messages=[node["message"] for node in nodes],
-        tools=trace.get("tools") or (),
         reward=sum(rewards.values()) if rewards else None,
         rewards=rewards,
-        extra={name: trace[name] for name in ("id", "task", "agent", "info") if trace.get(name)},
+        success=object_of(object_of(trace, "info"), CARRIED).get("success"),
+        name=f"trace {place}",
+        format_name=VERIFIERS,
+        record=trace,
     )
 
 
-def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> Iterator[dict[str, Any]]:
-    """The draws of a batch as records of traces, with tokens, log-probs and, where the batch has one, the advantage.
+def _rewards_in(trace: Mapping[str, Any]) -> dict[str, float]:
+    """The parts of a trace's reward, each with its weight."""
+    return {
+        key: float(value["score"]) * float(value.get("weight", 1.0))
+        for key, value in object_of(trace, "rewards").items()
+        if value is not None and value.get("score") is not None
+    }
 
-    The tokens between two answers belong to the message before the second. A record lacks `agent` unless one was
-    imported: who ran the rollouts is not known here.
+
+def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> Iterator[dict[str, Any]]:
+    """Return the draws of a batch as records of traces, with tokens, log-probs and the advantage if there is one.
+
+    An imported trace comes back as it was, field by field, with its branches; only rewards that have changed since and
+    the advantages are written over it. What traces have no field for, such as the group, stands in `info["agentrl"]`.
+    Of others, the tokens between two answers belong to the message before the second, answers that are not trained are
+    not sampled, and `agent` is missing unless one was imported.
 
     Args:
         batch: the batch.
@@ -114,50 +133,98 @@ def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None)
 
     Raises:
         InvalidInputError: there are no messages and no tokenizer.
-        UnsupportedError: a draw has several contexts.
+        UnsupportedError: a draw that was not imported as a trace has several contexts.
     """
-    linear(batch, "a record of verifiers")
+    episodes = episodes_of(batch, tokenizer)
+    linear(batch, episodes, "a record of verifiers", (VERIFIERS,))
     credit = np.asarray(batch.column("advantage", "token"), np.float64) if batch.has("advantage", "token") else None
-    bounds, step = batch.offsets("token"), 0
-    for episode in episodes_of(batch, tokenizer):
-        nodes: list[dict[str, Any]] = []
-        turns, read = list(episode.turns), 0
-        answers = [place for place, message in enumerate(episode.messages) if message["role"] == "assistant"]
-        answers = answers[len(answers) - len(turns) :]  # earlier ones are examples in the prompt
-        for place, message in enumerate(episode.messages):
-            node: dict[str, Any] = {"parent": place - 1 if place else None, "message": dict(message), "sampled": False}
-            tokens: list[int] = []
-            sampled = place in answers
-            if place + 1 in answers:
-                turn = turns[answers.index(place + 1)]
-                tokens = list(turn.context[read:])
-            if sampled:
-                turn = turns[answers.index(place)]
-                # A chat that opens with the answer has its opening in the same node.
-                tokens = [*([] if place else turn.context), *turn.action]
+    bounds, first = batch.offsets("token"), 0
+    for draw, episode in enumerate(episodes):
+        steps = range(first, first + len(episode.turns))
+        first = steps.stop
+        advantages = None if credit is None else [credit[bounds[step] : bounds[step + 1]].tolist() for step in steps]
+        if episode.format_name == VERIFIERS:
+            yield _rewritten(draw, episode, advantages)
+        else:
+            yield _made(episode, advantages)
+
+
+def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | None) -> dict[str, Any]:
+    """The trace as it was imported, with its advantages and with what has changed since."""
+    nodes = [dict(node) for node in episode.record["nodes"]]
+    sampled = [node for node in nodes if node.get("sampled")]
+    if len(sampled) != len(episode.turns):
+        raise UnsupportedError(
+            f"draw {draw} has {len(episode.turns)} turns, and its imported trace {len(sampled)}; leave it out "
+            "(batch.select_draws)"
+        )
+    for node, values in zip(sampled, advantages or (), strict=False):
+        node["advantages"] = list(values)
+    made = {**episode.record, "nodes": nodes}
+    known = _rewards_in(made)
+    whole = sum(known.values()) if known else None
+    if as_given(whole, episode.reward) != whole:
+        made["rewards"] = _rewards_of(episode)
+    paid = [turn.reward for turn in episode.turns]
+    info = object_of(made, "info")
+    given = info.get("step_rewards") or [None] * len(paid)
+    differs: dict[str, Any] = {}
+    if [as_given(*pair) for pair in zip(given, paid, strict=True)] != given:
+        differs["step_rewards"] = paid
+    task, group = names_of(VERIFIERS, made)
+    if episode.group != (group or task or episode.task):
+        differs[CARRIED] = {**object_of(info, CARRIED), "group": episode.group}
+    return made | ({"info": {**info, **differs}} if differs else {})
+
+
+def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | None) -> dict[str, Any]:
+    """A trace of messages that did not come as one; a chain, in which untrained answers are not sampled."""
+    own, others = carried(VERIFIERS, episode.format_name, episode.record)
+    own = own or {name: episode.extra[name] for name in ("id", "agent", "task", "info") if name in episode.extra}
+    nodes: list[dict[str, Any]] = []
+    turns, read = list(episode.turns), 0
+    answers = [place for place, message in enumerate(episode.messages) if message["role"] == "assistant"]
+    answers = answers[len(answers) - len(turns) :]  # earlier ones are examples in the prompt
+    for place, message in enumerate(episode.messages):
+        node: dict[str, Any] = {"parent": place - 1 if place else None, "message": dict(message), "sampled": False}
+        tokens: list[int] = []
+        said = 0
+        if place + 1 in answers:
+            turn = turns[answers.index(place + 1)]
+            tokens = list(turn.context[read:])
+        if place in answers:
+            number = answers.index(place)
+            turn = turns[number]
+            # A chat that opens with the answer has its opening in the same node.
+            tokens = [*([] if place else turn.context), *turn.action]
+            read = len(turn.context) + len(turn.action)
+            if turn.trained:
+                said = len(turn.action)
                 node["logprobs"] = list(turn.logprobs or ())
                 node["sampled"] = True
-                if credit is not None:
-                    node["advantages"] = credit[bounds[step] : bounds[step + 1]].tolist()
-                step += 1
-                read = len(turn.context) + len(turn.action)
-            said = len(turn.action) if sampled else 0
-            nodes.append({**node, "token_ids": tokens, "mask": [False] * (len(tokens) - said) + [True] * said})
-        paid = [turn.reward for turn in turns]
-        info = dict(episode.extra.get("info") or {})
-        if any(reward is not None for reward in paid):
-            info["step_rewards"] = paid
-        rewards = dict(episode.rewards)
-        if episode.reward is not None and not (rewards and np.isclose(sum(rewards.values()), episode.reward)):
-            rewards = {"reward": episode.reward}
-        yield {
-            "version": 1,
-            **{name: value for name, value in episode.extra.items() if name in ("id", "agent")},
-            "task": episode.extra.get("task") or {"type": "Task", "data": {}, "key": episode.task},
-            "tools": list(episode.tools),
-            "nodes": nodes,
-            "rewards": {name: {"score": value, "weight": 1.0} for name, value in rewards.items()},
-            "info": info,
-            "is_completed": True,
-            "ok": True,
-        }
+                if advantages is not None:
+                    node["advantages"] = list(advantages[number])
+        nodes.append({**node, "token_ids": tokens, "mask": [False] * (len(tokens) - said) + [True] * said})
+    paid = [turn.reward for turn in turns if turn.trained]
+    facts = {"group": episode.group} | ({} if episode.success is None else {"success": episode.success})
+    info = object_of(own, "info") | {CARRIED: object_of(others, CARRIED) | facts}
+    if any(reward is not None for reward in paid):
+        info["step_rewards"] = paid
+    return {
+        **own,
+        "version": 1,
+        "task": own.get("task") or {"type": "Task", "data": {}, "key": episode.task},
+        "tools": list(episode.tools),
+        "nodes": nodes,
+        "rewards": _rewards_of(episode),
+        "info": info,
+        "is_completed": True,
+        "ok": True,
+    }
+
+
+def _rewards_of(episode: TrajectoryRecord) -> dict[str, Any]:
+    rewards = dict(episode.rewards)
+    if episode.reward is not None and not (rewards and np.isclose(sum(rewards.values()), episode.reward)):
+        rewards = {"reward": episode.reward}
+    return {name: {"score": value, "weight": 1.0} for name, value in rewards.items()}

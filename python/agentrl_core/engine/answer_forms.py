@@ -1,0 +1,161 @@
+"""The form of a model's answers, found in what its chat template writes of short ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agentrl_core.engine.chat_messages import REASONING, Message
+from agentrl_core.engine.chat_renderer import ANSWER, NAME
+from agentrl_core.engine.chat_template import THOUGHT, ChatTemplate
+from agentrl_core.env.answer_form import ANY_ID, ANY_NAME, HERMES, AnswerForm, CallForm
+
+_OTHER, _FIRST, _SECOND = "agentrl_other_tool", "agentrl_first", "agentrl_second"
+_TEXT, _NUMBER = "agentrl text", 7042
+_IDS = ("agentrl01", "agentrl02")
+
+
+def answer_form(template: ChatTemplate) -> AnswerForm:
+    """Return the form in which a model writes answers by its chat template.
+
+    Calls that the template does not render are in the form of Hermes, in which tools are described to the model.
+    """
+    plain = template.written(ANSWER)
+    before = plain.partition(ANSWER["content"])[0]
+    calls = _call_form(template) if template.renders_calls else HERMES
+    opened = template.opening.rstrip().endswith("<think>")
+    begin, end = _thought(template, before, calls)
+    if not end:
+        return AnswerForm(opened=opened, answer_begin=before, calls=calls)
+    begin = begin if begin.strip() else "<think>" * opened
+    return AnswerForm(begin, end, opened=opened, answer_begin=before, shows_thoughts=True, calls=calls)
+
+
+def _thought(template: ChatTemplate, before: str, calls: CallForm | None) -> tuple[str, str]:
+    """What stands before and behind a thought; empty: the template renders none."""
+    thought = dict.fromkeys(REASONING, THOUGHT)
+    begin, found, rest = template.written({**ANSWER, **thought}).partition(THOUGHT)
+    end, answered, _ = rest.partition(ANSWER["content"])
+    if found and answered and end.strip():
+        return begin, end.removesuffix(before) if before.strip() else end
+    if calls is None or not calls.begin.strip():
+        return "", ""
+    # Some templates render the thought before a call alone.
+    begin, found, rest = _written(template, {_FIRST: _TEXT}, **thought).partition(THOUGHT)
+    end = rest.partition(calls.begin.split()[0])[0]
+    return (begin, end) if found and end.strip() else ("", "")
+
+
+def _call_form(template: ChatTemplate) -> CallForm | None:
+    """How the template writes calls; None: in no form that is known."""
+    one = _written(template, {_FIRST: _TEXT, _SECOND: _NUMBER})
+    two = _written(template, {_FIRST: _TEXT}, {_FIRST: _TEXT})
+    place = one.find(_FIRST)
+    if place < 0:
+        return None
+    return _as_object(one, two) or _as_json(one, two) or _as_pairs(template, one, two)
+
+
+def _written(template: ChatTemplate, *arguments: dict[str, Any], **more: str) -> str:
+    """Calls with these arguments, as the model writes them; empty: the template does not render so many."""
+    calls: list[Message] = [
+        {"id": own, "type": "function", "function": {"name": name, "arguments": given}}
+        for own, name, given in zip(_IDS, (NAME, _OTHER), arguments, strict=False)
+    ]
+    return template.written({"role": "assistant", "content": "", "tool_calls": calls, **more})
+
+
+def _as_object(one: str, two: str) -> CallForm | None:
+    """Calls that are each one JSON object of name and arguments."""
+    found = _object_around(one, one.find(NAME), 0)
+    if found is None:
+        return None
+    begin, end, value = found
+    keys = [next((key for key, inner in value.items() if inner == wanted), "") for wanted in _parts(value)]
+    between = ""
+    if (first := _object_around(two, two.find(NAME), 0)) and (
+        second := _object_around(two, two.find(_OTHER), first[1])
+    ):
+        between = two[first[1] : second[0]]
+    return CallForm("object", _wild(one[:begin]), _wild(between), _wild(one[end:]), (keys[0], keys[1]))
+
+
+def _parts(value: dict[str, Any]) -> tuple[object, object]:
+    given: dict[str, Any] = {_FIRST: _TEXT, _SECOND: _NUMBER}
+    return NAME, given if given in value.values() else {}
+
+
+def _object_around(text: str, name: int, start: int) -> tuple[int, int, dict[str, Any]] | None:
+    """The JSON object that holds a name as a value, with arguments in another one."""
+    place = text.find("{", start)
+    while 0 <= place < name:
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, place)
+        except ValueError:
+            value, end = None, 0
+        if isinstance(value, dict) and end > name and any(isinstance(inner, dict) for inner in value.values()):
+            return place, end, value
+        place = text.find("{", place + 1)
+    return None
+
+
+def _as_json(one: str, two: str) -> CallForm | None:
+    """Calls whose arguments are JSON behind the name."""
+    spans = _named_json(one, NAME, 0)
+    if spans is None:
+        return None
+    name, begin, end = spans
+    between = ""
+    if (first := _named_json(two, NAME, 0)) and (second := _named_json(two, _OTHER, first[2])):
+        between = two[first[2] : second[0]]
+    after = _wild(one[name + len(NAME) : begin])
+    return CallForm("json", _wild(one[:name]), _wild(between), _wild(one[end:]), after_name=after)
+
+
+def _named_json(text: str, name: str, start: int) -> tuple[int, int, int] | None:
+    argument = text.find(_FIRST, start)
+    place, begin = text.rfind(name, start, argument), text.rfind("{", start, argument)
+    if not 0 <= place < begin:
+        return None
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, begin)
+    except ValueError:
+        return None
+    return place, begin, end
+
+
+def _as_pairs(template: ChatTemplate, one: str, two: str) -> CallForm | None:
+    """Calls that write names and values of arguments one by one."""
+    order = [_FIRST, _TEXT, _SECOND, str(_NUMBER)]
+    places = [one.find(piece) for piece in order]
+    name = one.rfind(NAME, 0, max(places[0], 0))
+    if name < 0 or sorted(places) != places or places[0] < 0:
+        return None
+    ends = [place + len(piece) for place, piece in zip(places, order, strict=True)]
+    after_number = one[ends[2] : places[3]]  # between a name and a value that is not a text
+    quote = one[ends[0] : places[1]].removeprefix(after_number)
+    between = ""
+    first, other = two.find(_TEXT), two.rfind(_OTHER, 0, max(two.rfind(_FIRST), 0))
+    if 0 <= first < other:
+        between = two[first + len(_TEXT) : other].removeprefix(quote)
+    bare, pair = _written(template, {}), _written(template, {}, {})
+    empty = bare[bare.rfind(NAME) + len(NAME) :] if NAME in bare else ""
+    empty_between = pair[pair.rfind(NAME) + len(NAME) : pair.find(_OTHER)] if _OTHER in pair else ""
+    return CallForm(
+        "pairs",
+        _wild(one[:name]),
+        _wild(between),
+        _wild(one[ends[3] :]),
+        after_name=_wild(one[name + len(NAME) : places[0]]),
+        after_key=after_number,
+        next_key=one[ends[1] : places[2]].removeprefix(quote),
+        quote=quote,
+        no_arguments=(_wild(empty_between), _wild(empty)),
+    )
+
+
+def _wild(piece: str) -> str:
+    """A piece of a form with the names and identifiers of its calls left open."""
+    for own in _IDS:
+        piece = piece.replace(own, ANY_ID)
+    return piece.replace(_OTHER, ANY_NAME).replace(NAME, ANY_NAME)

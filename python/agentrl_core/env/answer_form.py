@@ -1,0 +1,349 @@
+"""The form in which a model writes an answer: how reasoning and calls of tools stand in its text."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal, NamedTuple
+
+Call = dict[str, Any]
+Tools = Sequence[Mapping[str, Any]]
+
+ANY_NAME, ANY_ID = "\x00name\x00", "\x00id\x00"
+"""Within the pieces of a form: where a name of a tool, or the identifier of a call, stands."""
+_WILD = {re.escape(ANY_NAME): r"[\w.\-/]+", re.escape(ANY_ID): r"[^\s<]+"}
+_NAME = re.compile(r"\s*([\w.\-/]+)")
+_JSON = json.JSONDecoder()
+
+
+class ParsedAnswer(NamedTuple):
+    """An answer in its parts.
+
+    `calls` are as in a message: `{"type": "function", "function": {"name": ..., "arguments": {...}}}`. One that is not
+    in its form has the name "", its text as arguments, and an `error` that says what is wrong.
+    """
+
+    reasoning: str
+    answer: str
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How calls are written: pieces of text around names and arguments. Spaces between words of a piece may differ.
+
+    Args:
+        arguments: `object`: one JSON object of name and arguments; `json`: the arguments as JSON behind the name;
+            `pairs`: names and values of arguments one by one.
+        begin: what stands before the first call: before its object, or before its name.
+        between: what stands between two calls.
+        end: what stands behind the last one.
+        keys: of an object: those of the name and of the arguments.
+        after_name: before the arguments, or before the name of the first one.
+        after_key: between name and value of an argument.
+        next_key: between a value and the name of the next argument.
+        quote: around values that are texts.
+        no_arguments: `between` and `end` of a call without arguments.
+    """
+
+    arguments: Literal["object", "json", "pairs"]
+    begin: str
+    between: str
+    end: str
+    keys: tuple[str, str] = ("name", "arguments")
+    after_name: str = ""
+    after_key: str = ""
+    next_key: str = ""
+    quote: str = ""
+    no_arguments: tuple[str, str] = ("", "")
+
+    def calls_in(self, text: str, tools: Tools = ()) -> tuple[str, list[Call]]:
+        """Return a text without its calls, and the calls."""
+        calls: list[Call] = []
+        rest: list[str] = []
+        place = 0
+        while (opened := self._opened(text, place)) is not None:
+            try:
+                end = self._read(text, opened, tools, calls)
+            except ValueError:  # nothing announces calls, and this is none
+                break
+            rest.append(text[place : opened[0]])
+            place = end
+        rest.append(text[place:])
+        return "".join(rest), calls
+
+    def _opened(self, text: str, place: int) -> tuple[int, int] | None:
+        """Where the next calls begin, and their first one."""
+        if self.begin.strip():
+            found = _lenient(self.begin).search(text, place)
+            return None if found is None else found.span()
+        # Nothing announces a call: the whole answer is one.
+        whole = not text[:place].strip() and text[place:].lstrip().startswith("{") and self.arguments == "object"
+        return (place, place) if whole and place < len(text) else None
+
+    def _read(self, text: str, opened: tuple[int, int], tools: Tools, calls: list[Call]) -> int:
+        """Read calls up to the end of the last one; returns where it ends.
+
+        Raises:
+            ValueError: nothing announces calls, and the text is none.
+        """
+        begin, place = opened
+        while True:
+            try:
+                name, arguments, place = self._call(text, place, tools)
+            except ValueError:
+                if not self.begin.strip():
+                    raise
+                stop = _lenient(self.end).search(text, place) if self.end.strip() else None
+                error = self._wrong if stop else self._open
+                calls.append(_malformed(text[begin : stop.end() if stop else len(text)], error))
+                return stop.end() if stop else len(text)
+            between, end = self._ends(arguments)
+            following = _lenient(between).match(text, place) if between.strip() else None
+            last = _lenient(end).match(text, place)
+            # The end of one call may begin as what stands between two.
+            if self.arguments == "object" and not between.strip() and text[place:].lstrip().startswith("{"):
+                following = _lenient("").match(text, place)
+            if following and (last is None or following.end() >= last.end()):
+                calls.append(_call_of(name, arguments))
+                begin, place = place, following.end()
+                continue
+            if last is None:
+                calls.append(_malformed(text[begin:], self._open))
+                return len(text)
+            calls.append(_call_of(name, arguments))
+            return last.end()
+
+    def _ends(self, arguments: Mapping[str, Any]) -> tuple[str, str]:
+        """What may stand behind a call: between it and another one, and behind the last."""
+        if self.arguments == "pairs" and not arguments:
+            return self.no_arguments
+        return self.between, self.end
+
+    @property
+    def _open(self) -> str:
+        return f"a {self.begin.split()[0]} is not closed by {(self.end.split() or ['its end'])[-1]}"
+
+    @property
+    def _wrong(self) -> str:
+        if self.arguments == "object":
+            return f'a call is JSON: {{"{self.keys[0]}": a tool, "{self.keys[1]}": {{an object}}}}'
+        return "a call is not in the form that the chat template shows"
+
+    def _call(self, text: str, place: int, tools: Tools) -> tuple[str, dict[str, Any], int]:
+        """The name and the arguments of a call, and where it ends.
+
+        Raises:
+            ValueError: it is not in its form.
+        """
+        if self.arguments == "object":
+            found, place = _object(text, place)
+            name, arguments = found.get(self.keys[0]), found.get(self.keys[1], {})
+            if arguments is None:
+                arguments = {}
+            elif isinstance(arguments, str):
+                arguments = json.loads(arguments)
+            if not isinstance(name, str) or not isinstance(arguments, dict):
+                raise ValueError("no name, or arguments that are not an object")
+            return name, arguments, place
+        named = _NAME.match(text, place)
+        if named is None:
+            raise ValueError("no name")
+        name, place = named[1], named.end()
+        if self.arguments == "pairs" and any(
+            _lenient(end).match(text, place) for end in self.no_arguments if end.strip()
+        ):
+            return name, {}, place
+        begun = _lenient(self.after_name).match(text, place)
+        if self.arguments == "json":
+            # gpt-oss writes its headers in another order than its template.
+            begun = begun or re.compile(rf"[^{{}}]*?{re.escape(self.after_name.rpartition('<')[2].strip())}").match(
+                text, place
+            )
+            if begun is None:
+                raise ValueError("no arguments")
+            arguments, place = _object(text, begun.end())
+            return name, arguments, place
+        if begun is None:
+            raise ValueError("no arguments")
+        return name, *self._pairs(text, begun.end(), _types(name, tools))
+
+    def _pairs(self, text: str, place: int, types: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """Arguments one by one, and where the last value ends."""
+        arguments: dict[str, Any] = {}
+        while True:
+            split = _lenient(self.after_key.rstrip()).search(text, place)
+            if split is None:
+                raise ValueError("an argument without a value")
+            key, place = text[place : split.start()].strip(), split.end()
+            tail = self.after_key[len(self.after_key.rstrip()) :]
+            place += len(tail) if text.startswith(tail, place) else 0
+            value, place = self._value(text, place, types.get(key))
+            arguments[key] = value
+            following = _lenient(self.next_key).match(text, place) if self.next_key.strip() else None
+            if following is None:
+                return arguments, place
+            place = following.end()
+
+    def _value(self, text: str, place: int, kind: Any) -> tuple[Any, int]:
+        if self.quote and text.startswith(self.quote, place):
+            if len(self.quote) == 1:  # as Python writes it
+                literal = re.compile(rf"{self.quote}(?:\\.|[^\\{self.quote}])*{self.quote}", re.DOTALL).match(
+                    text, place
+                )
+                if literal is None:
+                    raise ValueError("a text is not closed")
+                try:
+                    return ast.literal_eval(literal[0].replace("\n", "\\n")), literal.end()
+                except SyntaxError:  # an escape that Python does not know
+                    return literal[0][1:-1], literal.end()
+            end = text.find(self.quote, place + len(self.quote))
+            if end < 0:
+                raise ValueError("a text is not closed")
+            return text[place + len(self.quote) : end], end + len(self.quote)
+        stops = [
+            _lenient(piece).search(text, place) for piece in (self.next_key, self.between, self.end) if piece.strip()
+        ]
+        found = min((stop for stop in stops if stop), key=lambda stop: stop.start(), default=None)
+        if found is None:
+            raise ValueError("a value is not closed")
+        spaces = len(found[0]) - len(found[0].lstrip())
+        lead = self.end[: len(self.end) - len(self.end.lstrip())]
+        kept = spaces - len(lead) if found[0][:spaces].endswith(lead) else 0
+        end = found.start() + kept
+        return _typed(text[place:end], kind, quoted=bool(self.quote)), end
+
+
+HERMES = CallForm("object", "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>")
+"""The form in which tools are described to a model whose chat template shows none."""
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """How a model writes reasoning, answer and calls; that of a chat template is `engine.Chat.answer_form`.
+
+    Args:
+        thought_begin: what a thought begins with.
+        thought_end: what ends it.
+        opened: whether the prompt opens the thought, so that the text begins within it.
+        answer_begin: what stands before an answer without a thought.
+        shows_thoughts: whether the chat template renders thoughts, so that they can be given back to it apart.
+        calls: how calls are written; None: there are none.
+
+    Example:
+        >>> from agentrl_core.env.answer_form import AnswerForm
+        >>> text = '<think>I add.</think>Let me see.<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+        >>> parsed = AnswerForm().parse(text)
+        >>> parsed.reasoning, parsed.answer, parsed.calls[0]["function"]
+        ('I add.', 'Let me see.', {'name': 'add', 'arguments': {'a': 1}})
+    """
+
+    thought_begin: str = "<think>"
+    thought_end: str = "</think>"
+    opened: bool = False
+    answer_begin: str = ""
+    shows_thoughts: bool = False
+    calls: CallForm | None = HERMES
+
+    def parse(self, text: str, tools: Tools = ()) -> ParsedAnswer:
+        """Return an answer in its parts.
+
+        Args:
+            text: what the model wrote, without its stop token.
+            tools: JSON schemas of the tools; the types of arguments that a form writes without quotes come from them.
+        """
+        if not any(mark in text for mark in self._marks) and not self.opened:
+            return ParsedAnswer("", text, ())
+        reasoning, rest = self._thought(text)
+        rest, calls = self.calls.calls_in(rest, tools) if self.calls is not None else (rest, [])
+        if rest.lstrip().startswith(self._answer_begin) and self._answer_begin:
+            rest = rest.lstrip().removeprefix(self._answer_begin)
+        elif calls and self._answer_begin:  # the header of a call in place of an answer's
+            rest = rest.partition(self._answer_begin.partition(">")[0])[0]
+        whole = rest == text
+        return ParsedAnswer(reasoning, rest if whole else rest.strip(), tuple(calls))
+
+    @cached_property
+    def _answer_begin(self) -> str:
+        return self.answer_begin.strip()
+
+    @cached_property
+    def _marks(self) -> tuple[str, ...]:
+        """A text without any of these is an answer as it is."""
+        call = (
+            ""
+            if self.calls is None
+            else (self.calls.begin.replace(ANY_NAME, " ").replace(ANY_ID, " ").split() or "{")[0]
+        )
+        marks = (self.thought_begin.strip(), self.thought_end.strip(), self._answer_begin, call)
+        return tuple(mark.split()[0] for mark in marks if mark)
+
+    def _thought(self, text: str) -> tuple[str, str]:
+        """The thought that a text begins with, and the rest."""
+        begin = _lenient(self.thought_begin).match(text) if self.thought_begin.strip() else None
+        start = begin.end() if begin else 0
+        end = _lenient(self.thought_end).search(text, start) if self.thought_end.strip() else None
+        if end is None:
+            inside = begin is not None or (self.opened and not self._calls_at_once(text))
+            return (text[start:].strip(), "") if inside else ("", text)
+        if begin is None and not self.opened and "</" not in self.thought_end:
+            return "", text
+        return text[start : end.start()].strip(), text[end.end() :]
+
+    def _calls_at_once(self, text: str) -> bool:
+        return (
+            self.calls is not None and bool(self.calls.begin.strip()) and bool(_lenient(self.calls.begin).match(text))
+        )
+
+
+@lru_cache(maxsize=1024)
+def _lenient(piece: str) -> re.Pattern[str]:
+    """What finds a piece of a form whatever spaces are around and in it."""
+    words = [re.escape(word) for word in piece.split()]
+    pattern = r"\s*" + r"\s*".join(words) + (r"\s*" if piece[-1:].isspace() else "")
+    for mark, wild in _WILD.items():
+        pattern = pattern.replace(mark, wild)
+    return re.compile(pattern)
+
+
+def _object(text: str, place: int) -> tuple[dict[str, Any], int]:
+    while place < len(text) and text[place].isspace():
+        place += 1
+    try:
+        found, end = _JSON.raw_decode(text, place)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    if not isinstance(found, dict):
+        raise ValueError("not an object")  # noqa: TRY004 -- of the text, as all that is wrong with it
+    return found, end
+
+
+def _types(name: str, tools: Tools) -> Mapping[str, Any]:
+    for tool in tools:
+        function = tool.get("function", tool)
+        if function.get("name") == name:
+            properties = (function.get("parameters") or {}).get("properties") or {}
+            return {key: schema.get("type") for key, schema in properties.items() if isinstance(schema, Mapping)}
+    return {}
+
+
+def _typed(text: str, kind: Any, *, quoted: bool) -> Any:
+    """A value that is written without quotes."""
+    if kind == "string" and not quoted:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return {"True": True, "False": False, "None": None}.get(text.strip(), text)
+
+
+def _call_of(name: str, arguments: dict[str, Any]) -> Call:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _malformed(text: str, error: str) -> Call:
+    return {"type": "function", "function": {"name": "", "arguments": text}, "error": error}

@@ -1,0 +1,172 @@
+"""Steps of ATIF and messages of a chat, one made of the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentrl_core.engine.chat_messages import REASONING, joined, plain_message
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+
+Step = Mapping[str, Any]
+Message = dict[str, Any]
+
+_ROLES = {"system": "system", "user": "user", "agent": "assistant"}
+_SOURCES = {"system": "system", "developer": "system", "user": "user", "assistant": "agent"}
+_CARRIED = "agentrl_message"
+"""Key of a step's or result's `extra`: the entries of its message that ATIF has no field for."""
+_HELD = frozenset({"role", "content", "tool_calls", "function_call", "tool_call_id", *REASONING})
+
+
+def messages_of(trajectory: Mapping[str, Any], where: str) -> tuple[list[Message], list[int]]:
+    """Return the messages of a trajectory, and the numbers of those that the model sampled.
+
+    A step of the agent that is copied context, or that no model made (`llm_call_count` 0), is context alone:
+    its message has `weight` 0.
+
+    Args:
+        trajectory: in ATIF.
+        where: of the trajectory, for errors, such as `trajectory 3`.
+
+    Raises:
+        InvalidInputError: steps, calls or results of another shape, or an unknown source.
+        UnsupportedError: contents that are not text.
+    """
+    messages: list[Message] = []
+    sampled: list[int] = []
+    for number, step in enumerate(steps_in(trajectory, where), start=1):
+        place = f"{where}, step {number}"
+        source = step.get("source")
+        if source not in _ROLES:
+            raise InvalidInputError(f"{place}: source is {source!r:.40}; give 'system', 'user' or 'agent'")
+        message: Message = {"role": _ROLES[source], "content": _text(step.get("message"), place)}
+        if step.get("reasoning_content"):
+            message["reasoning_content"] = step["reasoning_content"]
+        if step.get("tool_calls"):
+            message["tool_calls"] = [_call(call, place) for call in _objects(step["tool_calls"], "tool_calls", place)]
+        if is_sampled(step):
+            sampled.append(len(messages))
+        elif source == "agent":
+            message["weight"] = 0
+        messages.append(message | _carried(step))
+        observation = step.get("observation") or {}
+        if not isinstance(observation, Mapping):
+            raise InvalidInputError(f"{place}: observation is {observation!r:.60}; give an object with 'results'")
+        for result in _objects(observation.get("results") or (), "results", place):
+            source = {"tool_call_id": result["source_call_id"]} if result.get("source_call_id") else {}
+            messages.append(
+                {"role": "tool", "content": _text(result.get("content"), place), **source, **_carried(result)}
+            )
+    return messages, sampled
+
+
+def steps_in(trajectory: Mapping[str, Any], where: str) -> Sequence[Step]:
+    """Return the steps of a trajectory.
+
+    Raises:
+        InvalidInputError: they are not a list of objects.
+    """
+    return _objects(trajectory.get("steps") or (), "steps", where)
+
+
+def is_sampled(step: Step) -> bool:
+    """Return whether the model made a step, and made it in this trajectory."""
+    return step.get("source") == "agent" and not step.get("is_copied_context") and step.get("llm_call_count") != 0
+
+
+def steps_of(messages: Sequence[Mapping[str, Any]], where: str) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return messages as steps, and the numbers of the steps that are answers.
+
+    ATIF has the sources system, user and agent; the result of a tool belongs to the step before it. What it has no
+    field for, such as the role of a developer or the name of a tool, is kept in `extra.agentrl_message`.
+
+    Args:
+        messages: of a chat.
+        where: of the chat, for errors.
+
+    Raises:
+        InvalidInputError: a message of another shape.
+        UnsupportedError: contents that are not text, or arguments that are not an object.
+    """
+    steps: list[dict[str, Any]] = []
+    answers: list[int] = []
+    for number, message in enumerate(messages):
+        place = f"{where}, message {number}"
+        plain = plain_message(message, place)
+        text = _text(plain["content"], place)
+        more = {name: value for name, value in message.items() if name not in _HELD and value is not None}
+        role = plain["role"]
+        if role == "tool" and steps:
+            result: dict[str, Any] = {"content": text}
+            known = {call["tool_call_id"] for call in steps[-1].get("tool_calls") or ()}
+            call = message.get("tool_call_id")
+            if call is not None and (call in known or not known):
+                result["source_call_id"] = call
+            elif call is not None:
+                more["tool_call_id"] = call
+            steps[-1].setdefault("observation", {"results": []})["results"].append(_with_carried(result, more))
+            continue
+        if role not in _SOURCES or message["role"] != role:
+            more["role"] = message["role"]
+        elif role == "developer":
+            more["role"] = role
+        step: dict[str, Any] = {"step_id": len(steps) + 1, "source": _SOURCES.get(role, "user"), "message": text}
+        if role == "assistant":
+            answers.append(len(steps))
+            if plain.get(REASONING[0]):
+                step["reasoning_content"] = plain[REASONING[0]]
+            if plain.get("tool_calls"):
+                step["tool_calls"] = list(_calls(plain["tool_calls"], f"call_{number}", place))
+        elif message.get("tool_call_id") is not None:
+            more["tool_call_id"] = message["tool_call_id"]
+        steps.append(_with_carried(step, more))
+    return steps, answers
+
+
+def _carried(part: Step) -> Message:
+    extra = part.get("extra")
+    found = extra.get(_CARRIED) if isinstance(extra, Mapping) else None
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _with_carried(part: dict[str, Any], more: Message) -> dict[str, Any]:
+    return {**part, "extra": {_CARRIED: more}} if more else part
+
+
+def _call(call: Step, place: str) -> Message:
+    name, arguments = call.get("function_name"), call.get("arguments")
+    if not isinstance(name, str) or not isinstance(arguments, (Mapping, str, type(None))):
+        raise InvalidInputError(f"{place}: a call is {dict(call)!r:.80}; give 'function_name' and 'arguments'")
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    own = {} if call.get("tool_call_id") is None else {"id": call["tool_call_id"]}
+    return {**own, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def _calls(calls: Sequence[Message], name: str, place: str) -> Iterator[dict[str, Any]]:
+    for number, call in enumerate(calls):
+        function = call["function"]
+        if not isinstance(function["arguments"], Mapping):
+            raise UnsupportedError(
+                f"{place}: the arguments {function['arguments']!r:.60} of a call are not an object, which ATIF needs"
+            )
+        yield {
+            "tool_call_id": str(call.get("id") or f"{name}_{number}"),
+            "function_name": function["name"],
+            "arguments": dict(function["arguments"]),
+        }
+
+
+def _objects(given: Any, name: str, place: str) -> Sequence[Step]:
+    if not isinstance(given, (list, tuple)) or not all(isinstance(each, Mapping) for each in given):
+        raise InvalidInputError(f"{place}: {name} is {given!r:.60}; give a list of objects")
+    return given
+
+
+def _text(content: Any, place: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = content if isinstance(content, list) else [content]
+    if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
+        raise UnsupportedError(f"{place} has contents that are no text, which messages here cannot hold; leave it out")
+    return joined(parts)

@@ -1,0 +1,145 @@
+"""Imported records, kept whole: what a trajectory came from, so that it goes out as it came in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agentrl_core.engine.chat_messages import plain_tools
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.integrations.trajectories.atif_steps import messages_of
+
+CHATS, ATIF, VERIFIERS = "chats", "atif", "verifiers"
+FORMATS = (CHATS, ATIF, VERIFIERS)
+"""The formats whose records are kept."""
+CARRIED = "agentrl"
+"""The entry in which a record of one format carries the fields of others, by their names."""
+
+Record = Mapping[str, Any]
+
+# What a record carries of its messages, which the messages of another format hold.
+_SPOKEN: Mapping[str, tuple[str, ...]] = {
+    CHATS: ("messages", "tools", "task", "group", "reward", "success", "step_rewards"),
+    ATIF: ("steps", "schema_version"),
+    VERIFIERS: ("nodes", "tools", "version", "rewards"),
+}
+
+
+def kept(format_name: str, record: Record) -> dict[str, Any]:
+    """Return an imported record as it is kept in column `info` of its trajectory."""
+    return {"imported": {"format": format_name, "record": record}}
+
+
+def kept_in(info: Mapping[str, Any]) -> tuple[str, Record]:
+    """Return the format and the record that `info` keeps; ("", {}): there is none."""
+    found = info.get("imported")
+    if isinstance(found, Mapping) and found.get("format") in FORMATS and isinstance(found.get("record"), Mapping):
+        return str(found["format"]), found["record"]
+    return "", {}
+
+
+def told_by(format_name: str, record: Record) -> tuple[Sequence[Mapping[str, Any]], Any]:
+    """Return the messages and the tools of a record."""
+    if format_name == ATIF:
+        return messages_of(record, "the record")[0], object_of(record, "agent").get("tool_definitions") or ()
+    if format_name == VERIFIERS:
+        return [_unsampled(node) for node in record.get("nodes") or ()], record.get("tools") or ()
+    return record["messages"], plain_tools(record.get("tools") or (), "the record")
+
+
+def _unsampled(node: Record) -> Record:
+    """The message of a node; that of an answer which nobody sampled has `weight` 0."""
+    message: Record = node["message"]
+    return message if node.get("sampled") or message.get("role") != "assistant" else {**message, "weight": 0}
+
+
+def names_of(format_name: str, record: Record) -> tuple[str | None, str | None]:
+    """Return the task and the group that a record names; None: it names none."""
+    if format_name == ATIF:
+        extra = object_of(record, "extra")
+        task, group = extra.get("task"), extra.get("group")
+        task = record.get("session_id") or None if task is None else task
+    elif format_name == VERIFIERS:
+        task, group = object_of(record, "task"), object_of(object_of(record, "info"), CARRIED).get("group")
+        task = task.get("key") or task.get("hash") or None
+    else:
+        task, group = record.get("task"), record.get("group")
+    return None if task is None else str(task), None if group is None else str(group)
+
+
+def carried(target: str, format_name: str, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of a record that messages do not hold, for a record of another format.
+
+    Those of other formats stand under the name of their format in the entry `agentrl` of a chat, of the `extra` of ATIF
+    or of the `info` of verifiers. What a record carries so for others goes on.
+
+    Args:
+        target: the other format.
+        format_name: of the record; "": it has none.
+        record: as it was imported.
+
+    Returns:
+        the fields that the record carries for the target itself, and the entry for those of others.
+    """
+    rest = {name: value for name, value in record.items() if name not in _SPOKEN.get(format_name, ())}
+    slot = {ATIF: "extra", VERIFIERS: "info"}.get(format_name)
+    inner = rest if slot is None else object_of(rest, slot)
+    others: dict[str, Any] = {}
+    if isinstance(inner.get(CARRIED), Mapping):  # else it is a field of the record's own
+        others = {name: value for name, value in inner.pop(CARRIED).items() if isinstance(value, Mapping)}
+    if slot is not None and slot in rest:
+        rest[slot] = inner
+    found = others | ({format_name: rest} if rest else {})
+    own = dict(found.pop(target, {}))
+    return own, {CARRIED: found} if found else {}
+
+
+def changed(format_name: str, record: Record, stored: Record) -> dict[str, Any]:
+    """Return the facts of a trajectory that reading its record would not give as they are stored.
+
+    Args:
+        format_name: of the record.
+        record: as it was imported.
+        stored: `task`, `group`, `reward` and `success` as the batch has them.
+    """
+    holder = object_of(record, "extra") if format_name == ATIF else record
+    task, group = names_of(format_name, record)
+    given = {
+        "task": stored["task"] if task is None else task,
+        "group": stored["task"] if group is None else group,
+        "reward": as_given(holder.get("reward"), stored["reward"]),
+        "success": holder.get("success"),
+    }
+    differs = {name: value for name, value in stored.items() if name in ("task", "group") and given[name] != value}
+    if given["reward"] != holder.get("reward"):
+        differs["reward"] = stored["reward"]
+    if given["success"] != stored["success"]:
+        differs["success"] = stored["success"]
+    return differs
+
+
+def object_of(record: Record, name: str) -> dict[str, Any]:
+    """Return the object in a field of a record; empty if the field is missing or null.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    found = record.get(name)
+    if found is not None and not isinstance(found, Mapping):
+        raise InvalidInputError(f"{name} is {found!r:.60}; give an object")
+    return dict(found or {})
+
+
+def as_given(given: Any, stored: Any) -> Any:
+    """Return a number as its record has it if it is what is stored as float32; else what is stored.
+
+    Example:
+        >>> from agentrl_core.integrations.trajectories.imported import as_given
+        >>> as_given(0.1, 0.10000000149011612), as_given(None, None), as_given(1, 0.5)
+        (0.1, None, 0.5)
+    """
+    if stored is None or given is None:
+        return stored
+    return given if np.float32(given) == np.float32(stored) else stored

@@ -1,0 +1,326 @@
+"""What becomes of each field of a record: kept, changed, left out or refused, found by bringing it in and out.
+
+`python tests/support/format_fields.py` writes the tables of docs/formats.md. A reader of another format
+adds its fields to FORMATS.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chat_templates import byte_tokenizer
+
+from agentrl_core.data.batch import Batch
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.integrations.trajectories import (
+    from_atif,
+    from_chats,
+    from_verifiers,
+    to_atif,
+    to_chats,
+    to_verifiers,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+# Renders all that a message holds; tools and options are shown in front.
+TEMPLATE = (
+    "{{ tools | tojson if tools else '' }}{{ style if style is defined else '' }}{% for m in messages %}<|im_start|>"
+    "{{ m.role }}\n{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TOKENIZER = byte_tokenizer(TEMPLATE)
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FormatFields:
+    """A format and its fields.
+
+    Attributes:
+        title: as the page names it.
+        read: records to a batch.
+        write: a batch to records of this format; None: it is read alone.
+        record: a small record.
+        fields: by their place in the record, a value that no other field has.
+    """
+
+    title: str
+    read: Callable[[Iterable[Mapping[str, Any]]], Batch]
+    write: Callable[[Batch], Iterable[Record]] | None
+    record: Record
+    fields: Mapping[str, Any]
+
+    def with_field(self, place: str, value: Any) -> Record:
+        """The record with a value in some place."""
+        made: Any = copy.deepcopy(self.record)
+        *path, last = [int(key) if key.isdecimal() else key for key in place.split(".")]
+        holder = made
+        for key in path:
+            holder = holder.setdefault(key, {}) if isinstance(holder, dict) else holder[key]
+        holder[last] = copy.deepcopy(value)
+        return made
+
+
+CALL = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": '{"city": "Oslo"}'}}
+TOOL = {"type": "function", "function": {"name": "look", "description": "looks at a city", "parameters": {}}}
+CHATS = FormatFields(
+    "OpenAI chats",
+    lambda records: from_chats(records, TOKENIZER),
+    to_chats,
+    {
+        "messages": [
+            {"role": "user", "content": "how warm?"},
+            {"role": "assistant", "content": "I look.", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "call-1", "content": "4 degrees"},
+            {"role": "assistant", "content": "Cold."},
+        ]
+    },
+    {
+        "messages.0.content": "what is a heron?",
+        "messages.0.content as texts in parts": [
+            {"type": "text", "text": "a heron"},
+            {"type": "text", "text": "flies"},
+        ],
+        "messages.0.content with an image": [{"type": "image_url", "image_url": {"url": "data:,heron"}}],
+        "messages.0.role": "developer",
+        "messages.0.name": "heron-name",
+        "messages.1.reasoning_content": "a heron's reasoning",
+        "messages.1.reasoning": "a heron's other reasoning",
+        "messages.1.weight": 0,
+        "messages.1.weight between 0 and 1": 0.5,
+        "messages.1.timestamp": "heron-time",
+        "messages.1.tool_calls.0.id": "heron-call",
+        "messages.1.tool_calls.0.function.name": "heron_tool",
+        "messages.1.tool_calls.0.function.arguments": '{"bird": "heron-argument"}',
+        "messages.1.tool_calls.0.function.arguments that are not an object": "heron, not JSON",
+        "messages.2.name": "heron_tool_name",
+        "messages.2.tool_call_id": "heron-result",
+        "messages.3 with a refusal": {"role": "assistant", "content": None, "refusal": "a heron's refusal"},
+        "tools": [{**TOOL, "function": {**TOOL["function"], "description": "heron-description"}}],
+        "tools as JSON text": '[{"type": "function", "function": {"name": "look", "description": "heron-text"}}]',
+        "chat_template_kwargs": {"style": "heron-style"},
+        "task": "heron-task",
+        "group": "heron-group",
+        "reward": 0.3,
+        "success": True,
+        "step_rewards": [0.7, 0.9],
+        "any other key": {"nest": "heron-key"},
+    },
+)
+IDS = {"prompt_token_ids": [71, 72], "completion_token_ids": [73, 74], "logprobs": [-0.1, -0.7]}
+ATIF = FormatFields(
+    "ATIF 1.7",
+    from_atif,
+    to_atif,
+    {
+        "schema_version": "ATIF-v1.7",
+        "session_id": "s",
+        "agent": {"name": "a", "version": "1"},
+        "steps": [
+            {"step_id": 1, "source": "user", "message": "how warm?"},
+            {
+                "step_id": 2,
+                "source": "agent",
+                "message": "I look.",
+                "tool_calls": [{"tool_call_id": "call-1", "function_name": "look", "arguments": {"city": "Oslo"}}],
+                "observation": {"results": [{"source_call_id": "call-1", "content": "4 degrees"}]},
+                "metrics": IDS,
+            },
+            {"step_id": 3, "source": "agent", "message": "I wait.", "llm_call_count": 0},
+            {"step_id": 4, "source": "agent", "message": "Hm.", "is_copied_context": True},
+        ],
+    },
+    {
+        "session_id": "heron-session",
+        "trajectory_id": "heron-trajectory",
+        "agent.name": "heron-agent",
+        "agent.model_name": "heron-model",
+        "agent.tool_definitions": [{**TOOL, "function": {**TOOL["function"], "description": "heron-definition"}}],
+        "agent.extra": {"nest": "heron-agent-extra"},
+        "steps.0.source": "system",
+        "steps.0.timestamp": "2025-01-02T03:04:05Z",
+        "steps.0.message": "what is a heron?",
+        "steps.0.message as texts in parts": [{"type": "text", "text": "a heron"}, {"type": "text", "text": "flies"}],
+        "steps.0.message with an image": [{"type": "image", "source": {"path": "heron.png"}}],
+        "steps.1.model_name": "heron-step-model",
+        "steps.1.reasoning_effort": "heron-effort",
+        "steps.1.reasoning_content": "a heron's reasoning",
+        "steps.1.tool_calls.0.tool_call_id": "heron-call",
+        "steps.1.tool_calls.0.function_name": "heron_tool",
+        "steps.1.tool_calls.0.arguments": {"bird": "heron-argument"},
+        "steps.1.tool_calls.0.extra": {"nest": "heron-call-extra"},
+        "steps.1.observation.results.0.content": "a heron's result",
+        "steps.1.observation.results.0.subagent_trajectory_ref": [{"trajectory_id": "heron-ref"}],
+        "steps.1.observation.results.0.extra": {"nest": "heron-result-extra"},
+        "steps.1.metrics.prompt_token_ids": [81, 82, 83],
+        "steps.1.metrics.completion_token_ids": [84, 85],
+        "steps.1.metrics.logprobs": [-0.2, -0.30000000000000004],
+        "steps.1.metrics.prompt_tokens": 7301,
+        "steps.1.metrics.cost_usd": 0.0123,
+        "steps.1.metrics.extra": {"nest": "heron-metrics-extra"},
+        "steps.1.llm_call_count above 1": 2,
+        "steps.1.extra.reward": 0.9,
+        "steps.1.extra": {"nest": "heron-step-extra"},
+        "steps.2.llm_call_count": 0,
+        "steps.3.is_copied_context": True,
+        "notes": "heron-notes",
+        "final_metrics": {"total_cost_usd": 0.0456},
+        "extra.task": "heron-task",
+        "extra.group": "heron-group",
+        "extra.reward": 0.3,
+        "extra.success": True,
+        "extra": {"nest": "heron-extra"},
+        "continued_trajectory_ref": "heron-continued",
+        "subagent_trajectories": [{"trajectory_id": "heron-sub"}],
+    },
+)
+VERIFIERS = FormatFields(
+    "traces of verifiers",
+    from_verifiers,
+    to_verifiers,
+    {
+        "version": 1,
+        "task": {"type": "T", "data": {}, "key": "t"},
+        "nodes": [
+            {
+                "parent": None,
+                "message": {"role": "user", "content": "how warm?"},
+                "token_ids": [1, 2],
+                "mask": [False] * 2,
+            },
+            {
+                "parent": 0,
+                "message": {"role": "assistant", "content": "Cold."},
+                "sampled": True,
+                "token_ids": [3, 4],
+                "mask": [False, True],
+                "logprobs": [-0.1],
+            },
+        ],
+        "rewards": {"right": {"score": 0.5, "weight": 1.0}},
+    },
+    {
+        "id": "heron-id",
+        "task.key": "heron-task",
+        "task.data": {"nest": "heron-data"},
+        "agent": {"name": "heron-agent"},
+        "tools": [{**TOOL, "function": {**TOOL["function"], "description": "heron-description"}}],
+        "nodes.0.message.content": "what is a heron?",
+        "nodes.0.token_ids": [81, 82],
+        "nodes.1.message.reasoning_content": "a heron's reasoning",
+        "nodes.1.logprobs": [-0.30000000000000004],
+        "nodes.1.finish_reason": "heron-finish",
+        "nodes.1.usage": {"nest": "heron-usage"},
+        "rewards.right.score": 0.3,
+        "rewards.right.why": "heron-why",
+        "metrics": {"nest": "heron-metrics"},
+        "info": {"nest": "heron-info"},
+        "info.step_rewards": [0.9],
+        "stop_condition": "heron-stop",
+        "timing": {"nest": "heron-timing"},
+        "errors": [{"nest": "heron-error"}],
+    },
+)
+FORMATS = (CHATS, ATIF, VERIFIERS)
+
+
+def outcome(given: FormatFields, place: str, value: Any, out: FormatFields) -> str:
+    """What becomes of a field on its way from one format into another."""
+    record = given.with_field(place.partition(" ")[0] if place in given.fields else place, value)
+    if place == "any other key":
+        record = {**given.record, "heron": value}
+    try:
+        assert out.write is not None
+        [made] = out.write(given.read([record]))
+    except (UnsupportedError, InvalidInputError):
+        return "refused"
+    if given is out:
+        return "kept" if made == record or _without_tokens(made, record) else "changed"
+    found, wanted = (
+        list(_leaves(made)),
+        [leaf for leaf in _leaves(value) if leaf not in (0, True, "text", "function", {})],
+    )
+    if not wanted:
+        return "kept" if made != next(iter(out.write(given.read([given.record])))) else "left out"
+    if all(leaf in found for leaf in wanted):
+        return "kept"
+    texts = "\n".join(str(leaf) for leaf in found)
+    parts = [part for leaf in wanted for part in _leaves(_from_json(leaf))]
+    return "changed" if all(str(part) in texts for part in parts) else "left out"
+
+
+def _from_json(leaf: Any) -> Any:
+    try:
+        return json.loads(leaf)
+    except (TypeError, ValueError):
+        return leaf
+
+
+def _without_tokens(made: Record, record: Record) -> bool:
+    """Whether a record came back but for the tokens that were added to it."""
+    bare = copy.deepcopy(made)
+    for step, before in zip(bare.get("steps", ()), record.get("steps", ()), strict=True):
+        known = (before.get("metrics") or {}).keys()
+        if "metrics" in step:
+            step["metrics"] = {name: value for name, value in step["metrics"].items() if name in known}
+            if not known and "metrics" not in before:
+                del step["metrics"]
+    return bare == record
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _leaves(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _leaves(inner)
+    else:
+        yield value
+
+
+def tables() -> str:
+    """The tables of the page."""
+    outs = [each for each in FORMATS if each.write is not None]
+    lines: list[str] = []
+    for given in FORMATS:
+        lines += [f"## {given.title[0].upper()}{given.title[1:]}", ""]
+        lines += [f"| field | {' | '.join(f'as {out.title}' for out in outs)} |", "|---" * (len(outs) + 1) + "|"]
+        for place, value in given.fields.items():
+            field, _, more = place.partition(" ")
+            words = ".".join("*" if key.isdecimal() else key for key in field.split(".")).replace(".*", "[]")
+            label = place if place == "any other key" else f"`{words}`" + (f" {more}" if more else "")
+            lines.append(f"| {label} | {' | '.join(outcome(given, place, value, out) for out in outs)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+INTRODUCTION = """# Fields of other formats
+
+What becomes of each field of a record that is imported and written out again. The tables are made from the behaviour,
+and a test compares them.
+
+- *kept*: the value comes back. Within its own format the whole record comes back equal.
+- *changed*: the value comes back in another form, such as arguments as an object that were JSON text.
+- *left out*: it is not in what is written. The batch keeps it, and its own format gets it back.
+- *refused*: an error says why, before anything is stored or written.
+
+Values such as 0, false, null and empty texts or lists are values like any other. NaN and infinity, which JSON does not
+have, come back as null.
+
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    return INTRODUCTION + tables()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
