@@ -72,10 +72,10 @@ class ReasoningGym:
     of the two forms, or cut by a limit; `reward.correct` and `reward.answer`, the verdict. Of a step: `tool`, the name
     of the tool that it called, and `executed`, 1 where that did not fail.
 
-    A call that fails is answered with `<result>error text</result>` and flagged `StepFlag.TOOL_ERROR`; an action in neither form
-    is answered with `<result>no call or answer</result>` and flagged `StepFlag.FORMAT_ERROR`. The action number `max_turns` that
-    does not answer truncates the episode with reward 0.0. With several tools a call begins with the tool's name:
-    `<call>calculator 1+2</call>`. The text of a form begins after its last opening tag, and may hold < and >.
+    A call that fails is answered with `<result>error text</result>` and flagged `StepFlag.TOOL_ERROR`; an action in
+    neither form is answered with `<result>no call or answer</result>` and flagged `StepFlag.FORMAT_ERROR`. The action
+    number `max_turns` that does not answer truncates the episode with reward 0.0. With several tools a call begins with
+    the tool's name: `<call>calculator 1+2</call>`. The text of a form begins after its last opening tag, and may hold < and >.
     What the model thinks before it (`Action.reasoning`) does not count.
 
     A model that was not trained on these forms has to be told of them: `instructions=True` describes them, with an
