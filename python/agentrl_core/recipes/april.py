@@ -5,8 +5,8 @@
     L = - mean of min(r A, clip(r, 0.8, 1.28) A),   r = p / p_start,   A = (R - mean) / std of the group
 
 p_start is the policy at the start of the update, recomputed for all tokens, whichever weights said them. Collect with
-`Collector(..., cut=BatchPolicy(oversample=2.0))`; N = 32, groups of 8, temperature 0.8. How often a group may go on is
-not bounded: `BatchPolicy(oversample=2.0, max_carryovers=4)` does.
+`Collector(..., batch_policy=BatchPolicy(oversample=2.0))`; N = 32, groups of 8, temperature 0.8. How often a group may
+go on is not bounded; `BatchPolicy(oversample=2.0, max_carryovers=4)` bounds it.
 """
 
 from agentrl_core.advantage import GroupRelative

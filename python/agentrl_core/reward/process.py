@@ -25,7 +25,7 @@ class InformationGain(BatchComponent):
     l is the mean log-probability of the right answer's tokens when it is probed: the step column `answer_logprob` after
     each step, the draw column `answer_logprob_before` before the first. The last step ends with the answer that the
     outcome pays, so it has no gain (NaN), and neither has a draw that was not probed after every step. The score stays
-    what it is: `NormalisedReturns(column="gain", outcome="score")` puts both together. Source: IGPO, arXiv:2510.14967.
+    what it is: the advantages of `recipes.IGPO` add both. Source: IGPO, arXiv:2510.14967.
 
     Args:
         kind: P is a `probability`, or a `log_probability` (the newer public script).
@@ -171,7 +171,7 @@ class Checklist(BatchComponent):
     before and it was not; the first step after which it is satisfied earns it, if it was eligible. A draw with a step
     whose column `judge_failed` is 1 has no score. Besides `score`, it makes `turn_reward`, what the step's turn earned,
     and for each item `item_reward.c` (1 where it is eligible and this or a later step of the turn satisfies it) and
-    `item_eligible.c`, for `advantage.ChecklistRelative`. Source: CM2, arXiv:2602.12268.
+    `item_eligible.c`, for `recipes.cm2.ChecklistRelative`. Source: CM2, arXiv:2602.12268.
 
     Args:
         items: how many items a turn can have.
