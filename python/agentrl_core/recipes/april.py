@@ -1,4 +1,4 @@
-"""APRIL: twice as many groups are begun as are needed, and those that are not over go on later (arXiv:2509.18521).
+"""APRIL: start twice as many groups as needed, and continue the unfinished ones later (arXiv:2509.18521).
 
     N' = 2 N groups are in flight; as soon as N have ended, the batch is theirs, and what is being said ends
     groups that have not ended go on in the next iteration, before new ones, under its weights

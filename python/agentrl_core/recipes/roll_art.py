@@ -1,4 +1,4 @@
-"""RollArt: each environment runs by itself, more of them than are needed, and what is too old is stopped.
+"""RollArt: run each environment independently, over-provision groups, and stop those that are too old.
 
 RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure (arXiv:2512.22560).
 
