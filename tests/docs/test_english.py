@@ -11,7 +11,10 @@ from pages import DOCS, ROOT
 PAGES = [*sorted(DOCS.rglob("*.md")), *ROOT.glob("*.md")]
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 ONE_PAGE = 3
-"""How many times its budget a single page may have: a short page with one phrase is above the budget per 1 000 words."""
+"""How many times the budget a single page may have: one phrase on a short page is above the budget per 1 000 words."""
+
+OF_WORDS = {("docs/vocabulary.md", "say, said")}
+"""Pages about words: the vocabulary has the word that the field says for the same."""
 
 
 def texts() -> dict[str, str]:
@@ -33,7 +36,9 @@ def test_all_pages_together_are_under_the_budget(phrase: str) -> None:
 
 @pytest.mark.parametrize("phrase", PHRASES)
 def test_no_page_is_far_above_the_budget(phrase: str) -> None:
-    for path, text in texts().items():
+    checked = {path: text for path, text in texts().items() if (path, phrase) not in OF_WORDS}
+    assert len(checked) > 20
+    for path, text in checked.items():
         cleaned = prose(text)
         found = PHRASES[phrase].findall(cleaned)
         allowed = max(1.0, ONE_PAGE * BUDGET[phrase] * len(cleaned.split()) / 1000)
