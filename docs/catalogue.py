@@ -1,11 +1,12 @@
-"""The catalogue of recipes, made from their files: a table, a page for each, and the count of what is proved.
+"""Generate the catalogue of recipes from their files: docs/recipes.md, a page for each recipe, and a count.
 
-`python docs/catalogue.py table` writes docs/recipes.md; `pages FOLDER` an index by phase and a page per system; `count`
-prints for each system whether it runs, what its numbers are checked against, and which facts it needs.
+`python docs/catalogue.py table` writes docs/recipes.md; `pages FOLDER` writes an index by phase and a page per system;
+`count` prints for each system whether it runs, the source of the numbers it is checked against, and the facts it needs.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -17,12 +18,35 @@ from agentrl_core.component.component import PHASES
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "recipes.md"
 TESTS = ROOT / "tests" / "recipes"
-HEAD = """# Recipes
+HEAD = """# Catalogue of recipes
 
-Published systems, what each decides in each phase where that is not the default, and what it needs beside a policy.
-`agentrl recipes show NAME` has the page of one, `make catalogue` makes all pages in `target/catalogue`. Made from the
-files by `make catalogue`: change those.
+To train with a published system, pick a recipe below and use it in your loop (`recipes.GIGPO`) or run
+`agentrl train --recipe gigpo`. `agentrl recipes show gigpo` prints its page: purpose, formula, settings and tests.
+
+Each recipe is in one group, by its most specific phase. The column *phases* has every phase in which it differs from
+the defaults, a group-relative advantage and a clipped policy loss. The column *needs* has the facts that the
+environment must supply and the models beside the policy. On the site, type words to filter the rows; in a terminal,
+use `agentrl recipes --phase replay --needs reference`. `make catalogue` generates this page from the files of the
+recipes.
+
+<div id="filter"></div>
 """
+GROUPS = {
+    "": "Defaults",
+    "advantage": "Advantages",
+    "loss": "Losses",
+    "weight": "Weights and masks of draws and tokens",
+    "reward": "Scores",
+    "select": "Selection of tasks",
+    "admit": "Selection of groups for the batch",
+    "rollout": "Rollout programs: branching, search, hints, self-play",
+    "replay": "Replay of stored rollouts",
+    "hooks": "Actions on models, rates and passes",
+}
+"""The headings of the table, by phase. A recipe is in the last group whose phase it changes."""
+
+DEFAULTS = ("GroupRelative()", "Policy()")
+SOURCE = re.compile(r" \(arXiv:[\d.]+\)|, arXiv:[\d.]+(?=\))")
 
 
 def pages() -> list[RecipePage]:
@@ -31,7 +55,7 @@ def pages() -> list[RecipePage]:
 
 
 def cases() -> dict[str, list[dict[str, str]]]:
-    """The case files of each recipe: what each checks and where its numbers are from."""
+    """The case files of each recipe: the purpose of each, and the source of its numbers."""
     found: dict[str, list[dict[str, str]]] = {name: [] for name in recipes.names()}
     for path in sorted((TESTS / "cases").glob("*.toml")):
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -40,12 +64,12 @@ def cases() -> dict[str, list[dict[str, str]]]:
 
 
 def reasons() -> dict[str, str]:
-    """Why a recipe does not run; all others are run by tests/recipes/test_loops.py."""
+    """The reasons of recipes that do not run; tests/recipes/test_loops.py runs all others."""
     return tomllib.loads((TESTS / "not_running.toml").read_text(encoding="utf-8"))
 
 
 def facts(page: RecipePage) -> str:
-    """The facts that it needs; those that are numbered as one."""
+    """The facts that a recipe needs; numbered ones as one."""
     names = dict.fromkeys(name if not tail.isdigit() else f"{name}.*" for name, tail in map(_parted, page.facts))
     return ", ".join(names)
 
@@ -61,19 +85,37 @@ def row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
+def purpose(page: RecipePage) -> str:
+    """The purpose in one sentence, without the source."""
+    return SOURCE.sub("", page.purpose)
+
+
+def changed(page: RecipePage) -> list[str]:
+    """The phases in which a recipe differs from the defaults."""
+    return [phase for phase in PHASES if page.phases.get(phase, DEFAULTS[0]) not in DEFAULTS]
+
+
 def table(found: list[RecipePage]) -> str:
-    """The comparison of all systems."""
-    names = ["recipe", *PHASES, "facts", "models"]
-    lines = [HEAD, f"\n{len(found)} systems.\n\n", row(names), row(["---"] * len(names))]
+    """The catalogue: a line for each system, in groups."""
+    groups: dict[str, list[RecipePage]] = {phase: [] for phase in GROUPS}
     for page in found:
-        decided = [f"`{page.phases[phase]}`" if phase in page.phases else "" for phase in PHASES]
-        others = ", ".join(name for name in page.models if name != "policy")
-        lines.append(row([f"**{page.recipe.name}**<br>{page.recipe.source}", *decided, facts(page), others]))
+        phases = changed(page)
+        groups[[phase for phase in GROUPS if not phase or phase in phases][-1]].append(page)
+    lines = [HEAD, f"\n{len(found)} recipes.\n"]
+    for phase, pages in groups.items():
+        lines.append(f"\n## {GROUPS[phase]}\n\n")
+        names = ["recipe", "purpose", "phases", "needs", "source"]
+        lines += [row(names), row(["---"] * len(names))]
+        for page in pages:
+            models = ", ".join(name for name in page.models if name != "policy")
+            needs = ", ".join(filter(None, [facts(page), models]))
+            cells = [f"**{page.recipe.name}**", purpose(page), ", ".join(changed(page)), needs, page.recipe.source]
+            lines.append(row(cells))
     return "".join(lines)
 
 
 def page_text(page: RecipePage, tested: list[dict[str, str]]) -> str:
-    """The page of a system."""
+    """The page of a system; its first line is the purpose."""
     name = page.recipe.name
     own = TESTS / f"test_{name}.py"
     checked = "".join(
@@ -81,31 +123,36 @@ def page_text(page: RecipePage, tested: list[dict[str, str]]) -> str:
     )
     checked += f"- `tests/recipes/{own.name}`.\n" if own.is_file() else ""
     why = reasons().get(name)
-    runs = f"It does not run: {why}\n" if why else "- It runs, is cut off and goes on: `tests/recipes/test_loops.py`.\n"
-    decided = "".join(f"- {phase}: `{said}`\n" for phase, said in page.phases.items())
+    runs = (
+        f"It does not run: {why}\n"
+        if why
+        else "- It runs, is interrupted and resumes: `tests/recipes/test_loops.py`.\n"
+    )
+    decided = "".join(f"- {phase}: `{links}`\n" for phase, links in page.phases.items())
     needed = (
         f"- facts: {facts(page) or 'none'}\n- models: {', '.join(page.models)}; trained: {', '.join(page.trained)}\n"
     )
-    differs = f"## How it differs\n\n{page.differs}\n\n" if page.differs else ""
+    differs = f"## Differences\n\n{page.differs}\n\n" if page.differs else ""
+    text = page.text.partition("\n\n")[2]
     return (
-        f"# {name}\n\nSource: {page.recipe.source}\n\n{page.text}\n\n## What it decides\n\n{decided}\n"
-        f"## What it needs\n\n{needed}\n{differs}## How it was tested\n\n{runs}{checked}\n"
+        f"# {name}\n\n{purpose(page)}\n\nSource: {page.recipe.source}\n\n{text}\n\n"
+        f"## Settings by phase\n\n{decided}\n## Needs\n\n{needed}\n{differs}## Tests\n\n{runs}{checked}\n"
         f"## As TOML\n\n```toml\n{page.recipe.to_toml()}```\n"
     )
 
 
 def index(found: list[RecipePage]) -> str:
-    """The systems by the phase in which they decide something."""
-    lines = ["# Systems by phase\n"]
+    """The systems by phase; a system is listed under every phase that it sets."""
+    lines = ["# Recipes by phase\n\nEach recipe is listed under every phase that it sets.\n"]
     for phase in PHASES:
         here = [page for page in found if phase in page.phases]
         lines.append(f"\n## {phase}\n\n")
-        lines += [f"- [{page.recipe.name}]({page.recipe.name}.md): {page.purpose}\n" for page in here]
+        lines += [f"- [{page.recipe.name}]({page.recipe.name}.md): {purpose(page)}\n" for page in here]
     return "".join(lines)
 
 
 def write_pages(folder: Path) -> int:
-    """Write the index and all pages; how many."""
+    """Write the index and all pages; return the number of recipes."""
     folder.mkdir(parents=True, exist_ok=True)
     found, tested = pages(), cases()
     (folder / "index.md").write_text(index(found), encoding="utf-8")
@@ -142,7 +189,7 @@ def count() -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Do what is asked for."""
+    """Run the command in the arguments."""
     if arguments == ["table"]:
         TABLE.write_text(table(pages()), encoding="utf-8")
     elif len(arguments) == 2 and arguments[0] == "pages":

@@ -1,6 +1,6 @@
-"""Pages of the site that are made when it is built: systems, figures, API, and notebooks with their outputs.
+"""Generate pages of the site during its build: recipes, figures, API, and notebooks with their outputs.
 
-A hook of MkDocs (`hooks` in mkdocs.yml). Nothing of it is committed: the files that it is made from are the only list.
+A hook of MkDocs (`hooks` in mkdocs.yml). The generated pages are not committed; their source files are the only list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from public_names import names_of, public_names  # noqa: E402 - the one list of 
 LINK_IN_TABLE = re.compile(r"^\| \*\*(\w+)\*\*", re.MULTILINE)
 
 BESIDE = ("collect", "agents", "integrations")
-"""Packages that are imported by name, beside those whose names are counted as the public ones."""
+"""Packages that users import by name, in addition to those whose names count as public."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -40,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
-    """In the table of systems, each name leads to the page of the system."""
+    """Link each name in the catalogue to the page of the recipe."""
     if page.file.src_uri != catalogue.TABLE.name:
         return markdown
     return LINK_IN_TABLE.sub(r"| [**\1**](catalogue/\1.md)", markdown)
@@ -56,7 +56,7 @@ def systems() -> dict[str, str]:
 
 
 def figures() -> str:
-    """A section for each bench, and in it each record: its command, its machine, and every line that it printed."""
+    """A section for each bench with its records: the command, the machine, and every printed line."""
     parts = [(DOCS / "figures.head").read_text(encoding="utf-8")]
     paths = sorted((ROOT / "bench" / "record").glob("*/*.json"), key=lambda path: (path.stem, path.parent.name))
     for name, records in itertools.groupby(paths, lambda path: path.stem):
@@ -75,7 +75,7 @@ def section(kind: str, record: dict[str, Any]) -> str:
 
 
 def table_of(lines: list[dict[str, Any]]) -> str:
-    """Lines of a record as tables: those with the same names stand in one."""
+    """Lines of a record as tables: lines with the same names share one."""
     tables: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for line in lines:
         tables.setdefault(tuple(line), []).append(line)
@@ -87,7 +87,7 @@ def table_of(lines: list[dict[str, Any]]) -> str:
 
 
 def figure(value: object) -> str:
-    """A number with as many digits as one reads; what is nested as the list that it is."""
+    """A number with few digits; a nested value as a list."""
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value).lower()
     if isinstance(value, float):
@@ -101,7 +101,7 @@ def figure(value: object) -> str:
 
 def api() -> dict[str, str]:
     """A page for each module that has public names, from its docstrings, and their index."""
-    index, pages = "# API\n\nWhat is public, from the docstrings. Every example there runs as a test.\n\n", {}
+    index, pages = "# API\n\nTo look up a public name, open its module. Every example runs as a test.\n\n", {}
     homes: dict[str, str] = {}
     modules = [*public_names(), *(f"agentrl_core.{name}" for name in BESIDE)]
     for name in modules:
@@ -115,7 +115,7 @@ def api() -> dict[str, str]:
 
 
 def member(module: str, name: str, value: object, homes: dict[str, str]) -> str:
-    """A public name: its docstring on the first page that has it; a link to that page from others, and to a module."""
+    """A public name: its docstring on the first page that has it, and a link to that page on others."""
     if inspect.ismodule(value):
         return f"- [`{name}`]({value.__name__}.md)\n"
     home = getattr(value, "__module__", "")

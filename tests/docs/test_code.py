@@ -86,7 +86,9 @@ def test_the_loop_of_the_first_page() -> None:
 def test_the_tree_of_the_concepts(capsys: pytest.CaptureFixture[str]) -> None:
     import polars as pl
 
-    batch = run("concepts")["batch"]
+    names = run("concepts")
+    batch, imported = names["batch"], names["imported"]
+    assert imported.tokens(names["chats"][1]).tolist() == [1, 2, 4]
     assert pl.DataFrame(batch.nodes)["tokens"].list.len().sum() == 8
     assert "advantage" in capsys.readouterr().out
     np.testing.assert_allclose(batch.column("advantage", "draw"), [-0.7071, 0.7071], atol=1e-4)

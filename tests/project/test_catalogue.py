@@ -27,18 +27,34 @@ def test_the_table_is_current(catalogue: ModuleType) -> None:
     assert catalogue.TABLE.read_text(encoding="utf-8") == catalogue.table(catalogue.pages()), "run make catalogue"
 
 
+def test_every_system_has_one_line_in_one_group(catalogue: ModuleType) -> None:
+    head, *groups = catalogue.table(catalogue.pages()).split("\n## ")
+    assert '<div id="filter"></div>' in head
+    assert [group.split("\n")[0] for group in groups] == list(catalogue.GROUPS.values())
+    rows = [line for group in groups for line in group.split("\n") if line.startswith("| **")]
+    assert sorted(line.split("**")[1] for line in rows) == recipes.names()
+    for line in rows:
+        name, purpose, *_ = (cell.strip() for cell in line.strip("|").split(" | "))
+        assert len(purpose) > 10, name
+        assert "arXiv" not in purpose, name
+    replay = next(group for group in groups if group.startswith(catalogue.GROUPS["replay"]))
+    assert "| **arpo_gui** |" in replay
+    assert "| reward, loss, replay | reward.format |" in replay
+
+
 def test_every_system_has_a_page(catalogue: ModuleType, tmp_path: Path) -> None:
     assert catalogue.write_pages(tmp_path) == len(recipes.names())
     assert {path.stem for path in tmp_path.glob("*.md")} == {*recipes.names(), "index"}
     page = (tmp_path / "arpo_gui.md").read_text(encoding="utf-8")
-    for said in (
+    assert page.startswith("# arpo_gui\n\nARPO-GUI: ")
+    for text in (
         "Source: arXiv:2505.16282",
         "- replay: `Inject(",
         "- facts: reward.format",
         "test_loops.py",
         "[replay]",
     ):
-        assert said in page
+        assert text in page
     index = (tmp_path / "index.md").read_text(encoding="utf-8")
     assert "[arpo_gui](arpo_gui.md)" in index[index.index("## replay") :]
 

@@ -20,7 +20,7 @@ def shortened(code: str, *cuts: tuple[str, str]) -> str:
 @pytest.fixture
 def blocks() -> list[str]:
     found = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(found) == 4
+    assert len(found) == 3
     return found
 
 
@@ -28,7 +28,7 @@ def blocks() -> list[str]:
 @pytest.mark.filterwarnings("ignore:rollout.EntropyBranching forks at tool results")
 def test_the_training_loop_runs_and_its_files_are_read(blocks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    loop, columns, elsewhere, reading = blocks
+    loop, columns, reading = blocks
     assert len([line for line in loop.splitlines() if line.strip()]) <= 20
     names: dict[str, object] = {}
     exec(
@@ -44,8 +44,6 @@ def test_the_training_loop_runs_and_its_files_are_read(blocks, tmp_path, monkeyp
     assert store.iteration == 2
     assert len(pl.DataFrame(store.draws)) >= 4
     exec(columns, {})
-    exec(elsewhere, names)
-    assert names["forest"].tokens(names["chats"][1]).tolist() == [1, 2, 4]
     exec(reading.replace("runs/demo", "runs/arpo"), {})
     store.close()
 

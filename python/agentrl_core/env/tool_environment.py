@@ -27,7 +27,8 @@ class ToolEnvironment:
     It calls as often as it likes; each call is answered by a message of role `tool`, in their order. An action without
     calls is the answer (its reasoning is left out) and ends the episode: its reward is the score, success a score of
     at least 1. A call that does not parse is answered with what is wrong and flagged `StepFlag.FORMAT_ERROR`; a tool
-    that does not exist, wrong arguments, and a tool's own error are flagged `StepFlag.TOOL_ERROR`. The action number `max_turns` that does not answer truncates the episode with reward 0.
+    that does not exist, wrong arguments, and a tool's own error are flagged `StepFlag.TOOL_ERROR`. The action number
+    `max_turns` that does not answer truncates the episode with reward 0.
 
     An action that a limit cut (`Action.finish_reason` is "length") is no mistake of form: a call that it leaves open is
     answered without a flag, and an answer is scored as it stands and truncates the episode.

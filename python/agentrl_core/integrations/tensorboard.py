@@ -11,7 +11,7 @@ from agentrl_core.exceptions import MissingDependencyError
 
 
 class TensorBoard:
-    """Writes the numbers of each iteration to a folder that TensorBoard shows; give it to `collect.on_iteration`.
+    """Writes the numbers of each iteration to a folder that TensorBoard shows; give it to `collector.on_iteration`.
 
     Numbers of tables in the metrics are named with a slash, `collect/draws`, which TensorBoard shows as sections. A run
     that goes on gets another file in the same folder.

@@ -10,7 +10,7 @@ from agentrl_core.exceptions import MissingDependencyError
 
 
 class WeightsAndBiases:
-    """Logs the numbers of each iteration to a run of Weights & Biases; give it to `collect.on_iteration`.
+    """Logs the numbers of each iteration to a run of Weights & Biases; give it to `collector.on_iteration`.
 
     Numbers of tables in the metrics are named with a slash, `collect/draws`, which is shown as sections. The step of a
     number is its iteration.

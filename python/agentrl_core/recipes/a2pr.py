@@ -1,4 +1,4 @@
-"""A2PR: policy gradient, and cloning of what turned out better than expected (arXiv:2405.19909).
+"""A2PR: add cloning of the actions that turned out better than expected to a policy gradient (arXiv:2405.19909).
 
     L = L_policy - 0.1 mean over tokens of 1[A > 0] log p
 

@@ -1,4 +1,4 @@
-"""A3T: an agent acts at random now and then, and says afterwards why that was the right thing (arXiv:2403.14589).
+"""A3T: act at random now and then, and train on reasons that the agent finds afterwards (arXiv:2403.14589).
 
 A task that nobody of the group solves gets four attempts more. At a step of theirs, with probability 0.25, one of the
 commands that the environment lists is taken at random, an agent (`actre`) writes the reasons for it, and the policy is

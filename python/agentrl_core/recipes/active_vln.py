@@ -1,4 +1,4 @@
-"""ActiveVLN: groups that fail are made anew, and the expert's first steps are less and less given (arXiv:2509.12618).
+"""ActiveVLN: resample failed groups, and start rollouts with ever fewer of an expert's steps (arXiv:2509.12618).
 
 Three parts, of which the first two are on here:
 

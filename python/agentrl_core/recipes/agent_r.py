@@ -1,4 +1,4 @@
-"""Agent-R: a trajectory that failed is cut at the first error that the actor sees, and goes on as one that succeeded.
+"""Agent-R: cut a failed trajectory at its first error, and continue it as a successful one.
 
 Of the members of a group the best and the worst make a pair if V(good) - V(bad) > 0.2 and V(good) > 0.7. The actor
 judges the steps of the bad one as good, uncertain or bad; up to and with the first bad turn it is context, not trained;

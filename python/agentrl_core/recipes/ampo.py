@@ -1,4 +1,4 @@
-"""AMPO: where a group fails, it learns from the teachers that it understands best (arXiv:2510.02227).
+"""AMPO: in failed groups, learn from the teachers that the policy understands best (arXiv:2510.02227).
 
 Where no score of a group is above 0.6, each agent of `teachers` solves the task. By c, the mean probability of the
 right answer's tokens behind the question and a teacher's trace (a model of the collector,

@@ -1,4 +1,4 @@
-"""Apriel-Reasoner: domains keep their shares of what is trained on, and easy answers get shorter (arXiv:2604.02007).
+"""Apriel-Reasoner: keep the share of each domain in training, and shorten easy answers (arXiv:2604.02007).
 
 Domains differ in how many of their groups survive admission, so their shares drift. The groups of an iteration are
 shared out by w_d = target_d min(target_d / realised_d, 5), realised_d the smoothed share of the domain among the draws

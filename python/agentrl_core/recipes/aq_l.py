@@ -1,4 +1,4 @@
-"""AQ-L, annealed Q told for trees: a node is worth nearly its best branch at first, and their mean in the end.
+"""AQ-L (annealed Q), applied to trees: value a node by nearly its best branch at first, and by their mean at the end.
 
     V(node) = argmin over v of sum over its children of |tau - 1[V_child < v]| (V_child - v)^2,   tau from 0.9 to 0.5
     A of a step = V(node) less the mean of its siblings

@@ -1,4 +1,4 @@
-"""ARPO: agentic reinforced policy optimisation (arXiv:2507.19849).
+"""ARPO: branch after tool results that raise the entropy of the policy (arXiv:2507.19849).
 
 GRPO on groups of 16 trajectories, of which 8 start at the prompt; the rest are branches that leave where the entropy
 of what the model writes after a tool result has risen:

@@ -1,4 +1,4 @@
-"""ARPO-GUI: where all rollouts of a task fail, one earlier success of the same task gives the group a signal again.
+"""ARPO-GUI: if all rollouts of a task fail, add an earlier success of the task to the group (arXiv:2505.16282).
 
 For long tasks on a screen whose outcome e is a fraction and whose format f is 0 or -1. The score is e + f / 2. A group
 with std(e) < 0.05 and mean(e) < 0.2 has failed: its first member gives way to one of the task's last 8 rollouts with

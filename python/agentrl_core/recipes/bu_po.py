@@ -1,4 +1,4 @@
-"""BuPO: first a layer in the middle learns to say the next token, then the whole model does (arXiv:2512.19673).
+"""BuPO: train a middle layer as the policy for 30 iterations, then the whole model (arXiv:2512.19673).
 
 What a layer k would say is a policy too: pi_k = softmax(W h_k / T) with the unembedding W of the model. In the first 30
 iterations pi_k is trained in the place of the policy, which moves the layers up to k and W:

@@ -1,4 +1,4 @@
-"""Cognition-of-Thought: a monitor reads along, and what breaks a rule is taken back and said again.
+"""Cognition-of-Thought: a monitor reads along; actions that break a rule are undone and sampled again.
 
 What the policy says is read by the agent `monitor` every `tokens` tokens. Where it finds that a rule is broken it
 quotes the words from which on; the text is cut there (its first token stays), its guidance is put into the context,

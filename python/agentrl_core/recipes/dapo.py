@@ -1,4 +1,4 @@
-"""DAPO: decoupled clipping and dynamic sampling (arXiv:2503.14476).
+"""DAPO: clip wider above than below, and resample groups with equal rewards (arXiv:2503.14476).
 
 GRPO with four changes: groups whose scores are all equal are replaced by new ones; the clip range is higher above than
 below; all tokens of the batch weigh the same; and answers that come near the longest that is allowed are charged,

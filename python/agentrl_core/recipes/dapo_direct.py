@@ -1,4 +1,4 @@
-"""DAPO, direct advantage policy optimisation: a step's log-ratio is fitted to what a critic says it gained.
+"""DAPO, direct advantage policy optimisation: fit a step's log-ratio to the advantage from a critic.
 
     A(s, a) = V(s + a) - V(s),   V of the last state: the outcome
     L = mean over steps of 1/2 (sum over the step of log p - log p_old - A / 0.1)^2

@@ -1,4 +1,4 @@
-"""Dr. MAS: an agent of a team is compared with itself in the other rollouts of the task (arXiv:2602.08847).
+"""Dr. MAS: compare each agent of a team with itself in the other rollouts of the task (arXiv:2602.08847).
 
     A = (R - mean) / (std + 1e-6) over all steps of the same agent in the group
 

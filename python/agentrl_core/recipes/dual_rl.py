@@ -1,4 +1,4 @@
-"""Dual RL (f-DVL): a critic of offline data that grows no faster than it should, and cloning by what it says.
+"""Dual RL (f-DVL): train a conservative critic on offline data, and clone actions by its values.
 
     delta = r_t + 0.99 V_target(s_{t+1}) - V(s_t),   f*(x) = x + x^2 / 4   (Pearson's chi squared)
     L_critic = mean over steps of 0.3 V + 0.7 f*(delta)

@@ -1,4 +1,4 @@
-"""DynaWeb: Model-Based Reinforcement Learning of Web Agents (arXiv:2601.22149), of which no number is known here.
+"""DynaWeb: train web agents mostly in a world model, mixed with an expert's trajectories (arXiv:2601.22149).
 
 An agent is trained mostly in the dreams of a world model, with an expert's trajectories among them.
 

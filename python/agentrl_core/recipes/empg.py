@@ -1,4 +1,4 @@
-"""EMPG: entropy-modulated policy gradients for agents of many steps (arXiv:2509.09265).
+"""EMPG: scale the gradient of each step by the policy's entropy there (arXiv:2509.09265).
 
 A sure step learns more from the outcome than an unsure one, and a step that leads to a sure one is rewarded. With h
 the entropies of the steps (means over their trained tokens) scaled to [0, 1] over the batch,

@@ -1,4 +1,4 @@
-"""ETTRL: test-time training without labels, whose rollouts fork where the policy is least sure (arXiv:2508.11356).
+"""ETTRL: train at test time without labels, with forks at the policy's most uncertain tokens (arXiv:2508.11356).
 
 M whole rollouts; each is left before its 3 most uncertain tokens by 2 forks: M (1 + 6) answers, of which the most
 common is taken for the right one. With H the mean entropy of a draw, its advantage is multiplied by

@@ -1,4 +1,4 @@
-"""80/20 forking tokens: only the fifth of the tokens where the policy is most unsure is trained (arXiv:2506.01939).
+"""80/20 forking tokens: train only the most uncertain fifth of the tokens (arXiv:2506.01939).
 
     L = - (1 / tokens) sum over t with H_t >= the 0.8-quantile of H of min(r A, clip(r, 0.8, 1.28) A)
 

@@ -1,4 +1,4 @@
-"""GDRO-RL: group distributionally robust optimisation (Prompt-GDRO, arXiv:2601.19280).
+"""GDRO-RL: weigh tasks by difficulty, so that the worst difficulties count most (Prompt-GDRO, arXiv:2601.19280).
 
 Weight goes to the difficulties at which the policy loses most. A task's difficulty p is the share of its last 50
 visits in which at least one draw succeeded; ten bins cut [0, 1] into equal parts, and a task changes its bin only

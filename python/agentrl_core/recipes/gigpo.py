@@ -1,4 +1,4 @@
-"""GiGPO: group-in-group policy optimisation (arXiv:2505.10978).
+"""GiGPO: compare rollouts within a group, and steps that start from the same state (arXiv:2505.10978).
 
 Each step has the advantage of its trajectory over the group plus that of the step over the steps which the group took
 from the same state:

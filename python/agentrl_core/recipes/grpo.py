@@ -1,4 +1,4 @@
-"""GRPO: group-relative policy optimisation (DeepSeekMath, arXiv:2402.03300).
+"""GRPO: compare each rollout with the mean of its group, without a critic (DeepSeekMath, arXiv:2402.03300).
 
 G independent rollouts per task; A_i = (R_i - mean) / (std + 1e-6) over the group; the clipped loss
 

@@ -1,4 +1,4 @@
-"""GSPO: one ratio for a whole answer, the geometric mean of its tokens' (arXiv:2507.18071).
+"""GSPO: use one ratio for a whole answer, the geometric mean of its tokens' ratios (arXiv:2507.18071).
 
     s_i = exp(mean_t (log p - log p_old)),   L = - mean_i min(s_i A_i, clip(s_i, 1 - 3e-4, 1 + 4e-4) A_i)
 

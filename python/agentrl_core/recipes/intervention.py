@@ -1,4 +1,4 @@
-"""InT: the policy says itself where a failed attempt went wrong and what to say there.
+"""InT: the policy finds the first error of a failed attempt itself, and proposes the step to take instead.
 
 For each failure the policy is shown the right solution and names the first bad step and an intervention of less than
 200 tokens. What it had said before that step, with the intervention behind it, is imitated if at least one of 32

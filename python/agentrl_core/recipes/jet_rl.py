@@ -1,4 +1,4 @@
-"""Jet-RL: one precision for rollouts and training; where that cannot be, what is left of the mismatch is corrected.
+"""Jet-RL: use one precision for rollouts and training, or correct the remaining mismatch.
 
     weight of a token = min(p_trainer_old / p_engine, 2),   then GRPO with ratios to p_trainer_old
 

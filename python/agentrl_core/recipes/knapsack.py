@@ -1,4 +1,4 @@
-"""Knapsack RL: the rollouts of an iteration go to the tasks where they teach most (arXiv:2509.25849).
+"""Knapsack RL: spend the rollouts of an iteration on the tasks with the largest learning value (arXiv:2509.25849).
 
 With equally many rollouts for each, easy tasks always succeed and hard ones always fail. Here the total stays and the
 numbers n_i, from 2 to 128, maximise

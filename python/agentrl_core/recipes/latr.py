@@ -1,4 +1,4 @@
-"""LATR: rollouts that differ because they were made to (arXiv:2510.24302).
+"""LATR: force rollouts to differ by branching at tokens with a nearly as likely alternative (arXiv:2510.24302).
 
 A tree grows greedily, branches where another token is nearly as likely, and drops the branches that come to the same
 (`LookaheadBranching`); then all are sampled to their ends. The tree makes all of the group at first, and three,

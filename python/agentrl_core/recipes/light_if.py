@@ -1,4 +1,4 @@
-"""Light-IF: an entropy bonus where advantage and log-prob co-vary, after a warm start on surprises (arXiv:2508.03178).
+"""Light-IF: an entropy bonus for tokens whose update reduces the entropy, after a special warm start.
 
 Following instructions collapses into habits when only the outcome pays. The warm start imitates just the tokens that
 the model finds surprising; in reinforcement learning the entropy bonus goes to the tokens of a response whose updates

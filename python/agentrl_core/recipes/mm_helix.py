@@ -1,4 +1,4 @@
-"""MM-HELIX (AHPO): an expert is imitated only where the policy itself has too little success to learn from.
+"""MM-HELIX (AHPO): imitate an expert only if the policy has too little success of its own (arXiv:2510.08540).
 
     L = L_GRPO + mean over tasks of xi (- mean over the expert's tokens of log p),   xi = 1[successes of the task < 1]
     L_GRPO = - mean over tasks, draws and tokens of min(r A, clip(r, 0.8, 1.2) A)

@@ -1,4 +1,4 @@
-"""OTR, one-token rollouts: every token of a demonstration is a task, and what the policy would say there an answer.
+"""OTR, one-token rollouts: treat every token of a demonstration as a task with sampled one-token answers.
 
     K tokens a are sampled behind each prefix of the demonstration, R = 1 where a is its next token, -0.1 elsewhere
     L = - mean over all R log p(a) = - mean over prefixes of 1/K sum over different a of count(a) R(a) log p(a)

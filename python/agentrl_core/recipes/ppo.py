@@ -1,4 +1,4 @@
-"""PPO: a critic says what to expect of each token (arXiv:1707.06347).
+"""PPO: estimate the advantage of each token with a critic, and clip the ratio (arXiv:1707.06347).
 
     A_t = sum_k lambda^k delta_{t+k},  delta_t = r_t + V_{t+1} - V_t,   then (A - mean) / std over all tokens
     L_policy = - mean_t min(r_t A_t, clip(r_t, 0.8, 1.2) A_t)

@@ -1,4 +1,4 @@
-"""PROPS, told for a tree: what was sampled too seldom for how likely it is is sampled next (arXiv:2311.08290).
+"""PROPS, applied to trees: sample next from the places that were sampled too rarely (arXiv:2311.08290).
 
 Of 16 rollouts 8 start at the prompt, and the others leave where the tree lags behind the policy
 (`UnderSampled`), so that a group is nearer to the policy than as many independent samples. The public code

@@ -1,4 +1,4 @@
-"""RAVL, told for agents: where a rollout was cut off, the most careful of several critics says what would follow.
+"""RAVL, applied to agents: value a truncated rollout by the most pessimistic of several critics.
 
     y_t = r_t + 0.99 V_{t+1};   of the last step: r where the episode ended, r + 0.99 min_e V_e where it was cut off
     A_t = y_t - V_t,   L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A),   L_critic = mean over steps of

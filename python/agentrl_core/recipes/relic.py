@@ -7,9 +7,9 @@
 
 So what is learned in the middle of a rollout serves the rest of it, whose context the new weights read anew. Rewards
 are those of steps, since there is none of the whole before it ends. Collect with `Collector(...,
-cut=BatchPolicy(max_new_tokens=l))` and groups of one. Sink-KV, a change of the model's attention, is not part of the
-recipe. Of the paper only the abstract could be read: gamma, lambda and the clip are those of PPO, and the repeated
-value is that of T-PPO.
+batch_policy=BatchPolicy(max_new_tokens=l))` and groups of one. Sink-KV, a change of the model's attention, is not part
+of the recipe. Of the paper only the abstract could be read: gamma, lambda and the clip are those of PPO, and the
+repeated value is that of T-PPO.
 
 Needs: rewards of steps; the critic as token column `value`.
 """

@@ -1,4 +1,4 @@
-r"""RISE: a model learns to solve and, in the same batch, to say how good its own solutions are.
+r"""RISE: learn to solve tasks and, in the same batch, to verify the policy's own solutions.
 
 All solutions of the batch are scored (1, -0.5 wrong, -1 unparsable: the environment's rewards). V = 128 of them, spread
 evenly over the groups and at random within each, become verification tasks: question and solution, to be rated with

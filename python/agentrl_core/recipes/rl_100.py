@@ -1,4 +1,4 @@
-"""RL-100: what an iteration made of the policy is kept if stored trajectories say that it is better (arXiv:2510.14830).
+"""RL-100: keep an iteration's policy only if stored trajectories rate it as better (arXiv:2510.14830).
 
     L = - mean over trajectories of the mean over tokens of min(r A, clip(r, 0.8, 1.2) A), four epochs;   then
     J(old) = mean of R,   J(new) = sum of w R / sum of w,   w = product over a trajectory's tokens of p_new / p_old

@@ -1,4 +1,4 @@
-"""RL's Razor: how much is forgotten is told by how far the policy has moved from its base on the new task.
+"""RL's Razor: penalise and limit the policy's divergence from its base model, to reduce forgetting.
 
     F = mean over the tokens of new tasks of k3(p, p_base);   the training ends where F is above 0.1
     L = GRPO's, and 0.001 F

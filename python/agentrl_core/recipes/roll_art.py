@@ -1,4 +1,4 @@
-"""RollArt: each environment runs by itself, more of them than are needed, and what is too old is stopped.
+"""RollArt: run each environment independently, over-provision groups, and stop those that are too old.
 
 RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure (arXiv:2512.22560).
 
@@ -6,7 +6,7 @@ RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure (arXiv:251
     a trajectory that began before version v - alpha is stopped at version v, and drawn by nobody
     L = - mean of min(r A, clip(r, 0.8, 1.2) A),   A = (R - mean) / std of the group
 
-Collect with `Collector(..., staleness=1, concurrency={...}, cut=BatchPolicy(oversample=1.25, max_carryovers=1,
+Collect with `Collector(..., staleness=1, concurrency={...}, batch_policy=BatchPolicy(oversample=1.25, max_carryovers=1,
 stragglers="drop"))`: places by environment, generating while the trainer steps, redundant groups, and the bound alpha =
 1 (the paper's is not told). Which device serves which task is the engine's: a table of engines by the name of the
 agent. Redundancy prefers short

@@ -1,4 +1,4 @@
-"""ROSA: after each turn of a conversation, move the policy to where its feedback says, in one step (T2PAM).
+"""ROSA: after each turn, regress the policy towards the best one by that turn's feedback (T2PAM).
 
     L = (log p - log p_old - r / beta)^2 of the whole answer,   beta = 1
 

@@ -1,4 +1,4 @@
-"""SEED-GRPO: semantic entropy enhanced GRPO (arXiv:2505.12346).
+"""SEED-GRPO: weigh down tasks whose answers scatter, by their semantic entropy (arXiv:2505.12346).
 
 A task whose answers scatter is one the model does not know, and moves it less: the draws of a group weigh f(x), with
 x in [0, 1] the semantic entropy of its answers over ln(group size), and A = R - mean(R).

@@ -1,4 +1,4 @@
-"""SS-ORL: recordings without actions are trained on, once a model has said which actions they must have been.
+"""SS-ORL: infer the actions of recordings without actions, and train on them.
 
 Of some tasks it is recorded what was seen and done (`Task.solution`), of others only what was seen. A second model, the
 policy `inverse`, learns from the first kind which action led from one observation to the next, given what was seen just

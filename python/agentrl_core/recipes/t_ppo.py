@@ -5,9 +5,9 @@
     L_policy = - mean over the tokens of this window of min(r A, clip(r, 0.8, 1.2) A)
     L_critic = mean over all tokens of the responses that have ended of 1/2 (V - R)^2,   R their score
 
-with lambda 0.95 and no discount. Collect with `Collector(..., cut=BatchPolicy(max_new_tokens=l))` and groups of one;
-how long the paper's windows are is not told, a third of the longest response is proposed. A critic that says 0 gives
-windows without an end no signal: warm it up on responses that have ended.
+with lambda 0.95 and no discount. Collect with `Collector(..., batch_policy=BatchPolicy(max_new_tokens=l))` and groups
+of one. The paper does not state the length of its windows; a third of the longest response is proposed. A critic that
+returns 0 gives windows without an end no signal: warm it up on responses that have ended.
 
 Needs: the critic as token column `value`.
 """

@@ -1,4 +1,4 @@
-"""TeachMyAgent: tasks where the policy is changing, for better or worse (arXiv:2103.09815).
+"""TeachMyAgent: select tasks whose mean reward is changing, up or down (arXiv:2103.09815).
 
 The absolute learning progress of a task is |r_new - r_old| of the mean rewards of its last two visits, and
 

@@ -1,4 +1,4 @@
-"""Tree-GRPO: groups whose rollouts share turns (arXiv:2509.21240).
+"""Tree-GRPO: grow groups as trees that branch after random turns, and compare within trees (arXiv:2509.21240).
 
 Each prompt has 2 trees that begin as chains, and 3 new branches leave each at random turns: 8 rollouts for the price of
 fewer (`TreeExpansion`). Credit is the sum of two group-relative advantages, in the prompt and in the tree.

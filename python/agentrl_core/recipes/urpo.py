@@ -1,4 +1,4 @@
-"""URPO: one model answers, and says how good answers are, in one loop (arXiv:2507.17515).
+"""URPO: one model answers tasks and grades answers, in one loop (arXiv:2507.17515).
 
 Three kinds of tasks, by their domain, in one batch:
 

@@ -1,4 +1,4 @@
-"""V0: a value model that reads the policy's own results says how many rollouts each task gets (arXiv:2602.03584).
+"""V0: a value model that reads the policy's own results sets the number of rollouts of each task (arXiv:2602.03584).
 
 A frozen model predicts the success rate p of the policy on a question it was never asked, from results on other
 questions. That prediction annotates the pool (column `prior`), before each iteration by the user's own call, and the

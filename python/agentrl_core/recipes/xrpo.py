@@ -1,4 +1,4 @@
-"""XRPO: targeted exploration and exploitation (arXiv:2510.06672).
+"""XRPO: spend rollouts on uncertain tasks, show examples to failing ones, reward novel successes (arXiv:2510.06672).
 
 A success that the policy hardly expected gets more: with s the mean log-prob of a draw's trained tokens and mean(s)
 that of its group,

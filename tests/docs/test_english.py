@@ -1,0 +1,62 @@
+"""Pages stay under the budget for phrases that make a text hard to read (tests/support/english.py)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from english import BUDGET, PHRASES, counts, prose
+from pages import DOCS, ROOT
+
+PAGES = [*sorted(DOCS.rglob("*.md")), *ROOT.glob("*.md")]
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+ONE_PAGE = 3
+"""How many times the budget a single page may have: one phrase on a short page is above the budget per 1 000 words."""
+
+OF_WORDS = {("docs/vocabulary.md", "say, said")}
+"""Pages about words: the vocabulary has the word that the field says for the same."""
+
+
+def texts() -> dict[str, str]:
+    """The pages, and the text of the notebooks, by path."""
+    found = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
+    for path in NOTEBOOKS:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        parts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+        found[str(path.relative_to(ROOT))] = "\n\n".join(parts)
+    return found
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_all_pages_together_are_under_the_budget(phrase: str) -> None:
+    found, words = counts(texts().values())
+    assert words > 20_000
+    assert found[phrase] <= BUDGET[phrase]
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_no_page_is_far_above_the_budget(phrase: str) -> None:
+    checked = {path: text for path, text in texts().items() if (path, phrase) not in OF_WORDS}
+    assert len(checked) > 20
+    for path, text in checked.items():
+        cleaned = prose(text)
+        found = PHRASES[phrase].findall(cleaned)
+        allowed = max(1.0, ONE_PAGE * BUDGET[phrase] * len(cleaned.split()) / 1000)
+        assert len(found) <= allowed, f"{path}: {phrase} {len(found)} times"
+
+
+def test_the_phrases_are_counted() -> None:
+    text = "What nobody said is behind it. Where `nobody` is told, say so.\n```sh\nsay\n```"
+    found, words = counts([text])
+    assert words == 12
+    per_word = 1000 / words
+    assert found == pytest.approx(
+        {
+            "What as a subject": per_word,
+            "say, said": 2 * per_word,
+            "where": per_word,
+            "tell, told": per_word,
+            "whoever, nobody": per_word,
+            "behind": per_word,
+        }
+    )

@@ -1,0 +1,158 @@
+"""Names in the inline code of pages and docstrings: modules have them, and classes and functions take the options."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from english import docstrings
+from pages import DOCS, ROOT
+
+PACKAGE = ROOT / "python" / "agentrl_core"
+MODULES = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py") if not path.parent.name.startswith("_"))
+PAGES = sorted([*DOCS.rglob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md"))])
+CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+CALL = re.compile(r"(?<![\w.])([A-Z]\w*[a-z]\w*)\(")
+DOTTED = re.compile(
+    rf"(?<![\w./-])(?:agentrl_core\.|arl\.)?((?:{'|'.join(MODULES)})(?:\.[A-Za-z]\w*)+)(?![\w/*]|\.(?:\w|\*))"
+)
+
+OTHERS = {
+    "AsyncGRPOTrainer": "TRL",
+    "GRPOConfig": "TRL",
+    "ShortBonus": "the component that docs/howto/component.md defines",
+}
+"""Names that are written like calls of a class and belong to something else."""
+
+VARIABLES = ("collect", "component", "engine", "loss", "update")
+"""Modules whose name is also that of a variable: `update.pack` is a method of an update."""
+
+ELSEWHERE = ("model", "reward", "weight")
+"""Modules whose name is also that of a model of Hugging Face, of a column (`reward.format`), or of a tensor."""
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """The pages and docstrings, each with where it stands."""
+    for path in PAGES:
+        yield str(path.relative_to(ROOT)), re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for text in docstrings([path]):
+            yield str(path.relative_to(ROOT)), text
+
+
+def spans() -> Iterator[tuple[str, str]]:
+    """The inline code of pages and docstrings."""
+    for place, text in texts():
+        for code in CODE.findall(text):
+            yield place, " ".join(code.split())
+
+
+def resolved(dotted: str) -> bool:
+    """Whether a name of the package can be imported."""
+    head, *rest = dotted.split(".")
+    value: Any = importlib.import_module(f"agentrl_core.{head}")
+    path = f"agentrl_core.{head}"
+    for name in rest:
+        path = f"{path}.{name}"
+        if not hasattr(value, name):
+            try:
+                value = importlib.import_module(path)
+            except ModuleNotFoundError:
+                return isinstance(value, type) and name in getattr(value, "__annotations__", {})
+        else:
+            value = getattr(value, name)
+    return True
+
+
+def attributes() -> set[str]:
+    """The names of all methods and fields of the package."""
+    found: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found |= {part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
+                found |= {ast.unparse(part.target) for part in node.body if isinstance(part, ast.AnnAssign)}
+    return found
+
+
+def is_attribute(dotted: str, known: set[str]) -> bool:
+    """Whether a name is an attribute of a variable that has the name of a module."""
+    head, name, *_ = dotted.split(".")
+    return name[0].islower() and (head in ELSEWHERE or (head in VARIABLES and name in known))
+
+
+def parameters() -> dict[str, set[str]]:
+    """The names of all classes of the package, each with what it takes by name; its bases' options are included."""
+    fields: dict[str, set[str]] = {}
+    bases: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py*"):
+        if path.suffix not in (".py", ".pyi"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found = fields.setdefault(node.name, set())
+                bases.setdefault(node.name, []).extend(
+                    ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases
+                )
+                for part in node.body:
+                    if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                        found.add(part.target.id)
+                    elif isinstance(part, ast.FunctionDef) and part.name in ("__init__", "__new__"):
+                        found |= {each.arg for each in (*part.args.args, *part.args.kwonlyargs)}
+                        found |= {"**"} if part.args.kwarg else set()
+
+    def of(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
+        if name in seen or name not in fields:
+            return set()
+        return fields[name].union(*(of(base, seen | {name}) for base in bases[name]))
+
+    return {name: of(name) for name in fields}
+
+
+@pytest.fixture(scope="module")
+def classes() -> dict[str, set[str]]:
+    return parameters()
+
+
+@pytest.mark.filterwarnings("ignore")  # packages of others warn when they are imported
+def test_dotted_names_are_there() -> None:
+    found = {(place, name) for place, code in spans() for name in DOTTED.findall(code)}
+    assert len(found) > 200
+    known = attributes()
+    wrong = [
+        f"{place}: {name}" for place, name in sorted(found) if not resolved(name) and not is_attribute(name, known)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_calls_name_classes_that_are_there(classes: dict[str, set[str]]) -> None:
+    known = {*classes, *dir(builtins), *OTHERS}
+    found = {(place, name) for place, code in spans() for name in CALL.findall(code)}
+    assert len(found) > 100
+    wrong = [f"{place}: {name}(...)" for place, name in sorted(found) if name not in known]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_calls_name_options_that_are_there(classes: dict[str, set[str]]) -> None:
+    checked, wrong = 0, []
+    for place, code in spans():
+        try:
+            tree = ast.parse(
+                code.replace("…", "...").replace("=...", "=0").replace("=)", "=0)").replace("=,", "=0,"), mode="eval"
+            )
+        except SyntaxError:
+            continue
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call):
+                name = ast.unparse(call.func).split(".")[-1]
+                takes = classes.get(name, {"**"})
+                options = [each.arg for each in call.keywords if each.arg]
+                checked += len(options)
+                wrong += [f"{place}: {name}({each}=)" for each in options if "**" not in takes and each not in takes]
+    assert checked > 200
+    assert not wrong, "\n".join(sorted(set(wrong)))
