@@ -12,7 +12,14 @@ from agentrl_core.engine.chat_messages import is_trained
 from agentrl_core.engine.chat_renderer import checked_options
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.integrations.trajectories.episodes import TrajectoryRecord, batch_of, episodes_of, linear, turns_of
+from agentrl_core.integrations.trajectories.episodes import (
+    TrajectoryRecord,
+    batch_of,
+    episodes_of,
+    linear,
+    named,
+    turns_of,
+)
 from agentrl_core.integrations.trajectories.imported import ATIF, CHATS, as_given, carried, changed, names_of
 
 if TYPE_CHECKING:
@@ -64,12 +71,14 @@ def from_chats(
     """
     episodes = []
     templates: dict[str, ChatTemplate] = {}
+    shared = checked_options(chat_template_kwargs)
     for place, chat in enumerate(chats):
         record: object = chat
         messages = record.get("messages") if isinstance(record, Mapping) else None
         if not isinstance(messages, list) or not all(isinstance(each, Mapping) and "role" in each for each in messages):
             raise InvalidInputError(f"chat {place} has no list 'messages' of objects with a role")
-        options = {**checked_options(chat_template_kwargs), **checked_options(chat.get("chat_template_kwargs"))}
+        with named(f"chat {place}"):
+            options = {**shared, **checked_options(chat.get("chat_template_kwargs"))}
         known = json.dumps(options, sort_keys=True, default=repr)
         if known not in templates:
             templates[known] = ChatTemplate(tokenizer, chat_template_kwargs=options)
