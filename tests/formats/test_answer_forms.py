@@ -180,3 +180,12 @@ def test_what_is_thought_is_no_answer_of_reasoning_gym():
     chat = Chat(gallery_tokenizer("gptoss"))
     said = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{right}"
     assert world.reset(task, 0).step(Action(said, form=chat.answer_form)).success
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["gptoss", "gemma4_v5", "glm4moe", "qwen3"])
+def test_a_long_degenerate_answer_is_read_in_linear_time(name):
+    """A model that repeats newlines; with a search that tries each of them this takes minutes."""
+    form = Chat(gallery_tokenizer(name)).answer_form()
+    for text in ("\n" * 200_000 + form.thought_end, form.thought_begin * 20_000, form.calls.begin * 20_000):
+        assert len(Action(text, form=form).reasoning) <= len(text)

@@ -79,8 +79,7 @@ class CallForm:
     def _opened(self, text: str, place: int) -> tuple[int, int] | None:
         """Where the next calls begin, and their first one."""
         if self.begin.strip():
-            found = _lenient(self.begin).search(text, place)
-            return None if found is None else found.span()
+            return _found(self.begin, text, place)
         # Nothing announces a call: the whole answer is one.
         whole = not text[:place].strip() and text[place:].lstrip().startswith("{") and self.arguments == "object"
         return (place, place) if whole and place < len(text) else None
@@ -98,10 +97,10 @@ class CallForm:
             except ValueError:
                 if not self.begin.strip():
                     raise
-                stop = _lenient(self.end).search(text, place) if self.end.strip() else None
+                stop = _found(self.end, text, place) if self.end.strip() else None
                 error = self._wrong if stop else self._open
-                calls.append(_malformed(text[begin : stop.end() if stop else len(text)], error))
-                return stop.end() if stop else len(text)
+                calls.append(_malformed(text[begin : stop[1] if stop else len(text)], error))
+                return stop[1] if stop else len(text)
             between, end = self._ends(arguments)
             following = _lenient(between).match(text, place) if between.strip() else None
             last = _lenient(end).match(text, place)
@@ -176,10 +175,10 @@ class CallForm:
         """Arguments one by one, and where the last value ends."""
         arguments: dict[str, Any] = {}
         while True:
-            split = _lenient(self.after_key.rstrip()).search(text, place)
+            split = _found(self.after_key.rstrip(), text, place)
             if split is None:
                 raise ValueError("an argument without a value")
-            key, place = text[place : split.start()].strip(), split.end()
+            key, place = text[place : split[0]].strip(), split[1]
             tail = self.after_key[len(self.after_key.rstrip()) :]
             place += len(tail) if text.startswith(tail, place) else 0
             value, place = self._value(text, place, types.get(key))
@@ -205,16 +204,13 @@ class CallForm:
             if end < 0:
                 raise ValueError("a text is not closed")
             return text[place + len(self.quote) : end], end + len(self.quote)
-        stops = [
-            _lenient(piece).search(text, place) for piece in (self.next_key, self.between, self.end) if piece.strip()
-        ]
-        found = min((stop for stop in stops if stop), key=lambda stop: stop.start(), default=None)
-        if found is None:
+        stops = [_found(piece, text, place) for piece in (self.next_key, self.between, self.end) if piece.strip()]
+        start = min((stop[0] for stop in stops if stop), default=None)
+        if start is None:
             raise ValueError("a value is not closed")
-        spaces = len(found[0]) - len(found[0].lstrip())
+        spaces = text[start : len(text) - len(text[start:].lstrip())]
         lead = self.end[: len(self.end) - len(self.end.lstrip())]
-        kept = spaces - len(lead) if found[0][:spaces].endswith(lead) else 0
-        end = found.start() + kept
+        end = start + (len(spaces) - len(lead) if spaces.endswith(lead) else 0)
         return _typed(text[place:end], kind, quoted=bool(self.quote)), end
 
 
@@ -286,13 +282,13 @@ class AnswerForm:
         """The thought that a text begins with, and the rest."""
         begin = _lenient(self.thought_begin).match(text) if self.thought_begin.strip() else None
         start = begin.end() if begin else 0
-        end = _lenient(self.thought_end).search(text, start) if self.thought_end.strip() else None
+        end = _found(self.thought_end, text, start) if self.thought_end.strip() else None
         if end is None:
             inside = begin is not None or (self.opened and not self._calls_at_once(text))
             return (text[start:].strip(), "") if inside else ("", text)
         if begin is None and not self.opened and "</" not in self.thought_end:
             return "", text
-        return text[start : end.start()].strip(), text[end.end() :]
+        return text[start : end[0]].strip(), text[end[1] :]
 
     def _calls_at_once(self, text: str) -> bool:
         return (
@@ -300,11 +296,23 @@ class AnswerForm:
         )
 
 
+def _found(piece: str, text: str, place: int) -> tuple[int, int] | None:
+    """Where a piece of a form begins and ends, the spaces before it included."""
+    # Its own spaces in front would be tried at each of many spaces in a row.
+    found = _lenient(piece.lstrip(), inner=True).search(text, place)
+    if found is None:
+        return None
+    start = found.start()
+    while start > place and text[start - 1].isspace():
+        start -= 1
+    return start, found.end()
+
+
 @lru_cache(maxsize=1024)
-def _lenient(piece: str) -> re.Pattern[str]:
+def _lenient(piece: str, *, inner: bool = False) -> re.Pattern[str]:
     """What finds a piece of a form whatever spaces are around and in it."""
     words = [re.escape(word) for word in piece.split()]
-    pattern = r"\s*" + r"\s*".join(words) + (r"\s*" if piece[-1:].isspace() else "")
+    pattern = r"\s*" * (not inner) + r"\s*".join(words) + (r"\s*" if piece[-1:].isspace() else "")
     for mark, wild in _WILD.items():
         pattern = pattern.replace(mark, wild)
     return re.compile(pattern)

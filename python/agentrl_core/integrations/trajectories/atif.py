@@ -17,6 +17,7 @@ from agentrl_core.integrations.trajectories.episodes import (
     batch_of,
     episodes_of,
     linear,
+    named,
     turns_of,
 )
 from agentrl_core.integrations.trajectories.imported import (
@@ -75,7 +76,11 @@ def from_atif(
         Batch(1 draws in 1 groups, 1 trajectories, 2 nodes)
     """
     template = None if tokenizer is None else ChatTemplate(tokenizer, chat_template_kwargs=chat_template_kwargs)
-    return batch_of(_episode(number, trajectory, template) for number, trajectory in enumerate(trajectories))
+    episodes = []
+    for number, trajectory in enumerate(trajectories):
+        with named(f"trajectory {number}"):
+            episodes.append(_episode(number, trajectory, template))
+    return batch_of(episodes)
 
 
 def _episode(number: int, trajectory: Mapping[str, Any], template: ChatTemplate | None) -> TrajectoryRecord:
@@ -95,7 +100,7 @@ def _episode(number: int, trajectory: Mapping[str, Any], template: ChatTemplate 
     if any(exact) and not all(exact):
         raise InvalidInputError(f"{where}: some steps of the agent have token ids and others have none")
     tools = object_of(trajectory, "agent").get("tool_definitions") or ()
-    if exact and all(exact):
+    if all(exact):
         turns = [
             _turn(metrics, step, f"{where}, step {step.get('step_id')}", trained=is_trained(messages[place], where))
             for step, metrics, place in zip(steps, told, sampled, strict=True)
@@ -123,7 +128,10 @@ def _episode(number: int, trajectory: Mapping[str, Any], template: ChatTemplate 
 
 def _turn(metrics: Mapping[str, Any], step: Mapping[str, Any], where: str, *, trained: bool) -> TrajectoryTurn:
     """The turn of a step with token ids."""
-    if (step.get("llm_call_count") or 1) > 1:
+    count = step.get("llm_call_count")
+    if count is not None and not isinstance(count, int):
+        raise InvalidInputError(f"{where}: llm_call_count is {count!r:.40}; give a whole number")
+    if count is not None and count > 1:
         raise UnsupportedError(
             f"{where}: its token ids are those of {step['llm_call_count']} model calls together, which are not one "
             "turn; give a step for each call"

@@ -167,6 +167,8 @@ def _text(content: Any, place: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list) else [content]
-    if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
+    if not all(
+        isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
+    ):
         raise UnsupportedError(f"{place} has contents that are no text, which messages here cannot hold; leave it out")
     return joined(parts)

@@ -19,6 +19,7 @@ from agentrl_core.integrations.trajectories.episodes import (
     batch_of,
     episodes_of,
     linear,
+    named,
     turns_of,
 )
 from agentrl_core.integrations.trajectories.imported import ATIF, CHATS, as_given, carried, changed, names_of
@@ -80,6 +81,7 @@ def from_chats(
     """
     episodes = []
     templates: dict[str, ChatTemplate] = {}
+    shared = checked_options(chat_template_kwargs)
     for place, chat in enumerate(chats):
         record: object = chat
         messages = record.get("messages") if isinstance(record, Mapping) else None
@@ -88,7 +90,8 @@ def from_chats(
             messages = []
         if not isinstance(messages, list) or not all(isinstance(each, Mapping) and "role" in each for each in messages):
             raise InvalidInputError(f"chat {place} has no list 'messages' of objects with a role")
-        options = {**checked_options(chat_template_kwargs), **checked_options(chat.get("chat_template_kwargs"))}
+        with named(f"chat {place}"):
+            options = {**shared, **checked_options(chat.get("chat_template_kwargs"))}
         known = json.dumps(options, sort_keys=True, default=repr)
         if stored is None and tokenizer is not None and known not in templates:
             templates[known] = ChatTemplate(tokenizer, chat_template_kwargs=options)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,17 @@ class TrajectoryRecord:
         return {"task": self.task, "group": self.group, "reward": self.reward, "success": self.success}
 
 
+@contextmanager
+def named(where: str) -> Iterator[None]:
+    """Errors about a record name it."""
+    try:
+        yield
+    except InvalidInputError as error:
+        if str(error).startswith(where) or f" of {where}" in str(error):
+            raise
+        raise InvalidInputError(f"{where}: {error}") from error
+
+
 def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Batch:
     """Episodes as a batch of imported trajectories, in the groups that they name.
 
@@ -89,16 +101,15 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
     placed: list[int] = []
     for place, episode in enumerate(given):
         if not episode.turns:
-            raise InvalidInputError(f"episode {place} ({episode.task!r}) has no turn that the policy took")
+            name = episode.name or f"episode {place}"
+            raise InvalidInputError(f"{name} (task {episode.task!r}) has no turn that the policy took")
         number = numbers.setdefault((episode.task, episode.group), len(numbers))
-        try:
+        with named(episode.name or f"episode {place}"):
             if number not in members:
                 forest.add_group(number, episode.task)
             member = members[number] = members.get(number, -1) + 1
             _add(forest, forest.start(number, member, origin="imported"), episode, names, masked=masked)
             placed.append(number)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{episode.name or f'episode {place}'}: {error}") from error
     # A forest freezes group by group; the draws keep the order of the episodes.
     frozen = np.argsort(placed, kind="stable")
     batch = forest.freeze()
@@ -113,8 +124,8 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
     paid = [_number(turn.reward, f"reward of turn {place}") for place, turn in enumerate(turns)]
     forest.ingest(
         [trajectory] * len(turns),
-        [np.asarray(turn.context, np.int32) for turn in turns],
-        [np.asarray(turn.action, np.int32) for turn in turns],
+        [_tokens(turn.context, f"the context of turn {place}") for place, turn in enumerate(turns)],
+        [_tokens(turn.action, f"the action of turn {place}") for place, turn in enumerate(turns)],
         logprobs=[np.asarray([] if turn.logprobs is None else turn.logprobs, np.float32) for turn in turns],
         reward=np.asarray(paid, np.float32),
         trainable=[np.full(len(turn.action), turn.trained) for turn in turns] if masked else None,
@@ -131,6 +142,18 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
         success=None if episode.success is None else bool(episode.success),
         info=info,
     )
+
+
+def _tokens(given: Ids, name: str) -> NDArray[np.int32]:
+    """Token ids as an array; a number that is none is not rounded to one."""
+    try:
+        found = np.asarray(given if len(given) else np.empty(0, np.int32))
+    except ValueError:  # lists of several lengths
+        found = np.empty(0)
+    whole = found.ndim == 1 and np.issubdtype(found.dtype, np.integer)
+    if not whole or (len(found) and not 0 <= found.min() <= found.max() <= np.iinfo(np.int32).max):
+        raise InvalidInputError(f"{name} has token ids {given!r:.60}; give whole numbers from 0 to 2147483647")
+    return found.astype(np.int32)
 
 
 def _number(given: object, name: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from agentrl_core.integrations.trajectories.episodes import (
     batch_of,
     episodes_of,
     linear,
+    named,
 )
 from agentrl_core.integrations.trajectories.imported import CARRIED, VERIFIERS, as_given, carried, names_of, object_of
 
@@ -52,7 +54,11 @@ def from_verifiers(traces: Iterable[Mapping[str, Any]]) -> Batch:
         >>> batch.column("reward", "draw").tolist(), batch.column("token", "token").tolist()
         ([2.0], [4, 5])
     """
-    return batch_of(_episode(place, trace) for place, trace in enumerate(traces))
+    episodes = []
+    for place, trace in enumerate(traces):
+        with named(f"trace {place}"):
+            episodes.append(_episode(place, trace))
+    return batch_of(episodes)
 
 
 def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
@@ -112,11 +118,18 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
 
 def _rewards_in(trace: Mapping[str, Any]) -> dict[str, float]:
     """The parts of a trace's reward, each with its weight."""
-    return {
-        key: float(value["score"]) * float(value.get("weight", 1.0))
-        for key, value in object_of(trace, "rewards").items()
-        if value is not None and value.get("score") is not None
-    }
+    found: dict[str, float] = {}
+    for name, reward in object_of(trace, "rewards").items():
+        if reward is None or (isinstance(reward, Mapping) and reward.get("score") is None):
+            continue
+        score, weight = (reward.get("score"), reward.get("weight")) if isinstance(reward, Mapping) else (reward, "x")
+        weight = 1.0 if weight is None else weight
+        if not isinstance(score, Real) or not isinstance(weight, Real):
+            raise InvalidInputError(
+                f"reward {name!r} is {reward!r:.60}; give an object with the numbers score and weight"
+            )
+        found[name] = float(score) * float(weight)
+    return found
 
 
 def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> Iterator[dict[str, Any]]:
