@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +11,13 @@ import numpy as np
 import pytest
 from odd_forest import grown
 from odd_inputs import deep
-from odd_rollouts import WORK, Program, World, odd_rows
-from small_world import paying
+from odd_rollouts import WORK, Program, World
 
 from agentrl_core import Batch, Collector, Forest, Store, group, recipes
-from agentrl_core.env import StepResult, Task
+from agentrl_core.env import StepResult
 from agentrl_core.exceptions import AgentRLError, InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout.branch_record import BranchRecord
 
 HALF = "\ud800"
 
@@ -102,23 +101,19 @@ def test_an_iteration_that_cannot_be_counted_on_is_refused(tmp_path: Path) -> No
         store.append(Forest(iteration=2**63 - 1).freeze(), iteration=2**63 - 1)
 
 
-@pytest.mark.parametrize("name", ["earlier_steps", "info", "truncated"])
-def test_notes_with_the_names_of_the_packages_own_are_kept(name: str) -> None:
-    """A limit of one turn cuts the episode, so that the branch ends with a reason of its own."""
+def test_notes_with_the_names_of_the_packages_own_are_kept() -> None:
+    def notes(reason: str | None, *infos: dict[str, Any]) -> object:
+        record = BranchRecord({})
+        for info in infos:
+            record.add(StepResult("go on", info=info))
+        return record.ended("truncated", reason)["info"]
 
-    def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
-        if task.task_id == "train 1":
-            return StepResult("go on", info={name: "mine", "turn": len(actions)})
-        return paying(task, seed, actions)
-
-    world = World(answer)
-    batch = Collector(world, world, recipes.GRPO, task_pool=2, turn_limit=2)(tasks=2, group_size=2)
-    info = json.loads(odd_rows(batch)[2]["info"][0])
-    assert info["earlier_steps"] == [{name: "mine", "turn": 1}] or name == "truncated"
-    notes = info.get("info", info)
-    notes = notes.get("info", notes) if name != "info" else notes
-    assert "mine" in json.dumps(notes)
-    assert info["truncated"] != "mine"
+    assert notes("late", {"a": 1}, {"b": 2}) == {"b": 2, "earlier_steps": [{"a": 1}], "truncated": "late"}
+    assert notes(None, {"earlier_steps": 1}) == {"earlier_steps": 1}
+    own = {"earlier_steps": 1}
+    assert notes(None, {"a": 1}, own) == {"earlier_steps": [{"a": 1}], "info": own}
+    assert notes("late", {"truncated": "mine"}) == {"truncated": "late", "info": {"truncated": "mine"}}
+    assert notes("late", {"info": "mine"}) == {"truncated": "late", "info": {"info": "mine"}}
 
 
 async def _side_effect(branches: Any) -> None:
