@@ -280,7 +280,7 @@ def test_what_cannot_be_done_is_said() -> None:
         (lambda: SyncModel("policy", "average", corrected=True, once=3), "say how often with `every` alone"),
         (lambda: FreezeModel("policy", unit="steps"), "frozen for whole iterations"),
         (lambda: SyncModel("policy", "average", every=0), "option every=0 is not possible"),
-        (lambda: recipes.GRPO.replace(hooks=advantage.GroupRelative()), "is no component of phase hooks"),
+        (lambda: recipes.GRPO.replace(hooks=advantage.GroupRelative()), "is not a component of phase hooks"),
     ):
         with pytest.raises(RecipeError, match=message):
             make()
