@@ -47,5 +47,5 @@ def test_by_hand() -> None:
     assert reward.edit_distances([], []).tolist() == []
     with pytest.raises(InvalidInputError, match="first has 1 sequences and second has 2"):
         reward.edit_distances(["a"], ["b", "c"])
-    with pytest.raises(InvalidInputError, match="texts beside numbers"):
+    with pytest.raises(InvalidInputError, match="mix texts with numbers"):
         reward.edit_distances([["a"]], [[1]])
