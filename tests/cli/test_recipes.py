@@ -98,7 +98,7 @@ def test_a_user_s_file_has_a_page(said: Callable[..., str], tmp_path: Path) -> N
         (("show",), "recipes show: 0 names given; give one"),
         (("diff", "grpo"), "recipes diff: 1 names given; give two"),
         (("--needs", "critics"), "did you mean critic"),
-        (("show", "grpo", "--phase", "loss"), "are for the list"),
+        (("show", "grpo", "--phase", "loss"), "apply to the list only"),
         (("show", "nothing.toml"), "recipe file 'nothing.toml' cannot be read"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`agentrl compare`: two runs, task by task and iteration by iteration."""
+"""`agentrl compare`: compare two runs per task and per iteration."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _Z95 = 1.96
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`RUN OTHER`."""
+    """Add `RUN OTHER`."""
     command.description = (
-        "Compare two runs: each number over the iterations that both have, and the success of the tasks that both met "
-        "in the same iteration, in pairs, so that a hard task counts against both."
+        "Compare two runs: each number over their common iterations, and paired success rates on tasks that both "
+        "rolled out in the same iteration, so that a hard task counts against both."
     )
     command.epilog = (
         "examples:\n  agentrl compare runs/demo runs/other\n\n"
         "columns:\n"
-        "  first, second  mean over the iterations that both runs have\n"
+        "  first, second  mean over common iterations\n"
         "  difference     second minus first, of the means\n"
         "  by iteration   the difference, from the first iteration to the last"
     )
@@ -43,7 +43,7 @@ def run(path: str, other: str) -> int:
     print_columns(out, ["", "first", "second", "difference", "by iteration"], rows)
     out.print()
     if len(pairs) == 0:
-        out.print("the runs met no task in the same iteration: there are no pairs")
+        out.print("no task was rolled out by both runs in the same iteration: no pairs")
         return 0
     mean, half = interval(pairs["difference"].to_list())
     verdict = (
@@ -51,21 +51,21 @@ def run(path: str, other: str) -> int:
     )
     spread = f" ± {number(half)}" if math.isfinite(half) else ""
     out.print(
-        f"{number(len(pairs))} tasks that both met in the same iteration: success {mean:+.3f}{spread} "
+        f"{number(len(pairs))} tasks that both rolled out in the same iteration: success {mean:+.3f}{spread} "
         f"(95 %, paired), {number(pairs['better'].sum())} better, {number(pairs['worse'].sum())} worse: {verdict}"
     )
     return 0
 
 
 def beside(first: pl.DataFrame, second: pl.DataFrame) -> list[list[str]]:
-    """A row for each number that both runs have.
+    """Return one row per number that both runs have.
 
     Raises:
-        NotFoundError: they have no iteration in common.
+        NotFoundError: they have no common iteration.
     """
     both = first.join(second, on="iteration", suffix=" of second").sort("iteration")
     if both.is_empty():
-        raise NotFoundError("the runs have no iteration in common that was drawn from")
+        raise NotFoundError("the runs have no common iteration with draws; compare runs that overlap")
     made = []
     for name in first.columns[1:]:
         other = f"{name} of second"
@@ -76,7 +76,7 @@ def beside(first: pl.DataFrame, second: pl.DataFrame) -> list[list[str]]:
 
 
 def _read(path: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The numbers of a run by iteration, and how much of each task it solved."""
+    """Return the numbers of a run by iteration, and its success rate on each task."""
     from agentrl_core.integrations.polars import scan
     from agentrl_core.view.statistics import statistics
 
@@ -86,7 +86,7 @@ def _read(path: str) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def solved(tables: Tables) -> pl.DataFrame:
-    """The share of the members that solved each task in each iteration."""
+    """Return the share of members that solved each task in each iteration."""
     import polars as pl
 
     members = tables.trajectories.filter(pl.col("role") == "member")
@@ -95,7 +95,7 @@ def solved(tables: Tables) -> pl.DataFrame:
 
 
 def paired(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
-    """A row for each task that both runs met in the same iteration: the difference of the shares that solved it."""
+    """Return the difference of success rates for each task that both runs rolled out in the same iteration."""
     import polars as pl
 
     both = (
@@ -106,7 +106,7 @@ def paired(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
 
 
 def interval(differences: list[float]) -> tuple[float, float]:
-    """The mean of differences, and half of the 95 % interval around it: 1.96 standard errors; infinite for one.
+    """Return the mean of differences and half of its 95 % interval: 1.96 standard errors; infinite for one.
 
     Example:
         >>> from agentrl_core.cli.compare import interval
