@@ -197,7 +197,7 @@ def test_ranks_together_give_the_bits_of_one() -> None:
         order = keys.dense(ids)[first]
         assert found.mean.tobytes() == expected.mean[order].tobytes()
         assert found.std.tobytes() == expected.std[order].tobytes()
-    with pytest.raises(InvalidInputError, match="there are no moments; call add on every rank"):
+    with pytest.raises(InvalidInputError, match="moments are missing; call add on every rank"):
         whole.finish()
 
 
@@ -256,7 +256,7 @@ def test_states_survive_json_and_batches() -> None:
         (lambda: decayed_beta({}, [1.0] * 2, [1, 1], decay=[0.5, 0.6]), "decay of 1 reaches from 0.5 to 0.6"),
         (lambda: decayed_beta({}, [1.0], [1], decay=[0.5, 0.6]), "decay has 2"),
         (lambda: group.PartialStatistics.of([1.0], [3], 2), r"groups\[0\] is 3, but there are 2 groups"),
-        (lambda: group.PartialStatistics.of([1.0], [-3], 2), "ids reach from -3"),
+        (lambda: group.PartialStatistics.of([1.0], [-3], 2), "ids range from -3"),
         (lambda: arl.set_num_threads(0), "threads is 0; give 1 or more"),
     ],
 )
