@@ -229,7 +229,7 @@ def test_an_engine_that_takes_no_images_is_refused_by_name() -> None:
     says.takes_images = False
     collect = arl.Collector(says, Gallery(), recipes.GRPO, task_pool=4)
     with pytest.raises(
-        UnsupportedError, match=r"environment Gallery shows images, and engine 'policy' \(Scripted\) takes none"
+        UnsupportedError, match=r"environment Gallery shows images, but engine 'policy' \(Scripted\) does not support them"
     ):
         collect(tasks=2, group_size=2)
 

@@ -120,5 +120,5 @@ def test_what_cannot_be_dreamt_is_refused() -> None:
 
 def test_a_program_that_names_no_imagined_world_of_the_collector_is_told() -> None:
     collect = arl.Collector(script(looks), Riddles(), recipes.DYNA_WEB, task_pool=4)
-    with pytest.raises(arl.exceptions.InvalidInputError, match="environment='imagined' is none of the collector's"):
+    with pytest.raises(arl.exceptions.InvalidInputError, match="environment='imagined' is unknown to the collector"):
         collect(tasks=1, group_size=8)

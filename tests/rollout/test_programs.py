@@ -433,7 +433,7 @@ async def an_answer_without_an_action(group: Group) -> None:
     await branch.submit()
 
 
-@wrong("environment='moon' is none of the collector's; it has: 'world'")
+@wrong("environment='moon' is unknown to the collector; use one of: 'world'")
 async def an_unknown_environment(group: Group) -> None:
     group.start(environment="moon")
 
@@ -443,7 +443,7 @@ async def an_effect_without_json(group: Group) -> None:
     await group.side_effect("model", object)
 
 
-@wrong("a rollout program cannot collect")
+@wrong("a rollout program cannot call the collector")
 async def collecting_inside(group: Group) -> None:
     del group
     collected(recipes.GRPO.rollout)
