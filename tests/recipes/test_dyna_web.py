@@ -113,7 +113,7 @@ def test_a_dream_is_brought_back_by_what_was_said_or_dreamt_again() -> None:
 
 
 def test_what_cannot_be_dreamt_is_refused() -> None:
-    for world, message in ((Gallery(), "Gallery shows images"), (Nim(), "of Nim is played by several agents")):
+    for world, message in ((Gallery(), "Gallery shows images"), (Nim(), "of Nim has several agents")):
         with pytest.raises(UnsupportedError, match=message):
             WorldModelEnvironment(world, script(dreamt)).reset(world.tasks(1)[0], 0)
 

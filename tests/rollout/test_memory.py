@@ -62,9 +62,9 @@ def test_a_task_is_left_for_later() -> None:
             error = [{"role": "user", "content": "that was wrong"}]
             group.defer(Task("again", "?", "derived", {"from": group.task.task_id}), one, turns=1, messages=error)
             group.defer(group.task, other)
-            with pytest.raises(InvalidInputError, match="cannot be kept"):
+            with pytest.raises(InvalidInputError, match="cannot be stored"):
                 group.defer(Task("odd", "?", "derived", object()), one)
-            with pytest.raises(InvalidInputError, match="no place behind 3"):
+            with pytest.raises(InvalidInputError, match="no place after 3"):
                 group.defer(group.task, one, turns=3)
 
     world = SmallWorld()

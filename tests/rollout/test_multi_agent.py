@@ -170,7 +170,7 @@ def test_what_cannot_be() -> None:
             group.start(agent="one", episode=one)
         two = group.start(agent="two", episode=one)
         other = group.start(agent="nobody", episode=one)
-        with pytest.raises(InvalidInputError, match="agent='nobody' has no part in the episode; it is played by 'one'"):
+        with pytest.raises(InvalidInputError, match="agent='nobody' is not an agent of the episode; use one of: 'one'"):
             await other.turn()
         referee = group.start(agent="referee", episode=one)
         await one.generate()
@@ -178,7 +178,7 @@ def test_what_cannot_be() -> None:
             await two.turn()
         await group.turn([one, two])
         await referee.turn()
-        with pytest.raises(InvalidInputError, match="others play its episode, which cannot go back"):
+        with pytest.raises(InvalidInputError, match="its multi-agent episode cannot be rolled back"):
             one.rollback(one.turns[0].begin)
         assert isinstance(one, Branch)
         other.drop("no part")

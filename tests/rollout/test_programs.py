@@ -394,13 +394,13 @@ async def turn_of_an_ended_branch(group: Group) -> None:
     await branch.turn()
 
 
-@wrong("is awaited by another task")
+@wrong("is awaited by a task other")
 async def two_drivers(group: Group) -> None:
     [branch] = group.start_many(1)
     await asyncio.gather(branch.turn(), branch.turn())
 
 
-@wrong("decided about by the task that runs its program alone")
+@wrong("can only be changed by the task of its program")
 async def a_child_decides(group: Group) -> None:
     async def drive(branch: Branch) -> None:
         group.start()
@@ -414,7 +414,7 @@ async def a_fork_before_the_prompt(group: Group) -> None:
     group.start().fork()
 
 
-@wrong("there is nothing to inject behind")
+@wrong("it has no turn to inject after")
 async def inject_at_the_prompt(group: Group) -> None:
     group.start().inject("psst")
 
@@ -438,7 +438,7 @@ async def an_unknown_environment(group: Group) -> None:
     group.start(environment="moon")
 
 
-@wrong("which cannot be kept: .* give numbers, texts, lists and tables")
+@wrong("which cannot be stored: .* return numbers, texts, lists and tables")
 async def an_effect_without_json(group: Group) -> None:
     await group.side_effect("model", object)
 

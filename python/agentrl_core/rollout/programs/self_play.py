@@ -1,4 +1,4 @@
-"""Games: every agent of an episode is a branch, and those move whose turn it is."""
+"""Multi-agent games: each agent of an episode is a branch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from agentrl_core.rollout.program import Rollout
 
 @dataclass(frozen=True)
 class SelfPlay(Rollout):
-    """As many matches as the group is large, of several agents each, to their ends: self-play, debates, teams.
+    """Play one multi-agent episode per member to its end: self-play, debates, teams.
 
-    Agents that move at the same time are answered together; what an agent is told while others move is its next
-    context. An agent is spoken for by the engine of its name, or by the collector's first: so one model plays all
-    roles, or each has its own. Compare agents apart with `group_by="group_id,agent"`, or pay those of a match together
-    with `reward.TeamScore`. Sources: MARFT (arXiv:2504.16129), MARS (arXiv:2510.15414).
+    Agents that move at the same time share one environment step; observations during other agents' moves are part of
+    the next context. Each agent uses the engine of its name, otherwise the collector's first: so one model plays all
+    roles, or each role has its own. Compare agents separately with `group_by="group_id,agent"`, or reward those of an
+    episode together with `reward.TeamScore`. Sources: MARFT (arXiv:2504.16129), MARS (arXiv:2510.15414).
 
     Args:
-        agents: comma-joined names of the agents that the environment's episodes are played by.
-        helpers: comma-joined names of those that are kept and never drawn (a fixed referee).
+        agents: comma-joined names of the environment's agents.
+        helpers: comma-joined names of agents that are stored but never drawn (a fixed referee).
 
     Raises:
-        RecipeError: no agent is named, or a helper is no agent.
+        RecipeError: no agent is named, or a helper is not an agent.
 
     Example:
         >>> from agentrl_core.rollout import SelfPlay
@@ -38,7 +38,7 @@ class SelfPlay(Rollout):
     helpers: str = option("")
 
     def check_options(self) -> None:
-        """Agents have names, each its own."""
+        """Require unique names of agents."""
         names = _names(self.agents)
         if not names or len(set(names)) < len(names):
             raise RecipeError(f"SelfPlay: agents={self.agents!r}; give the agents' names, each once, joined by commas")
@@ -46,7 +46,7 @@ class SelfPlay(Rollout):
             raise RecipeError(f"SelfPlay: helpers={self.helpers!r}; give names of agents={self.agents!r}")
 
     async def group(self, group: Group) -> None:
-        """All matches side by side, move by move."""
+        """Run all episodes concurrently."""
         matches = [self.play_episode(group) for _ in range(group.size)]
         for branches in matches:
             await branches[0].begin()
@@ -57,7 +57,7 @@ class SelfPlay(Rollout):
                 branch._end_with_episode()
 
     def play_episode(self, group: Group) -> list[Branch]:
-        """A branch for each agent, in one episode."""
+        """Run one episode with a branch per agent."""
         branches: list[Branch] = []
         for agent in _names(self.agents):
             role: Role | None = "helper" if agent in _names(self.helpers) else None
@@ -65,7 +65,7 @@ class SelfPlay(Rollout):
         return branches
 
     def final_group_size(self, group_size: int) -> int:
-        """As many for each match as have a part in training."""
+        """Return the number of trained agents per episode times the group size."""
         return group_size * (len(_names(self.agents)) - len(_names(self.helpers)))
 
 
