@@ -22,15 +22,15 @@ _NO_LIMIT = 1 << 30
 class ScienceWorld:
     """The thirty tasks of ScienceWorld in many variations, with the package's own split of them.
 
-    The first observation tells the task, the room, and what is carried. An action is a command, alone or in
-    `<action>…</action>`; the reward is what the score rose, as a part of 1 (less than 0 where the task was failed for
-    good), success a full score. A command that is not understood is flagged FORMAT_ERROR.
+    The first observation has the task, the room and the inventory. An action is a command, alone or in
+    `<action>…</action>`; the reward is the increase of the score, as a share of 1 (below 0 if the task failed), success
+    a full score. Unknown commands are flagged FORMAT_ERROR.
 
-    Facts: `points` (of 1), `command`, `admissible` (how many commands there are now: often hundreds). The state is the
-    task, the room and what is carried.
+    Facts: `points` (of 1), `command`, `admissible` (number of accepted commands, often hundreds). The state is the
+    task, the room and the inventory.
 
-    Each running episode has a simulator of its own, a Java process that the next episode takes over when this one is
-    closed; that is why episodes run in threads. Starting one takes about two seconds.
+    Each running episode has a simulator, a Java process that later episodes reuse, so episodes run in threads. Starting
+    one takes about two seconds.
 
     Args:
         tasks: names of tasks, such as `boil`; default: all. They take turns.
