@@ -388,7 +388,7 @@ def wrong(message: str) -> Any:
     return keep
 
 
-@wrong("is over \\(finished\\); fork it to go on")
+@wrong("has ended \\(finished\\); fork it to continue")
 async def turn_of_an_ended_branch(group: Group) -> None:
     [branch] = await group.run(group.start_many(1))
     await branch.turn()
