@@ -166,7 +166,7 @@ def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
 def test_what_cannot_be() -> None:
     async def twice(_: Any, group: Group) -> None:
         one = group.start(agent="one")
-        with pytest.raises(InvalidInputError, match="agent='one' plays the episode of branch"):
+        with pytest.raises(InvalidInputError, match="agent='one' already plays the episode of branch"):
             group.start(agent="one", episode=one)
         two = group.start(agent="two", episode=one)
         other = group.start(agent="nobody", episode=one)
