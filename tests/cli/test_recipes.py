@@ -78,7 +78,7 @@ def test_two_recipes_are_compared(said: Callable[..., str], tmp_path: Path) -> N
         ["place", "grpo", "mine"],
         ["epochs", "1", "3"],
     ]
-    assert said("diff", "grpo", "grpo") == "grpo and grpo are the same\n"
+    assert said("diff", "grpo", "grpo") == "grpo and grpo are equal\n"
     assert json.loads(said("diff", "grpo", mine, "--json")) == [{"place": "epochs", "grpo": "1", "mine": "3"}]
     assert differences(RecipePage(recipes.GRPO), RecipePage(recipes.GRPO.replace(minibatches=2))) == [
         ("minibatches", "1", "2")

@@ -163,7 +163,7 @@ BAD_OUTCOMES: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "no lane": (
         {"observation": "x", "terminated": False, "context": Context(conversation=7)},
-        "names conversation 7, and there are 1",
+        "names conversation 7, but there are 1",
     ),
 }
 
