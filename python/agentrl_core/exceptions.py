@@ -1,24 +1,24 @@
-"""The errors of agentrl_core: one base class, and the natural builtin beside it where there is one.
+"""Errors of agentrl_core: one base class, combined with the matching builtin error if there is one.
 
-Every class is importable, picklable and carries a single message that names the argument, its value and what to do.
-The Rust core has one error with a kind; the binding maps each kind to one of these classes, in one place.
+Every class can be imported and pickled, and has one message: the argument, its value and what to do. The Rust core has
+one error type with a kind, which the binding maps to these classes in one place.
 """
 
 from __future__ import annotations
 
 
 class AgentRLError(Exception):
-    """Base of every error that agentrl_core raises on purpose."""
+    """Base class of every error that agentrl_core raises deliberately."""
 
 
 class InvalidInputError(AgentRLError, ValueError):
-    """An argument has a value, a length or a type that the call cannot take."""
+    """An argument has a value, length or type that the call does not accept."""
 
 
 class DataError(InvalidInputError):
-    """Data from outside, an engine's response, an environment's outcome or a task, that cannot be used.
+    """External data cannot be used: an engine's response, an environment's outcome or a task.
 
-    In a run it costs its group: a wrong call of a program (another `InvalidInputError`) ends the run.
+    During a run it fails only its group. A wrong call by a program (any other `InvalidInputError`) ends the run.
     """
 
 
@@ -27,7 +27,7 @@ class RecipeError(InvalidInputError):
 
 
 class NotFoundError(AgentRLError, LookupError):
-    """A node, trajectory, group, column or file that does not exist was asked for."""
+    """A requested node, trajectory, group, column or file does not exist."""
 
 
 class StoreError(AgentRLError, OSError):
@@ -35,15 +35,15 @@ class StoreError(AgentRLError, OSError):
 
 
 class CorruptError(AgentRLError):
-    """A file of a store does not hold what its manifest says."""
+    """A file of a store does not match its manifest."""
 
 
 class UnsupportedError(AgentRLError, NotImplementedError):
-    """A model, layout or file version that this build does not handle."""
+    """This build does not support a model, layout or file version."""
 
 
 class EngineError(AgentRLError, RuntimeError):
-    """An engine failed while it generated: out of memory, a fault in the model. It can be asked again."""
+    """An engine failed while it generated: out of memory, a fault in the model. The request can be retried."""
 
 
 class MissingDependencyError(AgentRLError, ImportError):
@@ -51,8 +51,8 @@ class MissingDependencyError(AgentRLError, ImportError):
 
 
 class InternalError(AgentRLError, RuntimeError):
-    """A bug in agentrl_core: a panic of the core, caught at the border."""
+    """A bug in agentrl_core: a panic of the Rust core, caught by the binding."""
 
 
 class AgentRLWarning(RuntimeWarning):
-    """Category of every warning of agentrl_core: the call goes on, but probably not as it was meant to."""
+    """Category of every warning of agentrl_core: the call continues, but probably not as intended."""

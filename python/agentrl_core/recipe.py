@@ -57,43 +57,48 @@ Chain = BatchComponent | tuple[BatchComponent, ...]
 
 _COLLECTION = ("select", "rollout", "reward", "admit")
 _CREDIT = ("reward", "advantage", "weight")
-_CHAINS = (*_CREDIT, "loss", "replay", "hooks")  # phases that may hold several components
-_REMEMBERING = ("select", "rollout", *_CREDIT, "replay")  # who may remember, in the order in which they learn
+_CHAINS = (*_CREDIT, "loss", "replay", "hooks")  # phases that may have several components
+_REMEMBERING = (
+    "select",
+    "rollout",
+    *_CREDIT,
+    "replay",
+)  # phases whose components may have state, in the order in which `next` runs
 
 
 def _default(package: str, name: str) -> Callable[[], Any]:
-    """A component with its default options, imported when the first recipe is made."""
+    """Return a component with default options, imported when the first recipe is created."""
     return lambda: cast("Any", getattr(importlib.import_module(f"agentrl_core.{package}"), name)())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Components by phase and the options of the optimisation. A value: printable, comparable, to and from TOML.
+    """A published system as a value: components by phase and options of the optimisation.
 
-    Phases reward, advantage and weight hold one component or a tuple of them: a chain, run in order, each link on the
-    columns that those before it made. Phase loss holds one loss, or a tuple of `loss.Train`, each of which names the
-    model that it trains and the stage in which it does.
+    Recipes can be printed, compared, and converted to and from TOML. Phases reward, advantage and weight hold one
+    component or a tuple: a chain that runs in order, in which each component reads the columns of those before. Phase
+    loss holds one loss, or a tuple of `loss.Train`, each with the model that it trains and its stage.
 
     Args:
         name: unique, descriptive key.
         source: where the system is published.
         select: which tasks an iteration rolls out.
         rollout: the program that makes the trajectories of a task.
-        reward: from what the environment paid to `score`.
+        reward: turns the environment's reward into `score`.
         admit: which finished groups enter the batch.
-        advantage: from scores to `advantage`. A recipe that trains needs one.
-        weight: makes `weight`, which multiplies the advantage and nothing else, and `keep`, which leaves draws or
-            tokens out of the loss; or None.
+        advantage: turns scores into `advantage`. A recipe that trains needs one.
+        weight: makes `weight`, a factor of the advantage alone, and `keep`, the loss mask of draws or tokens; or None.
         loss: what the updates minimise. A recipe that trains needs one.
         replay: which stored trajectories are drawn again; one or a chain, or None.
-        hooks: what happens to models, rates and the loop between optimizer steps and after them; one or a chain, or
+        hooks: actions on models, learning rates and the loop, between and after optimizer steps; one or a chain, or
             None.
         epochs: passes over a batch, at least 1.
         minibatches: optimizer steps of a pass, at least 1.
-        old_logprob: what the ratio of fresh draws is taken to: `behaviour`, as tokens were sampled; or `recomputed`,
-            column `recomputed_logprob`, which `arl.annotate` makes of the policy. Of stored draws phase replay says it.
-        shared: how the branches that share a sampled step count it: `each` in full, `split` equally, or only its
-            `owner`, the first of the update's draws that holds it.
+        old_logprob: old log-probs of the ratio of fresh draws: `behaviour`, those recorded when sampling; or
+            `recomputed`, column `recomputed_logprob`, which `arl.annotate` computes with the policy. For stored draws
+            phase replay decides.
+        shared: how branches that share a sampled step count it: `each` counts it fully, `split` divides it equally,
+            `owner` counts it only in the first draw of the update that holds it.
 
     Raises:
         RecipeError: an option has the wrong type or is out of range.
@@ -140,38 +145,38 @@ class Recipe:
         for phase in PHASES:
             links = getattr(self, phase)
             if isinstance(links, tuple) and phase in _CHAINS and len(links) < 2:
-                # One link is the component itself, no link is none: equal recipes compare equal.
+                # A chain of one component becomes the component, an empty chain None: equal recipes compare equal.
                 object.__setattr__(self, phase, links[0] if links else None)
             if isinstance(links, tuple) and phase not in _CHAINS:
                 raise RecipeError(
-                    f"recipe {self.name!r}: phase {phase} has one component and no chain; give it without the tuple"
+                    f"recipe {self.name!r}: phase {phase} takes one component, not a chain; remove the tuple"
                 )
             for component in cast("tuple[object, ...]", self.chain(phase)):
                 if isinstance(links, tuple) and isinstance(component, Choice) and None in component.of:
                     raise RecipeError(
-                        f"recipe {self.name!r}: phase {phase} is a chain, of which no link may be None for a while: "
-                        "what links remember is known by their places; choose between whole components"
+                        f"recipe {self.name!r}: a Choice in the chain of phase {phase} has None, but states are stored "
+                        f"by position in the chain; choose between components instead"
                     )
                 if not (isinstance(component, Component) and component.phase == phase):
                     raise RecipeError(
-                        f"recipe {self.name!r}: {component!r} is no component of phase {phase}; "
-                        f"give one from agentrl_core.{PHASES[phase]}"
+                        f"recipe {self.name!r}: {component!r} is not a component of phase {phase}; give one of "
+                        f"agentrl_core.{PHASES[phase]}"
                     )
         places = [(training.stage, training.model, training.where) for training in self._trainings()]
         for stage, model, where in places:
             if places.count((stage, model, where)) > 1:
                 raise RecipeError(
-                    f"recipe {self.name!r}: stage {stage!r} has more than one loss of model {model!r}; add them up "
-                    "with loss.Sum, or name another stage for one: loss.Train(..., stage=...)"
+                    f"recipe {self.name!r}: stage {stage!r} has more than one loss of model {model!r}; add them with "
+                    f"loss.Sum, or move one to another stage: loss.Train(..., stage=...)"
                 )
 
     def chain(self, phase: str) -> tuple[Component, ...]:
-        """The components of a phase in the order they run."""
+        """Return the components of a phase in the order they run."""
         value = getattr(self, phase)
         return () if value is None else value if isinstance(value, tuple) else (value,)
 
     def losses(self, stage: str = "update") -> tuple[Train, ...]:
-        """The losses of a stage in order, each with its model and how many epochs and minibatches it has.
+        """Return the losses of a stage in order, each with its model, epochs and minibatches.
 
         Raises:
             RecipeError: the stage has no loss.
@@ -180,7 +185,7 @@ class Recipe:
         if not found:
             stages = ", ".join(dict.fromkeys(training.stage for training in self._trainings()))
             remedy = f"it has losses of: {stages}" if stages else "add a loss: replace(loss=...)"
-            raise RecipeError(f"recipe {self.name!r}: phase loss has no component of stage {stage!r}; {remedy}")
+            raise RecipeError(f"recipe {self.name!r}: phase loss has no component for stage {stage!r}; {remedy}")
         return found
 
     def _trainings(self) -> list[Train]:
@@ -198,10 +203,10 @@ class Recipe:
         ]
 
     def replace(self, **phases: Any) -> Self:
-        """The same recipe with other components or options.
+        """Return the recipe with some components or options replaced.
 
         Raises:
-            RecipeError: there is no such phase or option, or its value is not possible.
+            RecipeError: the phase or option does not exist, or its value is not valid.
         """
         known = [option.name for option in dataclasses.fields(self)]
         for name in phases:
@@ -210,14 +215,16 @@ class Recipe:
         return dataclasses.replace(self, **phases)
 
     def check(self, batch: Batch | None = None, *, facts: Declared | None = None) -> None:
-        """Refuse a recipe that cannot run, before it runs. One without advantage, weight and loss only collects.
+        """Raise an error if the recipe cannot run. A recipe without advantage, weight and loss only collects.
 
         Args:
-            batch: when given, columns that only a model can make must be in it already; else they are annotated later.
-            facts: when given, all that the environment says beyond its reward: by level, the kind of each name.
+            batch: if given, it must already contain the columns that only models compute; otherwise they are annotated
+                later.
+            facts: if given, all facts that the environment declares besides its reward: by level, the kind of each
+                name.
 
         Raises:
-            RecipeError: a phase has no component, or a component needs a column that nobody makes.
+            RecipeError: a phase has no component, or a component needs a column that no component makes.
         """
         only_collects = batch is None and not any(self.chain(phase) for phase in ("advantage", "weight", "loss"))
         phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss", "hooks")
@@ -226,14 +233,14 @@ class Recipe:
             check_recomputed(self.name, (each.loss for each in self._trainings()), batch)
 
     def credit(self, batch: Batch) -> Batch:
-        """The batch with its credit: phase advantage, then phase weight, as new columns.
+        """Return the batch with its credit: the columns of phase advantage, then of phase weight.
 
-        Phase reward runs during collection, where admission needs it; on a batch that has no score yet it runs here.
-        Links of it that wait for a column which only a model makes (`annotate`), and those behind them, always run
-        here. The recipe and its options are recorded in the batch (`Batch.with_recipe`).
+        Phase reward usually runs during collection, because admission reads scores; it runs here if the batch has no
+        score yet. Its components that need a column of a model (`annotate`), and those after them, always run here. The
+        recipe and its options are recorded in the batch (`Batch.with_recipe`).
 
         Raises:
-            RecipeError: the recipe has no advantage, or a component needs a column that nobody makes.
+            RecipeError: the recipe has no advantage, or a component needs a column that no component makes.
         """
         require_batch(batch)
         check_columns(self.name, self._links(_CREDIT), batch)
@@ -247,22 +254,22 @@ class Recipe:
         return batch.with_recipe(self.name, json.dumps(self.to_dict()))
 
     def score(self, batch: Batch) -> Batch:
-        """The batch with what phase reward makes, `score` above all, as far as no link waits for a model's column."""
+        """Return the batch with the columns of phase reward, up to the first component that needs a model."""
         now = self._of(batch)
         return now._run("reward", now._reward()[0], batch)  # noqa: SLF001 - itself, as it is in the iteration
 
     def _of(self, batch: Batch) -> Self:
-        """The recipe as it is in the iteration of a batch, with what the batch says that its components remember."""
+        """Return the recipe of a batch's iteration, with the states recorded in the batch."""
         return self.at(_iteration(batch), unpack_state(batch.state))
 
     @property
     def collected_columns(self) -> tuple[Column, ...]:
-        """What phase reward makes during collection: all, but for links that wait for a model's column."""
+        """Columns that phase reward makes during collection: those before the first component that needs a model."""
         return tuple(column for _, link in self._reward()[0] for column in link.makes)
 
     @property
     def model_columns(self) -> tuple[Column, ...]:
-        """The columns that only a model can say: for each, `annotate(batch, column.name, models[column.model])`.
+        """Columns that only models compute: for each, call `annotate(batch, column.name, models[column.model])`.
 
         Example:
             >>> from agentrl_core import loss, recipes
@@ -273,14 +280,14 @@ class Recipe:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models of `answers`, such as `reference`."""
+        """Names of the models of `model_columns`, such as `reference`."""
         return tuple(dict.fromkeys(str(column.model) for column in self.model_columns))
 
     def next_states(self, states: Mapping[str, State], closed: IterationRecord) -> dict[str, State]:
-        """What the components that remember remember after an iteration: the states that its successor begins with.
+        """Return the states of all stateful components after an iteration, which the next one starts with.
 
         Args:
-            states: those that the iteration began with, by the places of the components.
+            states: states at the start of the iteration, by the places of components.
             closed: the iteration.
         """
         recipe = self.at(closed.iteration, states)
@@ -300,16 +307,16 @@ class Recipe:
         return following
 
     def with_states(self, batch: Batch, states: Mapping[str, State]) -> Batch:
-        """The batch with what its components remember as it begins; select and replay (which may be large) keep it."""
+        """Return the batch with the states at its start, without those of select and replay, which may be large."""
         kept = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
         return batch.with_state(pack_state(kept) | {k: v for k, v in batch.state.items() if k == SELECTION})
 
     def at(self, iteration: int, states: Mapping[str, State] | None = None) -> Self:
-        """The recipe as it is in an iteration: a number, name or component wherever it has something that changes.
+        """Return the recipe of an iteration, with each changing value replaced by a number, name or component.
 
         Args:
             iteration: numbered from 0.
-            states: what components remember as of the iteration's begin, by place; None: as before the first one.
+            states: states of components at the start of the iteration, by place; None: the initial states.
         """
         if type(iteration) is not int or iteration < 0:
             raise InvalidInputError(f"iteration={iteration!r} is not possible; give a whole number of at least 0")
@@ -324,7 +331,7 @@ class Recipe:
 
     @property
     def controllers(self) -> dict[str, Controller]:
-        """Its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
+        """Return its controllers by place, such as `loss[0].Policy.kl.coefficient`."""
         inside = (found for phase in PHASES for place, link in self.components(phase) for found in link.changing(place))
         return {place: found for place, found in inside if isinstance(found, Controller)}
 
@@ -332,14 +339,14 @@ class Recipe:
         return {phase: self.chain(phase) for phase in phases}
 
     def _reward(self) -> tuple[list[_Place], list[_Place]]:
-        """Phase reward: the links that collection runs, and those from the first that waits for a model on."""
+        """Split phase reward: components that run during collection, and those from the first that needs a model."""
         places = _places(self, "reward")
         waits = (place for place, link in places if any(column.model for column in link.needs))
         first = next(waits, len(places))
         return places[:first], places[first:]
 
     def _run(self, phase: str, places: list[_Place], batch: Batch) -> Batch:
-        """The links one after the other, each with what it remembers."""
+        """Run the components one after the other, each with its state."""
         states = batch.state
         for place, link in places:
             run: Callable[[Batch], Batch] = cast("BatchComponent", link)
@@ -356,16 +363,16 @@ class Recipe:
     def updates(
         self, batch: Batch, *, stage: str = "update", seed: int = 0, models: Mapping[str, Any] | None = None
     ) -> Updates:
-        """The optimizer steps of a batch, to iterate over: those of each loss of a stage, loss after loss.
+        """Return the optimizer steps of a batch, to iterate over: those of each loss of a stage in turn.
 
         Args:
-            batch: with the columns that the losses need; in stage `update` that is its credit, and what a model makes.
-            stage: which losses; see `loss.Train`.
-            seed: of the order in which draws are dealt into minibatches.
-            models: the PyTorch models by name that the recipe's actions move, or None.
+            batch: has the columns that the losses need; in stage `update`, its credit and the columns of models.
+            stage: stage of the losses; see `loss.Train`.
+            seed: for the order of draws in minibatches.
+            models: PyTorch models by name, which hooks of the recipe modify, or None.
 
         Raises:
-            RecipeError: a column is missing, and the message has the call that adds it; or the stage has no loss.
+            RecipeError: a column is missing (the message shows the call that adds it), or the stage has no loss.
         """
         from agentrl_core.update.sampling_mismatch import warn_of_sampling
         from agentrl_core.update.updates import Updates
@@ -395,25 +402,25 @@ class Recipe:
         )
 
     def run_hooks(self, updates: Updates, **models: Any) -> HookResult:
-        """Do what the recipe's actions do after the updates of an iteration: to models, in place, under `no_grad`.
+        """Run the recipe's hooks after the updates of an iteration: they modify models in place, under `no_grad`.
 
         Args:
-            updates: that were trained.
-            models: the PyTorch models by the names that actions have, beside those that `updates` was given.
+            updates: the finished updates.
+            models: PyTorch models by the names that hooks use, besides those passed to `updates`.
 
         Raises:
-            InvalidInputError: a model that an action names was not given.
+            InvalidInputError: a model that a hook names was not given.
         """
         from agentrl_core.update.hooks import HookResult
 
         return HookResult() if updates.between is None else updates.between.finish(updates.metrics, models)
 
     def components(self, phase: str) -> list[tuple[str, Any]]:
-        """The components of a phase with their places."""
+        """Return the components of a phase with their places."""
         return [(place_of(phase, number, link), link) for number, link in _places(self, phase)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as a table of plain values and one table per component. Phases that are None are left out."""
+        """Return the recipe as a table of plain values and one table per component, without phases that are None."""
         table: dict[str, Any] = {}
         for option in dataclasses.fields(self):
             value = getattr(self, option.name)
@@ -423,10 +430,10 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Self:
-        """Make a recipe from the table that `to_dict` gives.
+        """Create a recipe from a table of `to_dict`.
 
         Raises:
-            RecipeError: a key, component or option is unknown or not possible.
+            RecipeError: a key, component or option is unknown or not valid.
         """
         if not isinstance(table, Mapping):
             raise RecipeError(f"table={table!r:.200} is no recipe; give the table that to_dict makes")
@@ -442,7 +449,7 @@ class Recipe:
                 for link in links:
                     if not isinstance(link, Mapping):
                         raise RecipeError(
-                            f"recipe {name!r}: {key}={link!r} is no table; write [{key}] with component = ..."
+                            f"recipe {name!r}: {key}={link!r} is not a table; write [{key}] with component = ..."
                         )
                 try:
                     chain = tuple(find_component(f"agentrl_core.{PHASES[key]}", link) for link in links)
@@ -452,23 +459,23 @@ class Recipe:
             else:
                 values[key] = value
         if name is None:
-            raise RecipeError('a recipe needs a name; add the line name = "..."')
+            raise RecipeError('recipe: the name is missing; add the line name = "..."')
         return cls(**values)
 
     def to_toml(self) -> str:
-        """The recipe as a TOML document, which `from_toml` reads back to an equal recipe."""
+        """Return the recipe as a TOML document; `from_toml` reads it back to an equal recipe."""
         return "\n".join(toml_lines(self.to_dict()))
 
     @classmethod
     def from_toml(cls, source: str | Path) -> Self:
-        """Read a recipe.
+        """Read a recipe from TOML.
 
         Args:
             source: the text of a TOML document, or the path of one: a `Path`, or a string that ends in `.toml`.
 
         Raises:
-            RecipeError: the document is no TOML, or no recipe.
-            FileNotFoundError: there is no such file.
+            RecipeError: the document is not TOML or not a recipe.
+            FileNotFoundError: the file does not exist.
         """
         if not isinstance(source, (str, Path)):
             raise RecipeError(f"source={source!r:.200} is no recipe; give the text of a TOML document, or its path")
@@ -478,7 +485,7 @@ class Recipe:
             table = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, UnicodeEncodeError, RecursionError) as error:
             where = str(source) if is_path else "the recipe"
-            raise RecipeError(f"{where} is no TOML document: {error}; correct it there") from None
+            raise RecipeError(f"{where} is not valid TOML: {error}; correct it there") from None
         return cls.from_dict(table)
 
     def _require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
@@ -497,7 +504,7 @@ def _places(recipe: Recipe, phase: str) -> list[_Place]:
 
 
 def place_of(phase: str, place: int, link: Component) -> str:
-    """The name of what a link remembers: by its place in the recipe."""
+    """Return the place of a component, under which its state is stored."""
     return f"{phase}[{place}].{type(link).__name__}"
 
 
@@ -507,7 +514,7 @@ def _iteration(batch: Batch) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A component as its table, a chain as the list of its tables, another option as it is."""
+    """Return a component as a table, a chain as a list of tables, other options unchanged."""
     if isinstance(value, tuple):
         return [_plain(link) for link in value]
     return value.to_dict() if isinstance(value, Component) else value

@@ -1,7 +1,7 @@
-"""Old names in stored runs and recipes: the names of today for those that earlier builds wrote.
+"""Translate names that earlier builds wrote in stored runs and recipes to current ones.
 
-`renames.toml` has the table. Recipes pass through `recipe` and `component`, what a store was closed with through
-`state`, the places of components through `place`, metrics through `metric`. A name that is not in the table stays.
+`renames.toml` has the table. `recipe` and `component` translate recipes, `state` the closing state of an iteration,
+`place` the places of components, `metric` metrics. Names that are not in the table stay unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TABLE = Path(__file__).with_suffix(".toml")
 SECTIONS = ("modules", "names", "methods", "arguments", "options", "lists", "metrics", "columns")
 
 _PACKAGES = {"admit": "select", "hooks": "schedule", "actions": "schedule"}
-"""The packages of the phases that have another name; `actions` is the old name of `hooks`."""
+"""Packages of phases with another name; `actions` is the old name of `hooks`."""
 _SHARED = "agentrl_core.component"
 _PLACE = re.compile(r"(\w+)(\[\d+\]\.)(\w+)((?:\.\w+)?)(.*)", re.DOTALL)
 
@@ -52,19 +52,19 @@ class Renames:
 
     @classmethod
     def read(cls, path: Path = TABLE) -> Renames:
-        """The table of a file."""
+        """Read the table of a file."""
         return cls(tomllib.loads(path.read_text(encoding="utf-8")))
 
     def metric(self, name: str) -> str:
-        """The name of a metric. One that was removed keeps its name."""
+        """Return the current name of a metric; a removed one keeps its name."""
         return _by_prefix(self.sections["metrics"], name)
 
     def column(self, name: str) -> str:
-        """The name of a column, or a comma-joined list of names."""
+        """Return the current name of a column, or of a comma-joined list."""
         return ",".join(_by_prefix(self.sections["columns"], each) for each in name.split(","))
 
     def path(self, old: str) -> str:
-        """The path of a class or function; its own if it is not in the table."""
+        """Return the current path of a class or function; unchanged if it is not in the table."""
         key = longest(self._paths["names"], old, 1)
         module, _, _ = old.rpartition(".")
         if key is None:
@@ -75,26 +75,26 @@ class Renames:
         return new
 
     def module(self, old: str) -> str:
-        """The path of a module, or of a name in one."""
+        """Return the current path of a module, or of a name in one."""
         modules, names, found = self.sections["modules"], self.sections["names"], old
         while found:
             new = modules.get(found) or names.get(found, "")
-            if new and not new.startswith(f"{found}."):  # else a function that has the name of its module
+            if new and not new.startswith(f"{found}."):  # otherwise a function with the name of its module
                 return new if is_removed(new) else new + old[len(found) :]
             found = found.rpartition(".")[0]
         return old
 
     def option(self, owner: str, name: str) -> str:
-        """The name of an option of a class, by the old path of the class."""
+        """Return the current name of an option, by the old path of its class."""
         key = longest(self._paths["options"], f"{owner}.{name}", 2)
         return name if key is None else self.sections["options"][key]
 
     def component(self, package: str, table: Mapping[str, Any]) -> dict[str, Any]:
-        """The table of a component, and of those inside it.
+        """Translate the table of a component and of its inner components.
 
         Args:
-            package: import name of the phase's package, which has the classes that are named without a module.
-            table: as an earlier build wrote it.
+            package: import name of the phase's package, for classes without a module.
+            table: written by an earlier build.
 
         Raises:
             RecipeError: a component or an option was removed.
@@ -117,7 +117,7 @@ class Renames:
         return made
 
     def recipe(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        """The table of a recipe.
+        """Translate the table of a recipe.
 
         Raises:
             RecipeError: a component or an option was removed.
@@ -131,7 +131,7 @@ class Renames:
         return made
 
     def place(self, old: str) -> str:
-        """The place of a component or of an option in it, such as `loss[0].Policy.clip`; other texts as they are."""
+        """Translate the place of a component or option, such as `loss[0].Policy.clip`; other texts stay unchanged."""
         found = _PLACE.fullmatch(old)
         if found is None:
             return old
@@ -144,18 +144,18 @@ class Renames:
         return f"{here}{number}{new.rpartition(':')[2]}{'.' if option else ''}{inside}{rest}"
 
     def places(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        """A table with the places among its keys, and among those of tables in it, by their names of today."""
+        """Translate the places among the keys of a table and of its nested tables."""
         return {
             self.place(name): self.places(value) if isinstance(value, Mapping) and "[" not in name else value
             for name, value in table.items()
         }
 
     def measured(self, rows: Table) -> Table:
-        """The rows of a table of metrics with the names of today."""
+        """Translate the names in the rows of a table of metrics."""
         return rows.with_texts("name", [self.metric(name) for name in rows.column("name")])
 
     def state(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        """What an iteration was closed with: its metrics, the places of its components, the recipe of its run."""
+        """Translate the closing state of an iteration: metrics, places of components and recipe."""
         made = dict(table)
         if isinstance(made.get("components"), Mapping):
             made["components"] = self.places(made["components"])
@@ -163,17 +163,17 @@ class Renames:
             made["metrics"] = self._measured(made["metrics"])
         run = made.get("run")
         if isinstance(run, Mapping) and isinstance(run.get("recipe"), Mapping):
-            with suppress(RecipeError):  # a component that was removed is refused where the recipe is made
+            with suppress(RecipeError):  # creating the recipe refuses removed components
                 made["run"] = {**run, "recipe": self.recipe(run["recipe"])}
         return made
 
     def _class(self, package: str, name: str) -> tuple[str, str]:
-        """The old path of a component's class, and its name as a table has it today."""
+        """Return the old path of a component's class, and its current name in a table."""
         home, colon, short = name.rpartition(":")
         if colon:
             old = f"{home}.{short}"
             new = self.path(old) if home.partition(".")[0] == "agentrl_core" else old
-            if new == old:  # a class inside a function keeps the whole of its name
+            if new == old:  # a class inside a function keeps its whole name
                 return old, name
             return old, new if is_removed(new) else f"{new.rpartition('.')[0]}:{new.rpartition('.')[2]}"
         old = next((path for each in (package, _SHARED) if self._knows(path := f"{each}.{name}")), f"{package}.{name}")
@@ -202,7 +202,7 @@ class Renames:
         return self.column(value) if "." in value else value
 
     def _measured(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """A table of metrics, with tables in it whose names are joined by dots."""
+        """Translate a table of metrics with nested tables, whose names are joined by dots."""
         made: dict[str, Any] = {}
         for keys, value in _leaves(metrics):
             name = ".".join(keys)
@@ -216,30 +216,30 @@ class Renames:
 
 
 def is_removed(new: str) -> bool:
-    """Whether the value of a table stands for a name that is gone."""
+    """Return whether a value of the table marks a removed name."""
     return not new or new == "removed" or new.startswith("removed:")
 
 
 def hint(new: str) -> str:
-    """What to do about a name that is gone, or an empty text."""
+    """Return the advice for a removed name, or an empty text."""
     return new.removeprefix("removed").removeprefix(":").strip()
 
 
 @cache
 def table() -> Renames:
-    """The table of this package."""
+    """Return the table of this package."""
     return Renames.read()
 
 
 def longest(keys: Mapping[tuple[str, ...], tuple[str, ...]], path: str, end: int) -> str | None:
-    """The key that covers a path: its last `end` parts are the path's, the others stand in it in their order."""
+    """Return the key that matches a path: its last `end` parts end the path, the others occur before in order."""
     parts = path.split(".")
     found = keys.get(tuple(parts[-end:]), ())
     return next((key for key in found if _covers(key.split(".")[:-end], parts[:-end])), None)
 
 
 def by_end(table: Mapping[str, str], end: int) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """The keys of a table by their last parts, the longest first."""
+    """Return the keys of a table by their last parts, longest first."""
     found: dict[tuple[str, ...], tuple[str, ...]] = {}
     for key in sorted(table, key=len, reverse=True):
         last = tuple(key.split(".")[-end:])
@@ -253,7 +253,7 @@ def _covers(key: list[str], path: list[str]) -> bool:
 
 
 def _by_prefix(table: Mapping[str, str], name: str) -> str:
-    """The new name by the longest key: the whole name, or its beginning that ends in a dot."""
+    """Return the new name by the longest matching key: the whole name, or a prefix that ends in a dot."""
     if not table:
         return name
     keys = [name, *(name[: place + 1] for place in reversed(range(len(name))) if name[place] == ".")]

@@ -262,7 +262,7 @@ def test_programs_that_break_down_fail_and_harm_no_other() -> None:
                 ended.append(task.task_id)
         return 1.0
 
-    with pytest.warns(RuntimeWarning, match="broke down 3 times"):
+    with pytest.warns(RuntimeWarning, match="failed 3 times"):
         batch = collected(run, tasks=4, group_size=1, call_seconds=2.0)
     found = dict(pl.DataFrame(batch.trajectories).select("task_id", "status").iter_rows())
     named = {task: STATUS[status] for task, status in found.items()}

@@ -243,14 +243,14 @@ def test_what_is_no_run_is_said_so(agentrl, recorded, tmp_path, command) -> None
     if command == "ls":  # which lists the runs of a folder
         return
     above = agentrl(command, recorded.parent, *more, status=1)
-    assert above == f"agentrl: {recorded.parent} is no run; runs in it: {recorded}\n"
+    assert above == f"agentrl: {recorded.parent} is not a run; runs in it: {recorded}\n"
 
 
 def test_names_of_folders_cannot_control_the_terminal(agentrl, tmp_path) -> None:
     run = tmp_path / "a\x1b[31m\nb"
     Store.open(run).close()
     message = agentrl("stats", tmp_path, status=1)
-    assert message == f"agentrl: {tmp_path} is no run; runs in it: {tmp_path}/a\\x1b[31m\\nb\n"
+    assert message == f"agentrl: {tmp_path} is not a run; runs in it: {tmp_path}/a\\x1b[31m\\nb\n"
     assert "\x1b" not in agentrl("ls", f"{run}/none", status=1)
     assert "\x1b" not in agentrl("verify", run)
 
@@ -350,11 +350,11 @@ def test_iterations_are_chosen(agentrl, recorded, tmp_path, text, chosen) -> Non
 def test_exports_that_cannot_be(agentrl, recorded, tmp_path) -> None:
     target = tmp_path / "rows.jsonl"
     target.write_text("mine")
-    assert f"{target} exists and is not overwritten" in agentrl("export", recorded, "--to", target, status=1)
+    assert f"{target} exists and is never overwritten" in agentrl("export", recorded, "--to", target, status=1)
     assert target.read_text() == "mine"
     for wrong, message in (
-        (["--to", tmp_path / "rows.csv"], "ends with neither .parquet nor .jsonl"),
-        (["--to", tmp_path / "none" / "rows.jsonl"], f"there is no folder {tmp_path / 'none'}"),
+        (["--to", tmp_path / "rows.csv"], "the name does not end with .parquet or .jsonl"),
+        (["--to", tmp_path / "none" / "rows.jsonl"], f"folder {tmp_path / 'none'} does not exist"),
         (["--to", tmp_path / "x.jsonl", "--iterations", "3:1"], "--iterations 3:1: give A:B"),
         (["--to", tmp_path / "x.jsonl", "--iterations", "two"], "--iterations two: give A:B"),
         (
@@ -427,7 +427,7 @@ def test_a_damaged_file_is_named(agentrl, recorded, tmp_path, command) -> None:
 def test_verify_lists_what_is_wrong(agentrl, recorded, monkeypatch, capsys, columns) -> None:
     findings: list[dict[str, Any]] = []
     monkeypatch.setattr(Store, "verify", lambda _: findings, raising=False)
-    assert "nothing is wrong" in agentrl("verify", recorded, columns=columns)
+    assert "no errors found" in agentrl("verify", recorded, columns=columns)
     findings += [
         {"folder": "nodes", "kind": "value", "id": 7, "message": "logprobs[2] is NaN"},
         {"folder": "steps", "kind": "damage", "id": None, "message": "its \x1b checksum is not the written one"},
@@ -442,7 +442,7 @@ def test_verify_lists_what_is_wrong(agentrl, recorded, monkeypatch, capsys, colu
 def test_verify_finds_a_flipped_bit(agentrl, recorded, tmp_path) -> None:
     run = tmp_path / "run"
     shutil.copytree(recorded, run)
-    assert "nothing is wrong" in agentrl("verify", run)
+    assert "no errors found" in agentrl("verify", run)
     file = next((run / "nodes").glob("*.arrow"))
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1

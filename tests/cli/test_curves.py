@@ -102,10 +102,10 @@ def test_compare_pairs_tasks(agentrl, recorded, tmp_path) -> None:
     tasks = scan(recorded).trajectories.select("iteration", "task_id").unique().collect()
     assert len(pairs) == len(tasks) > 0
     assert pairs["difference"].to_list() == [0.0] * len(pairs)
-    assert "there are no pairs" in agentrl("compare", recorded, tmp_path / "other")
+    assert "no task was rolled out by both runs" in agentrl("compare", recorded, tmp_path / "other")
     empty = tmp_path / "empty"
     Store.open(empty).close()
-    assert "no iteration in common" in agentrl("compare", recorded, empty, status=1)
+    assert "no common iteration" in agentrl("compare", recorded, empty, status=1)
 
 
 def test_a_folder_of_runs_is_listed(agentrl, recorded, tmp_path) -> None:

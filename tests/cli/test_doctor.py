@@ -70,9 +70,9 @@ def test_another_version_is_said_and_exits_with_1(doctor):
 
 
 def test_wrong_calls(doctor, tmp_path, capsys):
-    assert "nothing is drawn" in doctor("--temperature", "0", status=1)
+    assert "does not sample" in doctor("--temperature", "0", status=1)
     assert "--tolerance 0" in doctor("--tolerance", "0", status=1)
     assert main(["doctor", str(tmp_path)]) == 1
-    assert "holds no model" in capsys.readouterr().err
+    assert "has no model" in capsys.readouterr().err
     assert "--engine sglang: give vllm, transformers, or addresses" in doctor("--engine", "sglang", status=1)
     assert "http://127.0.0.1:9 does not answer" in doctor("--engine", "http://127.0.0.1:9", status=1)

@@ -145,7 +145,7 @@ def test_the_page_of_a_recipe(
     file.write_text("\n".join(toml_lines(NAMING[naming])))
     assert main(["recipes", "show", str(file)]) == 0
     shown = capsys.readouterr().out
-    assert "Not of agentrl_core" in shown
+    assert "outside of agentrl_core" in shown
     assert main(["recipes", "show", str(file), "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert page["others"]

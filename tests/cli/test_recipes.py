@@ -78,7 +78,7 @@ def test_two_recipes_are_compared(said: Callable[..., str], tmp_path: Path) -> N
         ["place", "grpo", "mine"],
         ["epochs", "1", "3"],
     ]
-    assert said("diff", "grpo", "grpo") == "grpo and grpo are the same\n"
+    assert said("diff", "grpo", "grpo") == "grpo and grpo are equal\n"
     assert json.loads(said("diff", "grpo", mine, "--json")) == [{"place": "epochs", "grpo": "1", "mine": "3"}]
     assert differences(RecipePage(recipes.GRPO), RecipePage(recipes.GRPO.replace(minibatches=2))) == [
         ("minibatches", "1", "2")
@@ -98,7 +98,7 @@ def test_a_user_s_file_has_a_page(said: Callable[..., str], tmp_path: Path) -> N
         (("show",), "recipes show: 0 names given; give one"),
         (("diff", "grpo"), "recipes diff: 1 names given; give two"),
         (("--needs", "critics"), "did you mean critic"),
-        (("show", "grpo", "--phase", "loss"), "are for the list"),
+        (("show", "grpo", "--phase", "loss"), "apply to the list only"),
         (("show", "nothing.toml"), "recipe file 'nothing.toml' cannot be read"),
     ],
 )

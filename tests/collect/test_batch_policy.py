@@ -223,7 +223,7 @@ def test_what_cannot_go_on_is_refused() -> None:
         ({"max_new_tokens": 0}, "max_new_tokens=0; give a whole number of at least 1, or None"),
         ({"max_carryovers": -1}, "max_carryovers=-1; give a whole number of at least 0, or None"),
         ({"stragglers": "never"}, "stragglers='never'; give 'wait' or 'drop'"),
-        ({"stragglers": "drop"}, "stragglers='drop' needs the iterations that a group may take"),
+        ({"stragglers": "drop"}, "stragglers='drop' needs a limit of carry-overs"),
     ):
         with pytest.raises(InvalidInputError, match=said):
             BatchPolicy(**wrong)  # type: ignore[arg-type]

@@ -198,7 +198,7 @@ def test_an_environment_restores_in_its_own_way() -> None:
     assert all(snapshot == "|".join(actions).encode() for actions, snapshot in world.restored)
     wrong = Restoring(wrong=True)
     wrong.answer = long_episode
-    with pytest.warns(RuntimeWarning, match="state_key of step 1 was .* does not replay task"):
+    with pytest.warns(RuntimeWarning, match="state_key of step 1 was .* is not deterministic for task"):
         batch = arl.Collector(wrong, wrong, recipe, task_pool=4)(tasks=2, group_size=2)
     assert 4 in pl.DataFrame(batch.trajectories)["status"].to_list(), "never silently"
 

@@ -75,9 +75,9 @@ def test_what_goes_wrong_twice_is_repaired_unseen(tmp_path: Path, runs: str) -> 
 def test_what_goes_wrong_for_good_fails_its_branch_alone(tmp_path: Path, runs: str, how: str) -> None:
     world = FailingWorld(str(tmp_path), ("fine", how), runs)
     collect = collector(world)
-    with pytest.warns(RuntimeWarning, match="broke down 3 times; the last time: OSError: the server is down") as told:
+    with pytest.warns(RuntimeWarning, match="failed 3 times; last error: OSError: the server is down") as told:
         batch = collect(tasks=4, group_size=2)
-    assert len([each for each in told if "broke down" in str(each.message)]) == 1
+    assert len([each for each in told if "failed 3 times" in str(each.message)]) == 1
     without_tokens = how.startswith("reset")
     assert by_task(batch) == {"fine": ["finished"] * 4, **({} if without_tokens else {how: ["failed"] * 4})}
     assert batch.num_draws == 4
@@ -94,7 +94,7 @@ def test_what_goes_wrong_for_good_fails_its_branch_alone(tmp_path: Path, runs: s
 
 def test_failed_branches_are_replaced_where_the_program_says_so(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("raise 3",))
-    with pytest.warns(RuntimeWarning, match="broke down"):
+    with pytest.warns(RuntimeWarning, match="failed 3 times"):
         batch = collector(world, rollout.Independent(replacements=1))(tasks=1, group_size=1)
     assert by_task(batch) == {"raise 3": ["failed", "finished"]}
 
@@ -163,7 +163,7 @@ def test_what_cannot_cross_to_another_process_fails_its_branch_alone(tmp_path: P
 def test_a_process_that_needs_too_much_memory_is_ended(tmp_path: Path, how: str) -> None:
     world = FailingWorld(str(tmp_path), ("fine", f"{how} 1", f"{how} 9", "fail"), "process")
     collect = collector(world, memory_bytes=700 << 20)
-    with pytest.warns(RuntimeWarning, match=rf"task '{how} 9 #2' broke down 3 times; .*needed more than memory_bytes="):
+    with pytest.warns(RuntimeWarning, match=rf"task '{how} 9 #2' failed 3 times; .*needed more than memory_bytes="):
         batch = collect(tasks=4, group_size=2)
     collect.end_iteration(recipes.GRPO.credit(batch), {})
     collect.close()
@@ -206,7 +206,7 @@ def test_every_episode_is_closed(tmp_path: Path, runs: str) -> None:
 
 def test_a_world_that_cannot_be_replayed_fails_at_once(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("fine", "raise 1"), replayable=False)
-    with pytest.warns(RuntimeWarning, match="broke down 1 times"):
+    with pytest.warns(RuntimeWarning, match="failed 1 times"):
         batch = collector(world)(tasks=2, group_size=1)
     assert by_task(batch) == {"fine": ["finished"], "raise 1": ["failed"]}
 
@@ -217,7 +217,7 @@ def test_a_world_that_cannot_be_replayed_fails_at_once(tmp_path: Path) -> None:
             branch.fork()
 
     with pytest.raises(
-        InvalidInputError, match="FailingWorld says replayable=False, so an episode of it cannot be forked"
+        InvalidInputError, match="FailingWorld has replayable=False, so its episodes cannot be forked"
     ):
         collector(FailingWorld(str(tmp_path), ("fine",), replayable=False), Fork())(tasks=1, group_size=1)
 

@@ -194,11 +194,11 @@ class Forks(rollout.Rollout):
             assert fork.path.images == branch.path.images[:3]
             await fork.turn()
             await fork.turn()
-        with pytest.raises(InvalidInputError, match="token=3 lies in what shows images, which is not cut"):
+        with pytest.raises(InvalidInputError, match="token=3 is inside images, which cannot be split"):
             branch.position(3)
-        with pytest.raises(UnsupportedError, match="rewrite cannot show images"):
+        with pytest.raises(UnsupportedError, match="rewrite does not support images"):
             await branch.rewrite([*branch.prompt_messages])
-        with pytest.raises(UnsupportedError, match="under cannot show images"):
+        with pytest.raises(UnsupportedError, match="with_prompt does not support images"):
             branch.with_prompt(None)
         branch.rollback(first.begin)
         assert len(branch.path.images) == 2
@@ -229,7 +229,8 @@ def test_an_engine_that_takes_no_images_is_refused_by_name() -> None:
     says.takes_images = False
     collect = arl.Collector(says, Gallery(), recipes.GRPO, task_pool=4)
     with pytest.raises(
-        UnsupportedError, match=r"environment Gallery shows images, and engine 'policy' \(Scripted\) takes none"
+        UnsupportedError,
+        match=r"environment Gallery shows images, but engine 'policy' \(Scripted\) does not support them",
     ):
         collect(tasks=2, group_size=2)
 

@@ -182,7 +182,7 @@ def test_generating_goes_on_while_the_trainer_steps() -> None:
 def test_an_engine_that_shares_the_trainers_tensors_is_refused() -> None:
     speaker = Speaker(shared=True)
     Collector(speaker, speaker, recipes.GRPO)
-    with pytest.raises(InvalidInputError, match=r"engine 'policy' samples from the very tensors .* copy=True"):
+    with pytest.raises(InvalidInputError, match=r"engine 'policy' samples from the tensors .* copy=True"):
         Collector(speaker, speaker, recipes.GRPO, staleness=1)
     for wrong in (-1, 0.5, True, "2"):
         with pytest.raises(InvalidInputError, match=r"staleness=.*; give a whole number of at least 0"):

@@ -170,7 +170,7 @@ BAD_OUTCOMES: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "no lane": (
         {"observation": "x", "terminated": False, "context": Context(conversation=7)},
-        "names conversation 7, and there are 1",
+        "names conversation 7, but there are 1",
     ),
 }
 
@@ -241,7 +241,7 @@ def test_a_prompt_that_is_too_long_costs_its_group(tmp_path: Any) -> None:
     world = Long()
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(world, world, recipes.GRPO, store=store, task_pool=4, context_tokens=50)
-        with pytest.warns(AgentRLWarning, match=r"group 0.\d \(task 'train 1'\).*context_tokens=50 leaves no room"):
+        with pytest.warns(AgentRLWarning, match=r"group 0.\d \(task 'train 1'\).*context_tokens=50 is too small"):
             batch = collect(tasks=4, group_size=2)
         assert batch.num_groups == 3
         collect.end_iteration(recipes.GRPO.credit(batch), {})

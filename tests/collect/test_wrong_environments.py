@@ -103,9 +103,9 @@ def test_an_episode_and_its_state_are_checked() -> None:
 def test_the_parts_of_a_collector_are_checked() -> None:
     world: Any = SmallWorld()
     for arguments, options, message in (
-        ((world, world, "grpo"), {}, r"recipe='grpo' is no Recipe; give one, such as recipes.get\('grpo'\)"),
-        ((world, world, None), {}, r"recipe=None is no Recipe; give one, such as recipes.GRPO"),
-        ((world, world, recipes.GRPO), {"store": "runs/x"}, r"store='runs/x' is no Store; give Store.open\('runs/x'\)"),
+        ((world, world, "grpo"), {}, r"recipe='grpo' is not a Recipe; give one, such as recipes.get\('grpo'\)"),
+        ((world, world, None), {}, r"recipe=None is not a Recipe; give one, such as recipes.GRPO"),
+        ((world, world, recipes.GRPO), {"store": "runs/x"}, r"store='runs/x' is not a Store; give Store.open\('runs/x'\)"),
         (("vllm", world, recipes.GRPO), {}, r"engine='vllm' has no 'generate'; give an engine"),
         ((world, [1], recipes.GRPO), {}, r"environment=\[1\] has no 'tasks'; give an object"),
     ):
@@ -166,7 +166,7 @@ def test_rewards_of_which_none_is_known_are_an_error(tmp_path) -> None:
         with (
             pytest.warns(RuntimeWarning, match="is NaN"),
             pytest.raises(
-                InvalidInputError, match=r"none of the 8 draws of iteration 0 .* SmallWorld paid NaN in each"
+                InvalidInputError, match=r"none of the 8 draws of iteration 0 .* SmallWorld returned the reward NaN in each"
             ),
         ):
             collect(tasks=2, group_size=4)
@@ -186,7 +186,7 @@ def test_forks_of_a_world_that_does_not_replay_end_as_failed() -> None:
         batch = collected(SmallWorld(answer), planner)
     assert len(told) == 1
     message = str(told[0].message)
-    assert "environment SmallWorld does not replay task 'train" in message
+    assert "environment SmallWorld is not deterministic for task 'train" in message
     assert "observation of step 1 was '" in message
     trajectories = pl.DataFrame(batch.trajectories)
     forks = trajectories.filter(pl.col("parent_trajectory").is_not_null())

@@ -39,7 +39,7 @@ def test_components_of_every_phase_need_no_module() -> None:
     table = advantage.GroupRelative(where=Where(source="fresh")).to_dict()
     assert table["where"]["component"] == "Where"
     assert find_component("agentrl_core.advantage", table).where == Where(source="fresh")
-    with pytest.raises(RecipeError, match="there is no component 'Component'"):
+    with pytest.raises(RecipeError, match="component 'Component' does not exist"):
         find_component("agentrl_core.advantage", {"component": "Component"})
 
 
@@ -63,10 +63,10 @@ def test_none_that_is_not_the_default_is_written() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"component": "Policey"}, "loss: there is no component 'Policey'; use one of: Clip, Clipped, "),
-        ({"component": "annotations"}, "there is no component"),
-        ({"component": "Loss"}, "there is no component 'Loss'"),
-        ({"entropy": 0.1}, r"component = \"ClassName\"; it has component=None"),
+        ({"component": "Policey"}, "loss: component 'Policey' does not exist; use one of: Clip, Clipped, "),
+        ({"component": "annotations"}, "component 'annotations' does not exist"),
+        ({"component": "Loss"}, "component 'Loss' does not exist"),
+        ({"entropy": 0.1}, r"the table has component=None; add a line component = \"ClassName\""),
         (
             {"component": "Policy", "entropi": 0.1},
             r"loss\.Policy: option 'entropi' is unknown; its options are: aggregate, constant, clip, kl",
@@ -110,7 +110,7 @@ def test_a_class_without_the_decorator_is_told() -> None:
 
     with pytest.raises(
         RecipeError,
-        match=r"Bare: more is no option, .* put @dataclass\(frozen=True\) above",
+        match=r"Bare: more is not an option .* with @dataclass\(frozen=True\)",
     ):
         Bare()
 
@@ -119,7 +119,7 @@ def test_a_class_without_the_decorator_is_told() -> None:
 @pytest.mark.parametrize("name", ["needs", "makes"])
 def test_columns_that_are_none_are_told(name: str, columns: object) -> None:
     kind = dataclass(frozen=True)(type("Reader", (Component,), {name: columns}))
-    with pytest.raises(RecipeError, match=rf"Reader: {name} has .*, which is no column; give a tuple of draw"):
+    with pytest.raises(RecipeError, match=rf"Reader: {name} has .*, which is not a column; give a tuple of draw"):
         kind()
 
 

@@ -155,20 +155,26 @@ def test_columns_are_values() -> None:
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
-        (lambda: option(at_least=2, at_most=1), r"option\(at_least=2, at_most=1\): there is no such number"),
-        (lambda: option(above=1, at_most=1), r"option\(above=1, at_most=1\): there is no such number"),
-        (lambda: option(at_least=0, below=0), "there is no such number; give bounds in order"),
-        (lambda: option(at_least="1"), r"option\(at_least='1'\): a bound is a number"),
-        (lambda: option(at_most=True), r"option\(at_most=True\): a bound is a number"),
-        (lambda: option(2.0, at_least=0, at_most=1), r"option\(2\.0, at_least=0, at_most=1\): the default is not in"),
-        (lambda: option("x", at_least=0), "the default is not in its range; give a number of at least 0"),
-        (lambda: option(Schedule(0.5, 2.0, iterations=3), at_most=1), "the default is not in its range"),
-        (lambda: option(3, filled=True), r"option\(3, filled=True\): filled is for texts"),
-        (lambda: option("", filled=True), "give one that is not empty"),
+        (
+            lambda: option(at_least=2, at_most=1),
+            r"option\(at_least=2, at_most=1\): no number lies between these bounds",
+        ),
+        (lambda: option(above=1, at_most=1), r"option\(above=1, at_most=1\): no number lies between these bounds"),
+        (lambda: option(at_least=0, below=0), "no number lies between these bounds; give the lower bound first"),
+        (lambda: option(at_least="1"), r"option\(at_least='1'\): a bound must be a number"),
+        (lambda: option(at_most=True), r"option\(at_most=True\): a bound must be a number"),
+        (lambda: option(2.0, at_least=0, at_most=1), r"option\(2\.0, at_least=0, at_most=1\): the default is out of"),
+        (lambda: option("x", at_least=0), "the default is out of range; give a number of at least 0"),
+        (lambda: option(Schedule(0.5, 2.0, iterations=3), at_most=1), "the default is out of range"),
+        (lambda: option(3, filled=True), r"option\(3, filled=True\): filled needs a non-empty text as default"),
+        (lambda: option("", filled=True), "filled needs a non-empty text"),
         (lambda: option("x", filled=True, above=0), r"option\(filled=True, above=0\): a text has no range"),
         (lambda: column_name("score", level="row"), r"level='row'\): give one of 'draw', 'step', 'token', 'level'"),
-        (lambda: column_name(3, level="draw"), r"column_name\(3\): the name of a column is a text"),
-        (lambda: column_name("", level="draw"), r"column_name\(''\): name a column, or say optional=True"),
+        (lambda: column_name(3, level="draw"), r"column_name\(3\): the name of a column must be a text"),
+        (
+            lambda: column_name("", level="draw"),
+            r"column_name\(''\): the name is empty; name a column, or set optional=True",
+        ),
     ],
 )
 def test_a_declaration_that_means_nothing_is_refused_at_once(declare: Callable[[], object], message: str) -> None:
@@ -190,5 +196,5 @@ class Nowhere(Component):
 
 
 def test_the_level_of_a_column_is_an_option_that_is_there() -> None:
-    with pytest.raises(RecipeError, match="option column names a column of the level that the option `level` says"):
+    with pytest.raises(RecipeError, match="option column takes the level of its column from an option `level`"):
         Nowhere()

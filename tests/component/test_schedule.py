@@ -86,7 +86,7 @@ def test_what_is_not_possible(arguments: dict[str, object], message: str) -> Non
 def test_options_are_in_range_at_both_ends() -> None:
     with pytest.raises(RecipeError, match=r"option at_most=-1\.0 is not possible; give a number above 0"):
         EntropyBonus(at_most=Schedule(2.0, -1.0, iterations=3))
-    with pytest.raises(RecipeError, match=r"option coefficient=.* is no Schedule; its keys are: start, end"):
+    with pytest.raises(RecipeError, match=r"option coefficient=.* is not a Schedule; its keys are: start, end"):
         EntropyBonus.from_dict({"coefficient": {"from": 1.0, "to": 0.0}})
 
 
@@ -137,5 +137,5 @@ def test_a_batch_without_draws() -> None:
     ],
 )
 def test_a_schedule_is_no_number_before_the_iteration_is_known(compute: Callable[[Schedule], object]) -> None:
-    with pytest.raises(RecipeError, match=r"Schedule\(start=1.0.*is no number yet; .*component\.at\(iteration\)"):
+    with pytest.raises(RecipeError, match=r"Schedule\(start=1.0.*is not a number yet; .*component\.at\(iteration\)"):
         compute(Schedule(1.0, 0.5, iterations=4))

@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         r"sampled\[1\] has shape \(2, 2\)",
     ),
     "a number of tokens": (lambda: row(tokens=3), "tokens is int; give a column"),
-    "ragged ends": (lambda: row(terminated=[[1], [1, 2]]), "terminated of type list is no column"),
+    "ragged ends": (lambda: row(terminated=[[1], [1, 2]]), "terminated of type list is not a column"),
     "ends in words": (lambda: row(terminated=["yes"]), "terminated has dtype <U3; give whole numbers"),
     "kind of a list": (lambda: row(kind=[[1]]), r"kind is \[1\]; use one of"),
     # Texts with half a character.
@@ -164,7 +164,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "scale": (lambda: advantage.group_relative([1.0], [0], scale="mad"), 'scale is \'mad\'; use "std" or "none"'),
     "expression": (
         lambda: advantage.group_relative(pl.col("reward"), [0]),
-        r"rewards is an expression of Polars, .* pass the column: df\['x'\]",
+        r"rewards is a Polars expression .* pass the column: df\['x'\]",
     ),
 }
 

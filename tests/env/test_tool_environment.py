@@ -183,7 +183,7 @@ def test_tasks_and_splits(world):
     assert world.task("sum/3") == TASKS[3]
     with pytest.raises(InvalidInputError, match="2 tasks of split 'held_out' asked for and there are 1"):
         world.tasks(2, split="held_out")
-    with pytest.raises(InvalidInputError, match="'sum/9' is no task"):
+    with pytest.raises(InvalidInputError, match="'sum/9' is not a task"):
         world.task("sum/9")
 
 

@@ -206,7 +206,7 @@ def test_rows_of_tokens_are_the_forests_tree() -> None:
     apart = tree_layout(tokens.tolist(), offsets, trained=trained, same={"old": old})
     assert len(apart.token) == len(made.token) + 1
     assert apart.input_ids.tolist() == made.input_ids.tolist()
-    with pytest.raises(InvalidInputError, match="token ids fit 32 bits"):
+    with pytest.raises(InvalidInputError, match="give token ids of 32 bits"):
         tree_layout([2**40], [0, 1])
     with pytest.raises(InvalidInputError, match="trained is true for the first token of row 0"):
         tree_layout(tokens, offsets, trained=np.ones(90, bool))

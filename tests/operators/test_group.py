@@ -198,7 +198,7 @@ def test_ranks_together_give_the_bits_of_one() -> None:
         order = keys.dense(ids)[first]
         assert found.mean.tobytes() == expected.mean[order].tobytes()
         assert found.std.tobytes() == expected.std[order].tobytes()
-    with pytest.raises(InvalidInputError, match="there are no moments; call add on every rank"):
+    with pytest.raises(InvalidInputError, match="moments are missing; call add on every rank"):
         whole.finish()
 
 

@@ -85,7 +85,7 @@ def test_masked_numbers_are_missing() -> None:
         # Numbers that another type would silently turn into others.
         (
             lambda: tree.peers(np.full(2, 2**64 - 1, np.uint64), kind="depth"),
-            "parents holds 18446744073709551615, which int64",
+            "parents has 18446744073709551615, which does not fit int64",
         ),
         (lambda: tree.fuse([-1], [2**32], [1.0]), r"nodes\[0\] is 4294967296; give the row of a node"),
         (lambda: tree.ancestor_relative([-1, 0], [1, -1], [1.0, 0.0]), r"nodes\[1\] is -1; give the row of a node"),

@@ -113,12 +113,12 @@ def test_a_dream_is_brought_back_by_what_was_said_or_dreamt_again() -> None:
 
 
 def test_what_cannot_be_dreamt_is_refused() -> None:
-    for world, message in ((Gallery(), "Gallery shows images"), (Nim(), "of Nim is played by several agents")):
+    for world, message in ((Gallery(), "Gallery shows images"), (Nim(), "of Nim has several agents")):
         with pytest.raises(UnsupportedError, match=message):
             WorldModelEnvironment(world, script(dreamt)).reset(world.tasks(1)[0], 0)
 
 
 def test_a_program_that_names_no_imagined_world_of_the_collector_is_told() -> None:
     collect = arl.Collector(script(looks), Riddles(), recipes.DYNA_WEB, task_pool=4)
-    with pytest.raises(arl.exceptions.InvalidInputError, match="environment='imagined' is none of the collector's"):
+    with pytest.raises(arl.exceptions.InvalidInputError, match="environment='imagined' is unknown to the collector"):
         collect(tasks=1, group_size=8)

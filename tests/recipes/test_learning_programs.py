@@ -87,7 +87,7 @@ def test_a_plan_is_applied_by_the_rules() -> None:
     assert program.applied(known, [edit("UPDATE", 9, "d"), edit("ADD", 0, "d"), edit("ADD", None)]) == [*known, "d"]
     assert program.applied(known, [edit("UPDATE", 0, "A")]) == ["A", "b", "c"]
     assert operations('{"operation": "GROW"} {"operation": "ADD", "id": true, "text": "x"} [1]') == []
-    with pytest.raises(InvalidInputError, match="note 'x' cannot be kept"):
+    with pytest.raises(InvalidInputError, match="note 'x' cannot be stored"):
         solve(Unkept(), lambda *_: RIGHT, group_size=1)
 
 

@@ -140,12 +140,12 @@ def test_two_of_a_kind_remember_apart(own: object) -> None:
     ("component", "message"),
     [
         ("no_such_module:Centred", r"'no_such_module:Centred' cannot be imported: No module named 'no_such_module'"),
-        ("my_components:Missing", r"'my_components:Missing' is no component"),
-        ("my_components:NoComponent", r"'my_components:NoComponent' is no component"),
-        ("agentrl_core.component:BatchComponent", "is no component"),
+        ("my_components:Missing", r"'my_components:Missing' is not a component"),
+        ("my_components:NoComponent", r"'my_components:NoComponent' is not a component"),
+        ("agentrl_core.component:BatchComponent", "is not a component"),
         (":Centred", "cannot be imported"),
-        ("Centred", r"there is no component 'Centred'.*\"package.module:Class\""),
-        ("agentrl_core.loss:Policy", "is no component of phase advantage"),
+        ("Centred", r"component 'Centred' does not exist.*\"package.module:Class\""),
+        ("agentrl_core.loss:Policy", "is not a component of phase advantage"),
     ],
 )
 @pytest.mark.usefixtures("own")
@@ -158,7 +158,10 @@ def test_addresses_that_lead_nowhere(component: str, message: str) -> None:
     ("returns", "message"),
     [
         ("none", r"Forgetful \(phase advantage\) returned None; return the batch with its columns"),
-        ("batch", r"Forgetful \(phase advantage\) says that it makes column 'advantage' at level draw, and did not"),
+        (
+            "batch",
+            r"Forgetful \(phase advantage\) declares column 'advantage' at level draw in makes but did not write it",
+        ),
         ("unknown", r"Forgetful \(phase advantage\) gives 2 trained tokens the advantage nan \(the first is token 1"),
     ],
 )

@@ -133,10 +133,10 @@ def test_replace() -> None:
         ({"name": ""}, "name='' is not possible"),
         (
             {"advantage": loss.Policy()},
-            r"Policy\(.*\) is no component of phase advantage; give one from agentrl_core.advantage",
+            r"Policy\(.*\) is not a component of phase advantage; give one of agentrl_core.advantage",
         ),
-        ({"loss": "policy"}, "'policy' is no component of phase loss"),
-        ({"rollout": rollout.EntropyBranching}, "is no component of phase rollout"),
+        ({"loss": "policy"}, "'policy' is not a component of phase loss"),
+        ({"rollout": rollout.EntropyBranching}, "is not a component of phase rollout"),
     ],
 )
 def test_impossible_options(change: dict[str, object], message: str) -> None:
@@ -147,14 +147,14 @@ def test_impossible_options(change: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name = ", "is no TOML document"),
-        ('source = "x"', "a recipe needs a name"),
+        ("name = ", "is not valid TOML"),
+        ('source = "x"', "recipe: the name is missing"),
         ('name = "x"\nepoch = 1', "recipe 'x': 'epoch' is unknown; a recipe has: name, source"),
-        ('name = "x"\nloss = "Policy"', r"recipe 'x': loss='Policy' is no table; write \[loss\] with component"),
-        ('name = "x"\n[loss]\ncomponent = "Policey"', "recipe 'x': loss: there is no component 'Policey'"),
+        ('name = "x"\nloss = "Policy"', r"recipe 'x': loss='Policy' is not a table; write \[loss\] with component"),
+        ('name = "x"\n[loss]\ncomponent = "Policey"', "recipe 'x': loss: component 'Policey' does not exist"),
         ('name = "x"\n[loss]\ncomponent = "Policy"\nentropy = -1', r"recipe 'x': loss\.Policy: option entropy=-1\.0"),
         ('name = "x"\n[reply]\ncomponent = "Any"', "recipe 'x': 'reply' is unknown; a recipe has: name"),
-        ('name = "x"\n[admit]\ncomponent = "Uniform"', "Uniform.* is no component of phase admit"),
+        ('name = "x"\n[admit]\ncomponent = "Uniform"', "Uniform.* is not a component of phase admit"),
     ],
 )
 def test_bad_documents(text: str, message: str) -> None:
@@ -164,12 +164,12 @@ def test_bad_documents(text: str, message: str) -> None:
 
 @pytest.mark.parametrize("source", [3, None, b"name = 'x'", []])
 def test_what_is_no_document(source: object) -> None:
-    with pytest.raises(RecipeError, match="is no recipe; give the text of a TOML document, or its path"):
+    with pytest.raises(RecipeError, match="is not a recipe; give the text of a TOML document, or its path"):
         Recipe.from_toml(source)
 
 
 def test_what_is_no_table() -> None:
-    with pytest.raises(RecipeError, match="is no recipe; give the table that to_dict makes"):
+    with pytest.raises(RecipeError, match="is not a recipe; give a table made by to_dict"):
         Recipe.from_dict([])
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_table() -> None:
 def test_a_phase_of_one_component_takes_no_chain(phase: str) -> None:
     link = getattr(recipes.GRPO, phase)
     for chain in ((link,), (link, link), ()):
-        with pytest.raises(RecipeError, match=f"phase {phase} has one component and no chain"):
+        with pytest.raises(RecipeError, match=f"phase {phase} takes one component, not a chain"):
             recipes.GRPO.replace(**{phase: chain})
 
 
@@ -282,7 +282,7 @@ def test_a_chain_runs_in_order_and_each_link_sees_what_came_before(batch: Batch)
 def test_a_chain_of_one_is_the_link_and_of_none_is_nothing() -> None:
     assert recipes.GRPO.replace(weight=(Judged(),)) == recipes.GRPO.replace(weight=Judged())
     assert recipes.GRPO.replace(weight=()).weight is None
-    with pytest.raises(RecipeError, match="is no component of phase weight"):
+    with pytest.raises(RecipeError, match="is not a component of phase weight"):
         recipes.GRPO.replace(weight=(Judged(), advantage.GroupRelative()))
 
 

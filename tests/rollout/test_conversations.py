@@ -153,8 +153,8 @@ def test_tools_are_those_of_a_context() -> None:
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [
-        (env.StepResult("x", context=at(2, whole=True)), "names conversation 2, and there are 1"),
-        (env.StepResult("x", context=at(1)), "begin lane 1 with a whole context"),
+        (env.StepResult("x", context=at(2, whole=True)), "names conversation 2, but there are 1"),
+        (env.StepResult("x", context=at(1)), "start conversation 1 with a whole context"),
         (env.StepResult("x", context=at(-1)), "context is .*; give an env.Context with the number of a lane"),
         (env.StepResult("x", context=3), "context is 3"),
         (
@@ -170,7 +170,7 @@ def test_tools_are_those_of_a_context() -> None:
             env.StepResult(
                 "x", context=at(0), parallel_requests=[env.Context(3, replaces_history=True, observation="y")]
             ),
-            "names conversation 3, and",
+            "names conversation 3, but",
         ),
         (
             env.StepResult("x", context=at(0), parallel_requests=[env.Context(1, observation=3)]),
@@ -206,7 +206,7 @@ def test_what_has_no_room_is_truncated_in_every_lane() -> None:
 class Forking(rollout.Rollout):
     async def branch(self, branch):
         await branch.turn()
-        with pytest.raises(InvalidInputError, match="holds 2 conversations, and cannot be forked"):
+        with pytest.raises(InvalidInputError, match="has 2 conversations, so it cannot be forked"):
             branch.fork()
         with pytest.raises(InvalidInputError, match="cannot be rolled back"):
             branch.rollback(branch.end)

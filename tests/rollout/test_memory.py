@@ -62,9 +62,9 @@ def test_a_task_is_left_for_later() -> None:
             error = [{"role": "user", "content": "that was wrong"}]
             group.defer(Task("again", "?", "derived", {"from": group.task.task_id}), one, turns=1, messages=error)
             group.defer(group.task, other)
-            with pytest.raises(InvalidInputError, match="cannot be kept"):
+            with pytest.raises(InvalidInputError, match="cannot be stored"):
                 group.defer(Task("odd", "?", "derived", object()), one)
-            with pytest.raises(InvalidInputError, match="no place behind 3"):
+            with pytest.raises(InvalidInputError, match="no place after 3"):
                 group.defer(group.task, one, turns=3)
 
     world = SmallWorld()
@@ -114,7 +114,7 @@ def test_models_are_asked_for_all_groups_at_once() -> None:
     batch = arl.Collector(world, world, recipe, task_pool=4, models={"quality": quality})(tasks=3, group_size=3)
     assert batch.num_draws == 6
     assert sum(calls) == 9
-    with pytest.raises(InvalidInputError, match=r"no model 'quality' \(there is: none\)"):
+    with pytest.raises(InvalidInputError, match=r"model 'quality' does not exist \(available: none\)"):
         arl.Collector(world, world, recipe, task_pool=4)(tasks=1, group_size=1)
     with pytest.raises(InvalidInputError, match="gave 1 numbers for 3 paths"):
         arl.Collector(world, world, recipe, task_pool=4, models={"quality": lambda _: [1.0]})(tasks=1, group_size=1)

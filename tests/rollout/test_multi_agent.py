@@ -155,7 +155,7 @@ def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
     collect = arl.Collector(Says(), GameWorld(fails_at=3, runs=runs), recipe, task_pool=4)
     with (
         pytest.warns(RuntimeWarning, match="iteration 0 has no draws, .* 6 trajectories failed"),
-        pytest.warns(RuntimeWarning, match="broke down 3 times; the last time: RuntimeError: the lights went out"),
+        pytest.warns(RuntimeWarning, match="failed 3 times; last error: RuntimeError: the lights went out"),
     ):
         batch = collect(tasks=1, group_size=2)
     collect.close()
@@ -166,11 +166,11 @@ def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
 def test_what_cannot_be() -> None:
     async def twice(_: Any, group: Group) -> None:
         one = group.start(agent="one")
-        with pytest.raises(InvalidInputError, match="agent='one' plays the episode of branch"):
+        with pytest.raises(InvalidInputError, match="agent='one' already plays the episode of branch"):
             group.start(agent="one", episode=one)
         two = group.start(agent="two", episode=one)
         other = group.start(agent="nobody", episode=one)
-        with pytest.raises(InvalidInputError, match="agent='nobody' has no part in the episode; it is played by 'one'"):
+        with pytest.raises(InvalidInputError, match="agent='nobody' is not an agent of the episode; use one of: 'one'"):
             await other.turn()
         referee = group.start(agent="referee", episode=one)
         await one.generate()
@@ -178,7 +178,7 @@ def test_what_cannot_be() -> None:
             await two.turn()
         await group.turn([one, two])
         await referee.turn()
-        with pytest.raises(InvalidInputError, match="others play its episode, which cannot go back"):
+        with pytest.raises(InvalidInputError, match="its multi-agent episode cannot be rolled back"):
             one.rollback(one.turns[0].begin)
         assert isinstance(one, Branch)
         other.drop("no part")

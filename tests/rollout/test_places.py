@@ -178,9 +178,9 @@ class StillRuns(Pruned):
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (TooMany, r"group 0\.0 has 1 members that run, and gave the other places back"),
-        (Forks, r"group 0\.0 has 1 members that run, and gave the other places back"),
-        (StillRuns, r"branch 0\.0/0\.0 \(member, running\) holds no place of group 0\.0 that could be given back"),
+        (TooMany, r"group 0\.0 has 1 running members and released its other slots"),
+        (Forks, r"group 0\.0 has 1 running members and released its other slots"),
+        (StillRuns, r"branch 0\.0/0\.0 \(member, running\) has no slot of group 0\.0 to release"),
     ],
 )
 def test_places_that_were_given_back_are_gone(program: type[Pruned], message: str) -> None:

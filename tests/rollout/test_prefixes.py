@@ -213,9 +213,9 @@ def test_a_splice_ends_as_its_suffix_did() -> None:
         assert again.turns == mended.turns[:3]
         await group.run([again])
         assert again.reward == 0.5 + 0.25 + 0.25 + 1.0, "its episode is that of the suffix"
-        with pytest.raises(InvalidInputError, match="its episode never was there"):
+        with pytest.raises(InvalidInputError, match="its episode cannot be replayed there"):
             mended.fork(mended.turns[1].begin)
-        with pytest.raises(InvalidInputError, match="open or cut"):
+        with pytest.raises(InvalidInputError, match="open or split"):
             bad.splice(good, good.turns[1].position(2))
 
     batch = rolled_out(group, world := Speaking())

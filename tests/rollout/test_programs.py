@@ -388,19 +388,19 @@ def wrong(message: str) -> Any:
     return keep
 
 
-@wrong("is over \\(finished\\); fork it to go on")
+@wrong("has ended \\(finished\\); fork it to continue")
 async def turn_of_an_ended_branch(group: Group) -> None:
     [branch] = await group.run(group.start_many(1))
     await branch.turn()
 
 
-@wrong("is awaited by another task")
+@wrong("is awaited by a task other")
 async def two_drivers(group: Group) -> None:
     [branch] = group.start_many(1)
     await asyncio.gather(branch.turn(), branch.turn())
 
 
-@wrong("decided about by the task that runs its program alone")
+@wrong("can only be changed by the task of its program")
 async def a_child_decides(group: Group) -> None:
     async def drive(branch: Branch) -> None:
         group.start()
@@ -414,7 +414,7 @@ async def a_fork_before_the_prompt(group: Group) -> None:
     group.start().fork()
 
 
-@wrong("there is nothing to inject behind")
+@wrong("it has no turn to inject after")
 async def inject_at_the_prompt(group: Group) -> None:
     group.start().inject("psst")
 
@@ -433,17 +433,17 @@ async def an_answer_without_an_action(group: Group) -> None:
     await branch.submit()
 
 
-@wrong("environment='moon' is none of the collector's; it has: 'world'")
+@wrong("environment='moon' is unknown to the collector; use one of: 'world'")
 async def an_unknown_environment(group: Group) -> None:
     group.start(environment="moon")
 
 
-@wrong("which cannot be kept: .* give numbers, texts, lists and tables")
+@wrong("which cannot be stored: .* return numbers, texts, lists and tables")
 async def an_effect_without_json(group: Group) -> None:
     await group.side_effect("model", object)
 
 
-@wrong("a rollout program cannot collect")
+@wrong("a rollout program cannot call the collector")
 async def collecting_inside(group: Group) -> None:
     del group
     collected(recipes.GRPO.rollout)

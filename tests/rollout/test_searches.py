@@ -190,7 +190,7 @@ def test_a_tree_is_that_of_its_group() -> None:
             await group.run(group.start_many(1))
             batch = found[0]
             assert len(group.tree) == 2
-            with pytest.raises(InvalidInputError, match="has a tree already; carry on before"):
+            with pytest.raises(InvalidInputError, match="already has a tree; call resume_search before"):
                 group.resume_search(batch, 0)
 
     doors: dict[str, dict[int, str | float]] = {"a": {3: "b"}, "b": {3: 1.0}}

@@ -162,9 +162,9 @@ def advantage_weight() -> Any:
         (lambda: loss.KL(0.1) and Dual(start=0.0, kind="logarithmic"), "its logarithm moves"),
         (
             lambda: recipes.GRPO.replace(weight=(Choice((None, advantage_weight()), Above("x")), advantage_weight())),
-            "phase weight is a chain",
+            "chain of phase weight has None",
         ),
-        (lambda: 2.0 * Dual(), "is no number yet"),
+        (lambda: 2.0 * Dual(), "is not a number yet"),
     ],
 )
 def test_what_is_not_possible(make: Any, message: str) -> None:

@@ -53,7 +53,7 @@ def test_probabilities_by_hand() -> None:
 @pytest.mark.parametrize(
     ("sampler", "scores", "message"),
     [
-        (select.ProportionalSampler(), [0.0, 0.0], "all 2 scores are 0; give `uniform` a part"),
+        (select.ProportionalSampler(), [0.0, 0.0], "all 2 scores are 0; set `uniform` above 0"),
         (
             select.ProportionalSampler(),
             [1.0, -1.0],
@@ -64,12 +64,12 @@ def test_probabilities_by_hand() -> None:
         (
             select.ProportionalSampler(temperature=0.1),
             [math.nan, 1.0],
-            r"scores\[0\] is nan; a score has to be a number",
+            r"scores\[0\] is nan; a score must be a number",
         ),
         (
             select.ProportionalSampler(temperature=0.1),
             [math.inf, 1.0],
-            r"scores\[0\] is inf; a score has to be a number",
+            r"scores\[0\] is inf; a score must be a number",
         ),
         (select.TopSampler(), [math.nan, 1.0], r"scores\[0\] is NaN; give a number, or -inf"),
         (select.ProportionalSampler(), [1.0, 0.0], "1 of 2 rows have a weight above 0"),

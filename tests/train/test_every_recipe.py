@@ -83,13 +83,15 @@ def test_a_user_s_file_runs(model: Path, tmp_path: Path) -> None:
 
 REFUSED = (
     "reads facts",
-    "asks model",
+    "queries model",
     "trains model",
-    "moves model",
-    "begins branches",
-    "plays matches",
-    "chooses none",
+    "modifies model",
+    "starts branches",
+    "needs a multi-agent environment",
+    "selects none",
     "the pool has no column",
+    "needs column",
+    "needs a value head",
 )
 
 
@@ -121,21 +123,21 @@ def test_most_recipes_are_taken(demo: env.ReasoningGym) -> None:
 def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.toml").write_text(WITH_JUDGE.to_toml())
     for arguments, message in (
-        (["fapo"], "recipe 'fapo' reads facts that these tasks do not say: flawed; they say: points, answer, "),
-        (["dpo"], "call with --group-size 2"),
-        ([str(tmp_path / "mine.toml")], "recipe 'mine' trains model 'judge', but agentrl train makes policy, critic"),
-        (["vppo"], "recipe 'vppo' asks model 'perturbed' for column 'perturbed_logprob'"),
+        (["fapo"], "recipe 'fapo' reads facts that these tasks do not have: flawed; available: points, answer, "),
+        (["dpo"], "use --group-size 2"),
+        ([str(tmp_path / "mine.toml")], "recipe 'mine' trains model 'judge', but agentrl train has policy, critic"),
+        (["vppo"], "recipe 'vppo' needs column 'perturbed_logprob'"),
         (["v0"], "the pool has no column 'prior'"),
-        (["ampo"], "recipe 'ampo' asks model 'comprehension' while it collects"),
-        (["dyna_web"], "recipe 'dyna_web' begins branches in a second environment"),
-        (["ema_weights"], "recipe 'ema_weights' moves model 'average'"),
-        (["marft"], "recipe 'marft' plays matches of several agents, and an episode of agentrl train has one"),
-        (["ace_reason"], "recipe 'ace_reason' chooses none of these tasks, whose domains are: "),
+        (["ampo"], "recipe 'ampo' queries model 'comprehension' during collection"),
+        (["dyna_web"], "recipe 'dyna_web' starts branches in a second environment"),
+        (["ema_weights"], "recipe 'ema_weights' modifies model 'average'"),
+        (["marft"], "recipe 'marft' needs a multi-agent environment"),
+        (["ace_reason"], "recipe 'ace_reason' selects none of these tasks (domains: "),
         (["dots"], "the pool has no column 'embedding'"),
-        (["safe"], "recipe 'safe' trains model 'critic' to say several values"),
-        (["b_coder"], "recipe 'b_coder' trains model 'policy' to say values"),
-        (["arsq"], "recipe 'arsq' asks model 'target' for column 'soft_value' of each token"),
-        (["ver_ipo"], "recipe 'ver_ipo' trains model 'policy' in stage 'pairs' on data of its own"),
+        (["safe"], "recipe 'safe' trains model 'critic' with several values"),
+        (["b_coder"], "recipe 'b_coder' needs a value head on the policy"),
+        (["arsq"], "recipe 'arsq' needs column 'soft_value' of each token from model 'target'"),
+        (["ver_ipo"], "recipe 'ver_ipo' trains model 'policy' in stage 'pairs' on separate data"),
     ):
         assert main(["train", "--run", str(tmp_path / "run"), "--recipe", *arguments]) == 1
         assert message in capsys.readouterr().err

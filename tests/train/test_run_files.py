@@ -57,11 +57,11 @@ def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synce
 def test_a_recipe_file_that_was_cut_is_told(tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]) -> None:
     text = recipes.GRPO.to_toml() + loop._options_toml(loop.TrainOptions())
     (tmp_path / "recipe.toml").write_text(text[: int(len(text) * share)])
-    with pytest.raises(InvalidInputError, match=r"recipe\.toml is not whole: .* Remove the file to begin anew"):
+    with pytest.raises(InvalidInputError, match=r"recipe\.toml is incomplete: .* remove the file to start again"):
         loop.begun(tmp_path)
     for more in ([], ["--resume"]):
         assert main(["train", "--run", str(tmp_path), *more]) == 1
-        assert "recipe.toml is not whole" in capsys.readouterr().err
+        assert "recipe.toml is incomplete" in capsys.readouterr().err
 
 
 def test_a_whole_recipe_file_is_read(tmp_path: Path) -> None:

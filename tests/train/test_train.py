@@ -111,7 +111,7 @@ def test_a_run_goes_on_as_what_it_was(tmp_path, capsys):
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["recipe"], summary["seed"], summary["iterations"], summary["held_out_tasks"]) == ("rloo", 3, 2, 16)
     capsys.readouterr()
-    for other, message in ((["--seed", "4"], "seed=3, not 4"), (["--recipe", "grpo"], "begun with recipe 'rloo'")):
+    for other, message in ((["--seed", "4"], "seed=3, not 4"), (["--recipe", "grpo"], "started with recipe 'rloo'")):
         assert main(["train", "--run", str(run), "--resume", *other]) == 1
         assert message in capsys.readouterr().err
 

@@ -256,7 +256,7 @@ def test_a_coefficient_moves_with_every_step() -> None:
 
 def test_what_cannot_be_done_is_said() -> None:
     moved = recipe(SyncModel("policy", "reference"), ScaleLearningRate(0.0))
-    with pytest.raises(InvalidInputError, match=r"SyncModel: model 'reference' was not given \(there is policy\)"):
+    with pytest.raises(InvalidInputError, match=r"SyncModel: model 'reference' was not given \(only policy\)"):
         train(moved, BATCH, {"policy": Model(0.0)})
     models: dict[str, Any] = {"policy": Model(0.0), "reference": nn.Linear(2, 2)}
     with pytest.raises(InvalidInputError, match=r"one model has shift of \[3\], the other no shift"):
@@ -264,7 +264,7 @@ def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(InvalidInputError, match=r"model 'reference' is a int; give a torch\.nn\.Module"):
         train(moved, BATCH, {"policy": Model(0.0)}, reference=3)
     late = recipe(SyncModel("begin", "reference"))
-    with pytest.raises(InvalidInputError, match="what model 'reference' was at the iteration's begin is not known"):
+    with pytest.raises(InvalidInputError, match="no copy of model 'reference' from the start of the iteration"):
         train(late, BATCH, {"policy": Model(0.0)}, reference=Model(1.0))
     for make, message in (
         (lambda: SyncModel("policy", "policy"), "name another model"),
@@ -272,7 +272,7 @@ def test_what_cannot_be_done_is_said() -> None:
         (lambda: SyncModel("policy", "average", corrected=True, once=3), "say how often with `every` alone"),
         (lambda: FreezeModel("policy", unit="steps"), "frozen for whole iterations"),
         (lambda: SyncModel("policy", "average", every=0), "option every=0 is not possible"),
-        (lambda: recipes.GRPO.replace(hooks=advantage.GroupRelative()), "is no component of phase hooks"),
+        (lambda: recipes.GRPO.replace(hooks=advantage.GroupRelative()), "is not a component of phase hooks"),
     ):
         with pytest.raises(RecipeError, match=message):
             make()

@@ -212,7 +212,7 @@ def test_groups_of_two_are_pairs() -> None:
     ("pair", "message"),
     [
         ([0, 0, 0, 1], "needs pairs, but pair 0 has 3 draws; give the draws whole numbers, one for each two"),
-        ([0.0, 0.0, 1.0, 1.0], "column 'pair' holds float64"),
+        ([0.0, 0.0, 1.0, 1.0], "column 'pair' has dtype float64"),
         (None, "needs pairs, but group 0 has 4 draws"),
     ],
 )

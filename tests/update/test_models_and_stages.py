@@ -138,13 +138,13 @@ def test_a_critic_before_the_credit() -> None:
 
 def test_what_a_recipe_refuses() -> None:
     critic = loss.Train(loss.Value(), model="critic")
-    with pytest.raises(RecipeError, match="stage 'update' has more than one loss of model 'critic'; add them up with"):
+    with pytest.raises(RecipeError, match="stage 'update' has more than one loss of model 'critic'; add them with"):
         recipes.GRPO.replace(loss=(critic, loss.Policy(), critic))
     with pytest.raises(RecipeError, match="more than one loss of model 'policy'"):
         recipes.GRPO.replace(loss=(loss.Policy(), loss.Train(loss.Imitation())))
-    with pytest.raises(RecipeError, match="no component of stage 'warm_up'; it has losses of: update"):
+    with pytest.raises(RecipeError, match="no component for stage 'warm_up'; it has losses of: update"):
         recipes.GRPO.replace(loss=(critic, loss.Policy())).losses("warm_up")
-    with pytest.raises(RecipeError, match="no component of stage 'update'; add a loss: replace"):
+    with pytest.raises(RecipeError, match="no component for stage 'update'; add a loss: replace"):
         recipes.GRPO.replace(loss=None).losses()
     with pytest.raises(RecipeError, match=r"loss\.Train: option model='the critic' is not possible; give a name"):
         loss.Train(loss.Value(), model="the critic")

@@ -168,5 +168,5 @@ def test_an_unknown_log_prob_is_still_refused_where_a_row_has_one() -> None:
     column = batch.column("recomputed_logprob", "token")
     column[1] = np.nan
     update = next(iter(recipes.GRPO.updates(batch.with_columns("token", recomputed_logprob=column))))
-    with pytest.raises(InvalidInputError, match="column 'recomputed_logprob' is nan at token 1"):
+    with pytest.raises(InvalidInputError, match="column 'recomputed_logprob' is nan at trained token 1"):
         list(update.pack(max_tokens=100))

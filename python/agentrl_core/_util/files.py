@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, also after a power cut, and never through a planted link."""
+"""Write files and folders atomically, safe against power loss and planted symbolic links."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import BinaryIO
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file in this block; it gets its name, in place of an older one, when the block ends without an error.
+    """Write a file in this block; it replaces an older one when the block ends without an error.
 
-    It is written under a random name beside its place, which must not exist before, so no link that was
-    planted there is written through. File and name are on the disk when the block has ended.
+    The data go to a new file with a random name in the same folder, so a planted link is never followed. File and name
+    are on disk when the block ends.
 
     Args:
-        path: the place of the file. A link that lies there is replaced, not followed.
+        path: path of the file. An existing link is replaced, not followed.
 
     Raises:
-        OSError: it cannot be written; the older file stays.
+        OSError: the file cannot be written; the older file stays.
 
     Example:
         >>> import tempfile
@@ -48,14 +48,14 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def new_folder(path: Path) -> Path:
-    """Make an empty folder of a random name beside `path`, to be renamed when it is whole; see `rename_whole`."""
+    """Create an empty folder with a random name beside `path`; `rename_whole` gives it its name."""
     half = _unused(path)
     half.mkdir()
     return half
 
 
 def rename_whole(half: Path, folder: Path) -> None:
-    """Give a folder of files its name once they are on the disk."""
+    """Sync the files of a folder to disk, then rename it."""
     for file in half.iterdir():
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
@@ -65,7 +65,7 @@ def rename_whole(half: Path, folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names of a folder's files durable."""
+    """Sync the names of a folder's files to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -78,4 +78,4 @@ def _unused(path: Path) -> Path:
 
 
 UNFINISHED = ".unfinished"
-"""The end of the names of files and folders that are being written; a kill leaves them."""
+"""Suffix of unfinished files and folders, which a kill leaves on disk."""

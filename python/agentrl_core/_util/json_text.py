@@ -1,4 +1,4 @@
-"""What is kept beside the tables, as JSON text."""
+"""Serialise values to JSON text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from agentrl_core.exceptions import InvalidInputError
 
 
 def to_json(value: object, name: str) -> str:
-    """JSON text of numbers, texts, lists and dicts; scalars of NumPy and torch are numbers, and NaN and infinity null.
+    """Return JSON text. Scalars of NumPy and torch become numbers, NaN and infinity become null.
 
     Args:
-        value: what is saved.
-        name: of the argument, for messages.
+        value: numbers, texts, lists and dicts.
+        name: name of the argument, for messages.
 
     Raises:
-        InvalidInputError: something in it has no form in JSON.
+        InvalidInputError: JSON cannot represent the value.
     """
     try:
         return json.dumps(_plain(value), allow_nan=False)

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for, so that importing the package stays cheap."""
+"""Import the names of a package on first use, so that importing the package stays cheap."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names live in modules below it.
+    """Return a `__getattr__` for a package whose names are defined in its modules.
 
     Args:
         package: its `__name__`.
-        homes: to each name the module that has it, relative to the package; a module that has that name itself is
-            what the name stands for, unless its home is written `module:name`.
+        homes: for each name its module, relative to the package. If the module itself has that name, the name is the
+            module, unless the home is written `module:name`.
 
     Raises:
-        AttributeError: from the function, for any other name.
+        AttributeError: by the returned function, for any other name.
 
     Example:
         >>> from agentrl_core._util.lazy import lazy
@@ -32,7 +32,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         home, _, attribute = homes[name].partition(":")
         module = importlib.import_module(f"{package}.{home}")
         value: Any = module if home.rpartition(".")[2] == name and not attribute else getattr(module, name)
-        setattr(sys.modules[package], name, value)  # found at once the next time
+        setattr(sys.modules[package], name, value)  # so that the next access is direct
         return value
 
     return found

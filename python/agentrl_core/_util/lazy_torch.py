@@ -1,4 +1,4 @@
-"""torch, imported when it is first used: recipes are read, checked and printed without it."""
+"""torch, imported on first use: reading, checking and printing recipes does not need it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING or sys.modules.get("torch"):
 else:
 
     class _Deferred:
-        """Stands for a module until something of it is asked for; then it has all that the module has."""
+        """Placeholder of a module, which imports it on first attribute access."""
 
         def __init__(self, name: str) -> None:
             self._name = name
@@ -32,10 +32,10 @@ __all__ = ["functional", "require_torch", "torch"]
 
 
 def require_torch(what: str) -> None:
-    """Refuse what needs torch where torch is not installed, and say how to install it.
+    """Raise an error with installation instructions if torch is missing.
 
     Raises:
-        MissingDependencyError: it is not.
+        MissingDependencyError: torch is not installed.
     """
     try:
         importlib.import_module("torch")

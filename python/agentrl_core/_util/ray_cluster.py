@@ -1,9 +1,9 @@
-"""The cluster of Ray that environments, engines and collectors run on.
+"""Connect to the Ray cluster on which environments, engines and collectors run.
 
-An environment that declares `runs = "ray"` has its episodes in actors (`Collector(..., processes=)` says how many), and
-`engine.RayActor` puts any engine into one. A collector can itself be made inside an actor, with its store: a store has
-one writer, so a second collector of the same folder is refused. Batches travel through Ray's object store as they are,
-their arrays in shared memory.
+Episodes of an environment with `runs = "ray"` run in actors; `Collector(..., processes=)` sets their number.
+`engine.RayActor` runs any engine in an actor. A collector can also be created inside an actor, with its store: a store
+has one writer, so a second collector of the same folder is refused. Batches go through Ray's object store without
+conversion, their arrays in shared memory.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
 
 def connected(who: str) -> Any:
-    """The module `ray`, connected to a cluster.
+    """Return the module `ray`, connected to a cluster.
 
     Args:
-        who: needs it, for messages.
+        who: the caller, for messages.
 
     Raises:
         MissingDependencyError: ray is not installed.
-        InvalidInputError: it is connected to no cluster.
+        InvalidInputError: Ray is not connected to a cluster.
     """
     try:
         import ray
@@ -29,7 +29,8 @@ def connected(who: str) -> Any:
         raise MissingDependencyError(f"{who}, which needs the package ray: pip install 'agentrl-core[ray]'") from error
     if not ray.is_initialized():
         raise InvalidInputError(
-            f'{who}, and Ray is connected to no cluster; call ray.init() for one on this machine, or ray.init("auto") '
-            "for the one that this machine belongs to"
+            f"{who}, but Ray is not connected to a cluster; call ray.init() for one on this machine, or "
+            f'ray.init("auto") '
+            "for an existing cluster of this machine"
         )
     return ray

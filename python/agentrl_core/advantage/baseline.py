@@ -1,4 +1,4 @@
-"""Scores minus a baseline that is not the plain mean of the group: given, weighted, greedy, optimal, or remembered."""
+"""Scores minus a baseline other than the group mean: given, weighted, greedy, optimal or tracked."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BaselineRelative(BatchComponent):
-    """How much more a draw scored than a baseline, which is not the plain mean of its group.
+    """Score of a draw minus a baseline other than the plain group mean.
 
         advantage = score - b
 
     By `kind`, b is:
 
     - `column`: the column `column`, such as a task's value (DigiRL arXiv:2406.11896);
-    - `weighted`: sum w r / sum w over the group, w the column `column` (the plain mean where the weights are all 0):
+    - `weighted`: sum w r / sum w over the group, w the column `column` (the plain mean if all weights are 0):
       OPO arXiv:2505.23585 (`column="trained_tokens"`), VCPO arXiv:2602.17616 (w = ratio^2 * |score gradient|^2: the
       product of the squares has to be in the column);
-    - `shrunk`: the group's mean, drawn towards the prior `column` as far as noise explains their distance (V0.5
+    - `shrunk`: the group's mean, shrunk towards the prior `column` as far as noise explains their distance (V0.5
       arXiv:2603.10848);
     - `log_mean_exp`: temperature * ln mean exp(r / temperature) over the group (A*-PO, OPMD).
 
@@ -52,12 +52,12 @@ class BaselineRelative(BatchComponent):
         kind: as above.
         column: baseline, weight or prior of each draw; not for `log_mean_exp`.
         group_by: comma-joined key columns of the groups, or `batch`.
-        variance: for `shrunk`: of one score, above 0: 0.25 for scores 0 and 1, 1 for scores -1 and 1.
+        variance: for `shrunk`: variance of one score, above 0: 0.25 for scores 0 and 1, 1 for scores -1 and 1.
         temperature: for `log_mean_exp`, above 0.
-        singleton: for `weighted` and `log_mean_exp`: the only draw of a group that has a score gets 0 (`zero`), or its
-            score, as if its baseline were 0 (`raw`, verl's OPO).
-        leave_one_out: for `weighted` and `shrunk`: a draw does not vote in its own baseline.
-        positive_only: advantages below 0 become 0.
+        singleton: for `weighted` and `log_mean_exp`: the only scored draw of a group gets 0 (`zero`), or its score,
+            with baseline 0 (`raw`, verl's OPO).
+        leave_one_out: for `weighted` and `shrunk`: whether a draw is excluded from its own baseline.
+        positive_only: whether advantages below 0 become 0.
         at_most: the largest size of an advantage; None: any.
 
     Raises:
@@ -84,7 +84,7 @@ class BaselineRelative(BatchComponent):
     at_most: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """Which options a kind of baseline has."""
+        """Check the options of each kind of baseline."""
         needs_column = self.kind != "log_mean_exp"
         self.require(bool(self.column) == needs_column, "column", "name a column, but none for log_mean_exp")
         votes = self.kind in ("weighted", "shrunk")
@@ -129,21 +129,21 @@ class BaselineRelative(BatchComponent):
 
 @dataclass(frozen=True)
 class OptimalTokenBaseline(BatchComponent):
-    """Compares the score, at every trained token, with the baseline that makes the gradient's variance least.
+    """Subtract at every trained token the baseline that minimises the gradient's variance.
 
         advantage = score - b_t,
         w = 1 - 2 p + sum p^2,  W_it = sum_{j <= t} w_ij,  b_t = sum_i R_i W_it / (sum_i W_it + eps)
 
-    over the draws that have a trained token at place t, p the probability of the token and sum p^2 that of the squares
-    of all tokens (`sum_probability_squared`, which only a model can make). Draws without a score neither vote nor get a
+    over the draws that have a trained token at place t, p the probability of the token and sum p^2 the sum over the
+    vocabulary (`sum_probability_squared`, which only a model can compute). Draws without a score neither vote nor get a
     value. Source: verl's `tir_optimal_token_baseline` (`align="policy"`) and `optimal_token_baseline` (`sequence`).
 
     Args:
-        align: what stands at the same place: the k-th trained token (`policy`), or the k-th action token (`sequence`).
+        align: tokens at the same place: the k-th trained token (`policy`), or the k-th action token (`sequence`).
         ratio: name of a token column, an importance weight: w is multiplied by its square. Empty: none.
         group_by: comma-joined key columns of the groups.
         eps: added to the sum of weights, at least 0.
-        zero_tail: whether what the longest draw has beyond the second longest gets b = 0.
+        zero_tail: whether the tail of the longest draw beyond the second longest gets b = 0.
 
     Raises:
         RecipeError: an option is out of range.
@@ -190,7 +190,7 @@ class OptimalTokenBaseline(BatchComponent):
 
 @dataclass(frozen=True)
 class TrackedBaseline(StatefulComponent):
-    """How much more a draw scored than what is remembered of its task, its role, or of all groups.
+    """Score of a draw minus a baseline tracked over iterations, per task, per role, or over all groups.
 
         advantage = score - b
 
@@ -201,26 +201,26 @@ class TrackedBaseline(StatefulComponent):
     - `ema`: the moving mean of the `key`: b <- decay * b + (1 - decay) * mean r. Vision-Zero (`key="agent", decay=0.9,
       initial=0.0, update="before"` as in its public code);
     - `window`: the median of the group means of the last steps, at most `capacity` of them. SPEAR, arXiv:2509.22601
-      (`positive_only=True`, in its replay pass). While there is none, nobody has an advantage.
+      (`positive_only=True`, in its replay pass). Until there is a group mean, advantages are 0.
 
-    An iteration is compared with what was remembered before it. Draws without a score neither vote nor get a value.
+    An iteration uses the baseline tracked before it. Draws without a score neither vote nor get a value.
 
     Args:
         kind: as above.
-        key: for `beta` and `ema`: a draw column of text or whole numbers that means the same in every batch.
+        key: for `beta` and `ema`: a draw column of text or integers with the same meaning in every batch.
         decay: 0 to 1; with `adapt`, the largest.
-        adapt: for `beta`: `none`; or by the draw column `policy_kl`, so that it forgets the sooner the more the policy
-            moves. `window`: decay - (decay - decay_at_least) * min(mean KL / kl_target, 1), with the mean over the last
+        adapt: for `beta`: `none`; or by the draw column `policy_kl`, so that it decays faster if the policy moves more.
+            `window`: decay - (decay - decay_at_least) * min(mean KL / kl_target, 1), with the mean over the last
             `window` batches; `since_visit`: clip(2^(-D / kl_target), decay_at_least, decay) of each key, D the mean KL
             of its draws since it was last visited (MSSR's public code).
         decay_at_least: the smallest decay, 0 to `decay`.
-        kl_target: above 0; for `since_visit` the KL that halves what is remembered.
+        kl_target: above 0; for `since_visit` the KL that halves the evidence.
         window: batches, at least 1.
-        initial: for `beta` and `ema`: b of a key that is new.
-        update: for `ema`: subtract b as it was (`after`), or as this batch made it (`before`).
-        capacity: for `window`: so many group means are remembered, at least 1.
+        initial: for `beta` and `ema`: b of a new key.
+        update: for `ema`: update b after use (`after`) or before (`before`).
+        capacity: for `window`: number of group means to keep, at least 1.
         scale: for `window`: divide by the median of the groups' standard deviations + 1e-6 (`window`), or not.
-        positive_only: advantages below 0 become 0.
+        positive_only: whether advantages below 0 become 0.
 
     Raises:
         RecipeError: an option is out of range.
@@ -249,20 +249,20 @@ class TrackedBaseline(StatefulComponent):
     positive_only: bool = False
 
     def check_options(self) -> None:
-        """Which options a kind of memory has."""
+        """Check the options of each kind."""
         self.require(self.adapt == "none" or self.kind == "beta", "adapt", 'choose kind="beta", or "none"')
         self.require(self.adapt == "none" or self.decay_at_least <= self.decay, "decay_at_least", "give at most decay")
         self.require(self.update == "after" or self.kind == "ema", "update", 'choose kind="ema", or "after"')
         self.require(self.scale == "none" or self.kind == "window", "scale", 'choose kind="window", or "none"')
 
     def own_needs(self) -> Iterable[Column]:
-        """What the baseline is kept for, and how far the policy moved."""
+        """Columns it reads: the key of the baseline, and the policy's KL if used."""
         yield draw("group_id" if self.kind == "window" else self.key)
         if self.adapt != "none":
             yield draw("policy_kl")
 
     def initial_state(self) -> dict[str, Any]:
-        """Nothing seen."""
+        """Return the empty state."""
         return {"means": [], "stds": []} if self.kind == "window" else {"keys": {}, "kl": []}
 
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
@@ -274,12 +274,12 @@ class TrackedBaseline(StatefulComponent):
         return rows.write(advantage=np.where(rows.valid, advantages, 0.0))
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
-        """What is remembered of the iteration, besides what was."""
+        """Return the state after the iteration."""
         _, following = self._compared(Rows(closed.batch, "draw"), state)
         return following
 
     def _compared(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
-        """The advantages by a state, and the state that follows."""
+        """Return advantages from a state, and the next state."""
         return self._against_window(rows, state) if self.kind == "window" else self._against_keys(rows, state)
 
     def _against_keys(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:

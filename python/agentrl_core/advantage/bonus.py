@@ -1,4 +1,4 @@
-"""What is added to an advantage because of how unsure the policy was."""
+"""Exploration bonuses from the policy's entropy."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EntropyBonus(BatchComponent):
-    """Adds to an advantage where the policy was unsure, so that it keeps exploring; or takes away from it.
+    """Add an entropy bonus to the advantage, so that the policy keeps exploring, or subtract one.
 
     advantage + coefficient * H, at most `at_most` * |advantage| either way, with H the entropy in nats. The sign of an
-    advantage never turns where `at_most` is below 1. Sources: MSSR, arXiv:2512.18215 (the defaults; its kappa is
-    1 / at_most); GTPO, arXiv:2508.03772 (`level="draw", coefficient=-0.1, at_most=None`); FunRL, arXiv:2508.05118
+    advantage never changes if `at_most` is below 1. Sources: MSSR, arXiv:2512.18215 (the defaults; its kappa is 1 /
+    at_most); GTPO, arXiv:2508.03772 (`level="draw", coefficient=-0.1, at_most=None`); FunRL, arXiv:2508.05118
     (`within="thought"`: thoughts alone).
 
     Args:
-        column: token column of entropies, of the rollout; of a draw it is the mean over its trained tokens.
+        column: token column of the rollout's entropies; a draw has the mean over its trained tokens.
         level: `token` or `draw`.
-        coefficient: what a nat adds.
+        coefficient: bonus per nat.
         at_most: the largest change, in units of |advantage|; None: none.
-        within: token column of spans: only where it is other than 0 something is added; empty: everywhere.
+        within: token column of spans: the bonus applies if it is not 0; empty: to all tokens.
 
     Raises:
         RecipeError: an option is out of range, or no entropy is known.
@@ -49,20 +49,20 @@ class EntropyBonus(BatchComponent):
     within: str = ""
 
     def check_options(self) -> None:
-        """Spans are those of tokens."""
+        """Require level `token` for spans."""
         self.require(not self.within or self.level == "token", "within", 'choose level="token", or leave it empty')
 
     def own_needs(self) -> tuple[Column, ...]:
-        """The advantage it is added to, and the spans."""
+        """Columns it reads: the advantage, and the spans if given."""
         spans = (token(self.within, model="spans"),) if self.within else ()
         return (*needed(self.level, "advantage"), *spans)
 
     def own_makes(self) -> tuple[Column, ...]:
-        """The advantage again."""
+        """The advantage, overwritten."""
         return needed(self.level, "advantage")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `advantage`, at the finer of its level and `level`."""
+        """Return `batch` with a new `advantage`, at the finer of its level and `level`."""
         rows = Rows(batch, max(self.level, level_of(batch, "advantage", self.level), key=LEVELS.index))
         if self.level == "token":
             known = rows.known(self.column)

@@ -1,4 +1,4 @@
-"""What other projects call a group-relative advantage, as options of one operator."""
+"""Group-relative advantages of other projects, as options of one operator."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ COMPAT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "istar/step": _CENTRED,
     }
 )
-"""Options of `group.normalise` by project. Where a rule needs more columns it says so in `compat`."""
+"""Options of `group.normalise` by project. `compat` documents rules that need more columns."""
 
 
 def compat(name: str) -> dict[str, Any]:
-    """The options of `group.normalise` that reproduce another project's advantage.
+    """Return options of `group.normalise` that reproduce another project's advantage.
 
     | name | centre and spread | eps | a group of one |
     |---|---|---|---|
@@ -76,7 +76,7 @@ def compat(name: str) -> dict[str, Any]:
         A new dictionary of options.
 
     Raises:
-        InvalidInputError: there is no such name.
+        InvalidInputError: the name is unknown.
 
     Example:
         >>> from agentrl_core import advantage, group

@@ -1,4 +1,4 @@
-"""Group-in-group advantages: an episode part over the group, and a step part over steps taken from the same state."""
+"""Group-in-group advantages: an episode part over the group, a step part over steps from the same state."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def gigpo(
     eps: float = 1e-6,
     valid: object | None = None,
 ) -> NDArray[Any]:
-    """Advantage of each step: how good its trajectory was in its group, and how good the step was at its state.
+    """Advantage of each step, from its trajectory's reward in the group and its own return at its state.
 
     For step t of trajectory i with episode reward R_i and return G_t = sum_{k >= t} gamma^(k - t) r_k:
 
         A = (R_i - mean(R of the group)) [/ (std + eps)] + step_weight * (G_t - mean(G of the anchor)) [/ (std + eps)]
 
-    The anchor of a step is every step of its group that acted on the same state, in any trajectory at any time. The
-    divisions are there with `scale="std"`. A step alone at its anchor gets no step part; a group of one counts as mean
-    0 and std 1. From GiGPO, arXiv:2505.10978.
+    The anchor of a step is the set of all steps of its group at the same state, in any trajectory at any time. The
+    divisions apply with `scale="std"`. A step alone at its anchor gets no step part; a group of one counts as mean 0
+    and std 1. From GiGPO, arXiv:2505.10978.
 
     Args:
         rewards: n numbers, the episode reward of each step's trajectory. Columns may be NumPy, Arrow, Polars, torch on
@@ -43,11 +43,11 @@ def gigpo(
         trajectory_ids: n trajectory ids, whole numbers or strings.
         steps: n whole numbers, the position of each step in its trajectory.
         state_keys: n keys of the states acted on: whole numbers, strings, bytes, or hashes as `uint8[n, 16]`.
-        step_rewards: n numbers, what the environment paid for each step.
+        step_rewards: n numbers, the environment's reward for each step.
         gamma: discount, 0 to 1.
         step_weight: weight of the step part.
         scale: `none` or `std`.
-        voter: what votes once in the statistics of the group: every `step` (public code) or every `trajectory`.
+        voter: unit that votes once in the statistics of the group: each `step` (public code) or each `trajectory`.
         ddof: the variance divides by (count - ddof); 0 or 1.
         eps: added to the standard deviation.
         valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.

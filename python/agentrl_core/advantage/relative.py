@@ -1,4 +1,4 @@
-"""Values compared with those of their group: GRPO, RLOO, whitening, and what differs from them by an option."""
+"""Group-relative advantages: GRPO, RLOO, whitening and their variants."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Normalisation(Component):
-    """How a value is compared with its group: what is subtracted from it, and what the difference is divided by.
+    """Rule to normalise a value within its group: a centre to subtract, and a spread to divide by.
 
         clip((x - centre) / (max(sqrt(spread^2 + variance_eps), scale_at_least) + eps))
 
     The options of `agentrl_core.group.normalise`. Equal values give exactly 0, whatever `eps` is.
 
     Args:
-        center: what is subtracted: `mean`, `median`, `leave_one_out` (the mean of the others) or `none`.
-        scale: what the difference is divided by: `std`, `mad` (median distance from the median), `range` (largest
+        center: centre to subtract: `mean`, `median`, `leave_one_out` (the mean of the others) or `none`.
+        scale: spread to divide by: `std`, `mad` (median distance from the median), `range` (largest
             minus smallest), `beta` (BNPO, arXiv:2506.02864: the density of a Beta distribution fitted to the means of
             all groups) or `none`.
         median: of an even number of values: `midpoint` (NumPy) or `lower` (PyTorch).
@@ -40,9 +40,8 @@ class Normalisation(Component):
         scale_at_least: the spread is at least this (torchrl: 1e-6, with `eps=0`).
         scale_above: a group whose spread is at most this gives 0 (ROLL: 1e-6).
         votes_at_least: a group with fewer votes follows `singleton`; None: the fewest that centre and spread need.
-        singleton: what such a group gets: 0 (`zero`), or its values, as if their mean were 0 and their spread 1
-            (`raw`, verl).
-        at_most: results are cut to at most this size; None: they are not.
+        singleton: results of such a group: 0 (`zero`), or its values, with mean 0 and spread 1 (`raw`, verl).
+        at_most: results are clipped to this size; None: no clipping.
 
     Raises:
         RecipeError: an option is out of range.
@@ -73,7 +72,7 @@ class Normalisation(Component):
         valid: NDArray[np.bool_],
         **votes: Any,
     ) -> NDArray[np.float64]:
-        """Each value compared with its group; `votes` are more columns of `agentrl_core.group.normalise`.
+        """Normalise each value within its group; `votes` are more columns of `agentrl_core.group.normalise`.
 
         A value that is not finite is not valid.
         """
@@ -84,37 +83,37 @@ class Normalisation(Component):
 
 @dataclass(frozen=True)
 class GroupRelative(Normalisation, BatchComponent):
-    """How much better a draw, step or token did than the others of its group: the advantage of GRPO and its relatives.
+    """Advantage of a draw, step or token relative to its group, as in GRPO and its variants.
 
         advantage = coefficient * (x - centre) / spread + shift
 
-    Rows of draws without a score neither vote nor get a value (0), and so do tokens that are not trained and rows
-    whose value is not finite. The options of `Normalisation` say how a value is compared, those below with whom.
-    Sources: GRPO arXiv:2402.03300 (the defaults); Dr. GRPO arXiv:2503.20783 (`scale="none"`); RLOO arXiv:2402.14740
-    (`center="leave_one_out", scale="none"`); MC-GRPO arXiv:2601.22582 (`center="median", median="lower", scale="mad",
-    eps=1e-3`); Lite PPO arXiv:2508.08221 (`scale_by="batch"`); Dr. MAS arXiv:2602.08847 (`level="step",
-    group_by="group_id,agent"`); GDPO arXiv:2601.05242 (one link with `add=True` for each reward component); AsymRE,
-    as in arXiv:2509.24203 (`scale="none", shift=0.1`: the baseline lies 0.1 below the mean);
-    whitening over tokens (`column="advantage", group_by="batch", voter="token", eps=0.0, variance_eps=1e-8`).
+    Rows of draws without a score, untrained tokens and rows without a finite value neither vote nor get a value (0).
+    The options of `Normalisation` set the formula, those below the groups and votes. Sources: GRPO arXiv:2402.03300
+    (the defaults); Dr. GRPO arXiv:2503.20783 (`scale="none"`); RLOO arXiv:2402.14740 (`center="leave_one_out",
+    scale="none"`); MC-GRPO arXiv:2601.22582 (`center="median", median="lower", scale="mad", eps=1e-3`); Lite PPO
+    arXiv:2508.08221 (`scale_by="batch"`); Dr. MAS arXiv:2602.08847 (`level="step", group_by="group_id,agent"`); GDPO
+    arXiv:2601.05242 (one link with `add=True` for each reward component); AsymRE, as in arXiv:2509.24203
+    (`scale="none", shift=0.1`: the baseline lies 0.1 below the mean); whitening over tokens (`column="advantage",
+    group_by="batch", voter="token", eps=0.0, variance_eps=1e-8`).
 
     Args:
-        column: what is compared: `score`, `reward.<name>`, an earlier `advantage`, or another column.
-        level: of the rows: `draw`, `step` or `token`.
-        rows: which rows of a draw are compared: `all`, or the `last` one that counts, as where an outcome is paid; the
-            others get 0.
-        group_by: comma-joined key columns whose values tell groups apart, such as `group_id,agent`; or `batch`: one
-            group of all rows.
+        column: values to compare: `score`, `reward.<name>`, an earlier `advantage`, or another column.
+        level: level of the
+        rows: `draw`, `step` or `token`. rows: compared rows of a draw: `all`, or the `last` valid one, as for an
+            outcome reward; the others get 0.
+        group_by: comma-joined key columns that define groups, such as `group_id,agent`; or `batch`: one group of all
+            rows.
         scale_by: the same for the spread alone; empty: that of `group_by`.
-        voter: what votes once: `row`, `step`, `trajectory`, `episode` (an agent and its sub-agents together), `group`
-            (the mean of its rows), or each trained `token` (a row counts as often as it has any). `step` on draws: a
-            draw counts as often as it has steps.
-        output: `row`: each row's own value is compared; `voter`: the mean of its voter is, and all its rows get that.
+        voter: unit that votes once: `row`, `step`, `trajectory`, `episode` (an agent and its sub-agents together),
+            `group` (the mean of its rows), or each trained `token` (a row counts once per trained token). `step` on
+            draws: a draw counts once per step.
+        output: `row`: each row's own value is compared; `voter`: all rows of a voter get the result for its mean.
         coefficient: multiplies the result.
-        shift: is added to it: above 0 what is as good as the others is still reinforced.
-        add: whether it is added to the advantage that is there, at the finer of the two levels.
+        shift: added to the result; above 0, average rows are still reinforced.
+        add: whether to add to the existing advantage, at the finer of the two levels.
         shared: how draws that share the same row count it: `each`, `split` or `owner` (`Recipe.shared`).
-        fallback_above: where a result of a group reaches this size, the whole group is compared with `voter="row"`
-            instead (HAPO, arXiv:2509.16591: 5); None: nowhere.
+        fallback_above: if a result of a group reaches this size, the whole group uses `voter="row"` instead (HAPO,
+            arXiv:2509.16591: 5); None: never.
 
     Raises:
         RecipeError: an option is out of range.
@@ -141,7 +140,7 @@ class GroupRelative(Normalisation, BatchComponent):
     fallback_above: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """A spread of other groups is one that divides, and only voters share a value."""
+        """Require a spread for `scale_by`, and a voter for `output="voter"`."""
         self.require(
             not self.scale_by or self.scale in ("std", "mad", "range"), "scale_by", "choose scale std, mad or range"
         )
@@ -198,7 +197,7 @@ def group_relative(
     singleton: Literal["zero", "raw"] = "zero",
     valid: object | None = None,
 ) -> NDArray[Any]:
-    """How many standard deviations each reward lies above the mean of its group.
+    """Standardise each reward within its group, as in GRPO.
 
     A_i = (R_i - mean(R of the group)) / (std(R of the group) + eps), or the numerator alone with `scale="none"`
     (Dr. GRPO). From GRPO, arXiv:2402.03300. A group whose valid rewards are all equal gives exactly 0.
@@ -235,7 +234,7 @@ def leave_one_out(
     singleton: Literal["zero", "raw"] = "zero",
     valid: object | None = None,
 ) -> NDArray[Any]:
-    """How much each reward lies above the mean of the others in its group.
+    """Subtract from each reward the mean of the others in its group, as in RLOO.
 
     A_i = R_i - mean(R_j of the group, j != i) = n / (n - 1) * (R_i - mean(R of the group)).
     From RLOO, arXiv:2402.14740.
@@ -243,7 +242,7 @@ def leave_one_out(
     Args:
         rewards: n numbers: NumPy, Arrow, Polars, torch on the CPU, or a list.
         group_ids: n group ids: whole numbers or strings, in any order.
-        singleton: a group of one valid row gets 0 (`zero`), or its reward as it is (`raw`, verl's rule).
+        singleton: a group of one valid row gets 0 (`zero`), or its own reward (`raw`, verl's rule).
         valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.
 
     Returns:
@@ -261,14 +260,14 @@ def leave_one_out(
 
 
 def _named(rewards: object, group_ids: object, valid: object | None, **options: Any) -> NDArray[Any]:
-    """`group.normalise`, with the names that these two functions give their arguments."""
+    """Call `group.normalise`, with the argument names of these two functions."""
     scores = columns.numbers(rewards, "rewards")
     groups = columns.ids(group_ids, "group_ids", length=len(scores), first="rewards")
     counted = columns.mask(valid, "valid", length=len(scores), first="rewards")
     try:
         return group.normalise(scores, groups, valid=counted, **options)
     except InvalidInputError:
-        # Only now it is worth a look whether it was a reward, and which.
+        # Only after an error it is worth finding the bad reward.
         unknown = np.flatnonzero(~np.isfinite(scores) if counted is None else counted & ~np.isfinite(scores))
         if not len(unknown):
             raise

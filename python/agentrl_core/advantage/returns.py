@@ -1,4 +1,4 @@
-"""Advantages that are returns: what a step or a token led to, with a critic (GAE) or without."""
+"""Advantages from returns of steps or tokens, with a critic (GAE) or without."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ _POLICY_AND_REFERENCE = (token("behaviour_logprob"), token("reference_logprob", 
 
 @dataclass(frozen=True)
 class Discounted(BatchComponent):
-    """What each step or token of a draw led to: the discounted sum of what it and those after it were paid.
+    """Discounted return of each step or token: the discounted sum of its own and later rewards.
 
         advantage = A_t = r_t + gamma * A_{t+1}
 
-    `GroupRelative` before it compares what is paid (`column="advantage"` then), behind it what it led to; with both,
-    this makes most estimators of several turns. A row that was paid nothing (NaN) has 0. Tokens that are not trained
-    are stepped over: they get 0, and what comes after them flows to what came before, discounted once a trained token.
-    Sources: REINFORCE++ arXiv:2501.03262 (`column="", outcome="score", level="token"`, then whitening); IPA
-    arXiv:2512.24873 (the defaults); EAPO arXiv:2511.07327 (`column="", outcome="score", gamma=0.995`, then
-    `GroupRelative(column="advantage", level="step")`); GiGPO arXiv:2505.10978 (`gamma=0.95`, then `GroupRelative` over
-    the steps that were taken from the same state).
+    `GroupRelative` before it normalises rewards (then use `column="advantage"`), after it returns. Together they cover
+    most multi-turn estimators. A row without reward (NaN) has 0. Untrained tokens are skipped: they get 0, and later
+    rewards flow past them, discounted once per trained token. Sources: REINFORCE++ arXiv:2501.03262 (`column="",
+    outcome="score", level="token"`, then whitening); IPA arXiv:2512.24873 (the defaults); EAPO arXiv:2511.07327
+    (`column="", outcome="score", gamma=0.995`, then `GroupRelative(column="advantage", level="step")`); GiGPO
+    arXiv:2505.10978 (`gamma=0.95`, then `GroupRelative` over steps from the same state).
 
     Args:
-        column: what each row was paid, or empty: nothing.
-        outcome: a draw column that the last row of each draw is paid besides, such as `score`, or empty: nothing.
-        level: of the rows: `step` or `token`.
+        column: reward column of the rows, or empty: none.
+        outcome: a draw column whose value is added to the last row of each draw, such as `score`, or empty: none.
+        level: level of the rows: `step` or `token`.
         gamma: discount from row to row, 0 to 1.
-        kl_coefficient: beta of `beta * (log pi - log pi_ref)`, taken off the reward of each token, at least 0;
+        kl_coefficient: beta of `beta * (log pi - log pi_ref)`, subtracted from the reward of each token, at least 0;
             `level="token"` only.
 
     Raises:
@@ -60,18 +59,18 @@ class Discounted(BatchComponent):
     kl_coefficient: float = option(0.0, at_least=0)
 
     def check_options(self) -> None:
-        """Something is paid, and tokens alone have a reference."""
+        """Require a reward, and level `token` for a KL coefficient."""
         self.require(bool(self.column or self.outcome), "column", "name a reward here or in outcome")
         self.require(
             self.kl_coefficient == 0.0 or self.level == "token", "kl_coefficient", 'choose level="token", or give 0'
         )
 
     def own_needs(self) -> Iterable[Column]:
-        """The log-probs that the divergence is made of."""
+        """Log-probs for the divergence, if it is used."""
         return _POLICY_AND_REFERENCE if self.kl_coefficient > 0.0 else ()
 
     def own_makes(self) -> Iterable[Column]:
-        """The advantage of each row."""
+        """The advantage of each row, at `level`."""
         return (Column(self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
@@ -88,25 +87,26 @@ class Discounted(BatchComponent):
 
 @dataclass(frozen=True)
 class Gae(BatchComponent):
-    """How much better each token or step went than a critic expected: generalised advantage estimates.
+    """Generalised advantage estimates (GAE) of tokens or steps, with a critic's values.
 
         advantage = A_t = delta_t + gamma * lam * A_{t+1},  delta_t = r_t + gamma * V_{t+1} - V_t,  return = A_t + V_t
 
-    Tokens that are not trained (tool results inside an action) are passed over: what comes after them flows to what
-    came before. Rows of draws without a score get 0. Sources: GAE arXiv:1506.02438, PPO arXiv:1707.06347 (tokens);
-    VL-DAC arXiv:2508.04280 (`level="step", gamma=0.99, lam=0.95, at_truncation="drop"`); MARFT arXiv:2504.16129
-    (`level="agent"`: steps of all agents of an episode are one chain).
+    Untrained tokens (tool results inside an action) are skipped: later values flow past them. Rows of draws without a
+    score get 0. Sources: GAE arXiv:1506.02438, PPO arXiv:1707.06347 (tokens); VL-DAC arXiv:2508.04280 (`level="step",
+    gamma=0.99, lam=0.95, at_truncation="drop"`); MARFT arXiv:2504.16129 (`level="agent"`: steps of all agents of an
+    episode are one chain).
 
     Args:
-        level: of the rows: `token`, `step`, or `agent`: steps, ordered by (step, agent) within their episode.
+        level: level of the rows: `token`, `step`, or `agent`: steps, ordered by (step, agent) within their episode.
         gamma: discount from row to row, 0 to 1.
         lam: lambda, 0 to 1.
-        column: what each row was paid, such as `reward`, or empty: nothing.
-        outcome: a draw column that the last row of a draw (of an episode, at level `agent`) is paid besides, or empty.
-        at_truncation: what follows the last row of a trajectory that was cut off: nothing, as after one that ended
-            (`terminate`, verl), the column `next_value` (`bootstrap`), its own value again (`repeat`, T-PPO), or the
-            row gets no advantage and its own value as return (`drop`, VL-DAC).
-        kl_coefficient: beta of `beta * (log pi - log pi_ref)`, taken off the reward of each token, at least 0;
+        column: reward column of the rows, such as `reward`, or empty: none.
+        outcome: a draw column whose value is added to the last row of a draw (of an episode, at level `agent`), or
+            empty.
+        at_truncation: next value after the last row of a truncated trajectory: 0, as at a true end (`terminate`, verl),
+            the column `next_value` (`bootstrap`), its own value again (`repeat`, T-PPO), or the row gets no advantage
+            and its own value as return (`drop`, VL-DAC).
+        kl_coefficient: beta of `beta * (log pi - log pi_ref)`, subtracted from the reward of each token, at least 0;
             `level="token"` only.
 
     Raises:
@@ -129,14 +129,14 @@ class Gae(BatchComponent):
     kl_coefficient: float = option(0.0, at_least=0)
 
     def check_options(self) -> None:
-        """Something is paid, and tokens alone have a reference."""
+        """Require a reward, and level `token` for a KL coefficient."""
         self.require(bool(self.column or self.outcome), "column", "name a reward here or in outcome")
         self.require(
             self.kl_coefficient == 0.0 or self.level == "token", "kl_coefficient", 'choose level="token", or give 0'
         )
 
     def own_needs(self) -> Iterable[Column]:
-        """Values, rewards, and what says how trajectories go on."""
+        """Values, rewards, and columns for truncated trajectories."""
         level = self._rows_level
         yield Column(level, "value", "critic")
         yield from (Column(level, name) for name in (self.column, self.outcome) if name)
@@ -150,7 +150,7 @@ class Gae(BatchComponent):
             yield from _POLICY_AND_REFERENCE
 
     def own_makes(self) -> Iterable[Column]:
-        """Advantage and return of each row."""
+        """Advantage and return of each row, at `level`."""
         return (Column(self._rows_level, "advantage"), Column(self._rows_level, "return"))
 
     @property
@@ -201,5 +201,5 @@ class Gae(BatchComponent):
 
 
 def _divergence(rows: Rows) -> NDArray[np.float64]:
-    """The log-ratio of the policy to its reference, of each token."""
+    """Return the log-ratio of the policy to its reference for each token."""
     return rows.values("behaviour_logprob") - rows.values("reference_logprob")

@@ -1,4 +1,4 @@
-"""Advantages along the tree that the draws of a group share."""
+"""Advantages on the token tree that the draws of a group share."""
 
 from __future__ import annotations
 
@@ -22,29 +22,28 @@ _OF_DRAWS = ("ancestors", "baseline", "order")
 
 @dataclass(frozen=True)
 class TreeRelative(BatchComponent):
-    """How much better a branch of a tree of rollouts did than others: credit where rollouts part.
+    """Advantage of branches in a tree of rollouts: credit at the points where rollouts diverge.
 
-    Values of draws are carried up the tree of their shared steps (or tokens), and compared there.
-    Steps that draws share are one node, and a group is one tree. V(node) is made of the values of the draws through it
-    (`fuse`). By `kind`:
+    Values of draws are aggregated up the tree of their shared steps (or tokens), and compared there. A shared step is
+    one node, and a group is one tree. V(node) aggregates the values of the draws through it (`fuse`). By `kind`:
 
     - `depth`: each node's V against the nodes of its tree at its depth; the step gets it (BranchGRPO arXiv:2509.06040);
     - `sibling`: against the other continuations of the same prefix (TreeRL);
     - `none`: V itself. After `GroupRelative`, with `column="advantage"`: ARPO's hard attribution, arXiv:2507.19849;
     - `ancestors`: each draw against all draws it shares a prefix with, averaged over its prefixes (TreePO
       arXiv:2508.17445, which whitens the result);
-    - `baseline`: x - trace * V(where the draw's own part starts), minus the group's mean (Tree-OPO arXiv:2509.09284,
+    - `baseline`: x - trace * V(start of the draw's own part), minus the group's mean (Tree-OPO arXiv:2509.09284,
       with `normalisation=Normalisation(scale="none")`);
-    - `order`: the nearest values that do not fall from a start to the starts below it (Tree-OPO's projection, of
-      which the paper does not give the margins).
+    - `order`: the nearest values that do not fall from a start to the starts below it (Tree-OPO's projection, whose
+    margins the paper does not give).
 
     The first three make a step (or token) column, the last three a draw column. Draws without a score neither vote nor
     get a value.
 
     Args:
         column: values of draws.
-        level: what is a node: a `step` or a `token`. Forks inside a step need tokens.
-        fuse: how V is made: the mean of the `leaves` below; of the `children`; of the children by their probability
+        level: unit of a node: a `step` or a `token`. Forks inside a step need tokens.
+        fuse: definition of V: the mean of the `leaves` below; of the `children`; of the children by their probability
             (`path`); their `expectile`; the `max`, the `min` or the `sum` below.
         alpha: for `path`: w_c = softmax(alpha * log p(c)).
         expectile: for `expectile`: 0.5 is the mean of the children, 1 their maximum.
@@ -52,10 +51,10 @@ class TreeRelative(BatchComponent):
         normalisation: how values are compared, at `depth`, `sibling` and `baseline`.
         weighting: for `ancestors`: prefixes count equally (`average`) or by the draws through them (`group_size`).
         drop_constant: for `ancestors`: leave out prefixes below which all draws have the same value.
-        singleton: for `ancestors`: what the only draw of a tree gets: 0 (`zero`), or its value (`raw`, TreePO).
+        singleton: for `ancestors`: result of the only draw of a tree: 0 (`zero`), or its value (`raw`, TreePO).
         trace: for `baseline`, 0 to 1.
         margin: for `order`, at least 0: how much more a start must have than one above it.
-        radius: for `order`: centred, and of norm at most sqrt(draws) (`soft`) or exactly (`hard`); or as it is
+        radius: for `order`: centred, and of norm at most sqrt(draws) (`soft`) or exactly (`hard`); or unchanged
             (`none`).
 
     Raises:
@@ -85,7 +84,7 @@ class TreeRelative(BatchComponent):
     radius: Literal["none", "soft", "hard"] = "soft"
 
     def own_needs(self) -> Iterable[Column]:
-        """What the tree is made of."""
+        """Columns that define the tree."""
         yield from (step("origin_trajectory_id"), step("step")) if self.level == "step" else (token("node_token"),)
         if self.fuse == "path":
             yield token("behaviour_logprob")
@@ -167,7 +166,7 @@ class _SharedRows:
         self.parents = np.full(count + int(groups.max(initial=0)) + 1, -1, dtype=np.int64)
         self.parents[self.of_rows] = np.where(first, roots[draws], before)
         self.ends = roots.astype(np.uint32)
-        self.ends[draws] = self.of_rows  # of the rows of a draw, the last one stays
+        self.ends[draws] = self.of_rows  # for rows of a draw at one node, the last one wins
         self.starts = self.ends.astype(np.int64)
         own = np.flatnonzero(self._values("origin_trajectory_id") == self._values("trajectory_id"))
         owners, at = np.unique(draws[own], return_index=True)
@@ -177,7 +176,7 @@ class _SharedRows:
         return np.asarray(self.rows.batch.column(name, self.rows.level), dtype=np.int64)
 
     def logprobs(self) -> NDArray[np.float64]:
-        """The log-prob of each node's tokens where they were sampled, 0 at the roots."""
+        """Return the log-prob of each node's tokens when sampled, 0 at the roots."""
         tokens = Rows(self.rows.batch, "token")
         values = np.where(tokens.flags("trainable"), tokens.values("behaviour_logprob"), 0.0)
         logprobs = np.zeros(len(self.parents))

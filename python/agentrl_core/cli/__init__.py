@@ -12,16 +12,16 @@ from agentrl_core.exceptions import AgentRLError
 
 COMMANDS = {
     "train": "train a small model to use a tool",
-    "serve": "record what agents of any framework say",
-    "recipes": "list the published systems, show one, compare two",
+    "serve": "record agents of any framework at an endpoint",
+    "recipes": "list the recipes, show one, compare two",
     "ls": "list the iterations of a run, or the trajectories of one",
-    "show": "show a trajectory: its group's tree, and what was said",
-    "view": "write a run as one page that opens from disk",
-    "stats": "how training went, iteration by iteration",
-    "watch": "show a run in the terminal while it goes on",
+    "show": "show a trajectory: its group's tree and its text",
+    "view": "write a run as one HTML page",
+    "stats": "print training statistics per iteration",
+    "watch": "monitor a run in the terminal",
     "compare": "compare two runs, task by task",
-    "verify": "check that a run's files are whole and agree",
-    "doctor": "compare an engine's log-probabilities with the model's, and say why they differ",
+    "verify": "check the integrity of a run's files",
+    "doctor": "compare an engine's log-probabilities with the model's, and find out why they differ",
     "export": "write training rows or a table as Parquet or JSONL",
 }
 """Names of the commands, which are the modules of this package, and what each does."""
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     name = given[0] if given and given[0] in COMMANDS else ""
-    parser = argparse.ArgumentParser(prog="agentrl", description="Trajectories of LLM agents: train, and look at runs.")
+    parser = argparse.ArgumentParser(prog="agentrl", description="Train LLM agents, and inspect runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parsers = {
         command: commands.add_parser(command, help=text, formatter_class=_Help) for command, text in COMMANDS.items()

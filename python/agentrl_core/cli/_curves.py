@@ -1,4 +1,4 @@
-"""Curves of a run in a line of text."""
+"""Draw curves of a run in one line of text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MISSING = " "
 
 
 def sparkline(values: Sequence[float | None], width: int = 32) -> str:
-    """Values as bars, the least as the lowest; where there are more than fit, each bar is the mean of some.
+    """Draw values as bars, the smallest as the lowest; if they do not fit, each bar is a mean of several.
 
     Example:
         >>> from agentrl_core.cli._curves import sparkline
@@ -36,7 +36,7 @@ def sparkline(values: Sequence[float | None], width: int = 32) -> str:
 
 
 def curves(rows: pl.DataFrame, width: int = 32) -> list[tuple[str, str, str, str]]:
-    """Of each column but the iteration: its name, its sparkline, its first and its last number."""
+    """Return name, sparkline, first and last number of each column except the iteration."""
     made = []
     for name in rows.columns:
         values: list[Any] = rows[name].to_list()

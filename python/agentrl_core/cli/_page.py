@@ -1,4 +1,4 @@
-"""What there is to say about a recipe: its page, as the terminal and the catalogue show it."""
+"""The page of a recipe, for the terminal and the catalogue."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _PLAIN = Recipe(name="plain")
 
 @dataclass(frozen=True)
 class RecipePage:
-    """A recipe with what its file says about it.
+    """A recipe with the documentation of its file.
 
     Args:
         recipe: the recipe, without the components of `foreign`.
-        text: the docstring of its file; empty where it is a user's.
-        foreign: each phase that has a component of another package, with all its components in order: those of
-            agentrl_core, and the others as their tables.
+        text: the docstring of its file; empty for a user's recipe.
+        foreign: each phase with a component of another package, with all its components in order: those of
+            agentrl_core, and the others as tables.
     """
 
     recipe: Recipe
@@ -38,13 +38,13 @@ class RecipePage:
 
     @classmethod
     def of(cls, name: str) -> RecipePage:
-        """The page of a file of `recipes/`."""
+        """Return the page of a file of `recipes/`."""
         recipe = recipes.get(name)
         return cls(recipe, inspect.getdoc(importlib.import_module(f"agentrl_core.recipes.{name}")) or "")
 
     @classmethod
     def of_file(cls, name: str) -> RecipePage:
-        """Return the page of a TOML file; components of other packages are shown by their names, and not imported.
+        """Return the page of a TOML file; components of other packages are not imported but shown by name.
 
         Raises:
             RecipeError: the file cannot be read or is not a recipe.
@@ -66,13 +66,13 @@ class RecipePage:
 
     @property
     def others(self) -> list[str]:
-        """The components of other packages, of which only the names are known."""
+        """Return the components of other packages, by name only."""
         links = (link for links in self.foreign.values() for link in links if isinstance(link, dict))
         return [str(link["component"]) for link in links]
 
     @cached_property
     def table(self) -> dict[str, Any]:
-        """The recipe as a table, with the components of other packages as they stand in the file."""
+        """Return the recipe as a table, with components of other packages unchanged from the file."""
         table = self.recipe.to_dict()
         for phase, links in self.foreign.items():
             tables = [link.to_dict() if isinstance(link, Component) else link for link in links]
@@ -81,12 +81,12 @@ class RecipePage:
 
     @property
     def purpose(self) -> str:
-        """What it is for: the first sentence of its file."""
+        """Return its purpose: the first sentence of its file."""
         return " ".join(self.text.partition("\n\n")[0].split())
 
     @cached_property
     def phases(self) -> dict[str, str]:
-        """What it decides in each phase, where that is not the default."""
+        """Return its components in each phase that differ from the default."""
         found = {}
         for phase in PHASES:
             links = self.foreign.get(phase) or self.recipe.chain(phase)
@@ -96,29 +96,29 @@ class RecipePage:
 
     @cached_property
     def facts(self) -> tuple[Column, ...]:
-        """What the environment has to say beyond its reward."""
+        """Return the facts that it needs from the environment."""
         return required_facts({phase: self.recipe.chain(phase) for phase in PHASES})
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """The models that it trains."""
+        """Return the models that it trains."""
         links = [getattr(link, "model", "policy") for link in self.recipe.chain("loss")]
         return tuple(dict.fromkeys(links))
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Every model that it asks or trains."""
+        """Return every model that it queries or trains."""
         return tuple(dict.fromkeys([*self.trained, *self.recipe.models]))
 
     @property
     def differs(self) -> str:
-        """The sentences of its file on paper, public code, and what is not here."""
+        """Return sentences of its file about differences from paper and public code."""
         sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", " ".join(self.text.split()))
         words = re.compile(r"\b(public code|published code|the paper|[Nn]ot here|not part of|proposals?|differs?)\b")
         return " ".join(sentence for sentence in sentences if words.search(sentence))
 
     def to_dict(self) -> dict[str, Any]:
-        """The page as plain values."""
+        """Return the page as plain values."""
         return {
             "name": self.recipe.name,
             "source": self.recipe.source,
@@ -136,7 +136,7 @@ def _is_foreign(phase: str, link: Any) -> bool:
         find_component(f"agentrl_core.{PHASES[phase]}", link if isinstance(link, dict) else {})
     except ForeignComponentError:
         return True
-    except RecipeError:  # `Recipe.from_dict` reports it, with the name of the recipe
+    except RecipeError:  # `Recipe.from_dict` reports this error, with the name of the recipe
         return False
     return False
 
@@ -149,9 +149,9 @@ def _shown(link: Component | dict[str, Any]) -> str:
 
 
 def differences(one: RecipePage, other: RecipePage) -> list[tuple[str, str, str]]:
-    """Return the places in which two recipes differ, with both values; a dash stands for none."""
+    """Return the places where two recipes differ, with both values; a dash means none."""
     tables = [dict(page.table) for page in (one, other)]
-    for phase in PHASES:  # a component alone is a chain of one, where the other recipe has a chain
+    for phase in PHASES:  # a single component compares as a chain of one
         if any(isinstance(table.get(phase), list) for table in tables):
             for table in tables:
                 table[phase] = [table[phase]] if isinstance(table.get(phase), dict) else table.get(phase, [])
@@ -162,7 +162,7 @@ def differences(one: RecipePage, other: RecipePage) -> list[tuple[str, str, str]
 
 
 def _flat(value: Any, place: str = "") -> dict[str, str]:
-    """The leaves of a table by their places."""
+    """Return the leaves of a table by their places."""
     if isinstance(value, list):
         return {key: leaf for at, each in enumerate(value) for key, leaf in _flat(each, f"{place}[{at}]").items()}
     if isinstance(value, dict):

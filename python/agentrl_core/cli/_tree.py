@@ -1,4 +1,4 @@
-"""The token tree of a group, drawn for a terminal."""
+"""Draw the token tree of a group for a terminal."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PREVIEW = 24
 
 
 def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set[int], words: Detokenizer) -> Tree:
-    """The branches of a group; nodes without a fork between them share a line, and so do branches that say the same.
+    """Draw the branches of a group; nodes without a fork between them share a line, and so do equal branches.
 
     Args:
         nodes: rows of the group's nodes.
-        members: rows of its trajectories, codes as words.
-        shown: the trajectory that is shown.
+        members: rows of its trajectories, with codes as words.
+        shown: the displayed trajectory.
         path: nodes of its path, drawn bold.
-        words: makes text of tokens.
+        words: decodes tokens.
     """
     from rich.text import Text
     from rich.tree import Tree
@@ -56,7 +56,7 @@ def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set
 
 
 def _alike(rows: list[dict[str, Any]], children: Any, leaves: Any) -> list[list[list[dict[str, Any]]]]:
-    """The lines that begin with some nodes; those that say the same and then end, from the same place, are together."""
+    """Group lines by their first nodes; equal lines that end, from the same place, are merged."""
     found: dict[object, list[list[dict[str, Any]]]] = {}
     for row in rows:
         line = _chain(row, children, leaves)
@@ -67,7 +67,7 @@ def _alike(rows: list[dict[str, Any]], children: Any, leaves: Any) -> list[list[
 
 
 def _told(members: list[dict[str, Any]], shown: int) -> list[list[dict[str, Any]]]:
-    """Members that ended alike, together; the one that is shown stands alone."""
+    """Group members with equal ends; the displayed one is separate."""
     found: dict[object, list[dict[str, Any]]] = {}
     for member in members:
         ended = (member["status"], member["success"], member["reward"], member["trajectory_id"] == shown)
@@ -76,7 +76,7 @@ def _told(members: list[dict[str, Any]], shown: int) -> list[list[dict[str, Any]
 
 
 def _chain(row: dict[str, Any], children: Any, leaves: Any) -> list[dict[str, Any]]:
-    """The node and those after it up to the next fork or end."""
+    """Return the node and those after it up to the next fork or end."""
     line = [row]
     while len(children[line[-1]["node_id"]]) == 1 and not leaves[line[-1]["node_id"]]:
         (child,) = children[line[-1]["node_id"]]
@@ -87,7 +87,7 @@ def _chain(row: dict[str, Any], children: Any, leaves: Any) -> list[dict[str, An
 
 
 def _leaf(members: list[dict[str, Any]], shown: int) -> Any:
-    """The line of members that ended alike."""
+    """Return the line of members with equal ends."""
     from rich.text import Text
 
     member = members[0]

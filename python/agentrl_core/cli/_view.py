@@ -1,4 +1,4 @@
-"""What the commands share: a run that is open, columns that fit the terminal, numbers as text."""
+"""Helpers of the commands: open a run, fit columns to the terminal, format numbers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 _UNLIMITED = 100_000
 ALL = (0, 2**62)
-"""Every iteration, as bounds."""
+"""Bounds of all iterations."""
 
 
 @contextmanager
 def opened(path: str) -> Iterator[Store]:
-    """The store of a run for reading, which never needs the writer's lock.
+    """Open the store of a run for reading, without the writer's lock.
 
     Raises:
-        NotFoundError: there is no run; the message names those that lie there.
-        StoreError: the writer merged files away while they were read.
+        NotFoundError: there is no run; the message lists runs in the folder.
+        StoreError: the writer merged a file while it was read.
         CorruptError: a file is damaged, or Polars cannot read it.
     """
     try:
@@ -35,14 +35,14 @@ def opened(path: str) -> Iterator[Store]:
     except NotFoundError:
         folder = Path(path)
         runs = [in_a_line(str(found)) for found in runs_in(path)]
-        what = "is no run" if folder.is_dir() else "does not exist"
+        what = "is not a run" if folder.is_dir() else "does not exist"
         hint = f"; runs in it: {', '.join(runs[:10])}" if runs else "; give the directory of a run"
         raise NotFoundError(f"{in_a_line(path)} {what}{hint}") from None
     with store:
         try:
             yield store
         except FileNotFoundError as error:
-            raise StoreError(f"a file of {path} was merged away; run the command again: {error}") from None
+            raise StoreError(f"the writer of {path} merged a file meanwhile; run the command again: {error}") from None
         except Exception as error:
             if not isinstance(error, CorruptError) and not type(error).__module__.startswith("polars"):
                 raise
@@ -50,13 +50,13 @@ def opened(path: str) -> Iterator[Store]:
 
 
 def runs_in(path: str) -> list[Path]:
-    """The runs that lie in a folder; none if it is a run itself."""
+    """Return the runs in a folder; none if it is a run itself."""
     folder = Path(path)
     return [] if (folder / "manifest").exists() else sorted(found.parent for found in folder.glob("*/manifest"))
 
 
 def console() -> Console:
-    """Where results are printed: as wide as the terminal, or as COLUMNS says, and without a limit in a pipe."""
+    """Return the console for results: as wide as the terminal or COLUMNS, unlimited in a pipe."""
     from rich.console import Console
 
     limited = sys.stdout.isatty() or "COLUMNS" in os.environ
@@ -64,7 +64,7 @@ def console() -> Console:
 
 
 def print_columns(out: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; columns that do not fit beside each other stand below each other, each part with the first column."""
+    """Print a table; columns that do not fit are wrapped into further parts, each with the first column."""
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
@@ -93,7 +93,7 @@ def print_columns(out: Console, names: Sequence[str], rows: Sequence[Sequence[st
 
 
 def iteration_range(text: str | None) -> tuple[int, int]:
-    """`A:B` as two bounds, the second excluded."""
+    """Parse `A:B` as two bounds, the second excluded."""
     if text is None:
         return ALL
     begin, colon, end = text.partition(":")
@@ -109,25 +109,25 @@ def iteration_range(text: str | None) -> tuple[int, int]:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """A number as text: whole ones with separators, unknown ones as a dash."""
+    """Format a number: integers with separators, unknown numbers as a dash."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
 
 
 def nearest(wanted: int, ids: Sequence[int]) -> str:
-    """The ids next to one that does not exist, for a message."""
+    """List the ids nearest to a missing one, for a message."""
     close = sorted(sorted(ids, key=lambda candidate: abs(candidate - wanted))[:3])
     return f"nearest: {', '.join(map(str, close))}" if close else "there are none yet"
 
 
 def escaped(text: str) -> str:
-    """Text of a model or an environment that a terminal can show: what would control it is escaped."""
+    """Escape control characters in the text of a model or environment, for a terminal."""
     return "".join(
         character if character.isprintable() or character == "\n" else repr(character)[1:-1] for character in text
     )
 
 
 def in_a_line(text: str) -> str:
-    """A name that a terminal can show in one line."""
+    """Escape a name for one line of a terminal."""
     return escaped(text).replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""Tokens as text."""
+"""Decode tokens to text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LONGEST_CHARACTER = 4  # bytes, hence tokens
 
 
 class Detokenizer:
-    """Makes text of tokens, by a tokenizer or, without one, as their ids.
+    """Decode tokens with a tokenizer or, without one, show their ids.
 
     Args:
-        decode: text of a list of tokens.
+        decode: function from a list of tokens to text.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str] | None = None) -> None:
@@ -25,11 +25,11 @@ class Detokenizer:
 
     @classmethod
     def find(cls, run: str, given: str | None) -> Detokenizer:
-        """Those of a tokenizer that is given, or else of the one that the run keeps.
+        """Create a detokenizer from the given tokenizer, or else from that of the run.
 
         Raises:
-            InvalidInputError: there is no tokenizer where one was said to be.
-            ModuleNotFoundError: one is given, and the package tokenizers is not installed.
+            InvalidInputError: the given path has no tokenizer.
+            ModuleNotFoundError: one is given, but the package tokenizers is not installed.
         """
         kept = [Path(run, place) for place in PLACES]
         path = next(filter(Path.is_dir, kept), kept[0]) if given is None else Path(given)
@@ -37,7 +37,9 @@ class Detokenizer:
         if not file.is_file():
             if given is None:
                 return cls()
-            raise InvalidInputError(f"--tokenizer {given}: there is no {file}; give a tokenizer.json or its directory")
+            raise InvalidInputError(
+                f"--tokenizer {given}: {file} does not exist; give a tokenizer.json or its directory"
+            )
         try:
             from tokenizers import Tokenizer
         except ModuleNotFoundError:
@@ -47,17 +49,17 @@ class Detokenizer:
         try:
             tokenizer = Tokenizer.from_buffer(file.read_bytes())
         except Exception as error:  # noqa: BLE001  # the package raises nothing narrower
-            raise InvalidInputError(f"--tokenizer: {file} holds no tokenizer: {error}") from None
+            raise InvalidInputError(f"--tokenizer: {file} is not a tokenizer: {error}; give a tokenizer.json") from None
         return cls(lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The text of each token; a character of several tokens stands with the last of them."""
+        """Return the text of each token; a character of several tokens is in the text of the last one."""
         if self._decode is None:
             return [f"{token} " for token in tokens]
         made: list[str] = []
         begin = 0
         for end in range(1, len(tokens) + 1):
-            # The token before keeps the space that a decoder drops at the beginning of a text.
+            # The previous token preserves the space that decoders drop at the start of a text.
             context = tokens[max(begin - 1, 0) : begin]
             before = self._decode(context) if context else ""
             text = self._decode([*context, *tokens[begin:end]])[len(before) :]
@@ -69,6 +71,6 @@ class Detokenizer:
         return made
 
     def preview(self, tokens: Sequence[int], length: int) -> str:
-        """The beginning of a text in one line, of at most so many characters."""
+        """Return the beginning of a text in one line, up to a number of characters."""
         text = "".join(self.pieces(tokens[:length])).replace("\n", "⏎")
         return text if len(text) <= length and len(tokens) <= length else text[: length - 1] + "…"

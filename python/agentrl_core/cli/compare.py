@@ -1,4 +1,4 @@
-"""`agentrl compare`: two runs, task by task and iteration by iteration."""
+"""`agentrl compare`: compare two runs per task and per iteration."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _RESAMPLES = 10_000
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`RUN OTHER`."""
+    """Add `RUN OTHER`."""
     command.description = (
-        "Compare two runs: each number over the iterations that both have, and the success of the tasks that both met "
-        "in the same iteration, in pairs, so that a hard task counts against both."
+        "Compare two runs: each number over their common iterations, and paired success rates on tasks that both "
+        "rolled out in the same iteration, so that a hard task counts against both."
     )
     command.epilog = (
         "examples:\n  agentrl compare runs/demo runs/other\n\n"
         "columns:\n"
-        "  first, second  mean over the iterations that both runs have\n"
+        "  first, second  mean over common iterations\n"
         "  difference     second minus first, of the means\n"
         "  by iteration   the difference, from the first iteration to the last"
     )
@@ -44,7 +44,7 @@ def run(path: str, other: str) -> int:
     print_columns(out, ["", "first", "second", "difference", "by iteration"], rows)
     out.print()
     if len(pairs) == 0:
-        out.print("the runs met no task in the same iteration: there are no pairs")
+        out.print("no task was rolled out by both runs in the same iteration: no pairs")
         return 0
     found = paired_difference(pairs["success_of_second"].to_numpy(), pairs["success"].to_numpy(), resamples=_RESAMPLES)
     verdict = "the second is better" if found.mean > 0 else "the first is better"
@@ -59,14 +59,14 @@ def run(path: str, other: str) -> int:
 
 
 def beside(first: pl.DataFrame, second: pl.DataFrame) -> list[list[str]]:
-    """A row for each number that both runs have.
+    """Return one row per number that both runs have.
 
     Raises:
-        NotFoundError: they have no iteration in common.
+        NotFoundError: they have no common iteration.
     """
     both = first.join(second, on="iteration", suffix=" of second").sort("iteration")
     if both.is_empty():
-        raise NotFoundError("the runs have no iteration in common that was drawn from")
+        raise NotFoundError("the runs have no common iteration with draws; compare runs that overlap")
     made = []
     for name in first.columns[1:]:
         other = f"{name} of second"
@@ -77,7 +77,7 @@ def beside(first: pl.DataFrame, second: pl.DataFrame) -> list[list[str]]:
 
 
 def _read(path: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The numbers of a run by iteration, and how much of each task it solved."""
+    """Return the numbers of a run by iteration, and its success rate on each task."""
     from agentrl_core.integrations.polars import scan
     from agentrl_core.view.statistics import statistics
 
@@ -87,7 +87,7 @@ def _read(path: str) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def solved(tables: Tables) -> pl.DataFrame:
-    """The share of the members that solved each task in each iteration."""
+    """Return the share of members that solved each task in each iteration."""
     import polars as pl
 
     members = tables.trajectories.filter(pl.col("role") == "member")
@@ -96,7 +96,7 @@ def solved(tables: Tables) -> pl.DataFrame:
 
 
 def paired(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
-    """A row for each task that both runs met in the same iteration: the difference of the shares that solved it."""
+    """Return the difference of success rates for each task that both runs rolled out in the same iteration."""
     import polars as pl
 
     both = (

@@ -1,4 +1,4 @@
-"""`agentrl doctor`: whether an engine's log-probabilities are the model's."""
+"""`agentrl doctor`: compare an engine's log-probabilities with the model's."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _COLUMNS = ("temperature", "top_p", "top_k", "tokens", "cached", "mean", "larges
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`MODEL --engine NAME ...`."""
+    """Add `MODEL --engine NAME ...`."""
     command.description = (
-        "Run prompts, and a second turn of each, through an engine and through the model, and say where the engine's "
-        "log-probabilities differ from the model's and why: the version of the weights, the mode of log-probabilities, "
-        "the temperature, from some position on, the precision, or other weights. Exits with 1 if they differ."
+        "Run prompts, and a second turn of each, through an engine and through the model. Report differences between "
+        "their log-probabilities and the likely cause: the version of the weights, the mode of log-probabilities, the "
+        "temperature, a position in the sequence, the precision, or other weights. Exits with 1 if they differ."
     )
     command.epilog = (
         "examples:\n  agentrl doctor runs/demo/start --engine transformers\n  agentrl doctor MODEL --engine vllm\n"
         "  agentrl doctor MODEL --engine http://host:8000\n    --version 12 --json\n\n"
         "columns:\n"
         "  cached    tokens of the requests that the engine had in its cache\n"
-        "  mean      difference of the log-probabilities of the sampled tokens\n"
-        "  position  of the largest one in its sequence"
+        "  mean      mean difference of the log-probabilities of sampled tokens\n"
+        "  position of the largest difference in its sequence"
     )
     command.add_argument("model", metavar="MODEL", help="directory of the saved policy and its tokenizer")
     command.add_argument(
@@ -58,13 +58,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--tokens", type=int, default=16, metavar="N", help="to generate each time (default: 16)")
     command.add_argument("--version", type=int, metavar="N", help="version that the engine's weights must have")
     command.add_argument(
-        "--tolerance", type=float, default=1e-3, metavar="D", help="largest difference that is none (default: 0.001)"
+        "--tolerance",
+        type=float,
+        default=1e-3,
+        metavar="D",
+        help="largest difference that counts as equal (default: 0.001)",
     )
     command.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(model: str, *, engine: list[str], json: bool, **options: Any) -> int:
-    """Print what is found for each sampling."""
+    """Print the findings for each sampling."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     samplings = _samplings(options)
@@ -72,7 +76,9 @@ def run(model: str, *, engine: list[str], json: bool, **options: Any) -> int:
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
         policy: Any = AutoModelForCausalLM.from_pretrained(model, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"{model} holds no model with a tokenizer: {error}") from error
+        raise InvalidInputError(
+            f"{model} has no model with a tokenizer: {error}; give the directory of both"
+        ) from error
     generate = _engine(engine, model, policy, tokenizer)
     try:
         findings = _findings(generate, policy, samplings, options)
@@ -90,7 +96,9 @@ def _samplings(options: dict[str, Any]) -> list[Sampling]:
 
     for temperature in options["temperature"]:
         if not temperature > 0:
-            raise InvalidInputError(f"--temperature {temperature:g}: at 0 nothing is drawn; give numbers above 0")
+            raise InvalidInputError(
+                f"--temperature {temperature:g}: temperature 0 does not sample; give numbers above 0"
+            )
     if not options["tolerance"] > 0:
         raise InvalidInputError(f"--tolerance {options['tolerance']:g}: give a number above 0")
     return [

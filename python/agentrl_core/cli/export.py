@@ -1,4 +1,4 @@
-"""`agentrl export`: training rows or a table as one file of another format."""
+"""`agentrl export`: write training rows or a table as one file of another format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _DRAWS_AT_ONCE = 4096
 _FORMATS = ("parquet", "jsonl")
-# How the rows of a table belong to an iteration: the column that names it, or a key of a table that does.
+# How rows of a table refer to an iteration: by a column, or by a key of a table with that column.
 _KEYS = {
     "nodes": ("group_id", "trajectories"),
     "steps": ("trajectory_id", "trajectories"),
@@ -37,11 +37,11 @@ _TABLES = ("trajectories", "draws", "decisions", "tasks", "metrics", *_KEYS)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`RUN --to FILE --format FORMAT --table TABLE --iterations A:B`."""
+    """Add `RUN --to FILE --format FORMAT --table TABLE --iterations A:B`."""
     command.description = (
         "Write training rows, or a table of the run, as one Parquet or JSONL file. Training rows: one for each token "
-        "sequence that a draw trained, with its tokens, which of them are trained, log-probs, rewards, and what was "
-        "computed for it. The file appears when it is whole; one that is there is never overwritten."
+        "sequence that a draw trained, with its tokens, loss mask, log-probs, rewards and computed columns. The file "
+        "appears when complete; an existing file is never overwritten."
     )
     command.epilog = (
         "examples:\n  agentrl export runs/demo --to rows.parquet\n"
@@ -68,7 +68,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--iterations",
         metavar="A:B",
-        help="from iteration A up to and without B; either may be left out (default: all)",
+        help="iterations from A up to, but not including, B; both are optional (default: all)",
     )
 
 
@@ -84,10 +84,10 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     target = Path(to)
     form = format or target.suffix.removeprefix(".")
     if form not in _FORMATS:
-        raise InvalidInputError(f"--to {to}: its name ends with neither .parquet nor .jsonl; give --format")
+        raise InvalidInputError(f"--to {to}: the name does not end with .parquet or .jsonl; give --format")
     chosen = iteration_range(iterations)
     if chosen != ALL and table == "tasks":
-        raise InvalidInputError("--iterations: tasks are counted over the whole run; leave it out")
+        raise InvalidInputError("--iterations: tasks are counted over the whole run; omit it")
     reading = Lock()
     with opened(path) as store:
         tables = scan(store)
@@ -102,7 +102,7 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
             if form == "parquet":
                 frame.sink_parquet(half)
             else:
-                # JSON has no bytes: hashes become hexadecimal text. Nor has it NaN, which Polars writes as null.
+                # JSON has no bytes, so hashes become hex text, and no NaN, which Polars writes as null.
                 blobs = pl.element().bin.encode("hex")
                 hexadecimal = (
                     cs.by_dtype(pl.Binary).bin.encode("hex"),
@@ -114,7 +114,7 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
 
 
 def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
-    """Training rows, some draws at a time."""
+    """Yield training rows, some draws at a time."""
     import polars as pl
 
     draws = tables.draws.filter(pl.col("iteration").is_between(*chosen, closed="left")).sort("draw_id").collect()
@@ -132,7 +132,7 @@ def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
 
 
 def _chats(path: str, tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
-    """A row for each rollout with its messages, some at a time."""
+    """Yield one row per rollout with its messages, some at a time."""
     import polars as pl
 
     within = pl.col("iteration").is_between(*chosen, closed="left") & (pl.col("role") == "member")
@@ -150,7 +150,7 @@ def _chats(path: str, tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, 
 
 
 def _table(tables: Tables, table: str, chosen: tuple[int, int]) -> pl.LazyFrame:
-    """A table, which is read file by file."""
+    """Yield a table file by file."""
     import polars as pl
 
     frame: pl.LazyFrame = getattr(tables, table)
@@ -170,7 +170,7 @@ def _table(tables: Tables, table: str, chosen: tuple[int, int]) -> pl.LazyFrame:
 
 @contextmanager
 def _waiting(reading: Lock) -> Iterator[None]:
-    """Wait, when it is interrupted, for the part that Polars has another thread read: Python cannot end before it."""
+    """On an interrupt, wait for the Polars thread that reads a part, since Python cannot exit before it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -179,7 +179,7 @@ def _waiting(reading: Lock) -> Iterator[None]:
 
 
 def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema, reading: Lock) -> pl.LazyFrame:
-    """The parts as one frame that is never whole in memory."""
+    """Return the parts as one lazy frame that is never complete in memory."""
     from polars.io.plugins import register_io_source
 
     def source(columns: list[str] | None, _: object, __: int | None, ___: int | None) -> Iterator[pl.DataFrame]:
@@ -193,26 +193,26 @@ def _streamed(parts: Iterable[Callable[[], pl.DataFrame]], schema: pl.Schema, re
 
 @contextmanager
 def _whole(target: Path) -> Iterator[Path]:
-    """Open a file that appears under its name when it is whole, or not at all; by the path of its descriptor.
+    """Open a file that appears under its name only when complete; yields the path of its descriptor.
 
     Raises:
-        InvalidInputError: there is a file of that name, or no folder for it.
-        StoreError: it cannot be written.
+        InvalidInputError: the file exists, or its folder does not.
+        StoreError: the file cannot be written.
     """
     from polars.exceptions import PolarsError
 
     if target.exists():
-        raise InvalidInputError(f"{target} exists and is not overwritten; remove it, or give another name")
+        raise InvalidInputError(f"{target} exists and is never overwritten; remove it, or give another name")
     if not target.parent.is_dir():
-        raise InvalidInputError(f"--to {target}: there is no folder {target.parent}; make it first")
+        raise InvalidInputError(f"--to {target}: folder {target.parent} does not exist; create it first")
     try:
         with new_file(target) as file:
-            # Polars opens it once more: by a name in the folder, another file could lie there by then.
+            # Polars opens the file again. A name in the folder could refer to another file by then.
             yield Path(f"/dev/fd/{file.fileno()}")
     except (OSError, PolarsError) as error:
-        raise StoreError(f"{target} cannot be written: {error}") from error
+        raise StoreError(f"{target} cannot be written: {error}; check the folder and its free space") from error
     except KeyboardInterrupt:
-        # Polars and then Python report one and the same interrupt: the second must not stop the cleaning up.
+        # Polars and Python report the same interrupt: the second report must not stop the cleanup.
         with suppress(KeyboardInterrupt):
             time.sleep(0.05)
         raise

@@ -1,4 +1,4 @@
-"""`agentrl ls`: what is in a run."""
+"""`agentrl ls`: list the contents of a run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`RUN --iteration N`."""
+    """Add `RUN --iteration N`."""
     command.description = (
-        "List the iterations of a run with what was rolled out in each, or the trajectories of one iteration; or the "
-        "runs of a folder. Works while the run is written."
+        "List the iterations of a run with their rollouts, the trajectories of one iteration, or the runs of a folder. "
+        "Works while the run is written."
     )
     command.epilog = (
         "examples:\n  agentrl ls runs/demo\n  agentrl ls runs/demo --iteration 3\n  agentrl ls runs\n\n"
         "columns:\n"
         "  generated  tokens of actions, each counted once\n"
-        "  length     tokens of a trajectory, prompt, observations and what it shares with others included"
+        "  length     tokens of a trajectory, including prompt, observations and shared prefixes"
     )
     command.add_argument("path", metavar="RUN", help="directory of the run, or a folder of runs")
     command.add_argument("--iteration", type=int, metavar="N", help="list the trajectories of this iteration")
@@ -51,7 +51,7 @@ def run(path: str, iteration: int | None) -> int:
 
 
 def _runs(out: Console, paths: list[Path]) -> None:
-    """A line for each run of a folder, the one that was written last at the end."""
+    """Print one line per run of a folder, the last written one at the end."""
     import polars as pl
 
     from agentrl_core.integrations.polars import scan

@@ -1,4 +1,4 @@
-"""`agentrl recipes`: the systems that are there, the page of one, and how two of them differ."""
+"""`agentrl recipes`: list the recipes, show the page of one, or compare two."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ _CHANGED = tuple(PHASES)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`[show NAME | diff A B]` and what is asked for."""
+    """Add `[show NAME | diff A B]` and the filters."""
     command.description = "List the recipes, show the page of one (show NAME), or compare two (diff A B)."
     command.epilog = (
         "examples:\n  agentrl recipes\n  agentrl recipes --phase replay\n  agentrl recipes --needs reference\n"
         "  agentrl recipes --needs-critic\n  agentrl recipes --facts\n  agentrl recipes show arpo\n"
         "  agentrl recipes diff grpo mine.toml\n"
     )
-    command.add_argument("do", nargs="?", choices=["show", "diff"], metavar="show|diff", help="leave out to list")
+    command.add_argument("do", nargs="?", choices=["show", "diff"], metavar="show|diff", help="omit to list")
     command.add_argument(
-        "names", nargs="*", metavar="NAME", help="names of recipes, or TOML files, of which no module is imported"
+        "names", nargs="*", metavar="NAME", help="names of recipes, or TOML files (their modules are not imported)"
     )
     command.add_argument("--phase", action="append", choices=_CHANGED, metavar="PHASE", help=_phase_help())
     command.add_argument(
-        "--needs", action="append", default=[], metavar="NAME", help="those that need this model or this fact"
+        "--needs", action="append", default=[], metavar="NAME", help="recipes that need this model or fact"
     )
-    command.add_argument("--needs-critic", action="store_true", help="the same as --needs critic")
-    command.add_argument("--facts", action="store_true", help="those that need facts of the environment, and which")
+    command.add_argument("--needs-critic", action="store_true", help="same as --needs critic")
+    command.add_argument(
+        "--facts", action="store_true", help="recipes that need facts of the environment, with the facts"
+    )
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _phase_help() -> str:
-    return f"those that decide something here: {', '.join(_CHANGED)}"
+    return f"recipes that change this phase: {', '.join(_CHANGED)}"
 
 
 def run(
@@ -54,10 +56,10 @@ def run(
     facts: bool,
     json: bool,
 ) -> int:
-    """Print what was asked for."""
+    """Print the list, a page or a comparison."""
     asked = [*needs, *(["critic"] if needs_critic else [])]
     if do is not None and (phase or asked or facts):
-        raise InvalidInputError(f"recipes {do}: --phase, --needs and --facts are for the list; leave them out")
+        raise InvalidInputError(f"recipes {do}: --phase, --needs and --facts apply to the list only; omit them")
     if do == "show":
         _show(_wanted(do, names, 1)[0], json=json)
     elif do == "diff":
@@ -85,7 +87,7 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, json: bool) -> No
         if name not in known:
             close = get_close_matches(name, known, n=3)
             hint = f"did you mean {' or '.join(close)}?" if close else f"they need: {', '.join(known)}"
-            raise InvalidInputError(f"--needs {name}: no recipe needs that; {hint}")
+            raise InvalidInputError(f"--needs {name}: no recipe needs this; {hint}")
     found = [
         page
         for page in pages
@@ -104,7 +106,7 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, json: bool) -> No
         rows.append([page.recipe.name, *told, *said, page.purpose])
     out = console()
     print_columns(out, names, rows)
-    out.print(f"{len(found)} of {len(pages)} recipes; agentrl recipes show NAME has the page of one")
+    out.print(f"{len(found)} of {len(pages)} recipes; agentrl recipes show NAME prints the page of one")
 
 
 def _show(page: RecipePage, *, json: bool) -> None:
@@ -114,7 +116,7 @@ def _show(page: RecipePage, *, json: bool) -> None:
     out = console()
     facts = ", ".join(f"{fact.name} ({fact.level})" for fact in page.facts)
     parts = [
-        f"{page.recipe.name}: {page.recipe.source or 'a recipe of yours'}",
+        f"{page.recipe.name}: {page.recipe.source or 'your own recipe'}",
         page.text,
         "Decides\n" + "\n".join(f"  {phase}: {said}" for phase, said in page.phases.items()),
         "\n".join(
@@ -129,7 +131,7 @@ def _show(page: RecipePage, *, json: bool) -> None:
     ]
     if page.others:
         names = ", ".join(page.others)
-        parts.insert(-1, f"Not of agentrl_core, so shown by name alone, without what they need: {names}")
+        parts.insert(-1, f"Components outside of agentrl_core, shown by name without their needs: {names}")
     for part in parts:
         if part:
             out.print("\n".join(map(in_a_line, part.splitlines())) + "\n", markup=False)
@@ -146,7 +148,7 @@ def _diff(one: RecipePage, other: RecipePage, *, json: bool) -> None:
     if rows:
         print_columns(out, ["place", one.recipe.name, other.recipe.name], rows)
     else:
-        out.print(f"{one.recipe.name} and {other.recipe.name} are the same", markup=False)
+        out.print(f"{one.recipe.name} and {other.recipe.name} are equal", markup=False)
 
 
 def _print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Look at a run: the progress bar, the closing table, the learning curve."""
+"""Report on a run: the progress bar, the summary table, the learning curve."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ print(t.group_by("iteration").agg(pl.col("success").mean(), pl.len()).sort("iter
 
 
 class RunDisplay:
-    """The progress bar of a run, and the clean way to stop it: Ctrl-C ends the run after the engine's turn.
+    """Progress bar of a run. Ctrl-C stops the run cleanly after the engine's turn.
 
-    A second Ctrl-C does not wait.
+    A second Ctrl-C stops it at once.
     """
 
     def __init__(self, console: Console) -> None:
@@ -52,7 +52,7 @@ class RunDisplay:
         self._before: Any = None
 
     def __enter__(self) -> Self:
-        """Show the bar; take over Ctrl-C."""
+        """Show the bar and handle Ctrl-C."""
         self._before = signal.signal(signal.SIGINT, self._interrupt)
         self._display.start()
         return self
@@ -60,20 +60,20 @@ class RunDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Take the bar down; give Ctrl-C back."""
+        """Remove the bar and restore Ctrl-C."""
         self._display.stop()
         self._console.print()
         signal.signal(signal.SIGINT, self._before)
 
     def phase(self, name: str, total: int) -> None:
-        """A phase of `total` steps begins."""
+        """Start a phase of `total` steps."""
         self._phase, self._total, self._done = name, total, 0
         self._task = self._bar.add_task(name, total=total)
-        self._last_line = -math.inf  # a phase has a line at once
+        self._last_line = -math.inf  # each phase writes its first line at once
         self._write_line()
 
     def step(self, count: int = 1, /, **shown: float) -> None:
-        """Steps of the phase are done; `shown` are the latest numbers."""
+        """Report finished steps of the phase; `shown` has the latest numbers."""
         if shown:
             if "sampled_tokens" in shown:
                 shown["sampled_tokens"] = self._tokens + self._rollouts.tokens
@@ -84,7 +84,7 @@ class RunDisplay:
         self._stop_if_interrupted()
 
     def rollouts(self, progress: Progress) -> None:
-        """Show how the rollouts go."""
+        """Show the progress of rollouts."""
         if progress is not self._rollouts:
             self._tokens += self._rollouts.tokens
             self._rollouts = progress
@@ -92,7 +92,7 @@ class RunDisplay:
         self._stop_if_interrupted()
 
     def _write_line(self, more: str = "") -> None:
-        """Write a line of text at most every `_LINE_SECONDS` if the output is a file or a pipe, which shows no bar."""
+        """Write a line at most every `_LINE_SECONDS` if the output is a file or a pipe, instead of a bar."""
         now = time.monotonic()
         if self._console.is_terminal or now - self._last_line < _LINE_SECONDS:
             return
@@ -105,10 +105,10 @@ class RunDisplay:
         if self._interrupted:
             signal.default_int_handler(number, frame)
         self._interrupted = True
-        self._console.print("stopping after this turn; what was collected is saved (Ctrl-C again: at once)")
+        self._console.print("stopping after this turn; collected rollouts are saved (Ctrl-C again: stop at once)")
 
     def _render(self) -> Any:
-        """The bars, and the latest numbers of each phase on a line of their own, which a narrow terminal wraps."""
+        """Return the bars, with the latest numbers of each phase on a separate line, so that they can wrap."""
         from rich.console import Group
         from rich.text import Text
 
@@ -120,7 +120,7 @@ class RunDisplay:
 
 
 def show_summary(console: Console, run: Path, summary: Mapping[str, Any]) -> None:
-    """The closing table, the run's directory, and lines that read it."""
+    """Print the summary table, the run's directory, and code that reads it."""
     from rich.table import Table
 
     table = Table("", "", show_header=False)

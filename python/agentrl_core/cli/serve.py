@@ -1,4 +1,4 @@
-"""`agentrl serve`: record what agents of any framework say to a model's server."""
+"""`agentrl serve`: record requests of agents of any framework to a model's server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import sys
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`--upstream URL [--store RUN]`."""
+    """Add `--upstream URL [--store RUN]`."""
     command.description = (
-        "Stand between agents and a server of vLLM, and record the tokens of every answer. Point an agent's base URL "
-        "to http://HOST:PORT/s/NAME/v1 (for clients of Anthropic without the /v1), where NAME is the session's. Close "
-        "a session with its reward by POST /sessions/NAME/close, and take the batch of the closed ones by POST "
+        "Run a proxy between agents and a vLLM server that records the tokens of every response. Set an agent's base "
+        "URL to http://HOST:PORT/s/NAME/v1 (for clients of Anthropic without the /v1), where NAME is the session's. "
+        "Close "
+        "a session with its reward by POST /sessions/NAME/close, and get the batch of closed sessions by POST "
         "/iterations."
     )
     command.epilog = (
@@ -20,11 +21,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "  agentrl serve --upstream http://127.0.0.1:8000 --store runs/agents"
     )
     command.add_argument("--upstream", metavar="URL", required=True, help="the server that generates")
-    command.add_argument("--model", metavar="NAME", help="its model; the first that it has")
-    command.add_argument("--store", metavar="RUN", help="directory of the run; else nothing is kept")
-    command.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine alone)")
-    command.add_argument("--port", type=int, default=8800, help="port to listen at (8800)")
-    command.add_argument("--key-file", metavar="FILE", help="file with the key that is wanted from agents")
+    command.add_argument("--model", metavar="NAME", help="its model (default: its first model)")
+    command.add_argument("--store", metavar="RUN", help="directory of the run (default: nothing is stored)")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
+    command.add_argument("--port", type=int, default=8800, help="port to listen on (8800)")
+    command.add_argument("--key-file", metavar="FILE", help="file with the key that agents must send")
 
 
 def run(upstream: str, model: str | None, store: str | None, host: str, port: int, key_file: str | None) -> int:
@@ -42,11 +43,11 @@ def run(upstream: str, model: str | None, store: str | None, host: str, port: in
     try:
         key = None if key_file is None else Path(key_file).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"key_file is {key_file!r}, and cannot be read ({error}); give a text file") from None
+        raise InvalidInputError(f"key_file={key_file!r} cannot be read ({error}); give a text file") from None
     if key is None and host not in ("127.0.0.1", "localhost", "::1"):
-        raise InvalidInputError(f"host is {host!r}, where others can reach it: give a --key-file, or leave --host out")
+        raise InvalidInputError(f"host={host!r} can be reached from other machines; give a --key-file, or omit --host")
     with nullcontext() if store is None else Store.open(store) as run_:
         endpoint = Endpoint(VllmUpstream(upstream, model=model), store=run_, api_key=key)
-        print(f"recording at http://{host}:{port}, in front of {upstream}", file=sys.stderr)
+        print(f"recording at http://{host}:{port}, upstream {upstream}", file=sys.stderr)
         uvicorn.run(endpoint.app, host=host, port=port, **OPTIONS)
     return 0

@@ -1,4 +1,4 @@
-"""`agentrl show`: one trajectory, turn by turn, in the tree of its group."""
+"""`agentrl show`: print one trajectory turn by turn, with the tree of its group."""
 
 from __future__ import annotations
 
@@ -29,28 +29,27 @@ _FLAGS = {
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`RUN TRAJECTORY --tokenizer PATH`."""
+    """Add `RUN TRAJECTORY --tokenizer PATH`."""
     command.description = (
-        "Show the tree of a trajectory's group, and the trajectory: each prompt, action and observation, with what was "
-        "paid and computed for it. Tokens of an action are green where their advantage is positive, red where it is "
-        "negative, and bold where it is large."
+        "Show the tree of a trajectory's group, and the trajectory: each prompt, action and observation, with its "
+        "rewards and computed columns. Action tokens are green if their advantage is positive, red if it is negative, "
+        "and bold if it is large."
     )
     command.epilog = (
         "examples:\n  agentrl show runs/demo 12\n  agentrl show runs/demo 12 --tokenizer path/to/model\n"
         "  agentrl show runs/demo 12 | less"
     )
     command.add_argument("path", metavar="RUN", help="directory of the run")
-    command.add_argument("trajectory", type=int, metavar="TRAJECTORY", help="its number, which agentrl ls lists")
+    command.add_argument("trajectory", type=int, metavar="TRAJECTORY", help="its number, as listed by agentrl ls")
     command.add_argument(
         "--tokenizer",
         metavar="PATH",
-        help="tokenizer.json, or a directory with one, that makes text of tokens; without it that of the run, or else "
-        "token ids are shown",
+        help="tokenizer.json, or its directory, to decode tokens (default: that of the run, else show ids)",
     )
 
 
 def run(path: str, trajectory: int, tokenizer: str | None) -> int:
-    """Print tree and path."""
+    """Print the tree and the path."""
     out = console()
     from agentrl_core.integrations.polars import scan
 
@@ -78,7 +77,7 @@ def _show(out: Console, tables: Tables, trajectory: int, words: Detokenizer) -> 
         out.print(Text(draw))
     out.print()
     out.print(group_tree(nodes, members, trajectory, set(path["node_id"]), words))
-    # What was computed is that of the last draw.
+    # Computed columns are those of the last draw.
     rows: Any = draws.select("draw_id", "trajectory_id").tail(1) if len(draws) else found.select("trajectory_id")
     tokens = rows.agentrl.tokens(tables).rows(named=True)
     strongest = max((abs(token.get("advantage") or 0.0) for token in tokens), default=0.0)
@@ -116,7 +115,7 @@ def _draws(draws: Any, tables: Tables) -> Iterator[str]:
 
 
 def _items(path: pl.DataFrame, steps: pl.DataFrame) -> list[dict[str, Any]]:
-    """Steps, and the nodes between them; steps of a context that was rewritten later come last."""
+    """Return steps and the nodes between them; steps of contexts that were rewritten later come last."""
     on_path = set(path["node_id"])
     turns = [step | {"off": step["node_id"] not in on_path} for step in steps.rows(named=True)]
     inside = [(step["start"], step["start"] + len(step["tokens"])) for step in turns if not step["off"]]
@@ -129,7 +128,7 @@ def _items(path: pl.DataFrame, steps: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _of_step(step: dict[str, Any], tokens: Sequence[dict[str, Any]]) -> str:
-    """What is known of a step in one line."""
+    """Format a step in one line."""
     where = ", in a context that was rewritten later" if step["off"] else ""
     parts = [f"step {step['step']}: action, {len(tokens)} tokens{where}"]
     if step["origin_trajectory_id"] != step["trajectory_id"]:

@@ -1,4 +1,4 @@
-"""`agentrl stats`: how training went, iteration by iteration."""
+"""`agentrl stats`: print training statistics per iteration."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from agentrl_core.integrations.polars.tables import Tables
 
 _COLUMNS = """
-  success      share of draws whose task was solved, of those that were judged
+  success      share of judged draws whose task was solved
   reward       mean reward of a draw
-  same_reward  share of groups whose draws all have the same score: they teach nothing
+  same_reward  share of groups with equal scores, without a learning signal
   entropy      mean entropy of a generated token, in nats
   turns        mean number of turns of a draw
   generated    mean number of tokens in the actions of a draw
-  length       mean number of tokens of a draw, prompt and observations included
-  sharing      tokens of the draws over tokens stored for them: 2 where each is used twice
-  staleness    how many updates old the weights were that generated a token, on average, if they are known
+  length       mean number of tokens of a draw, including prompt and observations
+  sharing      tokens of the draws over stored tokens: 2 if each is used twice
+  staleness    mean age of the weights that generated a token, in updates, if known
   tool_errors  share of tool calls that failed
   success@d    share of the iteration's trajectories of domain d that solved their task, drawn or not
 """
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`RUN`."""
-    command.description = "Statistics of the training batch of each iteration. Works while the run is written."
+    """Add `RUN`."""
+    command.description = "Print statistics of the training batch of each iteration. Works while the run is written."
     command.epilog = f"examples:\n  agentrl stats runs/demo\n  agentrl stats runs/demo | tail -5\n\ncolumns:{_COLUMNS}"
     command.add_argument("path", metavar="RUN", help="directory of the run")
 
@@ -54,7 +54,7 @@ def run(path: str) -> int:
 
 
 def _by_domain(store: Store) -> pl.DataFrame:
-    """What the metrics say of each domain, a row for each iteration that was closed."""
+    """Return the metrics of each domain, one row per closed iteration."""
     import polars as pl
 
     said = pl.DataFrame(store.metrics).filter(pl.col("name").str.starts_with("success@")).sort("name", "iteration")
@@ -62,7 +62,7 @@ def _by_domain(store: Store) -> pl.DataFrame:
 
 
 def _bytes(store: Store, tables: Tables) -> str:
-    """Size on disk over the number of stored tokens."""
+    """Return the size on disk over the number of stored tokens."""
     import polars as pl
 
     tokens = tables.nodes.select(pl.col("tokens").list.len().cast(pl.Int64).sum()).collect().item()

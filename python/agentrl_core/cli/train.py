@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """An argument for each option of `TrainOptions`."""
+    """Add an argument for each option of `TrainOptions`."""
     from agentrl_core import recipes
     from agentrl_core.train.loop import TrainOptions
 
     command.description = "Train a language model on reasoning-gym tasks with a calculator, by a recipe."
     command.add_argument(
         "--recipe",
-        help=f"one of the {len(recipes.names())} that `agentrl recipes` lists, or a TOML file, whose table [train] can "
-        "hold these options (default: grpo; with --resume: that of the run)",
+        help=f"one of the {len(recipes.names())} that `agentrl recipes` lists, or a TOML file, which may set these "
+        "options in a table [train] (default: grpo; with --resume: that of the run)",
     )
     for option in dataclasses.fields(TrainOptions):
         flag = "--" + option.name.replace("_", "-")
         text = option.metadata["help"]
-        # SUPPRESS: what is not given must not override the recipe file.
+        # SUPPRESS: options that are not given must not override the recipe file.
         if isinstance(option.default, bool):
             command.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
         elif isinstance(option.default, tuple):
@@ -42,7 +42,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(**given: Any) -> int:
-    """Train, and show how it went."""
+    """Train, and print the results."""
     from rich.console import Console
 
     from agentrl_core.cli.report import RunDisplay, learning_curve, show_summary
@@ -57,7 +57,7 @@ def run(**given: Any) -> int:
     known = {option.name for option in dataclasses.fields(TrainOptions)}
     for name in values:
         if name not in known:
-            raise RecipeError(f"table [train]: there is no option {name!r}; use: {', '.join(sorted(known))}")
+            raise RecipeError(f"table [train]: option {name!r} does not exist; use one of: {', '.join(sorted(known))}")
     if "families" in values:
         values["families"] = tuple(values["families"])
     options = TrainOptions(**values)
@@ -66,7 +66,7 @@ def run(**given: Any) -> int:
         with RunDisplay(console) as progress:
             summary = train(options, recipe, progress)
     except KeyboardInterrupt:
-        print("interrupted; go on with --resume", file=sys.stderr)
+        print("interrupted; continue with --resume", file=sys.stderr)
         return 130
     folder = Path(options.run)
     learning_curve(folder)
@@ -75,7 +75,7 @@ def run(**given: Any) -> int:
 
 
 def recipe_of(name: str) -> tuple[Recipe, dict[str, Any]]:
-    """Return a recipe by its name or from its file, and the file's table of options; imports the file's components."""
+    """Return a recipe by name or from a file, and the file's table of options; imports the file's components."""
     from agentrl_core import recipes
     from agentrl_core.recipe import Recipe
 
@@ -86,12 +86,12 @@ def recipe_of(name: str) -> tuple[Recipe, dict[str, Any]]:
 
 
 def tables_of(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the tables of a recipe's file: that of the recipe, and that of the options."""
+    """Return the tables of a recipe's file: the recipe and the options."""
     try:
         table = tomllib.loads(Path(name).read_text(encoding="utf-8"))
     except OSError as error:
-        raise RecipeError(f"recipe file {name!r} cannot be read: {error.strerror}") from error
+        raise RecipeError(f"recipe file {name!r} cannot be read: {error.strerror}; check the path") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RecipeError(f"{name} is no TOML document: {error}; correct it there") from error
+        raise RecipeError(f"{name} is not valid TOML: {error}; correct it there") from error
     options = table.pop("train", {})
     return table, options

@@ -1,4 +1,4 @@
-"""`agentrl verify`: whether a run's files are whole and agree."""
+"""`agentrl verify`: check the integrity of a run's files."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from agentrl_core.cli._view import console, escaped, in_a_line, opened
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`RUN`."""
+    """Add `RUN`."""
     command.description = (
-        "Check every byte of a run against its checksum, and every rule that ties its rows together. Exits with 1 if "
-        "anything is wrong. Works while the run is written; it checks the commits that are there when it begins."
+        "Check every byte of a run against its checksum, and the consistency of its rows. Exits with 1 if an error is "
+        "found. Works while the run is written; it checks the commits that exist at its start."
     )
     command.epilog = "examples:\n  agentrl verify runs/demo"
     command.add_argument("path", metavar="RUN", help="directory of the run")
 
 
 def run(path: str) -> int:
-    """Print what is wrong."""
+    """Print the errors found."""
     from rich.text import Text
 
     out = console()
@@ -28,6 +28,6 @@ def run(path: str) -> int:
             where = " ".join(str(value) for name, value in finding.items() if name != "message" and value is not None)
             line = Text(where, style="bold red").append(f": {escaped(finding['message'])}", style="default")
             out.print(line)
-        result = f"{len(findings)} findings" if findings else "nothing is wrong"
+        result = f"{len(findings)} findings" if findings else "no errors found"
         out.print(Text(f"commit {store.version} of {in_a_line(path)}: {result}"))
     return 1 if findings else 0

@@ -1,4 +1,4 @@
-"""`agentrl view`: a run as one page that opens from disk."""
+"""`agentrl view`: write a run as one HTML page."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from agentrl_core.cli._view import in_a_line, iteration_range, opened
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`RUN -o FILE --iterations A:B --tokenizer PATH --tokens N`."""
+    """Add `RUN -o FILE --iterations A:B --tokenizer PATH --tokens N`."""
     command.description = (
-        "Write a run as one page, a file that opens from disk in a browser: no server, no network. Curves, the groups "
-        "of an iteration, the token tree of a group with its advantages, texts with what is known of each token, why "
-        "an advantage is what it is, members side by side, drift, search. Works while the run is written."
+        "Write a run as one HTML file, which a browser opens without server or network. It has curves, the groups of "
+        "an iteration, token trees with advantages, texts with the columns of each token, the computation of an "
+        "advantage, members side by side, drift and search. Works while the run is written."
     )
     command.epilog = (
         "examples:\n  agentrl view runs/demo\n  agentrl view runs/demo -o run.html\n"
@@ -25,19 +25,19 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--iterations",
         metavar="A:B",
-        help="groups from iteration A up to and without B; either may be left out (default: the latest that fit)",
+        help="groups of iterations from A up to B, without B; both are optional (default: the latest that fit)",
     )
     command.add_argument(
         "--tokenizer",
         metavar="PATH",
-        help="tokenizer.json, or a directory with one, that makes text of tokens (default: that of the run)",
+        help="tokenizer.json, or its directory, to decode tokens (default: that of the run)",
     )
     command.add_argument(
         "--tokens",
         type=int,
         default=1_000_000,
         metavar="N",
-        help="how many tokens the page holds at most; a million make about 10 MB (default: 1000000)",
+        help="largest number of tokens in the page; a million make about 10 MB (default: 1000000)",
     )
 
 

@@ -1,4 +1,4 @@
-"""`agentrl watch`: a run as it goes on, in the terminal."""
+"""`agentrl watch`: monitor a run in the terminal."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _LEVELS = {"good": "", "watch": "yellow", "bad": "bold red"}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """`RUN --seconds S --once`."""
+    """Add `RUN --seconds S --once`."""
     command.description = (
-        "Show a run while it is written: its health, and a curve of each number over the iterations. Ctrl-C ends it, "
-        "and does nothing to the run. In a pipe, or with --once, it is shown once."
+        "Monitor a run while it is written: its health, and a curve of each number over the iterations. Ctrl-C ends it "
+        "without affecting the run. In a pipe, or with --once, it prints once."
     )
     command.epilog = "examples:\n  agentrl watch runs/demo\n  agentrl watch runs/demo --seconds 30"
     command.add_argument("path", metavar="RUN", help="directory of the run")
-    command.add_argument("--seconds", type=float, default=5.0, metavar="S", help="between two looks (default: 5)")
+    command.add_argument("--seconds", type=float, default=5.0, metavar="S", help="between two refreshes (default: 5)")
     command.add_argument("--once", action="store_true", help="show it once")
 
 
 def run(path: str, seconds: float, once: bool) -> int:  # noqa: FBT001  # an option of the command line
-    """Show it again and again."""
+    """Show the run repeatedly."""
     if not seconds > 0:
         raise InvalidInputError(f"--seconds {seconds:g}: give a positive number")
     out = console()
@@ -47,7 +47,7 @@ def run(path: str, seconds: float, once: bool) -> int:  # noqa: FBT001  # an opt
 
 
 def looked(store: Store, width: int) -> Any:
-    """What a look at the run shows."""
+    """Return the display of one refresh."""
     import polars as pl
     from rich.console import Group
     from rich.table import Table

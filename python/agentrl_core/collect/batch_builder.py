@@ -1,4 +1,4 @@
-"""How the batch of an iteration is made: select, roll out, reward, inject, admit, until it is full."""
+"""Build the batch of an iteration: select, roll out, reward, inject, admit, until it is full."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from agentrl_core.select.task_outcomes import entries_of
 
 @dataclass(frozen=True)
 class PartialRollouts:
-    """How groups are run that may go on behind the iteration's batch.
+    """Settings for groups that may continue after the iteration's batch.
 
     Attributes:
-        cut: when the batch is cut.
-        runner: makes one for each round.
-        programs: what is run on groups that began in an iteration.
-        statistics: what is known of a task, by its id.
+        cut: rule for cutting the batch.
+        runner: creates the runner of each round.
+        programs: returns the program for groups that started in an iteration.
+        statistics: statistics of a task, by its id.
         later: the journal of the next iteration.
     """
 
@@ -50,11 +50,11 @@ class PartialRollouts:
 
 
 class BatchBuilder:
-    """The batch of an iteration as it comes together, round by round: rewarded, injected, admitted.
+    """Accumulate the batch of an iteration, round by round: rewarded, injected, admitted.
 
     Args:
-        begin: what the iteration began with.
-        reward: phase reward, by the states of the iteration's begin.
+        begin: inputs of the iteration.
+        reward: phase reward, with the states at the start of the iteration.
     """
 
     def __init__(self, begin: IterationInputs, reward: Callable[[Batch], Batch]) -> None:
@@ -72,22 +72,22 @@ class BatchBuilder:
         self.account = TokenLedger()
 
     def chose(self, rows: NDArray[np.int64]) -> None:
-        """These rows of the pool are rolled out."""
+        """Record the selected rows of the pool."""
         pool = self._begin.pool
         self._places.update(zip(pool.ids(rows), rows.tolist(), strict=True))
         self._domains.update((task.task_id, task.domain) for _, task in pool.tasks(rows))
 
     def survey(self, fresh: Batch) -> None:
-        """Keep groups that nobody draws."""
+        """Keep groups without draws."""
         self._parts.append(fresh.select_draws(np.zeros(0, np.int64)))
 
     def admit(self, fresh: Batch, selection: Selection, again: GroupRetries) -> GroupRetries:
-        """Let the recipe admit groups; the rejected ones whose tasks are tried again.
+        """Admit groups by the recipe, and return rejected ones to retry.
 
         Args:
-            fresh: what was rolled out.
-            selection: what for.
-            again: what its first rows tried again.
+            fresh: the new rollouts.
+            selection: their selection.
+            again: the retries in its first rows.
         """
         admission, held = self._begin.recipe.admit, 0
         entries = np.full(fresh.num_groups, -1)
@@ -103,7 +103,7 @@ class BatchBuilder:
         groups, scores = batch.keys("group_id", "draw"), batch.column("score", "draw")
         self._drawn, self._known = self._drawn + len(scores), self._known + int(np.isfinite(scores).sum())
         self._rewarded = self._rewarded or bool(np.isfinite(batch.column("reward", "draw")).any())
-        # Groups stand in the order of their keys, whichever ended first.
+        # Groups are sorted by key, independent of which ended first.
         accepted = admission(scores, groups) | (np.arange(batch.num_groups) < held)
         self._seen += len(accepted) - held
         self._judged = len(self._parts)
@@ -115,15 +115,15 @@ class BatchBuilder:
         return GroupRetries.of(fresh, rejected, entries, selection, again, admission)
 
     def ran(self, progress: Progress) -> None:
-        """Note what broke down meanwhile."""
+        """Record failures of the round."""
         self._broken["failed"] += progress.failed
         self._broken["abandoned"] += progress.abandoned
 
     def made(self, group_size: int) -> BuiltBatch:
-        """The batch: what was admitted, with what replay mixes in."""
+        """Return the batch: admitted groups, with those that replay mixes in."""
         begin, parts = self._begin, self._parts
         batch = parts[0] if len(parts) == 1 else Batch.concat(parts)
-        # A restart scores the batch as a whole, so what came in rounds or was cut is scored again for equal scores.
+        # A restart scores the batch as a whole, so batches of several rounds or cuts are scored again for equal scores.
         batch = parts[0] if len(parts) == 1 and batch.num_draws == self._drawn else self._score(batch)
         batch = with_old_logprobs(self._replay.mix(batch, self._score), begin.recipe.old_logprob)
         said = Selection.concat(self.selections) if self.selections else Selection.of(np.zeros(0, np.int64), group_size)
@@ -148,15 +148,15 @@ def make_batch(
     tasks: int,
     group_size: int,
 ) -> BuiltBatch:
-    """Select, roll out, reward, inject, admit, until enough groups are admitted; then mix, and score what was joined.
+    """Select, roll out, reward, inject, admit, until enough groups are admitted; then mix in replay and score it.
 
     Args:
-        begin: what the iteration began with.
+        begin: inputs of the iteration.
         runner: runs programs.
-        journal: of the iteration; a selection is in it before its first rollout begins.
-        reward: phase reward, by the states of the iteration's begin.
-        tasks: how many groups are wanted.
-        group_size: trajectories of a group, where the selector does not say.
+        journal: journal of the iteration; a selection is written to it before its first rollout.
+        reward: phase reward, with the states at the start of the iteration.
+        tasks: number of requested groups.
+        group_size: trajectories of a group, unless the selector chooses.
     """
     gathered, again = BatchBuilder(begin, reward), GroupRetries.nothing()
     taken, first = np.zeros(0, np.int64), 0
@@ -202,26 +202,26 @@ def cut_batch(
     tasks: int,
     group_size: int,
 ) -> BuiltBatch:
-    """The same of groups that are in flight: those that were carried into the iteration, and new ones for the rest.
+    """Build the batch from groups in flight: carried-over groups, and new ones for the rest.
 
-    What is in flight when the batch is cut is in the journal of the next iteration before this returns.
+    Groups in flight at the cut are in the journal of the next iteration before this returns.
 
     Args:
-        begin: what the iteration began with.
-        flying: how groups are run, and when the batch is cut.
-        journal: of the iteration.
-        reward: phase reward, by the states of the iteration's begin.
-        tasks: how many groups are wanted.
-        group_size: trajectories of a group, where the selector does not say.
+        begin: inputs of the iteration.
+        flying: settings of groups in flight, and the rule for the cut.
+        journal: journal of the iteration.
+        reward: phase reward, with the states at the start of the iteration.
+        tasks: number of requested groups.
+        group_size: trajectories of a group, unless the selector chooses.
 
     Raises:
-        RecipeError: the recipe surveys tasks, or tries rejected ones again.
+        RecipeError: the recipe surveys tasks, or retries rejected ones.
     """
     cut = flying.batch_policy
     if begin.recipe.admit.becomes(0) != "replace":
         raise RecipeError(
-            f"recipe {begin.recipe.name!r}: {begin.recipe.admit.title()} tries rejected tasks again, and with {cut} "
-            "groups are taken one by one; leave batch_policy out, or replace them"
+            f"recipe {begin.recipe.name!r}: {begin.recipe.admit.title()} retries rejected tasks, which {cut} does not "
+            'support; omit batch_policy, or set rejected="replace"'
         )
     gathered, account = BatchBuilder(begin, reward), TokenLedger()
     gathered.account = account
@@ -233,8 +233,8 @@ def cut_batch(
             selection = _selected(begin, journal, SelectionRequest(missing, group_size, number, taken, begin.iteration))
             if (selection.purpose == SURVEY).any():
                 raise RecipeError(
-                    f"recipe {begin.recipe.name!r}: {begin.recipe.select.title()} surveys tasks, and with "
-                    f"{cut} groups are taken one by one; leave batch_policy out"
+                    f"recipe {begin.recipe.name!r}: {begin.recipe.select.title()} surveys tasks, which {cut} does not "
+                    f"support; omit batch_policy"
                 )
             statistics = [flying.statistics(task.task_id) for _, task in begin.pool.tasks(selection.rows)]
             flight = flight.joined(selection, (begin.iteration, first), statistics)
@@ -274,7 +274,7 @@ def cut_batch(
 
 
 def _with_success(batch: Batch) -> Batch:
-    """The batch with a column `success` on draws that is NaN where a window has cut them."""
+    """Add a column `success` on draws, NaN for draws cut by a window."""
     table = batch.trajectories
     ids, success = table.column("trajectory_id"), np.asarray(table.column("success"), np.float32)
     rows = np.searchsorted(ids, batch.column("trajectory_id", "draw"))
@@ -282,7 +282,7 @@ def _with_success(batch: Batch) -> Batch:
 
 
 def _with_tasks(begin: IterationInputs, batch: Batch, places: Mapping[str, int]) -> Batch:
-    """The batch with what the selector knows of the draws' tasks, as columns `task_<name>`."""
+    """Add the selector's columns of the draws' tasks as `task_<name>`."""
     select = begin.recipe.select
     rows = np.array([places.get(task, -1) for task in batch.texts("task_id", "draw")], np.int64)
     known = np.flatnonzero(rows >= 0)
@@ -295,7 +295,7 @@ def _with_tasks(begin: IterationInputs, batch: Batch, places: Mapping[str, int])
 
 
 def _selected(begin: IterationInputs, journal: Journal, wanted: SelectionRequest) -> Selection:
-    """What select answers, which is in the journal before anything of it is rolled out."""
+    """Return the selection, which is journalled before its rollouts start."""
     select = begin.recipe.select
     asked = (select.to_dict(), wanted.groups, wanted.group_size, len(begin.pool), begin.seed)
     name, question = f"selection/{wanted.round}", digest(json.dumps(asked))
@@ -306,6 +306,6 @@ def _selected(begin: IterationInputs, journal: Journal, wanted: SelectionRequest
         if not isinstance(selection, Selection):
             raise RecipeError(f"{select.title()}: choose returned {selection!r:.60}; return a select.Selection")
         selection.check(len(begin.pool), select.title())
-        recorded = selection.take(np.argsort(selection.purpose, kind="stable")).to_dict()  # surveys behind the others
+        recorded = selection.take(np.argsort(selection.purpose, kind="stable")).to_dict()  # surveys after the others
         journal.keep(name, question, recorded, write_value)
     return Selection.from_dict(recorded)

@@ -1,4 +1,4 @@
-"""When the batch of an iteration is cut, and what becomes of what is in flight then."""
+"""Rules for cutting the batch of an iteration, and for groups in flight at the cut."""
 
 from __future__ import annotations
 
@@ -16,41 +16,40 @@ from agentrl_core.rollout.program import Rollout
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """When the batch of an iteration is cut, and what becomes of the groups that are in flight then.
+    """Rule for cutting the batch of an iteration, and for groups in flight at the cut.
 
-    Of N groups that are wanted, `oversample` N are in flight: those that were carried over, and new ones for the rest.
-    As soon as N of them have ended, the batch is cut. What is being said ends as it stands; the groups that have not
-    ended (and those that ended too late to be wanted) are carried over: they go on in the next iteration, before new
-    ones, under its weights, from everything that they asked and got. Nothing that was sampled is lost, and nobody waits
-    for the longest episode.
+    For N requested groups, `oversample` N are in flight: carried-over groups, and new ones for the rest. As soon as N
+    of them have ended, the batch is cut. Running generations are stopped. Unfinished groups, and those that ended too
+    late, are carried over: they continue in the next iteration, before new ones, with its weights and all their records
+    (partial rollouts). No sampled token is lost, and the batch does not wait for the longest episode.
 
-    This is consumption in the order of **arrival**, and it is biased: the first batches have more of the short episodes
-    than the tasks have, and the long ones come later, under newer weights. `max_carryovers` bounds that.
-    `oversample=1`, the default, waits for all that is in flight, and has no bias.
+    Batches are filled in the order of **arrival**, which is biased: early batches have too many short episodes, and
+    long ones come later, with newer weights. `max_carryovers` bounds this. `oversample=1`, the default, waits for all
+    groups in flight, and has no bias.
 
     With `max_new_tokens` the batch is cut, too, when each trajectory that goes on has said so many tokens in this
     iteration: it is drawn as it stands, as truncated and with a `success` of NaN, and goes on in the next one, where it
     is drawn again with what it says then. `recipes.t_ppo.LatestVersionOnly` trains
     only the tokens that the iteration added.
 
-    One trajectory is never in two batches, but for windows; what is dropped is kept in the files, and drawn by nobody.
-    The metrics of an iteration say what became of the tokens (`tokens.generated`, `consumed`, `dropped`, …).
+    Except with windows, a trajectory is in one batch only; dropped ones stay in the files without draws. The metrics of
+    an iteration account for all tokens (`tokens.generated`, `consumed`, `dropped`, …).
 
-    Sources: APRIL arXiv:2509.18521 (`BatchPolicy(oversample=2.0)`: begin twice as many, stop at N, carry over); T-PPO
+    Sources: APRIL arXiv:2509.18521 (`BatchPolicy(oversample=2.0)`: start twice as many, stop at N, carry over); T-PPO
     arXiv:2506.15050 (`BatchPolicy(max_new_tokens=l)`); RollArt (`BatchPolicy(oversample=1.25, max_carryovers=1,
-    stragglers="drop")`: redundant environments, and a bound of age behind which a trajectory is aborted); LOOP
+    stragglers="drop")`: redundant environments, and an age limit after which a trajectory is aborted); LOOP
     arXiv:2502.01600 (`max_carryovers=0, stragglers="drop"`).
 
     Args:
-        oversample: groups in flight for each one that is wanted, at least 1.
-        max_new_tokens: most tokens that a trajectory says in an iteration; None: no limit.
-        max_carryovers: most iterations into which a group is carried; None: as many as it takes.
-        stragglers: what becomes of a group that has not ended in the last of them: the cut waits for it (`wait`; a
-            batch then has more groups than wanted, if more are due), or it is stopped and drawn by nobody (`drop`,
-            which favours short episodes for good).
+        oversample: groups in flight per requested group, at least 1.
+        max_new_tokens: most tokens of a trajectory per iteration; None: no limit.
+        max_carryovers: most iterations into which a group is carried; None: no limit.
+        stragglers: rule for a group that has not ended in the last of them: the cut waits for it (`wait`; a batch may
+            then have more groups than requested), or it is stopped without draws (`drop`, which biases training towards
+            short episodes).
 
     Raises:
-        InvalidInputError: an argument is not what it should be.
+        InvalidInputError: an argument is not valid.
 
     Example:
         >>> from agentrl_core.collect import BatchPolicy
@@ -84,30 +83,28 @@ class BatchPolicy:
         if self.stragglers not in ("wait", "drop"):
             raise InvalidInputError(f"BatchPolicy: stragglers={self.stragglers!r}; give 'wait' or 'drop'")
         if self.stragglers == "drop" and self.max_carryovers is None:
-            raise InvalidInputError(
-                "BatchPolicy: stragglers='drop' needs the iterations that a group may take; give max_carryovers="
-            )
+            raise InvalidInputError("BatchPolicy: stragglers='drop' needs a limit of carry-overs; set max_carryovers=")
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether nothing is in flight behind a cut."""
+        """Whether no group is in flight after a cut."""
         return self.oversample == 1 and self.max_new_tokens is None
 
     def in_flight(self, wanted: int) -> int:
-        """How many groups are in flight where so many are wanted."""
+        """Return the number of groups in flight for a number of requested groups."""
         return round(self.oversample * wanted)
 
     def is_due(self, carried: int) -> bool:
-        """Whether a group that was carried so often cannot be carried again."""
+        """Return whether a group with this number of carry-overs must end."""
         return self.max_carryovers is not None and carried >= self.max_carryovers
 
     def select_groups(self, ended: list[int], *, wanted: int, due: Collection[int]) -> list[int] | None:
-        """Which groups the batch has: those that are due, then whoever ended first; None: it is not cut yet.
+        """Return the groups of the batch: due ones, then the first to end; None: it is not cut yet.
 
         Args:
-            ended: the groups that have ended, in that order.
-            wanted: how many are needed.
-            due: the groups that cannot be carried over again.
+            ended: ended groups, in order.
+            wanted: number of needed groups.
+            due: groups that cannot be carried over again.
         """
         overdue = [group for group in ended if group in due]
         if len(ended) < wanted or (self.stragglers == "wait" and len(overdue) < len(due)):
@@ -117,32 +114,32 @@ class BatchPolicy:
         return sorted((overdue + others)[:most])
 
     def check(self, recipe: Recipe, worlds: Mapping[str, EnvironmentHandle], **limits: object) -> None:
-        """Refuse what cannot be stopped in the middle and go on.
+        """Refuse settings whose groups cannot be interrupted and resumed.
 
         Raises:
-            InvalidInputError: an environment cannot be brought back, the program decides over several groups, or a
-                limit would change meanwhile.
+            InvalidInputError: an environment is not replayable, the program decides over several groups, or a limit
+                changes between iterations.
         """
         if self.is_synchronous:
             return
         for world in worlds.values():
             if not world.replayable:
                 raise InvalidInputError(
-                    f"Collector: batch_policy={self} ends episodes in the middle, and environment {world.title} says "
-                    "replayable=False, so that they cannot go on; leave batch_policy out"
+                    f"Collector: batch_policy={self} interrupts episodes, but environment {world.title} has "
+                    f"replayable=False, so they cannot be resumed; omit batch_policy"
                 )
         if type(recipe.rollout).cohort is not Rollout.cohort:
             raise InvalidInputError(
-                f"Collector: batch_policy={self} takes groups one by one, and {recipe.rollout.title()} decides over "
-                "all groups of a selection; leave batch_policy out"
+                f"Collector: batch_policy={self} handles groups one by one, but {recipe.rollout.title()} decides over "
+                f"all groups of a selection; omit batch_policy"
             )
         for name, limit in limits.items():
             if isinstance(limit, Schedule):
                 raise InvalidInputError(
-                    f"Collector: {name} is a Schedule, and with batch_policy={self} a trajectory goes on in "
-                    "iterations in which it has another value; give a number"
+                    f"Collector: {name} is a Schedule, but with batch_policy={self} a trajectory may span iterations "
+                    f"with different values; give a number"
                 )
 
 
 WHOLE = BatchPolicy()
-"""All that is in flight."""
+"""Wait for all groups in flight."""

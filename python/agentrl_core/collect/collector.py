@@ -1,4 +1,4 @@
-"""The collector: the training batch of each iteration, and the way back from an update to the store."""
+"""The collector: collects the training batch of each iteration, and closes the iteration."""
 
 from __future__ import annotations
 
@@ -68,49 +68,49 @@ from agentrl_core.select.pool import MixedTasks
 
 
 class Collector:
-    """Makes the training batch of each iteration, and closes the iteration after the update.
+    """Collect the training batch of each iteration, and close the iteration after the update.
 
-    One call selects tasks, runs the recipe's rollout program on each, runs the recipe's reward, lets the recipe admit
-    groups, and repeats with further tasks until enough groups are admitted (or the admission's rounds are over). All
-    branches run side by side, on an event loop in a thread of its own: a call works in scripts, in Jupyter and inside
-    asynchronous code (`await asyncio.to_thread(collect, ...)` there).
+    One call selects tasks, runs the recipe's rollout program on each, computes rewards and admits groups. It repeats
+    with more tasks until enough groups are admitted or the admission's rounds are used up. All branches run
+    concurrently, on an event loop in a separate thread. A call works in scripts, in Jupyter, and in asynchronous code
+    by `await asyncio.to_thread(collect, ...)`.
 
-    With a store the batch is committed before it is returned; an iteration that was committed but not closed (a kill
-    in the middle of training) is given back as it is. What programs asked and got is in the store's journal before they
-    see it, so that after a kill in the middle of groups nothing is sampled or done twice: the programs run again from
-    their beginnings, and get what was recorded. Without a store the same holds after a Ctrl-C in this process.
+    With a store the batch is committed before it is returned. An iteration that was committed but not closed, because
+    of a kill during training, is returned again unchanged. Responses and answers are journalled before programs see
+    them, so that after a kill nothing is sampled or executed twice: the programs restart and read the recorded results.
+    Without a store the same holds after a Ctrl-C in this process.
 
     Args:
-        engine: generates segments; or a table of them by name: an agent is spoken for by the engine of its name, or by
-            the first.
-        environment: gives tasks and answers actions; or a table of them by name, whose tasks are mixed.
+        engine: generates segments; or a table of engines by name: each agent uses the engine of its name, otherwise the
+            first.
+        environment: provides tasks and answers actions; or a table of environments by name, whose tasks are mixed.
         recipe: its phases select, rollout, reward and admit are used.
-        store: where everything is kept; None keeps nothing.
-        seed: of task selection and of every segment.
-        task_pool: the first so many training tasks of each environment are selected from.
-        sampling: of every segment; the default samples at temperature 1 from the whole distribution.
-        context_tokens: the longest path; a number or a `Schedule` of the iteration, as the next two.
+        store: store of the run; None: nothing is stored.
+        seed: seed of task selection and of every segment.
+        task_pool: number of training tasks of each environment to select from.
+        sampling: sampling of every segment; the default samples at temperature 1 from the whole distribution.
+        context_tokens: the longest path; a number or a `Schedule` of the iteration, like the next two.
         turn_limit: most turns of a trajectory; None: no limit.
-        call_seconds: most seconds of one call of an environment, after which its episode is given up and built anew;
-            None: no limit. What runs inline cannot be given up.
-        concurrency: most trajectories that run at once; or a table of it by the names of the environments.
-        staleness: how many iterations ahead of the trainer rollouts are made, while it steps: the batch of iteration i
-            is sampled by weights of version i - staleness and later. 0: nothing runs between two calls. The recipe
-            may hold back more (`schedule.LimitStaleness`).
-        batch_policy: when the batch of an iteration is cut, and what becomes of what is in flight then; see
-            `collect.BatchPolicy`. The default waits for all that began.
-        processes: how many processes an environment that runs in processes gets; None: one for each core.
-        memory_bytes: most memory of such a process, that of all its episodes together; None: no limit. One that needs
-            more is ended, the step that it was in is charged, and its other episodes go on in another.
+        call_seconds: longest call of an environment in seconds, after which its episode is rebuilt; None: no limit.
+            Inline calls cannot be interrupted.
+        concurrency: largest number of concurrent trajectories; or a table by environment name.
+        staleness: number of iterations that rollouts run ahead of the trainer: the batch of iteration i is sampled by
+            weights of version i - staleness and later. 0: nothing runs between two calls. The recipe may limit it
+            further (`schedule.LimitStaleness`).
+        batch_policy: rule for cutting the batch of an iteration, and for groups in flight at the cut; see
+            `collect.BatchPolicy`. The default waits for all started groups.
+        processes: number of processes of an environment that runs in processes; None: one per core.
+        memory_bytes: largest memory of such a process, over all its episodes; None: no limit. A process that exceeds it
+            is killed, its current step is charged, and its other episodes continue in another process.
         progress: called ten times a second with a `Progress`, in the thread that collects.
-        models: whom programs ask for numbers (`Group.query`), by the name of the column: functions from token paths to
-            a number for each, such as a quality head. They run in a thread.
-        allow_changes: go on with a run whose store was made with another recipe, seed, group size or data set, or whose
-            engine has other weights than the store says.
+        models: models that programs query (`Group.query`), by column name: functions from token paths to one number
+            each, such as a quality head. They run in a thread.
+        allow_changes: whether to continue a run whose store has another recipe, seed, group size or data set, or other
+            weights than the engine.
 
     Raises:
         RecipeError: the recipe cannot run.
-        InvalidInputError: an argument is not what it should be; or the store was made with another recipe or seed.
+        InvalidInputError: an argument is not valid; or the store was made with another recipe or seed.
 
     Example:
         >>> import agentrl_core as arl
@@ -156,11 +156,11 @@ class Collector:
         check_limits(call_seconds, context_tokens=context_tokens, turn_limit=turn_limit, memory_bytes=memory_bytes)
         if draw("score") not in recipe.collected_columns:
             raise RecipeError(
-                f"recipe {recipe.name!r}: admission reads the score, but phase reward makes none before it waits for a "
-                "column that only a model makes; begin the chain with one that does, such as reward.OutcomeScore()"
+                f"recipe {recipe.name!r}: admission reads the score, but phase reward needs a column of a model before "
+                f"it makes one; start the chain with a component that makes it, such as reward.OutcomeScore()"
             )
         if recipe.replay is not None and store is None:
-            raise RecipeError(f"recipe {recipe.name!r}: replay draws from a store; give one: Collector(..., store=...)")
+            raise RecipeError(f"recipe {recipe.name!r}: replay needs a store; pass one: Collector(..., store=...)")
         self.engines = engines
         self.worlds = {
             name: EnvironmentHandle(each, name, processes, memory_bytes) for name, each in environments.items()
@@ -177,7 +177,7 @@ class Collector:
         self._pool_size = task_pool
         self._pool: MixedTasks | None = None
         self._asking = threading.RLock()
-        """Held while an environment is asked for tasks, which iterations that run ahead do in their threads."""
+        """Lock for reading tasks of an environment, since prefetched iterations do this in their threads."""
         self._listeners: list[Callable[[int, Mapping[str, Any]], object]] = []
         self._journals: dict[int, Journal] = {}
         self._notices = WarnOnce()
@@ -187,7 +187,7 @@ class Collector:
         self._allow_changes = allow_changes
         self._head = RunState(0, {}, {}, {}, None, _core.Batch.empty(), 0) if store is None else RunState.of(store)
         self._tasks = self._head.tasks
-        """What the head's become with the batch that was collected last."""
+        """Task statistics after the batch that was collected last."""
         recipe.check(facts=self._setting().facts(recipe))
         self._ahead = IterationPrefetcher(staleness, recipe, store, self._make_ahead) if staleness else None
         self._rooms = slot_limiters(concurrency, environments)
@@ -198,25 +198,25 @@ class Collector:
 
     @property
     def iteration(self) -> int:
-        """The iteration that is next: 0 at first, or where the store stopped."""
+        """The next iteration: 0 at first, or the one at which the store stopped."""
         return self._now().iteration
 
     def __call__(self, *, tasks: int, group_size: int) -> Batch:
-        """The batch of this iteration.
+        """Collect the batch of this iteration.
 
         Args:
             tasks: number of groups to admit.
-            group_size: trajectories of a group (programs with a budget of their own use that).
+            group_size: trajectories of a group (programs with their own budget ignore it).
 
         Returns:
-            A batch with column `score` at level `draw`. It can hold fewer groups than asked for when admission rejects
-            many.
+            A batch with column `score` at level `draw`. It can have fewer groups than requested if admission rejects
+                many.
 
         Raises:
             InvalidInputError: `tasks` or `group_size` is not positive, or there are not enough tasks; the environment
-                or the program does what a program must not do; or the reward of every draw is NaN.
-            AgentRLError: and whatever the engine or a program raises, where most groups fail by it.
-            KeyboardInterrupt: interrupted; another call goes on with what there is.
+                or program makes an invalid call; or the reward of every draw is NaN.
+            AgentRLError: or another error of the engine or a program, if it fails most groups.
+            KeyboardInterrupt: interrupted; another call continues.
         """
         check_whole("collect", tasks=tasks, group_size=group_size)
         self._run["group_size"] = group_size
@@ -240,9 +240,9 @@ class Collector:
             batch = self.store.rebase(self._collected(head, tasks, group_size))
             self.store.append(batch, iteration=head.iteration)
             self.store.flush()
-            self._journals.pop(head.iteration, None)  # nobody asks it any more, and it holds all that was sampled
+            self._journals.pop(head.iteration, None)  # it is not needed any more, and it has all sampled tokens
             self._head = RunState.of(self.store, tasks=self._tasks).carried(self.recipe, self._run, self._notices)
-        # Chance in phase reward follows from ids, which the store gives: a restart scores what is stored, and so do we.
+        # Random choices in phase reward depend on ids of the store: a restart scores stored rows, so do the same here.
         batch = with_committed_columns(batch)
         return scores(self.recipe, batch, head.components)(batch)
 
@@ -257,8 +257,8 @@ class Collector:
         `dropped`, `in_flight` after the batch, and `cached` of the `context` tokens that engines were given.
 
         Args:
-            batch: the batch that was trained, with its computed columns.
-            metrics: `Updates.metrics`, and whatever else should be kept; saved as JSON (NaN and infinity as null).
+            batch: the trained batch, with its computed columns.
+            metrics: `Updates.metrics`, and other metrics; saved as JSON (NaN and infinity as null).
             checkpoint: name of the user's own checkpoint of the weights after this update, so that a restart knows
                 which weights belong to the data.
 
@@ -268,19 +268,19 @@ class Collector:
                 `recipes.vcpo.ScaleLearningRate`), and `Update.step` was not called.
         """
         if not isinstance(batch, Batch):
-            raise InvalidInputError(f"end_iteration: batch is not a Batch ({batch!r}); give the batch that was trained")
+            raise InvalidInputError(f"end_iteration: batch is not a Batch ({batch!r}); pass the trained batch")
         if not isinstance(metrics, Mapping):
-            raise InvalidInputError(f"end_iteration: metrics is not a mapping ({metrics!r}); give Updates.metrics")
+            raise InvalidInputError(f"end_iteration: metrics is not a mapping ({metrics!r}); pass Updates.metrics")
         head = self._now()
         iterations = batch.column("iteration", "draw")
         if len(iterations) and int(iterations.max()) != head.iteration:
             raise InvalidInputError(
-                f"the batch is of iteration {int(iterations.max())}, and iteration {head.iteration} is open; collect "
-                "its batch with collect(tasks=..., group_size=...)"
+                f"the batch is of iteration {int(iterations.max())}, but iteration {head.iteration} is open; collect "
+                f"its batch with collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
         metrics = {"collect": counts(batch), "tokens": token_metrics(batch), **metrics}
-        # Over the whole batch and from the state that the iteration began with, so that a restart comes to the same.
+        # On the whole batch and with the state at the start of the iteration, so that a restart gives the same result.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
         ended = iteration_record(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))
         solved = {name: value for name, value in ended.metrics.items() if name.split("@")[0] == "success"}
@@ -351,7 +351,7 @@ class Collector:
         """
 
         def close(kept: Batch) -> None:
-            # As a batch that is rolled out: with a score of every draw, of which there are none.
+            # Like a collected batch, it has a score for each of its zero draws.
             scored = self.recipe.score(self.recipe.with_states(kept, self._now().components))
             self.end_iteration(scored, metrics or {})
 
@@ -365,19 +365,19 @@ class Collector:
         samples: int = 1,
         rollout: Rollout | None = None,
     ) -> Evaluation:
-        """How many tasks the engines solve as they are now; nothing of the training is touched.
+        """Evaluate the engines with their current weights, without any effect on training.
 
-        Seeds are those of evaluation: equal weights give equal answers, and none of them is shared with training. With
-        a store the rollouts are kept in a store of their own, the folder `evaluations` in it, one iteration each.
+        Evaluation uses separate seeds: equal weights give equal results, and no seed is shared with training. With a
+        store the rollouts go to a separate store, its folder `evaluations`, one iteration each.
 
         Args:
-            tasks: how many of the split's tasks, of each environment.
+            tasks: number of the split's tasks, per environment.
             split: `held_out` or `train`.
             samples: rollouts of each task.
             rollout: the program; None: `rollout.Independent()`.
 
         Raises:
-            InvalidInputError: `tasks` or `samples` is not positive, or there are not so many tasks.
+            InvalidInputError: `tasks` or `samples` is not positive, or there are fewer tasks.
         """
         check_whole("evaluate", tasks=tasks, samples=samples)
         with self._asking:
@@ -392,7 +392,7 @@ class Collector:
                 batch = self._evaluated(chosen, recipe, samples, iteration=kept.iteration)
                 batch = kept.rebase(batch)
                 kept.append(batch, iteration=kept.iteration)
-                # Where nobody said that a task was solved, it was not.
+                # A missing success counts as unsolved.
                 solved = float(np.mean(batch.column("success", "draw") == 1))
                 state = {"iteration": self.iteration, "split": split, "success": solved}
                 kept.close_iteration(batch, state)
@@ -403,7 +403,7 @@ class Collector:
         return runner.roll_out(chosen, [samples] * len(chosen), first=0)
 
     def on_iteration(self, call: Callable[[int, Mapping[str, Any]], object]) -> None:
-        """Have something called after each iteration is closed, with its number and its metrics (for a writer of logs).
+        """Register a callback after each closed iteration, with its number and metrics (for loggers).
 
         Example:
             >>> import agentrl_core as arl
@@ -419,7 +419,7 @@ class Collector:
         self._listeners.append(call)
 
     def close(self) -> None:
-        """End what runs, and the threads and processes in which environments do. Another call starts them again."""
+        """Stop running iterations, and the threads and processes of environments. Another call restarts them."""
         if self._ahead is not None:
             self._ahead.stop()
 
@@ -430,9 +430,9 @@ class Collector:
         loop.run(end)
 
     def _now(self) -> RunState:
-        """Where the loop stands, which is what the store has committed.
+        """Return the state of the loop, which is the store's last commit.
 
-        A Ctrl-C can surface behind a commit and before the line that would note it here.
+        A Ctrl-C can arrive between a commit and the line that records it here.
         """
         if self.store is not None and self._head.sequence != self.store.sequence:
             self._head = RunState.of(self.store).carried(self.recipe, self._run, self._notices)
@@ -445,7 +445,7 @@ class Collector:
             replace(head, run={**begun, **head.run}).check_run(self._run, self.store.path)
 
     def _journal_of(self, iteration: int) -> Journal:
-        """What live groups of an iteration asked and got."""
+        """Return the journal of an iteration's live groups."""
         if self._ahead is not None:
             return self._ahead.journal(iteration)
         if iteration not in self._journals:
@@ -453,7 +453,7 @@ class Collector:
         return self._journals[iteration]
 
     def _collected(self, head: RunState, tasks: int, group_size: int) -> Batch:
-        """The batch of the open iteration, made now or made ahead, and what the statistics of tasks become with it."""
+        """Return the batch of the open iteration, collected now or prefetched, and the new task statistics."""
         journal = self._journal_of(head.iteration)
         if self._ahead is None:
             journal.begin()
@@ -472,7 +472,7 @@ class Collector:
     def _make(
         self, head: RunState, iteration: int, journal: Journal, tasks: int, group_size: int, setting: CollectionSettings
     ) -> BuiltBatch:
-        """Select, roll out and admit for an iteration, by what was known when it began."""
+        """Select, roll out and admit for an iteration, by its inputs."""
         states = head.components
         recipe = self.recipe.at(iteration, states)
         begin = IterationInputs(iteration, recipe, states, self._known_pool(head.tasks), self.seed, self.store)
@@ -494,10 +494,10 @@ class Collector:
     def _make_ahead(
         self, iteration: int, begun: PrefetchedInputs, journal: Journal, underway: IterationTask[BuiltBatch]
     ) -> BuiltBatch:
-        """The same beside other iterations, in a thread of its own."""
+        """Do the same concurrently with other iterations, in a separate thread."""
         setting = replace(self._setting(), progress=underway.check_stopped, rooms=self._rooms, turn=underway)
         if not self.batch_policy.is_synchronous:
-            # What is in flight here is what the one before has left.
+            # Groups in flight come from the iteration before.
             underway.wait_for_previous_batch()
             setting = replace(setting, turn=None)
         head = begun.head.carried(self.recipe, self._run, self._notices)
@@ -542,15 +542,15 @@ class Collector:
         )
 
     def _known_pool(self, tasks: _core.Batch) -> Pool:
-        """The tasks that are selected from, with what is known of them."""
+        """Return the pool of tasks, with their statistics."""
         return Pool(self._task_pool(), tasks.tasks)
 
     def _scores(self, head: RunState) -> Callable[[Batch], Batch]:
-        """Phase reward, by what components remember."""
+        """Run phase reward with the states of components."""
         return lambda batch: self.recipe.score(self.recipe.with_states(batch, head.components))
 
     def _task_pool(self) -> MixedTasks:
-        """The tasks that are selected from, each with its world; those of several worlds in turn."""
+        """Return the tasks of the pool, each with its world, interleaved over worlds."""
         with self._asking:
             if self._pool is None:
                 self._pool = mixed_tasks(self.worlds, self._pool_size, self._asking)

@@ -1,4 +1,4 @@
-"""How many branches may be driven at once: groups wait for room, those of the oldest iteration first."""
+"""Limit the number of concurrent branches: groups wait for slots, those of the oldest iteration first."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 
 class Slots:
-    """Places that somebody holds: as many as are needed, or all that there are.
+    """Slots held by a group: as many as it needs, or all.
 
     Args:
-        room: whose.
-        needed: how many.
+        room: the limiter of the slots.
+        needed: number of slots.
     """
 
     def __init__(self, room: SlotLimiter, needed: int) -> None:
@@ -23,7 +23,7 @@ class Slots:
         self.held = min(needed, room.size)
 
     def release_slots(self, count: int) -> None:
-        """So many fewer are needed; those that are held beyond that are free for others."""
+        """Reduce the number of needed slots, and release the excess."""
         self._needed = max(self._needed - count, 0)
         freed = max(self.held - self._needed, 0)
         self.held -= freed
@@ -31,10 +31,10 @@ class Slots:
 
 
 class SlotLimiter:
-    """Places for `size` branches.
+    """Slots for `size` branches.
 
-    Those of the oldest iteration come first, and of one iteration those who asked first. A group that needs more than
-    there are in all begins when nobody else runs.
+    Requests of the oldest iteration come first, then in order of arrival. A group that needs more slots than exist
+    starts when no other runs.
     """
 
     def __init__(self, size: int) -> None:
@@ -45,7 +45,7 @@ class SlotLimiter:
 
     @asynccontextmanager
     async def take(self, count: int, iteration: int = 0) -> AsyncIterator[Slots]:
-        """Hold places for so many branches of an iteration; some can be given back before the rest."""
+        """Hold slots for branches of an iteration; some may be released before the rest."""
         places = Slots(self, count)
         count = places.held
         if self._waiting or count > self._free:
@@ -54,7 +54,7 @@ class SlotLimiter:
             try:
                 await future
             except asyncio.CancelledError:
-                if not future.cancelled():  # the places were given in the moment in which it was cancelled
+                if not future.cancelled():  # the slots were granted at the moment of cancellation
                     self.give(count)
                 raise
         else:
@@ -65,7 +65,7 @@ class SlotLimiter:
             self.give(places.held)
 
     def give(self, count: int) -> None:
-        """So many places are free again, for those who wait."""
+        """Release slots for waiting groups."""
         self._free += count
         while self._waiting and self._waiting[0][2] <= self._free:
             *_, count, future = heapq.heappop(self._waiting)
@@ -75,7 +75,7 @@ class SlotLimiter:
 
 
 def slot_limiters(concurrency: int | Mapping[str, int], worlds: Iterable[str]) -> dict[str, SlotLimiter]:
-    """The room of each environment: one for all of them, or each its own."""
+    """Return the limiter of each environment: one for all, or one each."""
     if isinstance(concurrency, Mapping):
         return {world: SlotLimiter(concurrency[world]) for world in worlds}
     shared = SlotLimiter(concurrency)

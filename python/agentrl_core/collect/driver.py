@@ -1,4 +1,4 @@
-"""Runs the rollout programs of an iteration: asks engines and environments for them, and keeps what they got."""
+"""Run the rollout programs of an iteration: call engines and environments, and record the results."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from agentrl_core.rollout.tasks import gather_or_cancel
 _RETRIES = 3
 _FIRST_PAUSE = 0.1
 _HELD = 1 << 21
-"""Number of a member that nobody has, behind what is left over."""
+"""Member number for left-over segments, unused otherwise."""
 _EVALUATION = (1 << 63) - 1
-"""Stands in the place of the iteration in the keys of an evaluation."""
+"""Replaces the iteration in the keys of an evaluation."""
 
 
 @dataclass(frozen=True)
 class BranchLimits:
-    """What a branch may use.
+    """Limits of branches.
 
     Attributes:
         context_tokens: most tokens of its path.
         turns: most turns; None: no limit.
-        seconds: most seconds of one call of its environment; None: no limit.
-        branches: most branches that are driven at once, over all groups, or of each environment.
+        seconds: longest call of its environment in seconds; None: no limit.
+        branches: largest number of concurrent branches, over all groups, or per environment.
     """
 
     context_tokens: int
@@ -62,28 +62,28 @@ class BranchLimits:
 
 
 class RolloutDriver:
-    """Who runs programs; see `rollout.runtime` for what they ask.
+    """Runs rollout programs; see `rollout.runtime` for their interface.
 
     Args:
-        forest: takes the groups.
-        engines: who speaks, by the name of the agent; an agent without an engine of its own is spoken for by the first.
-        worlds: who answers, by name.
-        program: what is run.
-        journal: what was asked and got, now and before a kill.
-        sampling: of segments whose program does not say.
-        limits: what a branch may use.
-        seed: of the run.
-        mode: what the groups are told. The seeds of an evaluation are the same in every iteration, none of training.
-        notices: keeps what was warned of already.
-        reward: what phase reward makes of a batch: the same batch with more columns.
-        statistics: what is known of a task, by its id.
-        states: what components remember, by their place in the recipe.
-        models: whom programs ask for numbers, by the name of the column.
-        store: of the run, which says what was solved before; None: nothing was.
-        known: how many iterations were closed when this one began: what was solved in them.
-        shared: room for branches, by environment, where several iterations run at once; None: this one has its own.
-        window: most tokens that a branch says in this iteration; None: no limit.
-        old_logprob: what the recipe takes ratios to.
+        forest: stores the groups.
+        engines: engines by agent name; an agent without one uses the first.
+        worlds: environments by name.
+        program: the rollout program.
+        journal: records of requests and results, including those before a kill.
+        sampling: default sampling of segments.
+        limits: limits of branches.
+        seed: seed of the run.
+        mode: mode of the groups. Evaluation seeds are equal in every iteration, and differ from training seeds.
+        notices: issues warnings once.
+        reward: phase reward: returns the batch with more columns.
+        statistics: statistics of a task, by its id.
+        states: states of components, by place in the recipe.
+        models: models that programs query, by column name.
+        store: store of the run, for earlier solutions; None: no store.
+        known: number of closed iterations at its start, whose solutions are visible.
+        shared: slots for branches, by environment, shared by concurrent iterations; None: separate slots.
+        window: most tokens of a branch in this iteration; None: no limit.
+        old_logprob: kind of the recipe's old log-probs.
     """
 
     def __init__(
@@ -140,12 +140,12 @@ class RolloutDriver:
         self._worlds_of: dict[str, str] = {}
         self._rooms = slot_limiters(limits.branches, worlds) if shared is None else shared
         self._places: dict[str, Slots] = {}
-        """Those of each group of a selection."""
+        """The slots of each selected group."""
         self._gate = RequestGate(window)
         self.said: defaultdict[str, TokenCounts] = defaultdict(TokenCounts)
-        """What engines said for each group of a selection."""
+        """Counts of generated tokens for each selected group."""
         self._began: dict[str, Mapping[str, Any]] = {}
-        """What was known of a task when its group began, where that was in another iteration."""
+        """Statistics of a task at the start of its group, if that was in another iteration."""
 
     async def roll_out(
         self,
@@ -160,10 +160,10 @@ class RolloutDriver:
 
         Args:
             tasks: one group each.
-            sizes: how many trajectories each group is asked for.
+            sizes: requested trajectories of each group.
             first: number of the first group: its place in the selection.
             worlds: the name of the world of each task, by the task's id.
-            variants: prompt variant of each; None: none has one.
+            variants: prompt variant of each; None: no variants.
         """
         self._worlds_of.update(worlds)
         arms = [-1] * len(tasks) if variants is None else variants
@@ -185,16 +185,16 @@ class RolloutDriver:
         number: int,
         wanted: int,
     ) -> BatchCut:
-        """Run groups that are in flight until the batch is cut; the forest has those that are in the batch.
+        """Run groups in flight until the batch is cut; the forest has those in the batch.
 
         Args:
-            tasks: of each group.
+            tasks: task of each group.
             flight: the groups.
             worlds: the name of the world of each task, by the task's id.
-            programs: what is run on groups that began in an iteration.
-            cut: when.
-            number: of the cut in this iteration.
-            wanted: how many groups are needed.
+            programs: returns the program for groups that started in an iteration.
+            cut: rule for the cut.
+            number: number of the cut in this iteration.
+            wanted: number of needed groups.
         """
         self._worlds_of.update(worlds)
         groups, chosen, now = [], flight.selection, self.forest.iteration
@@ -220,13 +220,13 @@ class RolloutDriver:
         stay = {groups[place].name for place in landed.stay}
         for named, of in self._numbers_of.items():
             if of not in stay:
-                # What runs is not frozen.
+                # Running trajectories are not frozen.
                 self.forest.start(named, _HELD, role="helper")
         self._end([groups[place] for place in landed.stay])
         return landed
 
     def _end_early(self, groups: Sequence[Group], landed: BatchCut, flight: InFlightGroups) -> None:
-        """End the branches of groups that are in a batch and have not come to their ends."""
+        """End the unfinished branches of groups in a batch."""
         for place in landed.stay:
             groups[place]._deliver()
             for branch in groups[place].branches:
@@ -238,7 +238,7 @@ class RolloutDriver:
                     branch._truncate("the window is over")
 
     def _group(self, task: Task, size: int, variant: int, key: tuple[int, int], place: int) -> Group:
-        """A group of a selection."""
+        """Create a group of a selection."""
         self.forest.add_group(place, task.task_id, key=key)
         group = Group(self, task, size, key, place, mode=self._mode, fact_levels=self._facts)
         group.variant = variant
@@ -247,7 +247,7 @@ class RolloutDriver:
         return group
 
     def _end(self, groups: Sequence[Group]) -> None:
-        """What there is to say of groups that have come to their end."""
+        """Report groups that have ended."""
         left = self._journal.unused_segments()
         for group in groups:
             keep_unused_segments(self.forest, group.number, left.get(group.name, ()), len(self._engines))
@@ -255,12 +255,12 @@ class RolloutDriver:
         self._warn_missed_forks()
 
     def _stop_all(self) -> None:
-        """End every segment that is being said, with what there is."""
+        """Stop all segments being generated, and keep their tokens."""
         for name in list(self._asked):
             self.stop(name)
 
     async def run_groups(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
-        """Run a program on each group; one that raises fails alone."""
+        """Run a program on each group; an error fails only its group."""
         await gather_or_cancel([self._play(group, program) for group in groups])
 
     async def _play(self, group: Group, program: Callable[[Group], Awaitable[Any]]) -> None:
@@ -274,66 +274,66 @@ class RolloutDriver:
                 self._failures.take(group, error)
 
     def release_slots(self, name: str, count: int) -> None:
-        """Give back so many of the places of a group; one that another made has none of its own."""
+        """Release slots of a group; derived groups have none."""
         if name in self._places:
             self._places[name].release_slots(count)
 
     async def derive(self, group: Group) -> None:
-        """Run the program of a group that another group made, to its end."""
+        """Run the program of a derived group to its end."""
         self.forest.add_group(group.number, group.task.task_id, key=group.key)
         self._numbers_of[group.number] = group_of(group.name)
-        # In a task of its own, which is the one that decides about it.
+        # In a separate task, which alone may change the group.
         await gather_or_cancel([group.run_program(group.program.group)])
 
     def chat(self, agent: str) -> Chat:
-        """How text becomes tokens for the model of an agent."""
+        """Return the chat of an agent's model."""
         return self._engine(agent).chat
 
     def vocabulary_size(self, agent: str) -> int:
-        """V, the width of the logits of an agent's model."""
+        """Return V, the width of the logits of an agent's model."""
         return self._engine(agent).vocabulary_size
 
     def precision(self, agent: str) -> int | None:
-        """How many bits the weights have in the engine that speaks for an agent; None: it does not say."""
+        """Return the bits per weight of an agent's engine; None if unknown."""
         bits: int | None = getattr(self._engine(agent), "precision", None)
         return bits
 
     def check_images(self, agent: str, title: str) -> None:
-        """Refuse images of an environment for an agent whose engine takes none."""
+        """Refuse images of an environment if the agent's engine does not support them."""
         engine = self._engine(agent)
         if not getattr(engine, "takes_images", False):
             raise UnsupportedError(
-                f"environment {title} shows images, and engine {list(self._engines)[self.policy(agent)]!r} "
-                f"({type(engine).__name__}) takes none; give an engine that does (takes_images = True), or an "
-                "environment that says in words what it shows"
+                f"environment {title} shows images, but engine {list(self._engines)[self.policy(agent)]!r} "
+                f"({type(engine).__name__}) does not support them; use an engine with takes_images = True, or an "
+                f"environment with text observations"
             )
 
     def sampling(self, agent: str) -> Sampling:
-        """How segments are sampled where a program does not say."""
+        """Default sampling of segments."""
         del agent
         return self._sampling
 
     def agent(self, name: str) -> int:
-        """The number of an agent in the tables: engines first, then others as they come."""
+        """Return the number of an agent in the tables: engines first, then others in order of use."""
         return self._agents.setdefault(name, len(self._agents))
 
     def policy(self, agent: str) -> int:
-        """The number of the policy that speaks for an agent."""
+        """Return the number of an agent's policy."""
         return self._agents[agent] if agent in self._engines else 0
 
     def number(self) -> int:
-        """A number for one more group of the forest."""
+        """Return the number of a new group of the forest."""
         self._numbers += 1
         return self._numbers - 1
 
     def seed_of(self, *parts: object, began: int | None = None) -> int:
-        """63 random bits that depend on the run's seed, on the parts, and on the iteration in which a group began."""
+        """Return 63 random bits from the run's seed, the parts, and the iteration in which a group started."""
         iteration = self.forest.iteration if began is None or self._mode != "train" else began
         text = repr((self._seed, iteration, *parts)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
     def episode(self, task: Task, environment: str | None, seed: int) -> RecordedEpisode:
-        """An episode of a task, which is reset when it is first asked."""
+        """Create an episode of a task, which is reset on first use."""
         return RecordedEpisode(
             self._world(task, environment),
             task,
@@ -345,7 +345,7 @@ class RolloutDriver:
         )
 
     def _world_of(self, task: Task) -> str:
-        """The name of a task's world; one that no selection chose is of the first."""
+        """Return the name of a task's world; a task that was not selected uses the first."""
         return self._worlds_of.get(task.task_id, next(iter(self._worlds)))
 
     def uses_world_model(self, task: Task, environment: str | None) -> bool:
@@ -356,15 +356,15 @@ class RolloutDriver:
         name = self._world_of(task) if environment is None else environment
         if name not in self._worlds:
             known = ", ".join(map(repr, self._worlds))
-            raise InvalidInputError(f"start: environment={name!r} is none of the collector's; it has: {known}")
+            raise InvalidInputError(f"start: environment={name!r} is unknown to the collector; use one of: {known}")
         return self._worlds[name]
 
     def statistics(self, task_id: str) -> Mapping[str, Any]:
-        """What the run knows of a task."""
+        """Return the run's statistics of a task."""
         return self._began[task_id] if task_id in self._began else self._statistics(task_id)
 
     def count_turn(self, flags: int, failed: str | None) -> None:
-        """A turn was answered with these flags, or its episode broke down."""
+        """Count a turn by its flags, or a failed episode."""
         self.progress.turns += failed is None
         self.progress.tool_results += bool(flags & StepFlag.TOOL_RESULT)
         self.progress.failed += failed is not None
@@ -376,16 +376,16 @@ class RolloutDriver:
             )
 
     def will_answer(self, name: str) -> bool:
-        """Whether the journal holds the answer of that name."""
+        """Return whether the journal has the answer of that name."""
         return name in self._journal
 
     async def generate(self, name: str, agent: str, request: Request) -> Segment:
-        """What the model of an agent says to a request, from the journal or from its engine."""
+        """Return an agent's response to a request, from the journal or from its engine."""
         engine = self._engine(agent)
         if request.sampling.by_entropy is not None and self._old_logprob == "behaviour" and self._mode == "train":
             raise InvalidInputError(
-                "sampling.by_entropy gives every token another temperature, at which no loss runs the model; take "
-                'ratios to what is recomputed: recipe.replace(old_logprob="recomputed")'
+                "sampling.by_entropy changes the temperature of every token, which losses do not reproduce; use "
+                'recomputed log-probs: recipe.replace(old_logprob="recomputed")'
             )
         asked = question(request, agent if agent in self._engines else next(iter(self._engines)))
         recorded = self._journal.find(name, asked, read_segment)
@@ -410,7 +410,7 @@ class RolloutDriver:
         return segment
 
     async def _generate(self, engine: Engine, request: Request) -> Segment:
-        """Ask an engine; a request that fails, or whose response cannot be used, is retried a few times."""
+        """Call an engine; retry a few times if the request fails or its response is unusable."""
         for attempt in range(_RETRIES):
             try:
                 return checked_segment(await engine.generate(request), request, engine.vocabulary_size)
@@ -422,7 +422,7 @@ class RolloutDriver:
         raise AssertionError("the last attempt returns or raises")
 
     def stop(self, name: str) -> None:
-        """End the segment of that name, if it is being generated, with what there is."""
+        """Stop the segment of that name if it is being generated, and keep its tokens."""
         if name in self._asked:
             engine, request = self._asked[name]
             engine.abort(request)
@@ -438,7 +438,7 @@ class RolloutDriver:
         return value
 
     def scores(self, group: Group, column: str) -> dict[int, float]:
-        """What phase reward makes of a group as it stands: a number for the handle of each ended branch."""
+        """Score a group in its current state: a number for the handle of each ended branch."""
         batch, handles = self.forest.snapshot(group.number)
         scored = self._reward(batch)
         of_id = dict(zip(batch.trajectories.column("trajectory_id").tolist(), handles.tolist(), strict=True))
@@ -450,7 +450,7 @@ class RolloutDriver:
         return next(iter(self._engines.values())) if engine is None else engine
 
     def _warn_missed_forks(self) -> None:
-        """Warn where a program that forks at tool results was told of none."""
+        """Warn if a program that forks at tool results got no tool result."""
         if self.program.forks_at_tools and self.progress.turns and not self.progress.tool_results:
             title = ", ".join(world.title for world in self._worlds.values())
             self._notices.once(

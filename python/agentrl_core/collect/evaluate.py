@@ -25,7 +25,7 @@ def evaluate(
     context_tokens: int = 4096,
     progress: Callable[[Progress], None] | None = None,
 ) -> Evaluation:
-    """How many tasks an engine solves; for one that is not in training. See `Collector.evaluate`.
+    """Evaluate an engine outside of training. See `Collector.evaluate`.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start

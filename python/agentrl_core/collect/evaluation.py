@@ -1,4 +1,4 @@
-"""Evaluation: how many tasks are solved, with how many tries, and how sure that is."""
+"""Results of evaluations: success rates, pass@k and confidence intervals."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _RESAMPLES = 2000
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What an evaluation found.
+    """Result of an evaluation.
 
     Attributes:
-        successes: `int64[tasks]`, how many rollouts of each task solved it.
-        samples: `int64[tasks]`, how many rollouts of each task there are (those that failed count as unsolved).
-        task_ids: of each task.
-        domains: of each task.
-        rewards: `float64[tasks]`, the mean reward of each task's rollouts; NaN where none is known.
-        batch: the rollouts themselves.
+        successes: `int64[tasks]`, number of rollouts that solved each task.
+        samples: `int64[tasks]`, number of rollouts of each task (failed ones count as unsolved).
+        task_ids: id of each task.
+        domains: domain of each task.
+        rewards: `float64[tasks]`, the mean reward of each task's rollouts; NaN if unknown.
+        batch: the rollouts.
     """
 
     successes: NDArray[np.int64]
@@ -39,7 +39,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, tasks: Sequence[Task], batch: Batch, samples: int) -> Self:
-        """Count what the rollouts of some tasks came to, so many of each."""
+        """Create the result from the rollouts of some tasks."""
         places = {task.task_id: place for place, task in enumerate(tasks)}
         rows = np.array([places[task] for task in batch.texts("task_id", "draw")], np.int64)
         solved = batch.column("success", "draw") == 1
@@ -58,18 +58,18 @@ class Evaluation:
 
     @property
     def success(self) -> float:
-        """The mean share of solved rollouts over the tasks, in [0, 1]: an estimate of pass@1."""
+        """Return the mean share of solved rollouts over the tasks, in [0, 1]: an estimate of pass@1."""
         return float(np.mean(self.successes / self.samples))
 
     def pass_at(self, tries: int) -> float:
-        """The chance that at least one of so many rollouts of a task solves it, averaged over the tasks.
+        """Return pass@k: the probability that at least one of k rollouts solves a task, averaged over tasks.
 
             pass@k = mean over tasks of 1 - C(n - c, k) / C(n, k)
 
-        of n rollouts of which c solved (Chen et al., arXiv:2107.03374), which is unbiased.
+        with n rollouts of which c solved the task (Chen et al., arXiv:2107.03374), which is unbiased.
 
         Raises:
-            InvalidInputError: there are not so many rollouts of each task.
+            InvalidInputError: a task has fewer rollouts.
         """
         return float(np.mean(self._passed(tries)))
 
@@ -79,7 +79,7 @@ class Evaluation:
         return low, high
 
     def by_domain(self) -> dict[str, float]:
-        """The mean share of solved rollouts over the tasks of each domain."""
+        """Return the mean share of solved rollouts over the tasks of each domain."""
         shares = self.successes / self.samples
         return {
             domain: float(shares[[each == domain for each in self.domains]].mean())
@@ -87,7 +87,7 @@ class Evaluation:
         }
 
     def _passed(self, tries: int) -> NDArray[np.float64]:
-        """1 - C(n - c, k) / C(n, k) of each task, as a product that does not overflow."""
+        """Return 1 - C(n - c, k) / C(n, k) of each task, as a product that does not overflow."""
         if type(tries) is not int or not 1 <= tries <= int(self.samples.min()):
             raise InvalidInputError(
                 f"tries={tries!r}; give a whole number from 1 to {int(self.samples.min())}, the rollouts of each task"

@@ -1,4 +1,4 @@
-"""The event loop that programs run on: one thread of its own, in scripts, in Jupyter and in asynchronous code."""
+"""The event loop of programs, in a separate thread: for scripts, Jupyter and asynchronous code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from agentrl_core.exceptions import InvalidInputError
 
 Value = TypeVar("Value")
 
-# How often whoever watches sees how it goes, and how long a cancelled program may take to clean up.
+# Interval of progress reports, and time limit for the cleanup of a cancelled program.
 _WATCH_SECONDS = 0.1
 _CLEAN_UP_SECONDS = 5.0
 
 _lock = threading.Lock()
 _loops: dict[int, _Running] = {}
-"""The loop of this process; a forked child has none of its parent's threads."""
+"""The loop of this process; a forked child does not have its parent's threads."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Running:
 
 
 def _forget() -> None:
-    """A forked child begins without a loop; its parent may just have held the lock."""
+    """Reset the loop in a forked child; its parent may have held the lock."""
     global _lock  # noqa: PLW0603 -- there is one for each process
     _lock = threading.Lock()
     _loops.clear()
@@ -44,9 +44,9 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop for good: a KeyboardInterrupt or SystemExit out of somebody's code ends it each time."""
+    """Keep the loop running: a KeyboardInterrupt or SystemExit of user code stops it each time."""
     while True:
-        with contextlib.suppress(KeyboardInterrupt, SystemExit):  # the one who waits for the task gets it
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):  # the waiting thread gets the error
             loop.run_forever()
 
 
@@ -65,15 +65,15 @@ def _running() -> _Running:
 def run(
     make: Callable[[], Coroutine[Any, Any, Value]], watch: Callable[[], object] | None = None, *, alone: bool = True
 ) -> Value:
-    """Run a coroutine on the loop and wait for what it gives.
+    """Run a coroutine on the loop and return its result.
 
     A Ctrl-C in the waiting thread cancels the coroutine, waits until it has cleaned up, and is raised.
 
     Args:
-        make: makes the coroutine, on the loop.
-        watch: called in the waiting thread, ten times a second and in the end.
-        alone: whether nothing else of this process has much to do, so that code which holds the loop is told. Beside
-            a trainer that steps, the loop waits for the interpreter, and nobody is to blame.
+        make: creates the coroutine, on the loop.
+        watch: called in the waiting thread, ten times a second and at the end.
+        alone: whether the process is otherwise idle, so that code which blocks the loop is reported. Beside a trainer,
+            the loop waits for the interpreter, and no code is to blame.
 
     Raises:
         InvalidInputError: it is called by code that runs on this loop itself, such as a rollout program.
@@ -82,7 +82,7 @@ def run(
     loop = running.loop
     if _runs_on(loop):
         raise InvalidInputError(
-            "a rollout program cannot collect: it runs on the loop that collecting waits for; use group.spawn"
+            "a rollout program cannot call the collector, because both use the same event loop; use group.spawn"
         )
     tasks: list[asyncio.Task[Value]] = []
     done = threading.Event()
@@ -92,7 +92,7 @@ def run(
         tasks[0].add_done_callback(lambda _: done.set())
 
     def cancel() -> None:
-        # Behind `start`, if that was called at all.
+        # After `start`, if that was called at all.
         if tasks:
             tasks[0].cancel()
         else:

@@ -1,4 +1,4 @@
-"""Groups that fail: each is left out with its task's name, and too many of them end the collection."""
+"""Failed groups: each is dropped with a warning, and too many end the collection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from agentrl_core.rollout.group import Group
 
 _MOST_FAILED = 0.2
-"""The share of the groups whose programs may fail before the collection does."""
+"""Share of groups that may fail before the collection fails."""
 _FIRST_GROUPS = 8
 
 
@@ -27,12 +27,12 @@ class Failures:
 
     Args:
         program: its title, for messages.
-        notices: keeps what was warned of already.
+        notices: issues warnings once.
         progress: counts the trajectories.
 
     Attributes:
-        groups: how many began.
-        done: how many came to their ends.
+        groups: number of started groups.
+        done: number of finished groups.
     """
 
     def __init__(self, program: str, notices: WarnOnce, progress: Progress) -> None:
@@ -44,10 +44,10 @@ class Failures:
         self._unusable: list[tuple[Group, Exception]] = []
 
     def take(self, group: Group, error: Exception) -> None:
-        """Leave a group out.
+        """Drop a failed group.
 
         Raises:
-            Exception: the error itself, where it ends the collection.
+            Exception: the error itself, if it ends the collection.
         """
         if is_wrong_call(error) and not isinstance(error, UnsupportedError):
             raise name_task(error, group.task.task_id)
@@ -63,10 +63,10 @@ class Failures:
         self._warn(f"program {type(error).__name__}", group, error)
 
     def end(self) -> None:
-        """All groups are over: warn of those that were left out.
+        """End all groups: warn of dropped ones.
 
         Raises:
-            Exception: the first error, where too many were.
+            Exception: the first error, if too many failed.
         """
         too_many = self._failed if len(self._failed) > _MOST_FAILED * self.groups else []
         if not (too_many or self.done) and all(isinstance(error, UnsupportedError) for _, error in self._unusable):
@@ -86,7 +86,7 @@ class Failures:
 
 
 def is_wrong_call(error: Exception) -> bool:
-    """Whether to ask again would fail again."""
+    """Return whether a retry would fail again."""
     wrong = (InvalidInputError, UnsupportedError, MissingDependencyError)
     return isinstance(error, wrong) and not isinstance(error, DataError)
 

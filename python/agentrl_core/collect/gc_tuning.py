@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from functools import cache
 
 _NEW_OBJECTS = 20_000
-"""So many more objects than before are there when Python looks for cycles among them."""
+"""Number of new objects after which Python collects cycles."""
 
 _WORTH_TOKENS = 1 << 17
-"""Behind a batch of fewer stored tokens there is too little to look for."""
+"""Smallest batch in stored tokens worth trimming for."""
 
 
 def trim_heap(tokens: int) -> None:
-    """Have the system use the memory that the rollouts of so many stored tokens took, while a trainer steps.
+    """Return the memory of finished rollouts to the system, for the training step.
 
-    Rollouts run in a thread, whose memory the C library keeps for that thread alone, also when all of it is free: as
-    much again as the batch. Where the library is another one than glibc, nothing is done.
+    Rollouts run in a thread, and glibc keeps freed memory of that thread for itself, about as much as the batch. Other
+    C libraries need no trimming.
     """
     trim = _trim()
     if tokens >= _WORTH_TOKENS and trim is not None:
@@ -33,18 +33,18 @@ def _trim() -> Callable[[int], int] | None:
     """`malloc_trim` of glibc."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):  # of another C library, or another system
+    except (AttributeError, OSError, TypeError):  # another C library or system
         return None
     trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
     return trim
 
 
 class _RelaxedGc:
-    """What Python is told as long as anything runs.
+    """Settings of Python's garbage collector while programs run.
 
-    Turns make objects that live until their group ends. By default Python looks at them after each 700, and whenever
-    they have become a fourth of all objects, at all that the process has, which in one with PyTorch takes longer than
-    a thousand turns. Objects without cycles do not wait for it: they leave memory when nobody holds them any more.
+    Turns create objects that live until their group ends. By default Python scans them after each 700, and all objects
+    of the process when they have grown by a fourth, which with PyTorch takes longer than a thousand turns. Objects
+    without cycles are freed without it, when their last reference goes.
     """
 
     def __init__(self) -> None:
@@ -53,25 +53,25 @@ class _RelaxedGc:
         self._before = self._told = gc.get_threshold()
 
     def begin(self) -> None:
-        """Something more runs."""
+        """Count one more running program."""
         with self._lock:
             self._running += 1
             if self._running == 1:
                 self._before = gc.get_threshold()
                 first, *others = self._before
-                if first:  # else it never looks
+                if first:  # otherwise it never collects
                     gc.set_threshold(max(first, _NEW_OBJECTS), *others)
                 self._told = gc.get_threshold()
 
     def end(self) -> None:
-        """Something has ended; behind the last it is as it was, unless somebody said something else meanwhile."""
+        """Count an ended program; after the last one restore the settings, unless they were changed meanwhile."""
         with self._lock:
             self._running -= 1
             if not self._running and gc.get_threshold() == self._told:
                 gc.set_threshold(*self._before)
 
     def forget(self) -> None:
-        """Nothing runs in a child that was just forked, and its parent may have held the lock."""
+        """Reset the count in a forked child, whose parent may have held the lock."""
         self._lock = threading.Lock()
         if self._running:
             self._running = 1
@@ -84,7 +84,7 @@ os.register_at_fork(after_in_child=_relaxed_gc.forget)
 
 @contextmanager
 def relaxed_gc() -> Iterator[None]:
-    """Have Python collect garbage seldom meanwhile, in all threads."""
+    """Let Python collect garbage rarely in this block, in all threads."""
     _relaxed_gc.begin()
     try:
         yield

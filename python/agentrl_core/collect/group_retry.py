@@ -1,4 +1,4 @@
-"""Rejected groups whose tasks are tried again in the next round: anew, or with more members."""
+"""Retry rejected groups in the next round: with new rollouts, or with more members."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from agentrl_core.select import Admission, Selection
 
 @dataclass(frozen=True, eq=False)
 class GroupRetries:
-    """What a round of an iteration tries again, one row a group; its selection begins with these rows.
+    """Groups to retry in the next round, one row each; they come first in its selection.
 
     Attributes:
-        selection: what was chosen for each group when it was rolled out at first.
-        tried: how often the task of each was tried again before.
-        members: those that each has, where more join them: their places among the trajectories that the iteration has
-            rolled out, the first before the others; none: it is rolled out anew.
+        selection: first selection of each group.
+        tried: number of earlier retries of each task.
+        members: existing members of groups that are extended: their places among the iteration's trajectories, in
+            order; empty for groups that are rolled out anew.
     """
 
     selection: Selection
@@ -28,7 +28,7 @@ class GroupRetries:
 
     @classmethod
     def nothing(cls) -> GroupRetries:
-        """No group is tried again."""
+        """Return no retries."""
         none = np.zeros(0, np.int64)
         return cls(Selection.of(none, 1), none, [])
 
@@ -42,15 +42,15 @@ class GroupRetries:
         before: GroupRetries,
         admission: Admission,
     ) -> GroupRetries:
-        """The rejected groups of a round whose tasks are tried again.
+        """Return the retries of a round's rejected groups.
 
         Args:
-            batch: the round, as it was rolled out.
-            rejected: which groups were.
-            entries: the row of the selection that each group is of; -1: none.
-            selection: of the round.
-            before: what its first rows tried again.
-            admission: says what rejected groups become.
+            batch: the rollouts of the round.
+            rejected: mask of rejected groups.
+            entries: selection row of each group; -1: none.
+            selection: selection of the round.
+            before: the retries in its first rows.
+            admission: decides what rejected groups become.
         """
         tried = np.concatenate([before.tried, np.zeros(len(selection) - len(before), np.int64)])
         retried = [
@@ -65,24 +65,24 @@ class GroupRetries:
         return cls(selection.take(rows), tried[rows] + 1, members)
 
     def __len__(self) -> int:
-        """How many groups."""
+        """Number of groups."""
         return len(self.selection)
 
     @property
     def extends(self) -> bool:
-        """Whether members join a group that stands."""
+        """Whether any existing group gets more members."""
         return any(len(members) for members in self.members)
 
     def joined(self, before: Batch, fresh: Batch, entries: NDArray[np.int64]) -> tuple[Batch, NDArray[np.int64]]:
-        """The groups of the round before that were admitted, and behind them all that are to be judged.
+        """Return the groups admitted earlier, followed by all groups to judge.
 
         Args:
-            before: the round before, whose draws are those that were admitted.
-            fresh: what was rolled out since.
-            entries: the row of the selection that each group of it is of; -1: none.
+            before: the earlier rounds, with draws of admitted groups.
+            fresh: the new rollouts.
+            entries: selection row of each of its groups; -1: none.
 
         Returns:
-            The batch, and the rows of the selection that its groups are of: -1 for those that were admitted.
+            The batch, and the selection row of each group: -1 for admitted ones.
         """
         whole, admitted = Batch.concat([before, fresh]), before.num_draws
         known, of_trajectory = _rolled_out(whole), _groups_of(whole)
@@ -92,13 +92,13 @@ class GroupRetries:
         rows = entries[fresh.keys("group_id", "draw")]
         for entry, members in standing:
             groups[rows == entry] = of_trajectory[int(members[0])]
-        # Those who were there come first.
+        # Existing members come first.
         ids = np.concatenate([*(members for _, members in standing), ids])
         rows = np.concatenate([*(np.full(len(members), entry) for entry, members in standing), rows])
         joined = [np.full(len(members), of_trajectory[int(members[0])]) for _, members in standing]
         groups = np.concatenate([*joined, groups])
         _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-        order = np.argsort(first[inverse], kind="stable")  # members of a group stand together
+        order = np.argsort(first[inverse], kind="stable")  # members of a group are contiguous
         iteration = int(np.asarray(fresh.trajectories.column("iteration"))[0])
         kept = whole.select_draws(np.arange(admitted))
         batch = kept.with_draws(ids[order], group_ids=groups[order], source="fresh", iteration=iteration)
@@ -106,7 +106,7 @@ class GroupRetries:
 
 
 def matching(raw: Batch, batch: Batch) -> NDArray[np.int64]:
-    """The ids in a batch of the groups that it had before replay joined it, in the order that they had then."""
+    """Return the ids of a batch's groups from before replay joined it, in their original order."""
     keys, ids = raw.keys("group_id", "draw"), np.asarray(raw.column("trajectory_id", "draw"))
     places = np.searchsorted(_rolled_out(raw), ids[np.unique(keys, return_index=True)[1]])
     of_trajectory = _groups_of(batch)
@@ -114,20 +114,20 @@ def matching(raw: Batch, batch: Batch) -> NDArray[np.int64]:
 
 
 def group_ids(batch: Batch) -> NDArray[np.int64]:
-    """The groups of a batch in the order in which they are judged."""
+    """Return the groups of a batch in the order of admission."""
     ids = np.asarray(batch.column("group_id", "draw"), np.int64)
     return ids[np.sort(np.unique(ids, return_index=True)[1])]
 
 
 def _rolled_out(batch: Batch) -> NDArray[np.int64]:
-    """The trajectories of a batch that its iteration has rolled out, whatever replay joined to them, in their order."""
+    """Return the fresh trajectories of a batch, without replayed ones, in order."""
     table = batch.trajectories
     iterations = np.asarray(table.column("iteration"))
     return np.sort(np.asarray(table.column("trajectory_id"), np.int64)[iterations == iterations.max(initial=0)])
 
 
 def _groups_of(batch: Batch) -> dict[int, int]:
-    """The group that each trajectory was rolled out in."""
+    """Return the original group of each trajectory."""
     table = batch.trajectories
     ids, groups = (np.asarray(table.column(name)).tolist() for name in ("trajectory_id", "group_id"))
     return dict(zip(ids, groups, strict=True))

@@ -1,4 +1,4 @@
-"""Trajectories that were not sampled here, for memories to draw from: chats, other runs, data sets."""
+"""Import trajectories sampled elsewhere into a run, for replay: chats, other runs, data sets."""
 
 from __future__ import annotations
 
@@ -27,29 +27,27 @@ def imported(
     facts: Mapping[str, Mapping[str, Literal["number", "key"]]],
     close: Callable[[Batch], None],
 ) -> Iterator[Forest]:
-    """Yield a forest, and make an iteration of the store of it; see `Collector.import_trajectories`.
+    """Yield a forest, and store it as an iteration; see `Collector.import_trajectories`.
 
     Args:
-        store: of the run.
-        iteration: the open one.
-        facts: columns that rollouts of the run record.
+        store: store of the run.
+        iteration: the open iteration.
+        facts: facts that rollouts of the run record.
         close: closes the iteration with its batch.
 
     Raises:
         InvalidInputError: the store is None, a trajectory has another origin, or the iteration has another batch.
     """
     if store is None:
-        raise InvalidInputError(
-            "import_trajectories: the collector has no store, so nothing can be drawn again; give it one"
-        )
+        raise InvalidInputError("import_trajectories: the collector has no store to replay from; give it one")
     forest = Forest(iteration=iteration, facts=facts)
     yield forest
     batch = forest.freeze()
     origins = np.asarray(batch.trajectories.column("origin"))
     if not np.isin(origins, _FOREIGN).all():
         raise InvalidInputError(
-            "import_trajectories: the forest has trajectories that were generated or imagined here; start what was not "
-            'sampled here with forest.start(..., origin="imported") or origin="expert"'
+            "import_trajectories: the forest has trajectories with origin generated or imagined; start imported ones "
+            'with forest.start(..., origin="imported") or origin="expert"'
         )
     if not store.has_batch(iteration):
         store.append(store.rebase(batch.select_draws(np.zeros(0, np.int64))), iteration=iteration)
@@ -57,7 +55,7 @@ def imported(
     kept = store.batch(iteration)
     if kept.num_draws or len(kept.trajectories) != len(origins):
         raise InvalidInputError(
-            f"import_trajectories: iteration {iteration} of {store.path} has a batch already, which is not this one; "
-            "close it with end_iteration, or import at the beginning of the run"
+            f"import_trajectories: iteration {iteration} of {store.path} already has another batch; close it with "
+            f"end_iteration, or import at the start of the run"
         )
     close(kept)

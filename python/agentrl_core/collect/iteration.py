@@ -1,4 +1,4 @@
-"""The batch of one iteration: what stands in it, as it is given out, and what there is of it when it is closed."""
+"""The batch of one iteration: its contents, its state, and its record at the close."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from agentrl_core.schedule.hook import Hook
 from agentrl_core.select import Pool, Selection
 
 BROKEN = "broken_down"
-"""Where the state of a batch has what broke down while it was made, of which its tables may have no row."""
+"""Key in the state of a batch: failures during collection, which its tables may not show."""
 SAID = "said"
-"""Where the state of a batch has what became of the tokens that engines said."""
+"""Key in the state of a batch: the accounting of generated tokens."""
 COLUMNS = "columns"
-"""Where the state of a batch that is not closed has the columns of its draws."""
+"""Key in the state of an open batch: the columns of its draws."""
 _BEGAN = "began"
-"""Where the state of a batch that was begun ahead has what the components remembered then."""
+"""Key in the state of a prefetched batch: the states of components at its start."""
 
 
 @dataclass(frozen=True, eq=False)
 class BuiltBatch:
-    """The batch of an iteration, and how it came about.
+    """The collected batch of an iteration, with counts of its collection.
 
     Attributes:
-        batch: with column `score`, and what was selected in its state; rejected groups and surveys are in it undrawn.
-        domains: of its tasks, by id.
-        drawn: how many draws admission saw.
-        scored: how many of them had a score.
-        rewarded: whether the environment paid a number in any.
+        batch: the batch, with column `score` and the selection in its state; rejected groups and surveys have no draws.
+        domains: domains of its tasks, by id.
+        drawn: number of draws before admission.
+        scored: number of them with a score.
+        rewarded: whether any draw has a reward that is not NaN.
     """
 
     batch: Batch
@@ -50,27 +50,27 @@ class BuiltBatch:
 
 
 def draw_columns(batch: Batch) -> dict[str, NDArray[Any]]:
-    """What is computed of the draws so far, and what replay says of them."""
+    """Return the columns of draws computed so far, and those from replay."""
     table = batch.draw_columns
     return {} if table is None else {name: table.column(name) for name in table.column_names if name != "draw_id"}
 
 
 def with_committed_columns(batch: Batch) -> Batch:
-    """A batch as it was made: with the columns of its draws, which the store has in its state until it is closed."""
+    """Restore the draw columns of a stored batch, which are in its state until the iteration closes."""
     state = batch.state
     columns = unpack_state(state.pop(COLUMNS, {}))
     return batch.with_state(state).with_columns("draw", **columns)
 
 
 def attach_current_state(batch: Batch, recipe: Recipe, states: Mapping[str, State]) -> Batch:
-    """A batch that was begun ahead, as it is trained: with what the components remember now, and what they did then."""
+    """Add the current states of components to a prefetched batch, besides those at its start."""
     kept = {name: value for name, value in batch.state.items() if name in (SELECTION, COLUMNS, BROKEN, SAID)}
     began = {name: value for name, value in batch.state.items() if name not in kept}
     return batch.with_state({**recipe.with_states(batch, states).state, **kept, _BEGAN: began})
 
 
 def scores(recipe: Recipe, batch: Batch, states: Mapping[str, State]) -> Callable[[Batch], Batch]:
-    """Phase reward for draws of a batch, by the states that its iteration began with: `states`, or those in it."""
+    """Run phase reward on a batch, with the states at the start of its iteration: `states`, or those in the batch."""
     began = batch.state.get(_BEGAN)
     if began is None:
         counted = {name: value for name, value in batch.state.items() if name in (BROKEN, SAID)}
@@ -84,50 +84,50 @@ def scores(recipe: Recipe, batch: Batch, states: Mapping[str, State]) -> Callabl
 
 
 def counts(batch: Batch) -> dict[str, int]:
-    """How many draws a batch has, and how many of them no update can use."""
+    """Return the number of draws, and of draws that no update can use."""
     unscored = int(np.isnan(batch.column("score", "draw")).sum()) if batch.has("score", "draw") else 0
     return {"draws": batch.num_draws, "unscored": unscored, **failure_counts(batch)}
 
 
 def token_metrics(batch: Batch) -> dict[str, float]:
-    """What became of the tokens that engines said, and their mean age; nothing of a batch that no collector made."""
+    """Return the accounting of generated tokens, and their staleness; empty for a batch without a collector."""
     said = dict(batch.state.get(SAID, {}))
     behind = said.pop("behind", None)
     return said if behind is None else {**said, "staleness": behind / max(said["consumed"], 1)}
 
 
 def failure_counts(batch: Batch) -> dict[str, int]:
-    """How many trajectories failed, also before their first token, and how many threads were abandoned."""
+    """Return the number of failed trajectories, including those without a token, and of abandoned threads."""
     rows = int((batch.trajectories.column("status") == CODES["status"].index("failed")).sum())
     return {"failed": rows, "abandoned": 0, **batch.state.get(BROKEN, {})}
 
 
 def check_stepped(recipe: Recipe, metrics: Mapping[str, object]) -> None:
-    """Refuse metrics of updates whose steps the recipe decides about, and was not asked.
+    """Refuse metrics of updates that bypassed the recipe's hooks on optimizer steps.
 
     Raises:
-        RecipeError: as said.
+        RecipeError: `Update.step` was never called.
     """
     asked = [link.title() for link in recipe.chain("hooks") if isinstance(link, Hook) and link.acts_in_step]
     if asked and metrics.get("updates") and not metrics.get("stepped"):
         raise RecipeError(
-            f"recipe {recipe.name!r}: {asked[0]} decides about optimizer steps, and Update.step was never called; "
-            "write update.step(optimizer) in place of optimizer.step() and optimizer.zero_grad(), and give "
-            "Updates.metrics to Collector.end_iteration"
+            f"recipe {recipe.name!r}: {asked[0]} decides about optimizer steps, but Update.step was never called; use "
+            f"update.step(optimizer) instead of optimizer.step() and optimizer.zero_grad(), and pass Updates.metrics "
+            f"to Collector.end_iteration"
         )
 
 
 def iteration_record(
     batch: Batch, metrics: Mapping[str, object], iteration: int, pool: Pool, score: Callable[[Batch], Batch]
 ) -> IterationRecord:
-    """What there is of an iteration that ends: a function of what the store has of it, the same after any kill.
+    """Return the record of a closing iteration. It depends on stored data only, so it is the same after a kill.
 
     Args:
-        batch: that was trained, with its computed columns.
-        metrics: what was measured.
+        batch: the trained batch, with its computed columns.
+        metrics: metrics of the iteration.
         iteration: its number.
-        pool: the tasks, with what is known of them at the iteration's end.
-        score: phase reward, by the states of the iteration's begin.
+        pool: the tasks, with statistics at the end of the iteration.
+        score: phase reward, with the states at the start of the iteration.
     """
     said = batch.state.get(SELECTION)
     selection = None if said is None else Selection.from_dict(said)
@@ -143,7 +143,7 @@ def iteration_record(
 
 
 def _solved(finished: Batch, pool: Pool, selection: Selection | None) -> dict[str, float]:
-    """The share of the iteration's trajectories that solved their task: `success`, and `success@<domain>`."""
+    """Return the share of trajectories that solved their task: `success`, and `success@<domain>`."""
     if selection is None or not finished.num_draws:
         return {}
     names, tasks = finished.texts("task_id", "draw"), finished.keys("task_id", "draw")
@@ -158,11 +158,11 @@ def _solved(finished: Batch, pool: Pool, selection: Selection | None) -> dict[st
 
 
 def _finished(batch: Batch, iteration: int, score: Callable[[Batch], Batch]) -> Batch:
-    """Every trajectory that ended in the iteration as a draw of its own group, also those that no draw names."""
+    """Return every finished trajectory of the iteration as a draw of its own group, even those without draws."""
     table = batch.trajectories
     columns = {name: np.asarray(table.column(name)) for name in ("trajectory_id", "iteration", "status", "role")}
     ended = np.isin(columns["status"], [CODES["status"].index(name) for name in ("finished", "truncated")])
-    # What a window has cut goes on: it is truncated, and nobody knows whether it will succeed.
+    # A trajectory cut by a window continues: it is truncated, and its success is unknown.
     cut = columns["status"] == CODES["status"].index("truncated")
     ended &= ~(cut & np.isnan(np.asarray(table.column("success"), np.float64)))
     own = (columns["iteration"] == iteration) & ended & (columns["role"] != CODES["role"].index("helper"))
@@ -175,15 +175,15 @@ def _finished(batch: Batch, iteration: int, score: Callable[[Batch], Batch]) -> 
 
 @dataclass(frozen=True)
 class IterationInputs:
-    """What an iteration begins with, which stays as it is until the iteration is closed.
+    """Inputs of an iteration, constant until it closes.
 
     Attributes:
         iteration: its number.
-        recipe: with a number wherever it has a schedule or a controller.
-        states: what the components remember, by their places.
-        pool: the tasks, with what is known of them.
-        seed: of the run.
-        store: where stored trajectories are read; None: there are none.
+        recipe: the recipe, with numbers in place of schedules and controllers.
+        states: states of components, by place.
+        pool: the tasks, with their statistics.
+        seed: seed of the run.
+        store: store of trajectories for replay; None: no store.
     """
 
     iteration: int
@@ -194,12 +194,12 @@ class IterationInputs:
     store: Store | None
 
     def state(self, phase: str, place: int, component: Any) -> State:
-        """What a component remembers."""
+        """Return the state of a component."""
         state = self.states.get(place_of(phase, place, component))
         return component.initial_state() if state is None else state
 
     def replay(self) -> ReplayPhase:
-        """The replay components with their states."""
+        """Return the replay components with their states."""
         chain = cast("tuple[Replay, ...]", self.recipe.chain("replay"))
         states = [(replay, self.state("replay", place, replay)) for place, replay in enumerate(chain)]
         return ReplayPhase(states, self.store, self.seed, self.iteration)

@@ -1,4 +1,4 @@
-"""What live groups asked and got: written before a program sees it, so that a program that was cut off runs again."""
+"""The journal of live groups: results are written before programs see them, so that interrupted programs can rerun."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.engine.base import Request, Sampling, Segment
 
 _FIRST_MEMBER = 1 << 20
-"""Behind whatever a program starts itself."""
+"""First member number after those of a program."""
 
 CARRIED = "carried"
-"""The record behind everything that was carried into an iteration; it says what that is."""
+"""The record after everything carried into an iteration, with a list of it."""
 DIGEST_BYTES = 16
-"""How long the digest is that stands before each payload."""
+"""Length of the digest before each payload."""
 
 Value = TypeVar("Value")
 
 
 class JournalFile(Protocol):
-    """Where a store keeps it."""
+    """Interface of a store's journal file."""
 
     def append(self, name: bytes, payload: bytes) -> None:
         """Add a record."""
         ...
 
     def records(self) -> Iterable[tuple[bytes, bytes]]:
-        """All of them, in order."""
+        """Return all records, in order."""
         ...
 
 
 class Journal:
     """The records of an iteration by name.
 
-    A record answers a question iff the question's digest is the same as then: a program, a recipe or an engine that
-    was changed meanwhile gets new answers from where they matter.
+    A record is reused only if the digest of the request is the same: a changed program, recipe or engine gets new
+    results from the first difference on.
 
     Args:
-        file: where they are kept; None: in memory.
+        file: the journal's file; None: in memory.
     """
 
     def __init__(self, file: JournalFile | None = None) -> None:
         self._file = file
         self._values: dict[str, tuple[bytes, Any, Callable[[Any], bytes]]] = {}
-        """What is at hand of what was recorded since then, with the digest of its question and what writes it."""
+        """Values recorded since the start, with the digest of the request and an encoder."""
         self._written: set[str] = set()
-        """What was put into the file since it was read. What was sampled is not kept here beside it, but read again."""
+        """Records written to the file since it was read. Segments are not kept here, but read again."""
         self._stored: dict[str, bytes] = {}
-        """What the file held when it was read: digest and payload."""
+        """Records of the file when it was read: digest and payload."""
         self._replaced: list[tuple[str, Any]] = []
-        """What another record has taken the place of, as values or as digest and payload."""
+        """Replaced records, as values or as digest and payload."""
         self._carried: frozenset[str] = frozenset()
-        # The iteration before carries from its thread what this one begins with in another.
+        # The previous iteration carries records from its thread, which this one reads in another.
         self._beginning = threading.Lock()
         self._read()
         self.begin()
 
     def _read(self) -> None:
-        """Have what the file holds at hand."""
+        """Read the file."""
         if self._file is None:
             return
         self._written, self._stored, self._replaced = set(), {}, []
@@ -77,7 +77,7 @@ class Journal:
             self._stored[title] = record
 
     def _names(self) -> dict[str, None]:
-        """All records in their order, at hand."""
+        """Return the names of all records in order."""
         if self._written:
             self._read()
         return dict.fromkeys((*self._stored, *self._values))
@@ -86,24 +86,24 @@ class Journal:
         return len(self._names())
 
     def begin(self) -> None:
-        """The programs are run from their beginnings."""
+        """Start the programs from the beginning."""
         with self._beginning:
             self._unasked = self._names()
 
     @property
     def unasked(self) -> list[str]:
-        """The records that no question has asked for since the programs began, in their order."""
+        """Return records that were not requested since the programs started, in order."""
         return list(self._unasked)
 
     def __contains__(self, name: str) -> bool:
         return name in self._values or name in self._written or name in self._stored
 
     def is_carried(self, name: str) -> bool:
-        """Whether a record was made in an iteration before."""
+        """Return whether a record is from an earlier iteration."""
         return name in self._carried
 
     def find(self, name: str, digest: bytes, read: Callable[[bytes], Value]) -> Value | None:
-        """What was recorded for a question, or None; `read` makes it of the payload in the file."""
+        """Return the record of a request, or None; `read` decodes a payload of the file."""
         if name in self._values:
             known, value, _ = self._values[name]
             if known != digest:
@@ -119,12 +119,12 @@ class Journal:
         return value  # type: ignore[no-any-return]
 
     def keep(self, name: str, digest: bytes, value: Value, write: Callable[[Value], bytes]) -> None:
-        """Record what a question got; `write` makes its payload in the file."""
+        """Record the result of a request; `write` encodes it for the file."""
         payload = write(value)
         if name in self._unasked and name in self:
             before = self._latest(name)
             if isinstance(before, bytes) and before[DIGEST_BYTES:] == payload:
-                self._unasked.pop(name)  # the same record for a question that is only written otherwise
+                self._unasked.pop(name)  # the same record for an equivalent request
             else:
                 self._replaced.append((name, before))
         if name == CARRIED:
@@ -132,18 +132,18 @@ class Journal:
         if self._file is not None:
             self._file.append(name.encode(), digest + payload)
             self._written.add(name)
-        # A program may ask for an effect twice.
+        # A program may request a side effect twice.
         if self._file is None or write is write_value:
             self._values[name] = digest, value, write
 
     def _latest(self, name: str) -> Any:
-        """The value of a record, or its digest and payload."""
+        """Return the value of a record, or its digest and payload."""
         if name in self._written:
             self._read()
         return self._values[name][1] if name in self._values else self._stored[name]
 
     def carry(self, groups: Collection[str], later: Journal) -> None:
-        """Have another journal hold the records of some groups too; here nobody is to ask for them any more."""
+        """Copy the records of some groups to another journal; they are no longer requested here."""
         for name in self._names():
             if group_of(name) not in groups:
                 continue
@@ -159,7 +159,7 @@ class Journal:
                 later._unasked[name] = None
 
     def put(self, name: str, record: bytes) -> None:
-        """Keep a record as another file has it, digest and payload."""
+        """Store a record of another file, as digest and payload."""
         if self._file is None:
             self._stored[name] = record
         else:
@@ -167,14 +167,14 @@ class Journal:
             self._written.add(name)
 
     def segments(self, groups: Collection[str]) -> Iterator[Segment]:
-        """What was sampled for some groups."""
+        """Return the segments of some groups."""
         for name in self._names():
             if "/segment" in name and group_of(name) in groups:
                 each = self._latest(name)
                 yield read_segment(each[DIGEST_BYTES:]) if isinstance(each, bytes) else each
 
     def unused_segments(self) -> dict[str, list[tuple[str, Segment]]]:
-        """What was sampled and never asked for again, by the group of the selection; each with its name, in order."""
+        """Return segments that were not requested again, by group of the selection, with names and in order."""
         if not (self._unasked or self._replaced):
             return {}
         self._names()
@@ -193,39 +193,38 @@ class Journal:
 
 
 def group_of(name: str) -> str:
-    """The group of a record by its key, iteration and place; what came of a group has a longer key."""
+    """Return the group key of a record, iteration and place; derived groups have longer keys."""
     return ".".join(name.partition("/")[0].split(".")[:2])
 
 
 def digest(*parts: bytes | str) -> bytes:
-    """16 bytes that tell questions apart."""
+    """Return a digest of 16 bytes."""
     return _core.keys.hash_parts(*parts)
 
 
 def question(request: Request, engine: str) -> bytes:
-    """The digest of a request to an engine."""
-    # Each request has the whole context so far: what long episodes ask has to be read at the speed of memory.
+    """Return the digest of a request to an engine."""
+    # Each request has the whole context so far, so hashing must run at memory speed.
     tokens = np.ascontiguousarray(request.tokens, np.int32)
     images = [image.sha256 for image in request.images]
     return _core.keys.hash_parts(tokens, _sampling_text(request.sampling), engine, *images)
 
 
 _sampling_text: Callable[[Sampling], str] = lru_cache(maxsize=64)(repr)
-"""Sampling as part of a digest."""
+"""Return the sampling as part of a digest."""
 
 
 def keep_unused_segments(forest: Forest, group: int, segments: Sequence[tuple[str, Segment]], engines: int) -> None:
-    """Keep recorded segments as trajectories of a group: helpers that were aborted, one for each.
+    """Store unused recorded segments as aborted helper trajectories of a group, one each.
 
-    A record names the question and has its digest, and the context is that of a program which nobody runs any more:
-    so they stand without it, and their `info` has the name. A segment that was aborted before its first token, and
-    whatever was recorded for a group that this iteration does not have, is told alone.
+    A record has only the name and digest of its request, so the context is lost, and `info` has the name. Segments
+    without a token, and those of groups that this iteration does not have, are only reported.
 
     Args:
-        forest: has the group.
+        forest: forest of the group.
         group: its number.
-        segments: by their names in the journal (group, branch, number of the segment).
-        engines: how many there are; an agent behind them is spoken for by the first.
+        segments: segments by journal name (group, branch, number of the segment).
+        engines: number of engines; agents beyond them use the first.
     """
     for place, (name, segment) in enumerate(segments):
         if not len(segment.tokens):

@@ -21,11 +21,11 @@ _SEGMENT = struct.Struct("<BqQII?")
 _CACHED = struct.Struct("<I")
 _FINISHES = ("stop", "length", "abort")
 Begin = tuple[Any, bytes | str, Any, Sequence[Context]]
-"""What an episode began with: observation, state, tools, and the contexts of its lanes."""
+"""Start of an episode: observation, state, tools, and the contexts of its conversations."""
 
 
 def write_segment(segment: Segment) -> bytes:
-    """A segment as bytes."""
+    """Encode a segment as bytes."""
     count, top = len(segment.tokens), segment.top
     likely = 0 if top is None else top.tokens.shape[1]
     header = _SEGMENT.pack(
@@ -46,7 +46,7 @@ def write_segment(segment: Segment) -> bytes:
 
 
 def read_segment(payload: bytes) -> Segment:
-    """The segment that `write_segment` wrote."""
+    """Decode a segment of `write_segment`."""
     finish, version, seed, count, likely, has_entropies = _SEGMENT.unpack_from(payload)
     offset = _SEGMENT.size
 
@@ -64,13 +64,13 @@ def read_segment(payload: bytes) -> Segment:
         top = TopLogprobs(
             take(np.int32, count * likely).reshape(shape), take(np.float32, count * likely).reshape(shape)
         )
-    # Behind the rest, since earlier versions did not keep it.
+    # Last, since earlier versions did not write it.
     cached = None if offset == len(payload) else int(_CACHED.unpack_from(payload, offset)[0])
     return Segment(tokens, logprobs, entropies, _FINISHES[finish], version, seed, top, cached)  # type: ignore[arg-type]
 
 
 def write_answer(answer: StepRecord | JointStep) -> bytes:
-    """An answer of an environment as bytes; one of several agents has a table of them."""
+    """Encode an answer of an environment as bytes; a joint answer is a table of them."""
     if isinstance(answer, JointStep):
         of = {agent: _table(each) for agent, each in answer.of.items()}
         joint = {"of": of, "turn_of": list(answer.turn_of), "state_key": _packed(answer.state_key)}
@@ -79,7 +79,7 @@ def write_answer(answer: StepRecord | JointStep) -> bytes:
 
 
 def read_answer(payload: bytes) -> StepRecord | JointStep:
-    """The answer that `write_answer` wrote."""
+    """Decode an answer of `write_answer`."""
     table = json.loads(payload)
     joint = table.pop("joint", None)
     if joint is None:
@@ -89,7 +89,7 @@ def read_answer(payload: bytes) -> StepRecord | JointStep:
 
 
 def _table(answer: StepRecord) -> dict[str, Any]:
-    """An answer as JSON: what is as it is where nobody says anything is left out."""
+    """Return an answer as JSON, without fields at their default."""
     outcome = answer.outcome
     table: dict[str, Any] = {}
     if outcome.observation is not None:
@@ -126,31 +126,32 @@ def _answer(table: dict[str, Any]) -> StepRecord:
 
 
 def plain_value(value: Any, name: str) -> Any:
-    """What an effect gave, as a new process will read it.
+    """Return the result of a side effect as a new process would read it.
 
     Raises:
-        InvalidInputError: it is not made of plain JSON values.
+        InvalidInputError: it does not consist of plain JSON values.
     """
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
-            f"{name} gave {value!r:.60}, which cannot be kept: {error}; give numbers, texts, lists and tables of them"
+            f"{name} returned {value!r:.60}, which cannot be stored: {error}; return numbers, texts, lists and tables "
+            f"of them"
         ) from None
 
 
 def write_value(value: Any) -> bytes:
-    """What an effect gave, as bytes."""
+    """Encode the result of a side effect as bytes."""
     return json.dumps(value).encode()
 
 
 def read_value(payload: bytes) -> Any:
-    """The value that `write_value` wrote."""
+    """Decode a value of `write_value`."""
     return json.loads(payload)
 
 
 def write_begin(begin: Begin) -> bytes:
-    """What an episode began with, as bytes."""
+    """Encode the start of an episode as bytes."""
     observation, state_key, tools, contexts = begin
     table: dict[str, Any] = {"state_key": _packed(state_key), "tools": tools}
     if contexts:
@@ -166,12 +167,12 @@ def write_begin(begin: Begin) -> bytes:
 def _json(table: Mapping[str, Any], name: str) -> bytes:
     try:
         return json.dumps(table).encode()
-    except TypeError:  # numbers of NumPy and torch, or what has no form at all
+    except TypeError:  # numbers of NumPy and torch, or values without a JSON form
         return to_json(table, name).encode()
 
 
 def read_begin(payload: bytes) -> Begin:
-    """What `write_begin` wrote."""
+    """Decode the start of an episode from `write_begin`."""
     table: Mapping[str, Any] = json.loads(payload)
     observation = table["observation"]
     if "turn_of" in table:
@@ -188,20 +189,20 @@ _NAMES = {key: name for name, key in _KEYS.items()}
 
 
 def _placed(context: Context) -> dict[str, Any]:
-    """Where an observation stands, as JSON."""
+    """Return the context of an observation as JSON."""
     told = {_KEYS.get(name, name): value for name, value in vars(context).items() if value is not None and value != b""}
     return told | {"observation": _shown(context.observation), "state_key": _packed(context.state_key)}
 
 
 def _place(table: dict[str, Any]) -> Context:
-    """The context that `_placed` wrote."""
+    """Read a context of `_placed`."""
     observation, state_key = _seen(table.pop("observation", None)), _unpacked(table.pop("state_key", {"hex": ""}))
     named = {_NAMES.get(name, name): value for name, value in table.items()}
     return Context(**named, observation=observation, state_key=state_key)
 
 
 def _shown(content: Any) -> Any:
-    """A content as JSON: the bytes of its images in base64."""
+    """Return a content as JSON, with images in base64."""
     if content is None or isinstance(content, str):
         return content
     return [
@@ -217,7 +218,7 @@ def _part(part: str | Image) -> Any:
 
 
 def _seen(content: Any) -> Any:
-    """The content that `_shown` wrote."""
+    """Read a content of `_shown`."""
     for message in content if isinstance(content, list) else ():
         if isinstance(message.get("content"), list):
             message["content"] = [
@@ -228,7 +229,7 @@ def _seen(content: Any) -> Any:
 
 
 def _packed(value: Any) -> Any:
-    """Bytes and numbers that JSON has no form for, told apart by a tag."""
+    """Encode bytes and special numbers for JSON with a tag."""
     if isinstance(value, (bytes, bytearray)):
         return {"hex": bytes(value).hex()}
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What the store of a run holds of solved tasks, for the programs of an iteration."""
+"""Solved trajectories of a run's store, for the programs of an iteration."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from agentrl_core.rollout.prefix import Prefix
 
 
 class StoreLibrary:
-    """The trajectories of earlier iterations that solved their task; see `rollout.Library`.
+    """Trajectories of earlier iterations that solved their task; see `rollout.Library`.
 
     Args:
-        store: of the run.
-        iteration: those before it are looked at.
-        chat: gives the texts of actions.
+        store: store of the run.
+        iteration: only earlier iterations are read.
+        chat: decodes actions.
     """
 
     def __init__(self, store: Store, iteration: int, chat: Chat) -> None:
@@ -29,16 +29,16 @@ class StoreLibrary:
 
     @property
     def folder(self) -> str:
-        """Where the store of the run is."""
+        """Folder of the run's store."""
         return self._store.path
 
     def solved(self, task_id: str | None = None) -> list[int]:
-        """Ids of the trajectories that solved a task, or any; the oldest first."""
+        """Return ids of trajectories that solved a task, or any task; oldest first."""
         ids, tasks = self._found
         return [row for row, task in zip(ids.tolist(), tasks, strict=True) if task_id in (None, task)]
 
     def task_id(self, trajectory_id: int) -> str:
-        """The task that a trajectory solved."""
+        """Return the task that a trajectory solved."""
         ids, tasks = self._found
         rows = np.flatnonzero(ids == trajectory_id)
         if not len(rows):
@@ -46,12 +46,12 @@ class StoreLibrary:
         return str(tasks[rows[0]])
 
     def actions(self, trajectory_id: int) -> list[str]:
-        """What a trajectory said, turn by turn."""
+        """Return the actions of a trajectory, turn by turn."""
         actions = self.prefix(trajectory_id).actions
         return [action if isinstance(action, str) else self._chat.decode(action) for action in actions]
 
     def prefix(self, trajectory_id: int, *, turns: int | None = None, tokens: int = 0) -> Prefix:
-        """The beginning of a trajectory, to begin with."""
+        """Return a prefix of a trajectory to start from."""
         self.task_id(trajectory_id)
         return Prefix.stored(self._store.trajectory_batch([trajectory_id]), trajectory_id, turns=turns, tokens=tokens)
 

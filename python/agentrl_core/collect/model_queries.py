@@ -1,4 +1,4 @@
-"""Models that programs ask for numbers: those who ask at the same time are answered together."""
+"""Batch the queries of programs to models."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from agentrl_core.exceptions import InvalidInputError
 
 Paths = Sequence[NDArray[np.int32]]
 Model = Callable[[Paths], Sequence[float] | NDArray[np.floating[Any]]]
-"""What says a number of each of some token paths."""
+"""A function from token paths to one number each."""
 
 
 class QueryBatcher:
-    """Collects what is asked in one turn of the event loop, and asks each model once for it.
+    """Collect the queries of one iteration of the event loop, and call each model once.
 
     Args:
-        models: by the name of the column that they answer.
+        models: models by the name of their column.
     """
 
     def __init__(self, models: Mapping[str, Model]) -> None:
@@ -29,15 +29,15 @@ class QueryBatcher:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def ask(self, column: str, paths: Paths) -> list[float]:
-        """A number for each path.
+        """Return a number for each path.
 
         Raises:
-            InvalidInputError: there is no such model, or it gives another count of numbers.
+            InvalidInputError: the model does not exist, or returns another number of values.
         """
         if column not in self._models:
             known = ", ".join(map(repr, self._models)) or "none"
             raise InvalidInputError(
-                f"ask: there is no model {column!r} (there is: {known}); give Collector(models=...)"
+                f"query: model {column!r} does not exist (available: {known}); set Collector(models=...)"
             )
         answer: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(column, [])
@@ -49,7 +49,7 @@ class QueryBatcher:
         return await answer
 
     async def _call(self, column: str) -> None:
-        await asyncio.sleep(0)  # whoever else asks in this turn of the loop
+        await asyncio.sleep(0)  # waits for other queries in this iteration of the loop
         waiting = self._waiting.pop(column)
         paths = [path for asked, _ in waiting for path in asked]
         try:
@@ -69,6 +69,6 @@ class QueryBatcher:
 def _one_each(column: str, paths: Paths, numbers: Sequence[float] | NDArray[np.floating[Any]]) -> list[float]:
     if len(numbers) != len(paths):
         raise InvalidInputError(
-            f"ask: model {column!r} gave {len(numbers)} numbers for {len(paths)} paths; give one for each"
+            f"query: model {column!r} returned {len(numbers)} numbers for {len(paths)} paths; return one per path"
         )
     return [float(number) for number in numbers]

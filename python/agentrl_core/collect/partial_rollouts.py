@@ -1,4 +1,4 @@
-"""What is in flight: the groups of an iteration until its batch is cut, and what of them goes on behind it."""
+"""Groups in flight: run them until the batch is cut, and carry over the unfinished ones."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.01
 _SETTLED = 2
-"""So many looks in a row find nothing that moves."""
+"""Number of consecutive checks without progress."""
 
 
 @dataclass(frozen=True, eq=False)
 class InFlightGroups:
-    """Groups that are in flight, in the order in which they began.
+    """Groups in flight, in the order of their start.
 
     Attributes:
-        selection: what was chosen for each.
-        keys: the iteration in which each began, and its place there.
-        statistics: what was known of the task of each when it began.
-        drawn: tokens of each that earlier batches had, by the version that said them.
-        undrawn: tokens of all that no batch has had yet.
+        selection: selection of each group.
+        keys: iteration and place of each group's start.
+        statistics: statistics of each task at its start.
+        drawn: tokens of each in earlier batches, by the version that generated them.
+        undrawn: number of tokens not in any batch yet.
     """
 
     selection: Selection
@@ -48,12 +48,12 @@ class InFlightGroups:
         return len(self.keys)
 
     def name(self, place: int) -> str:
-        """The key of a group as a text."""
+        """Return the key of a group as a text."""
         return ".".join(map(str, self.keys[place]))
 
     @classmethod
     def carried(cls, journal: Journal) -> Self:
-        """What was carried into an iteration."""
+        """Return the groups carried into an iteration."""
         table = journal.find(CARRIED, digest(CARRIED), read_value)
         if table is None:
             return cls(Selection.of(np.zeros(0, np.int64), 1), [], [], [])
@@ -61,7 +61,7 @@ class InFlightGroups:
         return cls(**{**table, "selection": Selection.from_dict(table["selection"]), "keys": keys})
 
     def joined(self, selection: Selection, first: tuple[int, int], statistics: Sequence[Mapping[str, Any]]) -> Self:
-        """With groups behind them that begin now, the first of them with this key."""
+        """Append groups that start now, the first one with this key."""
         began, place = first
         count = len(selection)
         return replace(
@@ -73,7 +73,7 @@ class InFlightGroups:
         )
 
     def behind(self, landed: BatchCut, said: Mapping[str, TokenCounts]) -> Self:
-        """Those that go on behind a cut, where engines said so much for the groups."""
+        """Return groups that continue after a cut, with their token counts."""
         over = {*landed.ended, *landed.dropped}
         places = [place for place in range(len(self)) if place not in over]
         drawn = list(self.drawn)
@@ -88,13 +88,13 @@ class InFlightGroups:
         )
 
     def weighed(self, journal: Journal) -> Self:
-        """With the tokens that are in no batch yet."""
+        """Return them with the number of tokens not in any batch."""
         drawn = sum(sum(each.values()) for each in self.drawn)
         said = sum(len(segment.tokens) for segment in journal.segments({self.name(row) for row in range(len(self))}))
         return replace(self, undrawn=said - drawn)
 
     def carry(self, journal: Journal, later: Journal) -> None:
-        """Have them go on in the next iteration, with all that they asked and got; what says so comes last."""
+        """Carry them into the next iteration with all their records; the record that confirms this comes last."""
         journal.carry({self.name(place) for place in range(len(self))}, later)
         if CARRIED not in later:
             table = {**vars(self), "selection": self.selection.to_dict()}
@@ -102,18 +102,18 @@ class InFlightGroups:
 
 
 def _plain(statistics: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers as JSON has them."""
+    """Convert numbers for JSON."""
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in statistics.items()}
 
 
 @dataclass(frozen=True)
 class BatchCut:
-    """What came of groups that were in flight, by their places.
+    """Groups in flight after a cut, by their places.
 
     Attributes:
-        ended: have come to their ends, and are in the batch.
-        unfinished: are in the batch as they stand, and go on.
-        dropped: were stopped; nobody draws them.
+        ended: finished groups in the batch.
+        unfinished: groups in the batch that continue.
+        dropped: stopped groups without draws.
     """
 
     ended: list[int]
@@ -122,12 +122,12 @@ class BatchCut:
 
     @property
     def stay(self) -> list[int]:
-        """Those that are in the batch."""
+        """Groups in the batch."""
         return sorted(self.ended + self.unfinished + self.dropped)
 
 
 class RequestGate:
-    """Lets requests through to engines until a batch is cut, and of each branch so many tokens.
+    """Pass requests to engines until a batch is cut, up to a number of tokens per branch.
 
     Args:
         window: most tokens of a branch in this iteration; None: no limit.
@@ -137,16 +137,16 @@ class RequestGate:
         self._window = window
         self._said: dict[str, int] = {}
         self.closed: frozenset[str] = frozenset()
-        """Names of the groups that ask in vain."""
+        """Names of the groups whose requests wait."""
         self.waiting = 0
-        """How many ask in vain."""
+        """Number of waiting requests."""
 
     async def enter(self, name: str, request: Request) -> Request:
-        """The request as the engine gets it; or its program waits here until it is ended.
+        """Return the request for the engine, or wait here until the program ends.
 
         Args:
-            name: of the segment.
-            request: as the program asks.
+            name: name of the segment.
+            request: request of the program.
         """
         most = request.sampling.max_tokens
         if self._window is not None:
@@ -162,22 +162,22 @@ class RequestGate:
         return replace(request, sampling=replace(request.sampling, max_tokens=most))
 
     def count(self, name: str, segment: Segment) -> None:
-        """So much was said in this iteration."""
+        """Count generated tokens of this iteration."""
         branch = name.rpartition("/")[0]
         self._said[branch] = self._said.get(branch, 0) + len(segment.tokens)
 
     def has_said(self, branch: str) -> bool:
-        """Whether a branch has said anything in this iteration."""
+        """Return whether a branch has generated tokens in this iteration."""
         return self._said.get(branch, 0) > 0
 
     def leave(self, name: str, asked: Request, request: Request, segment: Segment) -> Segment:
-        """What was said. What the window ended goes on as what new weights end.
+        """Return the segment. If the window ended it, it continues like one interrupted by new weights.
 
         Args:
-            name: of the segment.
-            asked: what the program asked.
-            request: what the engine got.
-            segment: what it said.
+            name: name of the segment.
+            asked: request of the program.
+            request: request to the engine.
+            segment: its response.
         """
         self.count(name, segment)
         if request is not asked and segment.finish_reason == "length":
@@ -199,23 +199,23 @@ async def cut_batch(
     wanted: int,
     due: set[int],
 ) -> BatchCut:
-    """Run the programs of groups until the batch is cut, and end those that go on where they stand.
+    """Run the programs of groups until the batch is cut, and interrupt those that continue.
 
-    Which groups the batch has is a matter of speed: it is recorded before anybody is stopped, so that a run that goes
-    on after a kill has the same.
+    The groups of the batch depend on timing. They are recorded before any group is stopped, so that a resumed run has
+    the same.
 
     Args:
-        groups: in flight.
+        groups: groups in flight.
         play: runs the program of a group to its end.
-        stop: ends the segments that are being said.
-        end: says of what is in the batch how it ended, before the programs are ended.
-        cut: when.
-        gate: that requests go through.
-        progress: says what moves.
-        journal: of the iteration.
-        name: of the record.
-        wanted: how many groups are needed.
-        due: those that cannot be carried over again.
+        stop: stops segments being generated.
+        end: finishes the groups of the batch, before the programs end.
+        cut: rule for the cut.
+        gate: gate of requests.
+        progress: counts of the collection.
+        journal: journal of the iteration.
+        name: name of the record.
+        wanted: number of needed groups.
+        due: groups that cannot be carried over again.
     """
     table = journal.find(name, digest(name), read_value)
     landed = None if table is None else BatchCut(**table)
@@ -261,7 +261,7 @@ async def cut_batch(
 async def _cut(
     settles: Callable[[], Any], ended: list[int], groups: Sequence[Group], cut: BatchPolicy, wanted: int, due: set[int]
 ) -> BatchCut:
-    """Wait until the batch is cut, and say how."""
+    """Wait until the batch is cut, and return the cut."""
     while True:
         settled = await settles()
         if cut.max_new_tokens is not None:
@@ -275,5 +275,5 @@ async def _cut(
 
 
 def _has_said(group: Group) -> bool:
-    """Whether anything of a group can be drawn as it stands."""
+    """Return whether any trajectory of an unfinished group can be drawn."""
     return any(branch.path.length and not branch.over for branch in group.branches)

@@ -1,4 +1,4 @@
-"""Iterations that run ahead of the trainer: begun in order, each with what was known then, and kept through a kill."""
+"""Prefetch iterations ahead of the trainer, started in order with recorded inputs that survive a kill."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _BEGIN = "begin"
 
 @dataclass(frozen=True)
 class PrefetchedInputs:
-    """What an iteration began with; in its journal before anything of it is selected.
+    """Inputs of a prefetched iteration, journalled before its selection.
 
     Attributes:
-        head: where the run stood.
-        tasks: how many groups were asked for.
+        head: state of the run.
+        tasks: number of requested groups.
         group_size: trajectories of a group.
-        snapshot: what the store held; None: there is none.
+        snapshot: commit of the store; None: no store.
     """
 
     head: RunState
@@ -40,22 +40,22 @@ class PrefetchedInputs:
     snapshot: str | None
 
     def write(self) -> bytes:
-        """Itself as bytes: the head is that of the snapshot."""
+        """Encode it as bytes; the head is that of the snapshot."""
         return json.dumps([self.tasks, self.group_size, self.snapshot]).encode()
 
 
 class IterationPrefetcher:
-    """The iterations that are under way: the one that is open, and so many behind it.
+    """Running iterations: the open one, and a number of later ones.
 
-    Iteration k begins when iteration k - staleness is asked for, so it sees what was known when that one began. It is a
-    function of this alone (and of what engines and environments answer), whoever is faster: iterations are consumed in
-    their order, and nothing of one is taken for another.
+    Iteration k starts when iteration k - staleness is requested, with the state of the run at that time. Its batch
+    depends on this state and on the answers of engines and environments only, not on timing: iterations are consumed in
+    order.
 
     Args:
-        staleness: how many iterations run ahead of the open one, where the recipe does not hold them back.
-        recipe: may hold them back; see `schedule.LimitStaleness`.
-        store: has their journals; None: they are in memory.
-        work: makes an iteration.
+        staleness: number of iterations ahead of the open one, unless the recipe limits it.
+        recipe: may limit it; see `schedule.LimitStaleness`.
+        store: store of the journals; None: in memory.
+        work: collects an iteration.
     """
 
     def __init__(self, staleness: int, recipe: Recipe, store: Store | None, work: Work) -> None:
@@ -64,12 +64,12 @@ class IterationPrefetcher:
         self._store = store
         self._work = work
         self._journals: dict[int, Journal] = {}
-        # An iteration that is under way opens the journal of the next one, to which it carries what it leaves.
+        # A running iteration opens the journal of the next one, into which it carries unfinished groups.
         self._opening = threading.Lock()
         self._underway: dict[int, IterationTask[BuiltBatch]] = {}
 
     def begin(self, head: RunState, tasks: int, group_size: int) -> None:
-        """Have the open iteration and those behind it run, as far as they may and do not."""
+        """Start the open iteration and later ones, up to the limit."""
         for iteration in range(head.iteration, head.iteration + allowed(self._recipe, self._staleness, head) + 1):
             if self._store is not None and self._store.has_batch(iteration):
                 continue
@@ -81,7 +81,7 @@ class IterationPrefetcher:
             known.start()
 
     def take(self, iteration: int, watch: Callable[[Progress], object] | None) -> BuiltBatch:
-        """What an iteration came to, as soon as it has. What ends the wait ends all of them; they can begin again."""
+        """Wait for the result of an iteration. An error stops all of them; they can be restarted."""
         try:
             return self._underway[iteration].wait(watch)
         except BaseException:
@@ -89,7 +89,7 @@ class IterationPrefetcher:
             raise
 
     def journal(self, iteration: int) -> Journal:
-        """What live groups of an iteration asked and got."""
+        """Return the journal of an iteration's live groups."""
         with self._opening:
             if iteration not in self._journals:
                 store = self._store
@@ -97,13 +97,13 @@ class IterationPrefetcher:
             return self._journals[iteration]
 
     def end(self, iteration: int) -> None:
-        """Forget what was made, and all before it: its batch is committed."""
+        """Drop a committed iteration and all before it."""
         self._underway = {number: each for number, each in self._underway.items() if number > iteration}
         with self._opening:
             self._journals = {number: each for number, each in self._journals.items() if number > iteration}
 
     def stop(self) -> None:
-        """Give up what runs, as a kill does: what was asked and got stays in the journals."""
+        """Stop all iterations, like a kill: their records stay in the journals."""
         for underway in self._underway.values():
             underway.stop()
         for underway in self._underway.values():
@@ -120,7 +120,7 @@ class IterationPrefetcher:
         )
 
     def _begun(self, journal: Journal, head: RunState, tasks: int, group_size: int) -> PrefetchedInputs:
-        """What it began with, now or before a kill."""
+        """Return its inputs, from now or from before a kill."""
         store = self._store
         now = PrefetchedInputs(head, tasks, group_size, None if store is None else store._core.snapshot)  # noqa: SLF001
 
@@ -138,7 +138,7 @@ class IterationPrefetcher:
 
 
 def allowed(recipe: Recipe, staleness: int, head: RunState) -> int:
-    """How many iterations may begin behind the open one: what the collector says, or less where the recipe does.
+    """Return how many iterations may start after the open one: the collector's staleness, or less by the recipe.
 
     Example:
         >>> from agentrl_core import _core, recipes
@@ -155,17 +155,16 @@ def allowed(recipe: Recipe, staleness: int, head: RunState) -> int:
 
 
 class _StoppedError(Exception):
-    """It is not wanted any more."""
+    """Raised in an iteration that was stopped."""
 
 
 class IterationTask(Generic[Value]):
-    """What is made in a thread of its own, from `start` until `wait` gives it or `stop` gives it up.
+    """A computation in a separate thread, from `start` until `wait` returns it or `stop` abandons it.
 
     Args:
-        make: makes it of this, which it tells how it goes (`check_stopped`), and whose turn it waits for
-        (`wait_for_previous`).
-        name: of the thread.
-        before: who comes first; None: nobody.
+        make: computes the result from this task, and calls its `check_stopped` and `wait_for_previous`.
+        name: name of the thread.
+        before: the previous task; None: no previous task.
     """
 
     def __init__(
@@ -183,29 +182,29 @@ class IterationTask(Generic[Value]):
 
     @property
     def stopped(self) -> bool:
-        """Whether it was given up: it will give nothing."""
+        """Whether it was stopped and will not return a result."""
         return self._unwanted.is_set()
 
     def start(self) -> None:
-        """Begin, unless it has begun."""
+        """Start, unless it has started."""
         if self._thread.ident is None and not self.stopped:
             self._thread.start()
 
     def stop(self) -> None:
-        """Give it up, without waiting for it."""
+        """Stop it, without waiting."""
         self._unwanted.set()
         self._came.set()
 
     def join(self) -> None:
-        """Wait until it has cleaned up, a few seconds at most."""
+        """Wait for its cleanup, a few seconds at most."""
         if self._thread.ident is not None:
             self._over.wait(_CLEAN_UP_SECONDS)
 
     def wait(self, watch: Callable[[Progress], object] | None) -> Value:
-        """What was made, as soon as it is there; meanwhile `watch` is called ten times a second, and in the end.
+        """Wait for the result; `watch` is called ten times a second, and at the end.
 
         Raises:
-            BaseException: what making it raised.
+            BaseException: the error of the computation.
         """
         while not self._over.wait(_WATCH_SECONDS):
             self._watch(watch)
@@ -219,19 +218,19 @@ class IterationTask(Generic[Value]):
             watch(self._progress)
 
     def check_stopped(self, progress: Progress) -> None:
-        """See how it goes (for who makes it), and raise where it has to stop."""
+        """Report progress, and raise an error if it was stopped."""
         self._progress = progress
         if self.stopped:
             raise _StoppedError
 
     def wait_for_previous(self) -> None:
-        """Wait until the one before has come, or is over."""
+        """Wait for the previous task to release this one, or to end."""
         if self._before is not None:
             self._before._came.wait()  # noqa: SLF001 -- one of its own
             self._before = None
 
     def wait_for_previous_batch(self) -> None:
-        """Wait until the one before is made, and be given up where it is not."""
+        """Wait for the previous result, and stop if it failed."""
         if self._before is not None:
             before, self._before = self._before, None
             before._came.wait()  # noqa: SLF001 -- one of its own
@@ -241,7 +240,7 @@ class IterationTask(Generic[Value]):
             raise _StoppedError
 
     def release_next(self) -> None:
-        """Let the one behind come."""
+        """Release the next task."""
         self._came.set()
 
     def _run(self) -> None:
@@ -255,4 +254,4 @@ class IterationTask(Generic[Value]):
 
 
 Work = Callable[[int, PrefetchedInputs, Journal, IterationTask[BuiltBatch]], BuiltBatch]
-"""Makes the batch of an iteration, as what is under way."""
+"""Interface of a function that collects the batch of an iteration."""

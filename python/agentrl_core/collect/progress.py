@@ -1,4 +1,4 @@
-"""How a collection goes, for whoever watches."""
+"""Progress of a collection."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Progress:
-    """What is counted while rollouts run. A watcher gets the same value again and again, and only reads it.
+    """Counters of running rollouts. A watcher gets the same object repeatedly, and only reads it.
 
     Attributes:
-        turns: actions that the environment answered.
-        tokens: tokens that engines generated (those that a journal gave back not counted).
-        running: branches that are driven now.
-        at_engine: those of them that wait for an engine.
-        at_environment: those that wait for an environment.
-        ended: branches that are over.
-        failed: those of them that broke down.
-        repairs: episodes that were built anew after they broke down, and requests that an engine was asked again.
-        stored_tokens: tokens that trajectories put into the forest, prompts that a group shares once.
-        path_tokens: tokens of all paths, those that forks and equal prompts share counted for each.
-        abandoned: threads that were given up, because the call of an environment in them took too long.
-        tool_results: actions that a tool answered.
-        seconds: since the collection began.
+        turns: actions with an answer of the environment.
+        tokens: generated tokens, without those from a journal.
+        running: running branches.
+        at_engine: branches that wait for an engine.
+        at_environment: branches that wait for an environment.
+        ended: ended branches.
+        failed: ended branches that failed.
+        repairs: rebuilt episodes and retried requests.
+        stored_tokens: tokens stored in the forest, shared prompts once.
+        path_tokens: tokens of all paths, shared ones counted for each.
+        abandoned: threads abandoned because a call of an environment took too long.
+        tool_results: actions with a tool result.
+        seconds: seconds since the start.
     """
 
     turns: int = 0
@@ -47,20 +47,20 @@ class Progress:
 
     @property
     def sharing(self) -> float:
-        """How often each stored token is used: tokens of all paths over tokens stored; 1 where nothing is shared."""
+        """Tokens of all paths over stored tokens; 1 without sharing."""
         return self.path_tokens / self.stored_tokens if self.stored_tokens else 1.0
 
     def began(self) -> None:
-        """There is one more branch."""
+        """Count a started branch."""
         self.running += 1
 
     def over(self) -> None:
-        """A branch is over."""
+        """Count an ended branch."""
         self.running -= 1
         self.ended += 1
 
     def grew(self, tokens: int, *, shared: bool) -> None:
-        """A path got so many tokens; `shared`: others had put them there."""
+        """Count new tokens of a path; `shared` ones were already stored."""
         self.path_tokens += tokens
         self.stored_tokens += 0 if shared else tokens
 

@@ -1,4 +1,4 @@
-"""An episode as a branch plays it: what it answers is checked, journalled, and can be brought back."""
+"""Episodes with checked and journalled answers, which can be restored after failures."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from agentrl_core.env.runtime.worker import InlineWorkers, OverdueError, RawStep
 from agentrl_core.exceptions import InternalError, InvalidInputError
 
 _REPAIRS = 2
-"""How often an episode that broke down is built anew before its branch is failed."""
+"""Number of rebuilds of a failed episode before its branch fails."""
 
 
 class EnvironmentHandle:
-    """An environment, and where its episodes run.
+    """An environment, with the workers of its episodes.
 
     Args:
-        environment: what it says of itself is checked here.
-        name: where a collection has several.
-        processes: how many processes or actors, where it runs in those.
-        memory_bytes: most memory of a process; None: no limit.
+        environment: the environment, whose declarations are checked here.
+        name: its name, if a collection has several.
+        processes: number of processes or actors, if it uses them.
+        memory_bytes: largest memory of a process; None: no limit.
 
     Raises:
-        InvalidInputError: `runs` or `facts` is not what it can be.
+        InvalidInputError: `runs` or `facts` is not valid.
     """
 
     def __init__(self, environment: Environment, name: str, processes: int, memory_bytes: int | None = None) -> None:
@@ -70,27 +70,26 @@ class EnvironmentHandle:
 
     @property
     def workers(self) -> Workers:
-        """Where its episodes run."""
-        if self._workers is None or self._process != os.getpid():  # a forked child has none of its parent's threads
+        """Workers of its episodes."""
+        if self._workers is None or self._process != os.getpid():  # a forked child does not have its parent's threads
             self._workers, self._process = self._start(), os.getpid()
         return self._workers
 
     async def close(self) -> None:
-        """End the threads and processes, which begin again when they are asked."""
+        """End the threads and processes; they restart on the next use."""
         workers, self._workers = self._workers, None
         if workers is not None:
             workers.close()
 
 
 class RecordedEpisode:
-    """An episode of a world, whatever happens to the one that runs.
+    """An episode that survives failures of its environment.
 
-    What the journal holds is answered from there, and nothing runs until somebody goes on. An episode that raises,
-    takes too long or loses its process is built anew and brought back by its actions; where that shows something else
-    than it showed before, it is over.
+    Journalled answers are returned without running the environment. An episode that raises, takes too long or loses its
+    process is rebuilt and replayed by its actions. If the replay differs, it fails.
 
     Attributes:
-        answers: what it answered to its actions, in order.
+        answers: its answers to actions, in order.
         moves: the actions.
     """
 
@@ -121,27 +120,27 @@ class RecordedEpisode:
 
     @property
     def title(self) -> str:
-        """Of its environment, for messages."""
+        """Title of its environment, for messages."""
         return self._world.title
 
     @property
     def observation(self) -> Any:
-        """What it began with."""
+        """First observation."""
         return self._known[0]
 
     @property
     def state_key(self) -> bytes | str:
-        """The state that it began in."""
+        """First state."""
         return self._known[1]
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]] | None:
-        """Schemas of the tools that the prompt shows."""
+        """Schemas of the tools in the prompt."""
         return self._known[2]  # type: ignore[no-any-return]
 
     @property
     def contexts(self) -> Sequence[Context]:
-        """Where what it began with stands, and what other lanes ask beside it."""
+        """Contexts of the first observation, and of other conversations."""
         return self._known[3]
 
     @property
@@ -151,7 +150,7 @@ class RecordedEpisode:
         return self._begin
 
     async def reset(self, name: str) -> None:
-        """Find out what it begins with; see `RunningEpisode`."""
+        """Reset the episode; see `RunningEpisode`."""
         asked = digest(self._task.task_id, str(self._seed), self._world.name)
         self._begin = self._journal.find(name, asked, read_begin)
         if self._begin is None:
@@ -159,12 +158,12 @@ class RecordedEpisode:
             self._journal.keep(name, asked, self._known, write_begin)
 
     async def ready(self) -> None:
-        """Be where its actions have led; see `RunningEpisode`."""
+        """Replay its actions if needed; see `RunningEpisode`."""
         if self._handle is None:
             await self._whole(self._build)
 
     async def step(self, name: str, action: Any) -> Any:
-        """Give it the next action; see `RunningEpisode`."""
+        """Take the next action; see `RunningEpisode`."""
         said = action if isinstance(action, str) else json.dumps(action, sort_keys=True)
         asked = digest(said, str(len(self.moves)), str(self._seed), *_reasons(action))
         recorded = self._journal.find(name, asked, read_answer)
@@ -182,7 +181,7 @@ class RecordedEpisode:
 
         answer, snapshot = await self._whole(act)
         answers = answer.of.values() if isinstance(answer, JointStep) else [answer]
-        # NaN is the one number that is not itself.
+        # NaN is not equal to itself.
         if [each for each in answers if each.outcome.reward != each.outcome.reward]:
             self._notices.once(
                 "reward",
@@ -195,17 +194,17 @@ class RecordedEpisode:
         return answer
 
     def _played(self, action: Any, answer: Any, snapshot: Any) -> None:
-        """An action was answered."""
+        """Record an answered action."""
         self.moves.append(action)
         self.answers.append(answer)
         self._snapshots.append(snapshot)
 
     def copy(self, turns: int) -> RecordedEpisode:
-        """An episode of its own that is where this one was behind so many actions."""
+        """Return a copy of the episode after the first n actions."""
         if not self._world.replayable:
             raise InvalidInputError(
-                f"environment {self._world.title} says replayable=False, so an episode of it cannot be forked or "
-                'brought back; use episode="keep", or a rollout without forks'
+                f"environment {self._world.title} has replayable=False, so its episodes cannot be forked or restored; "
+                'use episode="keep", or a rollout without forks'
             )
         other = RecordedEpisode(
             self._world,
@@ -222,17 +221,17 @@ class RecordedEpisode:
         return other
 
     def close(self) -> None:
-        """It is not needed any more."""
+        """Close the episode."""
         self._drop()
 
     def _drop(self) -> None:
-        """Let go of the one that runs."""
+        """Drop the running episode."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self._world.workers.end(handle)
 
     async def _whole(self, work: Callable[[], Any]) -> Any:
-        """Do something with the one that runs, which is built anew where it breaks down."""
+        """Call the running episode, and rebuild it after a failure."""
         repairs = 0
         self._progress.at_environment += 1
         try:
@@ -242,7 +241,7 @@ class RecordedEpisode:
                 except (EpisodeError, InvalidInputError):
                     raise
                 except WorkerDiedError as error:
-                    # Another episode may have taken the process down: it is the one that is charged, and fails in time.
+                    # Another episode may have crashed the process: that one is charged, and fails eventually.
                     self._handle = None
                     repairs, reason = repairs + error.culprit, str(error)
                 except OverdueError as error:
@@ -254,15 +253,15 @@ class RecordedEpisode:
                     repairs, reason = repairs + 1, f"{type(error).__name__}: {error}"
                 if repairs > _REPAIRS or not self._world.replayable:
                     raise EpisodeError(
-                        f"environment {self._world.title}, step {len(self.moves) + 1} of task "
-                        f"{self._task.task_id!r} broke down {repairs} times; the last time: {reason}"
+                        f"environment {self._world.title}, step {len(self.moves) + 1} of task {self._task.task_id!r} "
+                        f"failed {repairs} times; last error: {reason}"
                     )
                 self._progress.repairs += 1
         finally:
             self._progress.at_environment -= 1
 
     async def _build(self) -> None:
-        """A fresh one, brought to where the actions have led."""
+        """Build a new episode, and replay the actions."""
         workers = self._world.workers
         if self.moves and self._world.restores:
             snapshot = self._snapshots[-1] or self._order()
@@ -293,7 +292,7 @@ class RecordedEpisode:
             self._compare(f"step {number}", _shown(before), _shown(answer))
 
     def _order(self) -> bytes | None:
-        """The states in which lanes began to wait, in the order in which they were told; None: it holds no lanes."""
+        """Return the states of waiting conversations, in order; None: it has no conversations."""
         if not self._known[3]:
             return None
         states = [self._known[1], *(context.state_key for context in self._known[3][1:])]
@@ -304,7 +303,7 @@ class RecordedEpisode:
         return json.dumps([state if isinstance(state, str) else state.decode("latin-1") for state in states]).encode()
 
     def _checked(self, step: int, action: Any, reply: RawStep) -> Any:
-        """What a step gave, as it should be."""
+        """Check the result of a step."""
         self._checks.step = step
         agents: Any = self._known[0]
         if not isinstance(agents, JointStep):
@@ -318,13 +317,13 @@ class RecordedEpisode:
             if old != now[name]:
                 self._drop()
                 raise EpisodeError(
-                    f"{name} of {place} was {shown(old)} and is {shown(now[name])} in the replay: environment "
-                    f"{self._world.title} does not replay task {self._task.task_id!r} equally"
+                    f"{name} of {place} was {shown(old)} but is {shown(now[name])} in the replay: environment "
+                    f"{self._world.title} is not deterministic for task {self._task.task_id!r}"
                 )
 
 
 def _reasons(action: str | Mapping[str, str]) -> list[str]:
-    """Why actions ended that the policy did not end itself, for the digest of what was asked."""
+    """Return the finish reasons of actions that the policy did not end itself, for the digest of the request."""
     actions = {"": action} if isinstance(action, str) else action
     reasons = {agent: getattr(each, "finish_reason", "stop") for agent, each in sorted(actions.items())}
     return [f"{agent} {reason}" for agent, reason in reasons.items() if reason != "stop"]

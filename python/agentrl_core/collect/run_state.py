@@ -1,4 +1,4 @@
-"""Where a run stands, and whether it is the same run as before."""
+"""State of a run between iterations, and checks that a resumed run is the same."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from agentrl_core.recipe import Recipe
 
 @dataclass(frozen=True)
 class RunState:
-    """Where the loop stands after the last write of its store (or in memory, where there is none)."""
+    """State of the loop after the last write of its store (or in memory, without a store)."""
 
     iteration: int
     components: dict[str, State]
-    """What the components remember."""
+    """States of the components."""
     run: dict[str, Any]
-    """Recipe, seed, size of groups and digest of the tasks that the last closed iteration was made with."""
+    """Recipe, seed, group size and digest of the tasks of the last closed iteration."""
     versions: dict[str, int]
-    """The version of each engine's weights when it was closed."""
+    """Version of each engine's weights at its close."""
     checkpoint: str | None
-    """The user's name for those weights."""
+    """The user's checkpoint name for those weights."""
     tasks: _core.Batch
     """Statistics of the tasks, in a batch without rows."""
     sequence: int
-    """The store's last write that this was read behind."""
+    """Number of the store's last write at the time of reading."""
 
     @classmethod
     def of(cls, store: Store, *, tasks: _core.Batch | None = None) -> Self:
-        """What a store says, but for the task statistics where they are known."""
+        """Read the state from a store, except known task statistics."""
         tasks = store._core.tasks() if tasks is None else tasks
         state = store.state
         components, run, versions = (state.get(name, {}) for name in ("components", "run", "policy_versions"))
@@ -48,12 +48,12 @@ class RunState:
         return cls(store.iteration, components, run, versions, state.get("checkpoint"), tasks, store.sequence)
 
     def carried(self, recipe: Recipe, run: Mapping[str, Any], notices: WarnOnce) -> Self:
-        """The same for a run that goes on with another recipe: what does not fit its components begins anew.
+        """Return the state for a run that continues with another recipe: states that do not match are reset.
 
         Args:
-            recipe: what it goes on with.
-            run: the recipe as a table, among what is written down of the run.
-            notices: tell what begins anew.
+            recipe: the new recipe.
+            run: the record of the run, with the recipe as a table.
+            notices: warns of reset states.
         """
         if self.run.get("recipe", run["recipe"]) == run["recipe"]:
             return self
@@ -78,51 +78,52 @@ class RunState:
         return replace(self, components=states)
 
     def check_run(self, run: Mapping[str, Any], path: str) -> None:
-        """Refuse to go on silently with another run.
+        """Refuse to resume a different run silently.
 
         Raises:
-            InvalidInputError: recipe, seed, size of groups or data set is another; it names the first difference.
+            InvalidInputError: recipe, seed, group size or data set differs; the message names the first difference.
         """
         known = self.run.keys() & run.keys()
         kept, now = ({name: each[name] for name in known} for each in (self.run, run))
         for name, old, new in changes(kept, now):
             raise InvalidInputError(
-                f"the run in {path} was made with {name}={old!r}, not {new!r}; go on with what it had, "
-                "choose another directory, or insist with Collector(..., allow_changes=True)"
+                f"the run in {path} was made with {name}={old!r}, not {new!r}; use the old value, choose another "
+                f"directory, or pass Collector(..., allow_changes=True)"
             )
 
     def check_weights(self, engines: Mapping[str, Engine]) -> None:
-        """Refuse an engine that does not have the weights that the run goes on with.
+        """Refuse an engine without the weights of the resumed run.
 
         Raises:
-            InvalidInputError: its version is older than the store says.
+            InvalidInputError: its version is older than that in the store.
         """
         for name, engine in engines.items():
             version = self.versions.get(name, engine.policy_version)
-            # Weights that were trained since then are the user's business; older ones are those of another iteration.
+            # Newer weights are the user's decision; older ones belong to another iteration.
             if engine.policy_version < version:
                 checkpoint = f", those of checkpoint {self.checkpoint!r}" if self.checkpoint else ""
                 raise InvalidInputError(
-                    f"engine {name!r} has weights of version {engine.policy_version}, and the run goes on with version "
-                    f"{version}{checkpoint}; load them, and call engine.update_weights(model, version={version})"
+                    f"engine {name!r} has weights of version {engine.policy_version}, but the run continues with "
+                    f"version {version}{checkpoint}; load them, and call engine.update_weights(model, "
+                    f"version={version})"
                 )
 
 
 @dataclass(frozen=True, eq=False)
 class TaskStatistics:
-    """What a run knows of each task, as of a head."""
+    """Statistics of each task, as of a `RunState`."""
 
     tasks: _core.Batch
 
     def __call__(self, task_id: str) -> Mapping[str, Any]:
-        """What is known of a task; nothing of a new one."""
+        """Return the statistics of a task; empty for a new one."""
         rows, columns = self._table
         row = rows.get(task_id)
         return {} if row is None else {name: values[row] for name, values in columns.items()}
 
     @cached_property
     def _table(self) -> tuple[dict[str, int], dict[str, Any]]:
-        """The row of each task, and the columns."""
+        """Return the row of each task, and the columns."""
         table = self.tasks.tasks
         columns = {name: table.column(name) for name in table.column_names if name != "task_id"}
         # Rows are appended when they change: the last one of a task counts.
@@ -130,7 +131,7 @@ class TaskStatistics:
 
 
 def changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The entries of two tables that differ: place, old and new value."""
+    """Yield the differing entries of two tables: place, old and new value."""
     for key in dict.fromkeys((*before, *now)):
         old, new = before.get(key), now.get(key)
         place = f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}".removeprefix(".")
@@ -176,7 +177,7 @@ def _named(place: str, value: Any, *, inside: bool = False) -> Iterator[tuple[st
 
 
 def _within(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether all that a state holds is in another one, itself."""
+    """Return whether another state contains all entries of a state, as identical objects."""
     return all(
         name in other and (_within(value, other[name]) if isinstance(value, Mapping) else value is other[name])
         for name, value in state.items()
@@ -184,16 +185,16 @@ def _within(state: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def save_tokenizer(store: Store | None, engines: Iterable[Engine]) -> None:
-    """Write `tokenizer/tokenizer.json` into the run, of the first engine that has a fast tokenizer; once.
+    """Write `tokenizer/tokenizer.json` of the first engine with a fast tokenizer into the run, once.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: the file cannot be written.
     """
     file = None if store is None else Path(store.path, "tokenizer", "tokenizer.json")
     if file is None or file.exists() or (file.parents[1] / "start" / "tokenizer.json").exists():
         return
     for engine in engines:
-        # An engine of somebody's own may make its tokens without a tokenizer.
+        # A custom engine may have no tokenizer.
         core = getattr(getattr(engine.chat, "tokenizer", None), "backend_tokenizer", None)
         if core is None:
             continue
@@ -202,5 +203,5 @@ def save_tokenizer(store: Store | None, engines: Iterable[Engine]) -> None:
             with new_file(file) as opened:
                 opened.write(core.to_str().encode())
         except OSError as error:
-            raise StoreError(f"{file} cannot be written: {error}") from None
+            raise StoreError(f"{file} cannot be written: {error}; check the folder and its free space") from None
         return

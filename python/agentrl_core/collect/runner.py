@@ -1,4 +1,4 @@
-"""Runs the program of a recipe on tasks, with everything that it needs around it."""
+"""Run the program of a recipe on tasks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class CollectionSettings:
-    """Who speaks, who answers and what a branch may use; see `Collector`, whose arguments they are.
+    """Engines, environments and limits of a collection; see the arguments of `Collector`.
 
-    Where several iterations run at once, they share `rooms`, and each asks for places in its `turn`, if it has one.
+    Concurrent iterations share `rooms`, and each requests slots in its `turn`, if it has one.
     """
 
     engines: Mapping[str, Engine]
@@ -52,7 +52,7 @@ class CollectionSettings:
     turn: IterationTask[Any] | None = None
 
     def limits(self, iteration: int) -> BranchLimits:
-        """What a branch may use in an iteration."""
+        """Return the limits of branches in an iteration."""
 
         def now(value: Any) -> Any:
             return value.at(iteration) if isinstance(value, Schedule) else value
@@ -66,7 +66,7 @@ class CollectionSettings:
         )
 
     def facts(self, recipe: Recipe) -> dict[str, dict[str, Literal["number", "key"]]]:
-        """What the environments and the program declare: the kind of each fact, by level and name."""
+        """Return the facts that environments and program declare: the kind of each, by level and name."""
         facts: dict[str, dict[str, Literal["number", "key"]]] = {"step": {}, "trajectory": {}}
         declared = [*(world.facts for world in self.worlds.values()), recipe.rollout.facts]
         for name, fact in ((name, fact) for table in declared for name, fact in table.items()):
@@ -75,20 +75,20 @@ class CollectionSettings:
 
 
 class ProgramRunner:
-    """Runs the program of a recipe on tasks, and freezes what came of it.
+    """Run the program of a recipe on tasks, and freeze the groups.
 
     Args:
-        setting: with whom.
-        recipe: as it is in the iteration.
+        setting: settings of the collection.
+        recipe: the recipe of the iteration.
         iteration: its number.
-        journal: what was asked and got.
-        mode: what the groups are told.
-        reward: what phase reward makes of a batch.
-        statistics: what is known of a task, by its id.
-        states: what components remember, by their place in the recipe.
-        models: whom programs ask for numbers, by the name of the column.
-        store: of the run, which says what was solved before; None: nothing was.
-        known: how many iterations were closed when this one began.
+        journal: journal of the iteration.
+        mode: mode of the groups.
+        reward: phase reward.
+        statistics: statistics of a task, by its id.
+        states: states of components, by place in the recipe.
+        models: models that programs query, by column name.
+        store: store of the run, for earlier solutions; None: no store.
+        known: number of closed iterations at its start.
     """
 
     def __init__(
@@ -135,12 +135,12 @@ class ProgramRunner:
 
     @property
     def progress(self) -> Progress:
-        """What was counted so far."""
+        """Counters so far."""
         return self._conductor.progress
 
     @property
     def token_counts(self) -> dict[str, TokenCounts]:
-        """What engines said for each group."""
+        """Counts of generated tokens for each group."""
         return self._conductor.said
 
     def roll_out(
@@ -151,20 +151,20 @@ class ProgramRunner:
         first: int,
         variants: Sequence[int] | None = None,
     ) -> Batch:
-        """Run the program on tasks, while whoever watches sees how it goes; the new groups, frozen.
+        """Run the program on tasks with progress reports, and return the new groups, frozen.
 
         Args:
             chosen: the tasks, each with the name of its world.
-            sizes: how many trajectories each group is asked for.
+            sizes: requested trajectories of each group.
             first: place of the first group in the iteration.
-            variants: prompt variant of each; None: none has one.
+            variants: prompt variant of each; None: no variants.
         """
         worlds = {task.task_id: world for world, task in chosen}
         tasks = [task for _, task in chosen]
         conductor, turn = self._conductor, self._turn
 
         def begin() -> Coroutine[Any, Any, None]:
-            # Whoever comes behind has its groups started behind these.
+            # Later iterations start their groups after these.
             if turn is not None:
                 turn.release_next()
             return conductor.roll_out(tasks, sizes, first=first, worlds=worlds, variants=variants)
@@ -184,15 +184,15 @@ class ProgramRunner:
         number: int,
         wanted: int,
     ) -> tuple[Batch, BatchCut]:
-        """Run groups that are in flight until the batch is cut; those that are in it, frozen, and which they are.
+        """Run groups in flight until the batch is cut; return the frozen groups of the batch, and the cut.
 
         Args:
             chosen: the task of each group, with the name of its world.
             flight: the groups.
-            programs: what is run on groups that began in an iteration.
-            cut: when.
-            number: of the cut in this iteration.
-            wanted: how many groups are needed.
+            programs: returns the program for groups that started in an iteration.
+            cut: rule for the cut.
+            number: number of the cut in this iteration.
+            wanted: number of needed groups.
         """
         worlds = {task.task_id: world for world, task in chosen}
         tasks, conductor = [task for _, task in chosen], self._conductor

@@ -14,13 +14,13 @@ from agentrl_core.exceptions import StoreError
 
 _MOST_READ = 4096
 _MOST_MADE = 16
-"""Of tasks that are made on demand."""
+"""Limit for tasks that are generated on demand."""
 
 
 def task_digest(tasks: Mapping[str, Sequence[Task]]) -> dict[str, dict[str, Any]]:
-    """Return how many tasks each environment has, the first and the last id, and a digest of what they hold.
+    """Return the number of tasks of each environment, the first and last id, and a digest of the contents.
 
-    Of more than 4096 tasks, or 16 that are made on demand, the digest reads so many, evenly spaced.
+    The digest reads at most 4096 tasks, or 16 that are generated on demand, evenly spaced.
     """
     record: dict[str, dict[str, Any]] = {}
     for name, each in tasks.items():
@@ -59,7 +59,7 @@ def tasks_begun_with(run: str, tasks: Mapping[str, Any], *, replace: bool) -> di
 
 
 def _text(task: Task) -> str:
-    """A task as a text; of a payload that is not plain JSON only the types."""
+    """Return a task as a text; only the types of a payload that is not plain JSON."""
     parts = (task.task_id, task.question, task.domain, getattr(task, "payload", None), getattr(task, "solution", ()))
     try:
         return json.dumps(parts, sort_keys=True, default=lambda value: type(value).__qualname__)

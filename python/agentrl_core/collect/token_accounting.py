@@ -1,4 +1,4 @@
-"""How many tokens engines said for the groups of an iteration, and what became of them."""
+"""Account for all tokens generated for the groups of an iteration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from agentrl_core.engine.base import Segment
 
 @dataclass
 class TokenCounts:
-    """What engines said for a group.
+    """Counts of generated tokens for a group.
 
     Attributes:
-        tokens: by the version of the weights that said them.
-        context: tokens of all contexts that they were asked to go on from.
-        cached: those of them that an engine still had, as far as it says.
+        tokens: by the version of the weights that generated them.
+        context: tokens of all requested contexts.
+        cached: context tokens in the engine's cache, as far as it reports them.
     """
 
     tokens: Counter[int] = field(default_factory=Counter)
@@ -24,38 +24,38 @@ class TokenCounts:
     cached: int = 0
 
     def add(self, segment: Segment, context: int) -> None:
-        """Note a segment, and how long the context was."""
+        """Add a segment, with the length of its context."""
         self.tokens[segment.policy_version] += len(segment.tokens)
         self.context += context
         self.cached += segment.cached_tokens or 0
 
     def behind(self, drawn: Mapping[str, int]) -> TokenCounts:
-        """What was said behind what earlier batches had, by version."""
+        """Return tokens not yet in earlier batches, by policy version."""
         rest = Counter({version: count - drawn.get(str(version), 0) for version, count in self.tokens.items()})
         return TokenCounts(rest, self.context, self.cached)
 
     def older_than(self, version: int) -> int:
-        """How many tokens older weights said."""
+        """Return the number of tokens of older weights."""
         return sum(count for said_by, count in self.tokens.items() if said_by < version)
 
     def versions_behind(self, version: int) -> int:
-        """How many versions behind the tokens are, all together."""
+        """Return the sum of the tokens' version lags."""
         return sum(max(version - said_by, 0) * count for said_by, count in self.tokens.items())
 
 
 @dataclass
 class TokenLedger:
-    """What became of the tokens of an iteration: generated + in flight before = consumed + dropped + in flight behind.
+    """Token balance of an iteration: generated + in flight before = consumed + dropped + in flight after.
 
     Attributes:
-        generated: were said in this iteration.
-        consumed: joined the batch with their groups, whenever they were said.
-        stale: those of them that were said by weights before the update that has the iteration's number.
-        behind: how many versions before that those that were consumed were said, all together.
-        dropped: those of groups that were stopped, and that nobody draws.
-        in_flight: were said for groups that go on, and have been in no batch.
-        context: tokens of all contexts that engines were given for the groups of the batch.
-        cached: those of them that an engine still had, as far as it says so.
+        generated: tokens generated in this iteration.
+        consumed: tokens of groups in the batch, whenever generated.
+        stale: consumed tokens of weights before the update with the iteration's number.
+        behind: sum of the version lags of consumed tokens.
+        dropped: tokens of stopped groups without draws.
+        in_flight: tokens of continuing groups that are not in a batch yet.
+        context: tokens of all requested contexts of the batch's groups.
+        cached: context tokens in the engine's cache, as far as it reports them.
     """
 
     generated: int = 0
@@ -68,7 +68,7 @@ class TokenLedger:
     cached: int = 0
 
     def consume(self, said: Iterable[TokenCounts], iteration: int) -> None:
-        """Groups join the batch."""
+        """Count the tokens of groups that join the batch."""
         for each in said:
             self.consumed += each.tokens.total()
             self.behind += each.versions_behind(iteration)
@@ -77,5 +77,5 @@ class TokenLedger:
             self.cached += each.cached
 
     def balance(self, before: int) -> None:
-        """Everything else is known: what was said follows."""
+        """Compute `generated` from the other counts."""
         self.generated = self.consumed + self.dropped + self.in_flight - before

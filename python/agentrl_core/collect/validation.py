@@ -1,4 +1,4 @@
-"""Wrong arguments of a collector, each told before anything is used."""
+"""Check the arguments of a collector before anything is used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl_core.update.sampling_mismatch import warn_of_staleness
 
 
 def check_parts(engine: object, environment: object, recipe: object, store: object) -> None:
-    """Refuse what is no engine, environment, recipe or store, before anything of it is used."""
+    """Refuse values that are not an engine, environment, recipe or store, before they are used."""
     for name, given, methods, remedy in (
         ("engine", engine, ("generate", "chat"), "give an engine, such as engine.Transformers(model, tokenizer)"),
         ("environment", environment, ("tasks", "reset"), "give an object with tasks(count) and reset(task, seed)"),
@@ -34,29 +34,29 @@ def check_parts(engine: object, environment: object, recipe: object, store: obje
                     raise InvalidInputError(f"Collector: {name}={value!r} has no {method!r}; {remedy}")
     if not isinstance(recipe, Recipe):
         remedy = f"recipes.get({recipe!r})" if isinstance(recipe, str) else "recipes.GRPO"
-        raise InvalidInputError(f"Collector: recipe={recipe!r} is no Recipe; give one, such as {remedy}")
+        raise InvalidInputError(f"Collector: recipe={recipe!r} is not a Recipe; give one, such as {remedy}")
     if store is not None and not isinstance(store, Store):
-        raise InvalidInputError(f"Collector: store={store!r} is no Store; give Store.open({str(store)!r}), or None")
+        raise InvalidInputError(f"Collector: store={store!r} is not a Store; give Store.open({str(store)!r}), or None")
 
 
 def check_ahead(engines: Mapping[str, Engine], staleness: object) -> None:
-    """Refuse a staleness that is no whole number, and engines that cannot generate while a trainer steps."""
+    """Refuse a staleness that is not an integer, and engines that cannot generate during training steps."""
     if isinstance(staleness, bool) or not isinstance(staleness, Integral) or int(staleness) < 0:
         raise InvalidInputError(f"Collector: staleness={staleness!r}; give a whole number of at least 0")
     for name, engine in engines.items() if staleness else ():
         if getattr(engine, "shares_parameters", False):
             raise InvalidInputError(
-                f"Collector: engine {name!r} samples from the very tensors that the optimizer steps, and with "
-                f"staleness={staleness} it would while they change; give it weights of its own, such as "
+                f"Collector: engine {name!r} samples from the tensors that the optimizer changes, which "
+                f"staleness={staleness} does not allow; give it a copy of the weights, such as "
                 "engine.Transformers(model, tokenizer, copy=True), and call engine.update_weights(model, version=...) "
-                "after each iteration; or leave staleness at 0"
+                "after each iteration; or use staleness=0"
             )
 
 
 def check_cut(
     cut: object, recipe: Recipe, worlds: Mapping[str, EnvironmentHandle], staleness: int, **limits: Any
 ) -> None:
-    """Refuse what is no cut, and what a cut does not go with; warn of a recipe that cannot see stale tokens."""
+    """Refuse an invalid batch policy, and settings incompatible with it; warn of a recipe that ignores stale tokens."""
     if not isinstance(cut, BatchPolicy):
         raise InvalidInputError(f"Collector: batch_policy={cut!r}; give a collect.BatchPolicy")
     cut.check(recipe, worlds, **limits)
@@ -65,7 +65,7 @@ def check_cut(
 
 
 def check_concurrency(concurrency: object, worlds: Sequence[str]) -> None:
-    """Refuse what is no number of branches, or none for each environment."""
+    """Refuse an invalid number of branches, or one missing for an environment."""
     if not isinstance(concurrency, Mapping):
         check_whole("Collector", concurrency=concurrency)
         return
@@ -78,7 +78,7 @@ def check_concurrency(concurrency: object, worlds: Sequence[str]) -> None:
 
 
 def check_limits(call_seconds: object, **limits: object) -> None:
-    """Refuse limits of which one is neither a whole number nor a `Schedule` nor None."""
+    """Refuse limits other than an integer, a `Schedule` or None."""
     for name, value in limits.items():
         if value is not None and not isinstance(value, Schedule):
             check_whole("Collector", **{name: value})
@@ -87,14 +87,14 @@ def check_limits(call_seconds: object, **limits: object) -> None:
 
 
 def check_whole(place: str, **numbers: object) -> None:
-    """Refuse what is no whole number of at least 1."""
+    """Refuse values other than integers of at least 1."""
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
             raise InvalidInputError(f"{place}: {name}={value!r}; give a whole number of at least 1")
 
 
 def checked_tasks(environment: Environment, count: int, split: Split) -> Sequence[Task]:
-    """Tasks of a split, which have to be tasks; of what is made on demand, the first."""
+    """Return the checked tasks of a split; of generated tasks, only the first is checked."""
     tasks = environment.tasks(count, split=split)
     problem = next(task_problems(tasks if isinstance(tasks, list) else tasks[:1]), None)
     if problem is not None:
@@ -105,7 +105,7 @@ def checked_tasks(environment: Environment, count: int, split: Split) -> Sequenc
 def mixed_tasks(
     worlds: Mapping[str, EnvironmentHandle], count: int, asking: AbstractContextManager[object]
 ) -> MixedTasks:
-    """The training tasks of several worlds, each with its world; `asking` is held where a world is asked for one."""
+    """Return the training tasks of several worlds, each with its world; `asking` is the lock for reading tasks."""
     with asking:
         tasks = {name: checked_tasks(world.environment, count, "train") for name, world in worlds.items()}
     check_apart(tasks)
@@ -113,13 +113,13 @@ def mixed_tasks(
 
 
 def check_apart(tasks: Mapping[str, Sequence[Task]]) -> None:
-    """Refuse environments that have a task of the same id."""
+    """Refuse environments with equal task ids."""
     seen: dict[str, str] = {}
     for name, each in tasks.items() if len(tasks) > 1 else ():
-        # What is made on demand is not made to be compared.
+        # Generated tasks are not created for the comparison.
         for task in each if isinstance(each, list) else ():
             if seen.setdefault(task.task_id, name) != name:
                 raise InvalidInputError(
-                    f"environments {seen[task.task_id]!r} and {name!r} both have a task {task.task_id!r}; give "
-                    "tasks ids that name their environment"
+                    f"environments {seen[task.task_id]!r} and {name!r} both have a task {task.task_id!r}; include the "
+                    f"environment's name in task ids"
                 )

@@ -1,4 +1,4 @@
-"""What a collection has to say without stopping, each kind of it once."""
+"""Warnings of a collection, each kind once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class WarnOnce:
-    """Warnings that are given once each, however many trajectories and iterations have the same to say."""
+    """Warnings that are issued once each, over all trajectories and iterations."""
 
     def __init__(self) -> None:
         self._given: set[str] = set()
@@ -30,7 +30,7 @@ class WarnOnce:
 
 
 def warn_missed_metrics(notices: WarnOnce, recipe: Recipe, components: Mapping[str, Any]) -> None:
-    """Tell of controllers that were to follow a metric which was missing or NaN."""
+    """Warn of controllers whose metric was missing or NaN."""
     for place, controller in recipe.controllers.items():
         if components.get(place, {}).get(MISSED):
             notices.once(
@@ -41,7 +41,7 @@ def warn_missed_metrics(notices: WarnOnce, recipe: Recipe, components: Mapping[s
 
 
 def warn_unused_records(notices: WarnOnce, journal: Journal) -> None:
-    """Tell of records that nobody asked for again: the programs are not those that were cut off."""
+    """Warn of journal records that were not requested again, because the programs changed since the interruption."""
     unasked = journal.unasked
     if unasked:
         notices.once(
@@ -54,9 +54,9 @@ def warn_unused_records(notices: WarnOnce, journal: Journal) -> None:
 
 
 def say_nothing_drawn(notices: WarnOnce, recipe: Recipe, titles: str, made: BuiltBatch, iteration: int) -> None:
-    """Report an iteration that has nothing to train on, each time: an error if the environment is why.
+    """Report an iteration without training data, each time; raise an error if the environment is the cause.
 
-    A program that finishes no trajectory, and in which nothing failed, meant it.
+    A program without finished trajectories and without failures is accepted.
 
     Raises:
         InvalidInputError: the environment paid NaN in each draw.

@@ -1,4 +1,4 @@
-"""Tells of code that holds the event loop, on which everybody else waits."""
+"""Warn of code that blocks the event loop."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ LOOK_SECONDS = 0.01
 _LATE_SECONDS = 0.04
 _MOST_SECONDS = 0.05
 _NOBODYS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
-"""Where code lies that no user wrote."""
+"""Folders of code that users did not write."""
 
 
 class CountingSelector(selectors.DefaultSelector):
-    """Counts the turns of a loop: in one of them each task is called once."""
+    """Count the iterations of an event loop, each of which calls every ready task once."""
 
     turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for what happens next."""
+        """Wait for the next events."""
         self.turns += 1
         return super().select(timeout)
 
 
 class Watchdog:
-    """Looks at a loop from another thread, again and again, and warns where one call of a task takes too long.
+    """Sample an event loop from another thread, and warn if one call of a task takes too long.
 
-    A place is told once in a process. What only this package or libraries do is not told.
+    Each place is reported once per process. Calls inside this package or libraries only are not reported.
 
     Args:
-        loop: whose tasks.
-        selector: the loop's.
+        loop: the loop of the tasks.
+        selector: the selector of the loop.
     """
 
     told: set[tuple[str, int]] = set()  # noqa: RUF012 -- of the process
@@ -51,15 +51,15 @@ class Watchdog:
         self._waited = 0.0
 
     def look(self, thread: threading.Thread) -> None:
-        """Look once; `thread` is the one that the loop runs in."""
-        # A thread that waits for a core holds nobody: that time does not count.
+        """Sample once; `thread` is the thread of the loop."""
+        # Time that a thread waits for a core does not count as blocking.
         waited = _waited_for_a_core(thread)
         now = time.monotonic() - waited
         late, self._last = now + waited - self._last - self._waited > _LATE_SECONDS, now
         self._waited = waited
         task = asyncio.current_task(self._loop)
         seen = (self._selector.turns, task)
-        # Where this thread has to wait too, the machine is busy, and nobody's code is to blame.
+        # If this thread also has to wait, the machine is busy, and no code is to blame.
         if late or task is None or seen != self._seen:
             self._seen, self._since = seen, now
         elif now - self._since > _MOST_SECONDS:
@@ -83,7 +83,7 @@ class Watchdog:
 
 
 def _waited_for_a_core(thread: threading.Thread) -> float:
-    """Seconds that a thread could have run and had to wait, in all; 0 where the system does not say (Linux does)."""
+    """Return the total seconds that a runnable thread waited for a core; 0 if the system does not report them."""
     try:
         return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_bytes().split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Components that work on a batch, and the draws of it that they apply to."""
+"""Components that work on a batch, and `Where`: the draws of it that they apply to."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Where(Component):
-    """The draws that a component or a loss applies to: those that everything which is given holds for.
+    """Select the draws that a component or a loss applies to: those that meet all given conditions.
 
-    Draws outside neither vote in its statistics nor are written or trained by it. So a chain may hold one advantage for
-    fresh draws and another for replayed ones.
+    The component neither counts other draws in its statistics, nor writes or trains them. So a chain can use one
+    advantage for fresh draws and another for replayed ones.
 
     Args:
-        source: where a draw comes from: `fresh`, `replay`, `expert`, `failed` or `imagined`; None: anywhere.
-        origin: who made its trajectory: `generated`, `expert`, `imagined` or `imported`; None: anybody.
+        source: origin of the draw: `fresh`, `replay`, `expert`, `failed` or `imagined`; None: any.
+        origin: origin of its trajectory: `generated`, `expert`, `imagined` or `imported`; None: any.
         role: its role in the group: `member`, `baseline` or `helper`; None: any.
         agent: number of the agent, in the order of the collector's engines; None: any.
-        column: a draw column that is compared, of which NaN never fits; empty: none.
+        column: a draw column to compare with the bounds; NaN never matches. Empty: none.
         at_least: smallest value of the column; None: any.
         above: larger than this; None: any.
         at_most: largest value of the column; None: any.
@@ -55,12 +55,12 @@ class Where(Component):
     below: float | None = None
 
     def check_options(self) -> None:
-        """A column has a bound, and a bound a column."""
+        """Require a bound for a column, and a column for a bound."""
         has_bound = any(getattr(self, bound) is not None for bound in ("at_least", "above", "at_most", "below"))
         self.require(has_bound == bool(self.column), "column", "give it with at_least, above, at_most or below")
 
     def holds(self, batch: Batch, values: NDArray[np.float64] | None = None) -> NDArray[np.bool_]:
-        """Which draws they are, `bool[draws]`; `values`: of the column, where they are known from elsewhere."""
+        """Return a mask of the matching draws, `bool[draws]`; `values` replaces the column if given."""
         held = np.ones(batch.num_draws, np.bool_)
         for name in ("source", "origin", "role"):
             wanted = getattr(self, name)
@@ -83,7 +83,7 @@ class BatchComponent(Component, ABC):
     """A component that reads columns of a batch and returns the batch with new columns: reward, advantage, weight.
 
     Args:
-        where: the draws that it applies to, others neither vote nor are written; None: all.
+        where: the draws that it applies to; others neither vote nor are written. None: all.
     """
 
     where: Where | None = field(default=None, kw_only=True)

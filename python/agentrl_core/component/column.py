@@ -1,4 +1,4 @@
-"""The columns that components read and make: a level and a name, and the model that alone can make it."""
+"""Columns that components read and make: a level, a name and, if only a model can compute it, that model."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from agentrl_core.exceptions import NotFoundError
 Level = Literal["draw", "step", "token"]
 
 LEVELS: tuple[Level, ...] = ("draw", "step", "token")
-"""From coarse to fine: a column of a coarser level is broadcast to a finer one."""
+"""Levels from coarse to fine. A column of a coarser level is broadcast to a finer one."""
 
 BATCH = "batch"
-"""The name that stands for all rows as one group, where columns of keys are asked."""
+"""Key column that puts all rows into one group."""
 
 TRAINED = "trained_tokens"
-"""The name of the number of trained tokens of a row, which needs no column."""
+"""Number of trained tokens of a row. It is counted, so no column is needed."""
 
-# What a model answers about a token: a column of a model ends with one of these, after the model's name.
+# Outputs of a model about a token: the column is the model's name followed by one of these.
 _ANSWERS = ("sum_probability_squared", "logprob", "entropy", "value")
 
 
 @dataclass(frozen=True, repr=False)
 class Column:
-    """A column of a batch, as components declare what they read and make.
+    """Declaration of a batch column that a component reads or makes.
 
     Args:
         level: `draw`, `step` or `token`.
-        name: what the batch calls it.
-        model: the model that alone can make it, by `annotate`; None: a fact of the rollout, or another component's.
+        name: name of the column in the batch.
+        model: the model that computes it, by `annotate`; None: a fact of the rollout, or a column of another component.
 
     Example:
         >>> from agentrl_core.component import token
@@ -57,40 +57,40 @@ class Column:
 
     @property
     def is_fact(self) -> bool:
-        """Whether every batch has it, because a rollout says it."""
+        """Whether every batch has the column because rollouts record it."""
         return _is_fact(self.level, self.name)
 
 
 def draw(name: str, *, model: str | None = None) -> Column:
-    """A column with one value a draw."""
+    """Declare a column with one value per draw."""
     return Column("draw", name, model)
 
 
 def step(name: str, *, model: str | None = None) -> Column:
-    """A column with one value a step."""
+    """Declare a column with one value per step."""
     return Column("step", name, model)
 
 
 def token(name: str, *, model: str | None = None) -> Column:
-    """A column with one value a token."""
+    """Declare a column with one value per token."""
     return Column("token", name, model)
 
 
 def key_columns(names: str) -> tuple[str, ...]:
-    """The columns of a comma-joined list of key columns; none of `batch` or an empty text."""
+    """Split a comma-joined list of key columns; `batch` or an empty text gives none."""
     return () if names in ("", BATCH) else tuple(name.strip() for name in names.split(","))
 
 
 def needed(level: Level, *names: str) -> tuple[Column, ...]:
-    """The columns of one level behind names that a user gave; `trained_tokens` needs none.
+    """Return the columns of one level that the given names refer to; `trained_tokens` needs none.
 
-    A name that ends like a model's answer, and is no fact, is a column of that model: `teacher_logprob`.
+    A name that is not a fact and ends with an output of a model, such as `teacher_logprob`, is a column of that model.
     """
     return tuple(Column(level, name, _model_of(level, name)) for name in names if name != TRAINED)
 
 
 def is_declared(column: Column, facts: Declared | None) -> bool:
-    """Whether an environment that declares these facts says a column; what it says of an episode holds for its steps.
+    """Return whether declared facts include a column; a fact of an episode also holds for its steps.
 
     Example:
         >>> from agentrl_core.component.column import draw, is_declared, step
@@ -115,7 +115,7 @@ def _model_of(level: Level, name: str) -> str | None:
 def _is_fact(level: Level, name: str) -> bool:
     if level == "step" and name in FLAGS:
         return True
-    # A batch without rows has what the rollouts said, and nothing that was computed.
+    # A batch without rows has the facts of rollouts only, no computed columns.
     batch = _core.Batch.empty()
     if batch.has(name, level):
         return True

@@ -1,7 +1,7 @@
 """Components: the typed, frozen pieces that a recipe is made of, one or more per phase.
 
-A component is a frozen dataclass. Its fields are its options; they are checked when it is made. Its `needs` and `makes`
-are the columns it reads and writes, so a recipe can be checked before anything runs.
+A component is a frozen dataclass. Its fields are its options, checked when it is created. Its `needs` and `makes` are
+the columns it reads and writes, so that a recipe is checked before anything runs.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ PHASES: dict[str, str] = {
     "replay": "replay",
     "hooks": "schedule",
 }
-"""The phases of a recipe and the package that holds the components of each; those before `replay` in their order."""
+"""Phases of a recipe, each with the package of its components. Those before `replay` run in this order."""
 
-_COMMON = "agentrl_core.component"  # has the components that stand inside those of every phase
-_OWN = {"component", "recipes", *PHASES.values()}  # the packages that have the components of agentrl_core
+_COMMON = "agentrl_core.component"  # components that components of any phase may contain
+_OWN = {"component", "recipes", *PHASES.values()}  # packages of the components of agentrl_core
 _only_own: ContextVar[bool] = ContextVar("only_own_components", default=False)
 _hints = typing.get_type_hints
-_NULL = "none"  # TOML has no null: an option that is None while its default is not is written as this word
+_NULL = "none"  # TOML has no null: an option that is None, with another default, is written as this word
 
 
 @dataclass(frozen=True, repr=False)
 class Component:
-    """Base of all components: what a recipe is made of, readable as data.
+    """Base class of all components, the parts of a recipe.
 
     Subclasses are frozen dataclasses. Their fields are their options, of one of the types `bool`, `int`, `float`,
     `str`, `Literal`, another component, one of these `| None`, or a `tuple` of numbers or texts; a list that is given
@@ -95,16 +95,16 @@ class Component:
         cls.__repr__ = vars(cls).get("__repr__", component_repr)  # type: ignore[method-assign]  # else dataclass writes one
 
     def own_needs(self) -> Iterable[Column]:
-        """The columns it reads because of its options, beyond those that an option names."""
+        """Columns it reads because of its options, besides those that an option names."""
         return ()
 
     def own_makes(self) -> Iterable[Column]:
-        """The columns it adds because of its options."""
+        """Columns it adds because of its options."""
         return ()
 
     @classmethod
     def title(cls) -> str:
-        """The name that error messages use: package and class, such as `loss.Policy`."""
+        """Return the name for error messages: package and class, such as `loss.Policy`."""
         parts = cls.__module__.split(".")
         return f"{parts[1]}.{cls.__name__}" if parts[0] == "agentrl_core" and len(parts) > 1 else cls.__name__
 
@@ -118,15 +118,15 @@ class Component:
         ]
         if missed:
             raise RecipeError(
-                f"{self.title()}: {missed[0]} is no option, since the class is no dataclass of its own; put "
-                "@dataclass(frozen=True) above it"
+                f"{self.title()}: {missed[0]} is not an option because its class is not a dataclass; decorate the "
+                f"class with @dataclass(frozen=True)"
             )
         for option in fields(self):
             rule = declared(option.metadata)
             if isinstance(rule, ColumnName) and rule.level == "level" and "level" not in names:
                 raise RecipeError(
-                    f"{self.title()}: option {option.name} names a column of the level that the option `level` says, "
-                    "which the class does not have; add it, or say the level"
+                    f"{self.title()}: option {option.name} takes the level of its column from an option `level`, which "
+                    f"the class lacks; add that option, or pass the level"
                 )
             hint = hints[option.name]
             value, fits = _fit(getattr(self, option.name), hint)
@@ -138,7 +138,7 @@ class Component:
         variants = list(self._variants())  # which checks their numbers
         if not variants:
             self.check_options()
-        # With something that changes inside, they are those of every form that it can take.
+        # With options that change, these are the columns of all its forms.
         needs: Iterable[Column] = [column for each in variants for column in each.needs]
         makes: Iterable[Column] = [column for each in variants for column in each.makes]
         if not variants:
@@ -148,11 +148,12 @@ class Component:
             object.__setattr__(self, name, self._declared(name, columns))
 
     def _declared(self, name: str, columns: Iterable[Column]) -> tuple[Column, ...]:
-        """The columns of `needs` or `makes`, each once."""
+        """Return the columns of `needs` or `makes`, each once."""
         for column in columns:
             if not isinstance(column, Column):
                 raise RecipeError(
-                    f"{self.title()}: {name} has {column!r}, which is no column; give a tuple of draw(...), step(...) "
+                    f"{self.title()}: {name} has {column!r}, which is not a column; give a tuple of draw(...), "
+                    f"step(...) "
                     "and token(...)"
                 )
         return tuple(dict.fromkeys(columns))
@@ -169,7 +170,7 @@ class Component:
             self.require(value != "", name, "name a column")
 
     def _named(self) -> Iterator[Column]:
-        """The columns that options name, and what the components inside need."""
+        """Return the columns that options name and that inner components need."""
         for option in fields(self):
             value, rule = getattr(self, option.name), declared(option.metadata)
             if isinstance(value, Component):
@@ -178,7 +179,7 @@ class Component:
                 yield from rule.columns(value, getattr(self, "level", "draw"))
 
     def changing(self, place: str = "") -> Iterator[tuple[str, Changing]]:
-        """What changes among its options, its own or of a component inside, by place."""
+        """Return the options that change, its own and those of inner components, by place."""
         for option in fields(self):
             value, here = getattr(self, option.name), f"{place}.{option.name}"
             if isinstance(value, Changing):
@@ -187,7 +188,7 @@ class Component:
                 yield from value.changing(here)
 
     def _variants(self) -> Iterator[Self]:
-        """The forms in which it is checked: at the ends of its schedules, with the examples of what else changes."""
+        """Return the forms to check: both ends of each schedule, and the examples of other changing options."""
         found = [value for _, value in self.changing()]
         if not found:
             return
@@ -204,17 +205,17 @@ class Component:
                 )
 
     def at(self, iteration: int, states: Mapping[str, Any] | None = None, place: str = "") -> Self:
-        """The component as it is in an iteration: with a number wherever it has a `Schedule` or a controller.
+        """Return the component of an iteration: each `Schedule` or controller is replaced by its number.
 
         Args:
             iteration: numbered from 0.
-            states: what components remember, by place; None: as before the first iteration.
-            place: its own, such as `loss[0].Policy`.
+            states: states of components by place; None: the initial states.
+            place: of this component, such as `loss[0].Policy`.
         """
         return self._with(lambda value, here: value.now(iteration, states or {}, here), place)
 
     def _with(self, resolve: Callable[[Changing, str], Any], place: str) -> Self:
-        """The component with something else in place of whatever changes."""
+        """Return the component with its changing options replaced."""
         values: dict[str, Any] = {}
         for option in fields(self):
             before, here = getattr(self, option.name), f"{place}.{option.name}"
@@ -233,7 +234,7 @@ class Component:
         return dataclasses.replace(self, **values) if values else self
 
     def check_options(self) -> None:
-        """Check combinations of options with `require`; types and ranges are already right."""
+        """Check combinations of options with `require`. Types and ranges are already checked."""
 
     def require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         """Raise a `RecipeError` about `option` unless `condition` holds; `remedy` says what to do."""
@@ -242,11 +243,11 @@ class Component:
             raise RecipeError(f"{self.title()}: option {option}={value!r:.200} is not possible; {remedy}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The component as a plain table: its class under `component`, then its options.
+        """Return the component as a plain table: its class under `component`, then its options.
 
-        The class is its name where the package of its phase or `agentrl_core.component` has it, else `module:Class`,
-        whose module has to be found where the table is read.
-        Options that are None are left out, or written as `"none"` where the default is something else.
+        A class that the package of its phase or `agentrl_core.component` exports is written by its name, any other as
+        `module:Class`. The reader of the table must be able to import that module. Options that are None are left out,
+        or written as `"none"` if their default is not None.
         """
         table: dict[str, Any] = {"component": _address(type(self), _package(type(self)))}
         for option in fields(self):
@@ -263,11 +264,11 @@ class Component:
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any], package: str = "") -> Self:
-        """Make a component of exactly this class from the table that `to_dict` gives.
+        """Create a component of exactly this class from a table of `to_dict`.
 
         Args:
-            table: what `to_dict` gave.
-            package: import name of the phase's package that has the components inside it; empty: that of the class.
+            table: output of `to_dict`.
+            package: import name of the phase's package, in which inner components are found; empty: that of the class.
 
         Raises:
             RecipeError: an option is unknown, missing, of the wrong type or out of range.
@@ -304,7 +305,7 @@ class Component:
 
 
 def made_schedule(kind: type[Component], name: str, table: Mapping[str, Any]) -> Schedule:
-    """Make the schedule that option `name` of a class has in a table.
+    """Create the schedule that a table has for option `name` of a class.
 
     Raises:
         RecipeError: a key is unknown or a value is not possible.
@@ -314,22 +315,22 @@ def made_schedule(kind: type[Component], name: str, table: Mapping[str, Any]) ->
     except TypeError:
         known = ", ".join(option.name for option in fields(Schedule))
         raise RecipeError(
-            f"{kind.title()}: option {name}={dict(table)!r} is no Schedule; its keys are: {known}"
+            f"{kind.title()}: option {name}={dict(table)!r} is not a Schedule; its keys are: {known}"
         ) from None
 
 
 class ForeignComponentError(RecipeError):
-    """A table that is only shown names something of another package than agentrl_core."""
+    """Raised if a table that is only displayed names a class outside of agentrl_core."""
 
 
 @contextmanager
 def only_own_components() -> Iterator[None]:
-    """Import nothing but components of agentrl_core in this block, whatever a table names.
+    """Import only components of agentrl_core in this block.
 
-    For everything that shows a recipe or a run: these come from other people, and to import a module runs it.
+    Use it to display recipes and runs of other people, since importing a module executes it.
 
     Raises:
-        ForeignComponentError: in the block, a table names a module of another package.
+        ForeignComponentError: a table in the block names a module of another package.
     """
     token = _only_own.set(True)
     try:
@@ -342,45 +343,44 @@ def named_module(name: str) -> types.ModuleType:
     """Import the module that a recipe names.
 
     Raises:
-        ForeignComponentError: it is not of agentrl_core, in a block of `only_own_components`.
+        ForeignComponentError: the module is outside of agentrl_core, inside a block of `only_own_components`.
         ImportError: it cannot be imported.
     """
     if _only_own.get():
         package, _, inside = name.partition(".")
         if package != "agentrl_core" or inside.partition(".")[0] not in _OWN:
             raise ForeignComponentError(
-                f"module {name!r} is not part of agentrl_core, and is not imported to show a recipe; load the recipe "
-                "with Recipe.from_dict or from_toml if you trust its author"
+                f"module {name!r} is not part of agentrl_core, so it is not imported to display a recipe; load the "
+                f"recipe with Recipe.from_dict or from_toml if you trust its author"
             )
     return importlib.import_module(name)
 
 
 def find_component(package: str, table: Mapping[str, Any]) -> Component:
-    """Make the component that `table` describes.
+    """Create the component that `table` describes.
 
-    A module that the table names is imported, and to import a module runs it: read tables of people you trust only
-    (page *What is trusted*).
+    This imports the module that the table names, which executes it. Only read tables of people you trust (page *What is
+    trusted*).
 
     Args:
-        package: import name of the phase's package, such as `agentrl_core.loss`, which has the classes that are named
-            without a module.
-        table: what `Component.to_dict` gave. `component` is a class of the package or of `agentrl_core.component`, or
-            anybody's as `module:Class`; that module is imported.
+        package: import name of the phase's package, such as `agentrl_core.loss`, for classes without a module.
+        table: output of `Component.to_dict`. `component` is a class of the package or of `agentrl_core.component`, or
+            any other class as `module:Class`; that module is imported.
 
     Raises:
-        RecipeError: there is no such package, module or class, or its options do not fit.
+        RecipeError: the package, module or class does not exist, or does not accept the options.
     """
     kind = find_class(package, table)
     return kind.from_dict(table, package if issubclass(kind, Changing) else "")
 
 
 def find_class(package: str, table: Mapping[str, Any]) -> type[Component]:
-    """Return the class that `table` names, which `find_component` makes a component of; see there."""
+    """Return the class that `table` names. See `find_component`."""
     short = package.removeprefix("agentrl_core.")
     table = renames.table().component(package, table)
     name = table.get("component")
     if not isinstance(name, str):
-        raise RecipeError(f'{short}: the table needs a line component = "ClassName"; it has component={name!r}')
+        raise RecipeError(f'{short}: the table has component={name!r}; add a line component = "ClassName"')
     if ":" in name:
         return _imported(short, name)
     try:
@@ -392,26 +392,27 @@ def find_class(package: str, table: Mapping[str, Any]) -> type[Component]:
     kind = {**exported(_COMMON), **known}.get(name, Component)
     if kind is Component:
         raise RecipeError(
-            f"{short}: there is no component {name!r}; use one of: {', '.join(sorted(known))}; "
-            'or name your own with its module: "package.module:Class"'
+            f"{short}: component {name!r} does not exist; use one of: {', '.join(sorted(known))}; "
+            'or give your own class with its module: "package.module:Class"'
         )
     return kind
 
 
 def _imported(short: str, address: str) -> type[Component]:
-    """The class that `module:Class` names."""
+    """Import the class that `module:Class` names."""
     module, _, name = address.partition(":")
     try:
         kind = getattr(named_module(module), name, None)
     except ForeignComponentError:
         raise
-    except (ImportError, ValueError, TypeError) as error:  # a name that is empty or relative is a wrong value or type
+    except (ImportError, ValueError, TypeError) as error:  # an empty or relative name raises ValueError or TypeError
         raise RecipeError(
-            f"{short}: component {address!r} cannot be imported: {error}; put its module where Python finds it "
-            "(installed, or in PYTHONPATH)"
+            f"{short}: component {address!r} cannot be imported: {error}; install its module or add it to PYTHONPATH"
         ) from None
     if not (isinstance(kind, type) and issubclass(kind, Component)) or inspect.isabstract(kind):
-        raise RecipeError(f"{short}: {address!r} is no component; name a class derived from agentrl_core.component's")
+        raise RecipeError(
+            f"{short}: {address!r} is not a component; give a class derived from agentrl_core.component's"
+        )
     return kind
 
 
@@ -430,7 +431,7 @@ def exported(package: str) -> dict[str, type[Component]]:
 
 
 def _package(kind: type[Component]) -> str:
-    """The package of the phase that a component serves; that of its base, if it only lives inside other components."""
+    """Return the package of a component's phase, or that of its base if it is only used inside other components."""
     phases = {f"agentrl_core.{package}" for package in PHASES.values()}
     homes = (base.__module__.rpartition(".")[0] for base in kind.__mro__)
     return f"agentrl_core.{PHASES[kind.phase]}" if kind.phase else next((home for home in homes if home in phases), "")
@@ -443,7 +444,7 @@ def _address(kind: type[Component], package: str) -> str:
 
 
 def _fit(value: object, hint: Any) -> tuple[object, bool]:
-    """The value as `hint` wants it (an int where a float is asked becomes one), and whether it fits."""
+    """Return the value converted to `hint` (an int becomes a float), and whether it matches."""
     origin = typing.get_origin(hint)
     if isinstance(value, Changing) and not value.is_number and not _holds(hint, value):
         return value, all(_fit(example, hint)[1] for example in value.examples)
@@ -463,7 +464,7 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             try:
                 return float(value), math.isfinite(value)
-            except OverflowError:  # a whole number beyond what a float holds
+            except OverflowError:  # an integer too large for a float
                 pass
         return value, False
     if hint is int:
@@ -483,7 +484,7 @@ def _fit_items(value: object, hint: Any) -> tuple[object, bool]:
 
 
 def _holds(hint: Any, value: Changing) -> bool:
-    """Whether an option is made to hold what changes, and not what stands there in an iteration."""
+    """Return whether the type of an option is itself a changing value, such as a `Schedule`."""
     return any(isinstance(part, type) and isinstance(value, part) for part in (hint, *typing.get_args(hint)))
 
 

@@ -1,4 +1,4 @@
-"""Numbers that follow what was measured, and what is chosen by one."""
+"""Controllers, numbers that follow metrics, and `Choice`, which selects an option by a number."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from agentrl_core.component.state import IterationRecord, State, Stateful
 from agentrl_core.exceptions import RecipeError
 
 MISSED = "missed"
-"""In the state of a controller: how often a metric was missing or NaN when it was to move."""
+"""Key in the state of a controller: how often its metrics were missing or NaN."""
 
 
 @dataclass(frozen=True)
 class Controller(Stateful, Changing, ABC):
-    """A number that follows metrics, for any number among the options of any component.
+    """Base class of numbers that follow metrics. Any numeric option of a component may be one.
 
-    It moves once an iteration, in `Collector.end_iteration`, by the metrics that the iteration is closed with, or with
-    every optimizer step, by what the step said. A metric that is missing or NaN leaves it where it is, and is counted.
-    A subclass says which metrics it `reads`, what it `begin`s with, how it `move`s, and its `value`.
+    It moves once per iteration, in `Collector.end_iteration`, by the metrics of the iteration, or after every optimizer
+    step, by the metrics of that step. If a metric is missing or NaN, the number stays and the event is counted. A
+    subclass defines the metrics it `reads`, its state at `begin`, how it `move`s, and its `value`.
 
     Args:
-        every: `iteration` or `step`: how often it moves.
+        every: how often it moves: `iteration` or `step`.
     """
 
     phase: ClassVar[str] = ""
@@ -36,58 +36,58 @@ class Controller(Stateful, Changing, ABC):
     @property
     @abstractmethod
     def reads(self) -> tuple[str, ...]:
-        """The names of its metrics: `reference_kl`, `critic.loss`, `success@math`."""
+        """Return the names of its metrics: `reference_kl`, `critic.loss`, `success@math`."""
 
     @abstractmethod
     def begin(self) -> State:
-        """Its state before the first move."""
+        """Return the state before the first move."""
 
     @abstractmethod
     def move(self, state: State, *metrics: float) -> State:
-        """The next state, by the metrics that it reads, in their order."""
+        """Return the next state from the metrics that it reads, in the order of `reads`."""
 
     @abstractmethod
     def value(self, state: State) -> float:
-        """The number."""
+        """Return the number of a state."""
 
     @property
     def examples(self) -> tuple[Any, ...]:
-        """The number that it begins with."""
+        """Return its first number, with which components are checked."""
         return (self.value(self.begin()),)
 
     def initial_state(self) -> State:
-        """What it begins with, and that no metric was missed yet."""
+        """Return the first state, with no missed metrics."""
         return {**self.begin(), MISSED: 0}
 
     def moved(self, state: State, metrics: Mapping[str, float]) -> State:
-        """The state after what was measured once."""
+        """Return the state after one set of metrics."""
         found = [metrics.get(name, math.nan) for name in self.reads]
         if not all(math.isfinite(number) for number in found):
             return {**state, MISSED: state[MISSED] + 1}
         return {**self.move(state, *found), MISSED: state[MISSED]}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """The state after an iteration, or after each of its optimizer steps."""
+        """Return the state after an iteration, or after all of its optimizer steps."""
         seen = closed.steps if self.every == "step" else (closed.metrics,)
         return functools.reduce(self.moved, seen, state)
 
     def now(self, iteration: int, states: Mapping[str, Any], place: str) -> float:  # noqa: ARG002 - it follows metrics
-        """Its number by the state of an iteration's begin."""
+        """Return its number, from the state at the start of the iteration."""
         return self.value(states.get(place) or self.initial_state())
 
     def to_dict(self) -> dict[str, Any]:
-        """As a table, which names the class by the package of all controllers where it has it."""
+        """Return it as a table. Classes of the package of controllers are written without module."""
         return {**super().to_dict(), "component": _named(type(self))}
 
 
 @dataclass(frozen=True)
 class Choice(Component, Changing):
-    """One of several components, options or names of models, by a schedule or controller: any option may be one.
+    """One of several components, options or model names, chosen by a schedule or controller. Any option may be one.
 
     Args:
-        of: what is chosen from: components, numbers, texts or None; at least two.
-        by: the index of the one that stands there, rounded, at least 0 and at most the last. A condition, such as
-            `schedule.Above`, chooses between two.
+        of: the alternatives: components, numbers, texts or None; at least two.
+        by: index of the chosen alternative, rounded and clamped to the valid range. A condition such as
+            `schedule.Above` chooses between two.
 
     Raises:
         RecipeError: an argument is not possible.
@@ -109,7 +109,7 @@ class Choice(Component, Changing):
     by: Controller | Schedule
 
     def __post_init__(self) -> None:
-        given: Any = self.of  # a list, where a table in TOML says it
+        given: Any = self.of  # TOML tables give a list
         many = isinstance(given, (tuple, list)) and len(given) > 1
         self.require(many, "of", "give a tuple of at least two")
         self.require(isinstance(self.by, (Controller, Schedule)), "by", "give a Schedule or a controller")
@@ -124,29 +124,29 @@ class Choice(Component, Changing):
 
     @property
     def examples(self) -> tuple[Any, ...]:
-        """What is chosen from."""
+        """Return the alternatives."""
         return self.of
 
     def changing(self, place: str = "") -> Iterator[tuple[str, Changing]]:
-        """What it is chosen by, and what changes inside the components that it is chosen from."""
+        """Return the changing index, and the changing options inside the alternatives."""
         yield f"{place}.by", self.by
         for number, option in enumerate(self.of):
             if isinstance(option, Component):
                 yield from option.changing(f"{place}.of[{number}]")
 
     def now(self, iteration: int, states: Mapping[str, Any], place: str) -> Any:
-        """The one that stands there in an iteration."""
+        """Return the alternative of an iteration."""
         index = round(self.by.now(iteration, states, f"{place}.by"))
         number = min(max(index, 0), len(self.of) - 1)
         chosen = self.of[number]
         return chosen.at(iteration, states, f"{place}.of[{number}]") if isinstance(chosen, Component) else chosen
 
     def at(self, iteration: int, states: Mapping[str, Any] | None = None, place: str = "") -> Any:
-        """The one that stands there in an iteration."""
+        """Return the alternative of an iteration."""
         return self.now(iteration, states or {}, place)
 
     def to_dict(self) -> dict[str, Any]:
-        """As a table: its options under `of`, a component as its table; None as a table that says `none`."""
+        """Return it as a table: the alternatives under `of`, components as tables, None as a table with `none`."""
         tables = any(isinstance(option, Component) for option in self.of)
         of = [
             option.to_dict()
@@ -160,7 +160,7 @@ class Choice(Component, Changing):
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any], package: str = "") -> Self:
-        """Make it from the table that `to_dict` gives; components of `package` are named without a module."""
+        """Create it from a table of `to_dict`; components of `package` are named without a module."""
         unknown = [name for name in table if name not in ("component", "of", "by")]
         if unknown or not ("of" in table and "by" in table):
             raise RecipeError(

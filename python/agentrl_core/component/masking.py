@@ -1,4 +1,4 @@
-"""Components that apply to some draws of a batch."""
+"""Apply a component to some draws of a batch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 _UNWRITTEN = {"weight": 1.0, "keep": 1.0}
-"""What a column is where nobody wrote it; others are unknown there."""
+"""Values of columns at rows that were not written; other columns are NaN there."""
 
 
 def with_voting_draws(batch: Batch, held: NDArray[np.bool_]) -> Batch:
-    """The batch in which only these draws have a score, so that no others count."""
+    """Return the batch with the scores of all other draws removed, so that they do not count."""
     score = batch.column("score", "draw") if batch.has("score", "draw") else np.zeros(batch.num_draws, np.float32)
     return batch.with_columns("draw", score=np.where(held, score, np.nan).astype(np.float32))
 
@@ -27,11 +27,11 @@ def with_voting_draws(batch: Batch, held: NDArray[np.bool_]) -> Batch:
 def write_masked(
     batch: Batch, held: NDArray[np.bool_], component: Callable[[Batch], Batch], makes: tuple[Column, ...]
 ) -> Batch:
-    """The batch with what a component makes of these draws alone; the others keep what they have."""
+    """Return the batch with a component applied to these draws only; other draws keep their columns."""
     made = component(with_voting_draws(batch, held))
     for column in makes:
         finer = LEVELS[LEVELS.index(column.level) :]
-        # The coarsest level at which it is found is that at which it was made.
+        # A column was made at the coarsest level at which it is found.
         level = next((level for level in finer if made.has(column.name, level)), None)
         if level is None:
             continue

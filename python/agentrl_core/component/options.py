@@ -1,4 +1,4 @@
-"""Options of components, declared where they stand: a default, the range of a number, the level of a column's name."""
+"""Declare options of components: a default, the range of a number, the level of a column name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _METADATA = "agentrl_core"
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option may be."""
+    """Range of the numbers that an option accepts."""
 
     at_least: float | None = None
     above: float | None = None
@@ -24,7 +24,7 @@ class Range:
     below: float | None = None
 
     def holds(self, value: float) -> bool:
-        """Whether a number lies in the range."""
+        """Return whether a number lies in the range."""
         return (
             (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
@@ -33,7 +33,7 @@ class Range:
         )
 
     def is_empty(self) -> bool:
-        """Whether no number lies in it."""
+        """Return whether no number lies in the range."""
         least, most = _tightest(self.at_least, self.above, max), _tightest(self.at_most, self.below, min)
         if least is None or most is None:
             return False
@@ -47,12 +47,12 @@ class Range:
 
 @dataclass(frozen=True)
 class Filled:
-    """A text that may not be empty."""
+    """Rule for a text that must not be empty."""
 
 
 @dataclass(frozen=True)
 class ColumnName:
-    """The name of a column, or a comma-joined list of names, that the component reads."""
+    """Rule for the name of a column, or a comma-joined list of names, that the component reads."""
 
     level: Level | Literal["level"]
     model: str | None
@@ -60,7 +60,7 @@ class ColumnName:
     default: Any
 
     def columns(self, value: str | None, level: Level) -> tuple[Column, ...]:
-        """The columns behind the value of the option; `level` is the component's own."""
+        """Return the columns that the option's value names; `level` is that of the component."""
         names = key_columns(value or "")
         level = level if self.level == "level" else self.level
         if self.model is not None and value == self.default:
@@ -80,7 +80,7 @@ def option(
     below: float | None = None,
     filled: bool = False,
 ) -> Any:
-    """An option with the range that it is checked against when the component is made.
+    """Declare an option with a range, checked when the component is created.
 
     Args:
         default: its value where nobody gives one; without a default it has to be given.
@@ -91,7 +91,7 @@ def option(
         filled: for a text or a tuple: it may not be empty.
 
     Raises:
-        RecipeError: no number is in the range, `default` is not, or the declaration mixes texts and numbers.
+        RecipeError: the range is empty, `default` lies outside, or the declaration mixes texts and numbers.
 
     Example:
         >>> from dataclasses import dataclass
@@ -108,7 +108,7 @@ def option(
     bounds = {name: bound for name, bound in vars(rule).items() if bound is not None}
     for name, bound in bounds.items():
         if not _is_number(bound):
-            raise RecipeError(f"option({name}={bound!r}): a bound is a number; give one, or None")
+            raise RecipeError(f"option({name}={bound!r}): a bound must be a number; give a number, or None")
     if filled:
         if bounds:
             raise RecipeError(f"option(filled=True, {_listed(bounds)}): a text has no range; leave out one of them")
@@ -116,28 +116,28 @@ def option(
             raise RecipeError(f"option({default!r}, filled=True): filled is for texts; give one that is not empty")
         return field(default=default, metadata={_METADATA: Filled()})
     if rule.is_empty():
-        raise RecipeError(f"option({_listed(bounds)}): there is no such number; give bounds in order")
+        raise RecipeError(f"option({_listed(bounds)}): no number lies between these bounds; give the lower bound first")
     numbers = (default.start, default.end) if isinstance(default, Schedule) else (default,)
     numbers = default if isinstance(default, tuple) else numbers
     free = not bounds or default is MISSING or default is None
     if not free and not all(_is_number(number) and rule.holds(number) for number in numbers):
-        raise RecipeError(f"option({default!r}, {_listed(bounds)}): the default is not in its range; give {rule}")
+        raise RecipeError(f"option({default!r}, {_listed(bounds)}): the default is out of range; give {rule}")
     return field(default=default, metadata={_METADATA: rule})
 
 
 def column_name(
     default: Any = MISSING, *, level: Level | Literal["level"], model: str | None = None, optional: bool = False
 ) -> Any:
-    """An option that names a column, or a comma-joined list of them, which the component then needs.
+    """Declare an option that names a column, or a comma-joined list of columns. The component then needs them.
 
     Args:
-        default: its value where nobody gives one.
-        level: the level of the column; `"level"`: what the component's own option `level` says.
-        model: the model that makes the default column.
-        optional: whether it may be empty; no column is needed then, as for `batch` and `trained_tokens`.
+        default: its value if the user gives none.
+        level: the level of the column; `"level"`: the value of the component's option `level`.
+        model: the model that computes the default column.
+        optional: whether it may be empty. An empty text needs no column, like `batch` and `trained_tokens`.
 
     Raises:
-        RecipeError: there is no such level, or `default` is no name.
+        RecipeError: the level does not exist, or `default` is not a name.
 
     Example:
         >>> from dataclasses import dataclass
@@ -152,14 +152,14 @@ def column_name(
     if level not in levels:
         raise RecipeError(f"column_name(level={level!r}): give one of {', '.join(map(repr, levels))}")
     if default is not MISSING and not isinstance(default, str):
-        raise RecipeError(f"column_name({default!r}): the name of a column is a text; give one")
+        raise RecipeError(f"column_name({default!r}): the name of a column must be a text; give one")
     if default == "" and not optional:
-        raise RecipeError("column_name(''): name a column, or say optional=True")
+        raise RecipeError("column_name(''): the name is empty; name a column, or set optional=True")
     return field(default=default, metadata={_METADATA: ColumnName(level, model, optional, default)})
 
 
 def declared(metadata: Mapping[str, Any]) -> Rule | None:
-    """What `option` or `column_name` said of a field, by the field's metadata."""
+    """Return the rule that `option` or `column_name` stored in a field's metadata."""
     return metadata.get(_METADATA)
 
 

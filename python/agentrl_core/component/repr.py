@@ -1,4 +1,4 @@
-"""How components are shown: as they are written."""
+"""Text form of components: the Python call that creates them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def component_repr(component: Any) -> str:
-    """A dataclass as it is written, with the options that are not at their defaults: `Clip(high=0.28)`."""
+    """Return a dataclass as the call that creates it, without options at their defaults: `Clip(high=0.28)`."""
     said = []
     for each in fields(component):
         value = getattr(component, each.name)

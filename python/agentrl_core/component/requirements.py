@@ -1,4 +1,4 @@
-"""Whether the components of a recipe find the columns that they need."""
+"""Check that the components of a recipe find the columns that they need."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from agentrl_core.data.facts import Declared
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 RECOMPUTED = token("recomputed_logprob", model="policy")
-"""What draws need whose old log-probs are recomputed."""
+"""Column with recomputed old log-probs."""
 
 
 def check_columns(
     recipe: str, phases: Mapping[str, tuple[Component, ...]], batch: Batch | None, facts: Declared | None = None
 ) -> None:
-    """Refuse a recipe of which a phase has no component, or a component needs a column that nobody makes.
+    """Refuse a recipe with a missing phase, or with a component that needs a column which no other makes.
 
     Args:
         recipe: its name.
         phases: the components of its phases, in the order they run.
-        batch: when given, columns that only a model can make must be in it already; else they are annotated later.
-        facts: when given, all that the environment says beyond its reward.
+        batch: if given, it must already contain the columns that only models compute; otherwise they are annotated
+            later.
+        facts: if given, all facts that the environment declares besides its reward.
 
     Raises:
-        RecipeError: as said.
+        RecipeError: the recipe is refused.
     """
     made: set[Column] = set()
     for phase, chain in phases.items():
         if not chain and phase not in ("weight", "hooks"):
             raise RecipeError(
-                f"recipe {recipe!r}: phase {phase} has no component; "
-                f"add one from agentrl_core.{PHASES[phase]}: replace({phase}=...)"
+                f"recipe {recipe!r}: phase {phase} has no component; add one of agentrl_core.{PHASES[phase]}: "
+                f"replace({phase}=...)"
             )
         for component in chain:
-            # Losses of other stages are checked on the batches that they are given.
+            # Losses of other stages are checked when they get a batch.
             for column in component.needs if getattr(component, "stage", "update") == "update" else ():
                 _check_column(recipe, phase, component, column, made, batch, facts)
             made.update(component.makes)
@@ -63,7 +64,7 @@ def _check_column(
         if batch.has(name, column.level) or is_declared(column, batch.facts):
             return
     elif column.model or (facts is None and name.startswith("reward.")):
-        return  # to be annotated, or a component of the reward, if the environment names one so
+        return  # to be annotated, or a reward component that the environment declares
     at = "trajectory" if level == "draw" else "step"
     if column.model:
         remedy = f"only a model can make it: {annotate_call(column)}"
@@ -83,7 +84,7 @@ def _check_column(
 
 
 def check_recomputed(recipe: str, losses: Iterable[Component], batch: Batch) -> None:
-    """Refuse a batch without recomputed log-probs where a loss takes ratios to them."""
+    """Refuse a batch without recomputed log-probs if a loss uses ratios to them."""
     ratios = any("old_logprob" in getattr(loss, "streams", ()) for loss in losses)
     if ratios and not batch.has(RECOMPUTED.name, "token"):
         raise RecipeError(
@@ -93,25 +94,25 @@ def check_recomputed(recipe: str, losses: Iterable[Component], batch: Batch) -> 
 
 
 def require_made_columns(recipe: str, phase: str, link: Component, batch: Any) -> Batch:
-    """What a link returned, refused here if it is not what the link says that it makes."""
+    """Return the output of a component, or raise if a declared column is missing."""
     name = f"recipe {recipe!r}: {link.title()} (phase {phase})"
     if not isinstance(batch, Batch):
         raise RecipeError(
             f"{name} returned {batch!r}; return the batch with its columns: Rows(batch, level).write(...)"
         )
     for column in link.makes:
-        # A column that another link made finer stays finer: what joins it is lifted to that level.
+        # A column that an earlier component made at a finer level stays at that level.
         finer = LEVELS[LEVELS.index(column.level) :]
         if not any(batch.has(column.name, level) for level in finer):
             raise RecipeError(
-                f"{name} says that it makes column {column.name!r} at level {column.level}, and did not; "
-                "write it, or take it out of makes"
+                f"{name} declares column {column.name!r} at level {column.level} in makes but did not write it; write "
+                f"it, or remove it from makes"
             )
     return batch
 
 
 def annotate_call(column: Column) -> str:
-    """The call that lets a model make a column; what it says at a step, and before the first, is asked by a probe."""
+    """Return the call with which a model computes a column; columns of steps and draws use a probe."""
     if column.model is None:
         return f"batch = arl.annotate(batch, {column.name!r}, model)"
     probe = "" if column.level == "token" else ", probe=probe"
@@ -119,7 +120,7 @@ def annotate_call(column: Column) -> str:
 
 
 def require_columns(recipe: str, needs: Iterable[Column], batch: Batch, stage: str) -> None:
-    """Refuse a batch that lacks a column of the losses of a stage, with the call that adds it."""
+    """Refuse a batch that lacks a column for the losses of a stage; the error shows the call that adds it."""
     for column in needs:
         if not batch.has(column.name, column.level):
             remedy = "add the credit first: batch = recipe.credit(batch)"
@@ -129,7 +130,7 @@ def require_columns(recipe: str, needs: Iterable[Column], batch: Batch, stage: s
 
 
 def require_finite_credit(recipe: str, phases: Mapping[str, tuple[Component, ...]], batch: Batch) -> None:
-    """Refuse an advantage or weight that is no number where a token with a score is trained."""
+    """Refuse an advantage or weight that is not finite at a trained token with a score."""
     tokens = Rows(batch, "token")
     for phase in ("advantage", "weight"):
         if not batch.has(phase, "token") or np.isfinite(batch.column(phase, level_of(batch, phase, "token"))).all():
@@ -142,22 +143,22 @@ def require_finite_credit(recipe: str, phases: Mapping[str, tuple[Component, ...
             raise RecipeError(
                 f"recipe {recipe!r}: {named} gives {int(unknown.sum())} trained tokens the {phase} "
                 f"{tokens.values(phase)[place]} (the first is token {place}, of draw {int(tokens.draws[place])}); "
-                "give every trained token a finite number, or take it out of the loss with column keep"
+                "give every trained token a finite number, or mask it with column keep"
             )
 
 
 def require_batch(batch: object) -> None:
-    """Refuse what is no batch.
+    """Refuse a value that is not a batch.
 
     Raises:
-        InvalidInputError: as said.
+        InvalidInputError: it is not a `Batch`.
     """
     if not isinstance(batch, Batch):
         raise InvalidInputError(f"batch is {type(batch).__name__}; give a Batch, as a collector or a store returns it")
 
 
 def model_columns_of(links: Sequence[Component], old_logprob: str) -> tuple[Column, ...]:
-    """What models have to say for a recipe: the columns of its components, and what fresh draws are compared with."""
+    """Return the columns of a recipe that models compute, including the old log-probs of fresh draws."""
     columns = [column for link in links for column in link.needs if column.model]
     if "recomputed" in (old_logprob, *(getattr(link, "old_logprob", "") for link in links)):
         columns.append(RECOMPUTED)
@@ -165,7 +166,7 @@ def model_columns_of(links: Sequence[Component], old_logprob: str) -> tuple[Colu
 
 
 def required_facts(phases: Mapping[str, tuple[Component, ...]]) -> tuple[Column, ...]:
-    """What an environment has to say for a recipe: the columns that are read, and that no component or model makes.
+    """Return the facts that a recipe needs from the environment: columns that no component or model makes.
 
     Example:
         >>> from agentrl_core import recipes

@@ -1,4 +1,4 @@
-"""The rows of one level of a batch, as components see them: values, groups, votes, and which rows count."""
+"""Rows of one level of a batch for components: values, groups, votes, and which rows count."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 Voter = Literal["row", "step", "trajectory", "episode", "token", "group"]
-"""What votes once in a statistic: every row, step, trajectory, episode, trained token, or every group."""
+"""Unit that votes once in a statistic: each row, step, trajectory, episode, trained token or group."""
 
 
 def sum_rows(values: NDArray[Any], index: NDArray[np.uint32], length: int) -> NDArray[np.float64]:
-    """The sum of the values of each of `length` rows, by the index of the row that each belongs to."""
+    """Sum values into `length` rows; `index` has the row of each value."""
     return np.bincount(index, weights=values, minlength=length).astype(np.float64)
 
 
 def last_of_chain(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether a row is the last of its chain that counts; the rows of a chain stand together."""
+    """Mark the last valid row of each chain; rows of a chain are contiguous."""
     last = np.zeros(len(chains), dtype=np.bool_)
     counted = np.flatnonzero(valid)
     own = chains[counted]
@@ -36,22 +36,22 @@ def last_of_chain(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.
 
 
 def first_of_chain(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether a row is the first of its chain that counts; the rows of a chain stand together."""
+    """Mark the first valid row of each chain; rows of a chain are contiguous."""
     return last_of_chain(chains[::-1], valid[::-1])[::-1]
 
 
 def level_of(batch: Batch, name: str, otherwise: Level) -> Level:
-    """The coarsest level at which a column is there: the one it was made at."""
+    """Return the coarsest level of a column, which is the one it was made at; without the column, `otherwise`."""
     return next((level for level in LEVELS if batch.has(name, level)), otherwise)
 
 
 class Rows:
-    """The rows of a level. Values are float64.
+    """Rows of a level of a batch, with values as float64.
 
-    A row counts if its draw votes and has a score, and a token if it is trained.
+    A row is valid if its draw votes and has a score; a token must also be trained.
 
     Args:
-        batch: where they are from.
+        batch: the batch of the rows.
         level: `draw`, `step` or `token`.
     """
 
@@ -60,14 +60,14 @@ class Rows:
         self.level = level
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self.batch.num_draws if self.level == "draw" else int(self._offsets(self.level)[-1])
 
     def _offsets(self, level: Level) -> NDArray[np.int64]:
         return self.batch.offsets("step" if level == "step" else "token")
 
     def values(self, name: str) -> NDArray[np.float64]:
-        """A column, broadcast from a coarser level where it is made there; `trained_tokens` is counted here."""
+        """Return a column, broadcast from a coarser level if needed; `trained_tokens` is counted here."""
         return np.asarray(self._column(name), dtype=np.float64)
 
     def _column(self, name: str) -> NDArray[Any]:
@@ -76,20 +76,20 @@ class Rows:
         return np.asarray(self.batch.column(name, self.level))
 
     def names(self, name: str) -> list[str]:
-        """A draw column of text or whole numbers as texts, which mean the same in every batch."""
+        """Return a draw column of text or integers as texts, which have the same meaning in every batch."""
         if self.batch.has(name, "draw"):
             return [str(value) for value in self.batch.column(name, "draw").tolist()]
         return self.batch.texts(name, "draw")
 
     def matrix(self, name: str) -> NDArray[np.float64]:
-        """The numbered columns `name.0`, `name.1`, ... as the columns of one array, `float64[rows, k]`."""
+        """Return the numbered columns `name.0`, `name.1`, ... as columns of one array, `float64[rows, k]`."""
         columns = [self.values(f"{name}.0")]
         while self.batch.has(f"{name}.{len(columns)}", self.level):
             columns.append(self.values(f"{name}.{len(columns)}"))
         return np.stack(columns, axis=1)
 
     def flags(self, name: str) -> NDArray[np.bool_]:
-        """A column as booleans: True where it is a number other than 0; of steps, a `StepFlag` by its name too."""
+        """Return a column as booleans, True for numbers other than 0. Of steps, `name` may be a `StepFlag`."""
         if name in FLAGS and self.level != "draw" and not self.batch.has(name, self.level):
             marked: NDArray[np.bool_] = self.batch.column("flags", self.level) & FLAGS[name] != 0
             return marked
@@ -98,16 +98,16 @@ class Rows:
         return flags & ~np.isnan(column) if column.dtype.kind == "f" else flags
 
     def is_known(self, name: str) -> NDArray[np.bool_]:
-        """Whether a column has a value: `success` of a trajectory that nothing judged has none."""
+        """Mark the finite values of a column: `success` of a trajectory without a verdict is NaN."""
         return np.isfinite(self.values(name))
 
     def flagged(self, names: str) -> NDArray[np.bool_]:
-        """Whether a draw has a row with one of a comma-joined list of flags, `bool[draws]`."""
+        """Mark draws with at least one row that has one of the comma-joined flags, `bool[draws]`."""
         flags = np.logical_or.reduce([self.flags(name) for name in key_columns(names)])
         return np.bincount(self.draws, weights=flags, minlength=self.batch.num_draws) > 0.0
 
     def keys(self, names: str) -> NDArray[np.uint32]:
-        """Group ids by a comma-joined list of key columns; `batch` stands for one group of all rows."""
+        """Return group ids by a comma-joined list of key columns; `batch` puts all rows into one group."""
         columns = key_columns(names)
         if not columns:
             return np.zeros(len(self), dtype=np.uint32)
@@ -136,7 +136,7 @@ class Rows:
 
     @functools.cached_property
     def valid(self) -> NDArray[np.bool_]:
-        """Rows of draws that vote and have a score (or all that vote), and of tokens those that are trained."""
+        """Rows whose draw votes and, if the batch has scores, has a score; tokens must also be trained."""
         if self.batch.has("score", "draw"):
             valid = np.isfinite(self.values("score"))
         else:
@@ -152,11 +152,11 @@ class Rows:
 
     @functools.cached_property
     def last(self) -> NDArray[np.bool_]:
-        """Whether a row is the last of its draw that counts."""
+        """Mark the last valid row of each draw."""
         return last_of_chain(self.draws, self.valid)
 
     def voters(self, voter: Voter) -> NDArray[np.uint32] | None:
-        """Ids of the rows that share a vote; None where every row has its own."""
+        """Return ids of rows that share a vote; None if every row has its own."""
         if voter in ("group", "episode"):
             return self.batch.keys(f"{voter}_id", self.level)
         if voter == "trajectory" and self.level != "draw":
@@ -164,12 +164,12 @@ class Rows:
         return keys.dense(self.within("step")) if voter == "step" and self.level == "token" else None
 
     def votes(self, voter: Voter, shared: str = "each") -> NDArray[np.float64] | None:
-        """How much each row votes; None where all vote the same.
+        """Return the votes of each row; None if all are equal.
 
         Args:
-            voter: a draw votes once for each `step`, a draw or step once for each trained `token`.
-            shared: how the draws that share a row (a step, a token, a whole trajectory) count it: `each` in full,
-                `split` equally, or only the first, its `owner`.
+            voter: with `step` a draw has one vote per step; with `token` a draw or step has one per trained token.
+            shared: how draws that share a row (a step, a token, a trajectory) count it: `each` counts it fully, `split`
+                divides it equally, `owner` counts it in the first draw only.
         """
         votes: NDArray[np.float64] | None = None
         if voter == "token" and self.level != "token":
@@ -182,40 +182,40 @@ class Rows:
         return shares if votes is None else votes * shares
 
     def _shares(self, shared: str) -> NDArray[np.float64]:
-        """The part of a physical row that each of its uses has."""
+        """Return the share of a physical row that each of its uses counts."""
         physical = {"draw": "trajectory_id", "step": "origin_trajectory_id,step", "token": "node_token"}
         draws = Rows(self.batch, "draw").valid
         return _core.weight.shares(self.keys(physical[self.level]), self.draws, draws, shared)
 
     def write(self, **columns: NDArray[Any]) -> Batch:
-        """The batch with columns of this level, as float32: one value a row."""
+        """Return the batch with new columns of this level, as float32, one value per row."""
         named = {name: np.asarray(values, dtype=np.float32) for name, values in columns.items()}
         return self.batch.with_columns(self.level, **named)
 
     def known(self, name: str) -> NDArray[np.bool_]:
-        """The rows that count and whose value is known.
+        """Return the mask of valid rows with a finite value.
 
         Raises:
-            RecipeError: rows count, but no value is known: the column was never filled.
+            RecipeError: there are valid rows, but none has a value: the column was never filled.
         """
         known: NDArray[np.bool_] = self.valid & np.isfinite(self.values(name))
         if self.valid.any() and not known.any():
             raise RecipeError(
-                f"column {name!r} at level {self.level} has no known value; record it with the rollouts, or "
-                f"batch = arl.annotate(batch, {name!r}, model)"
+                f"column {name!r} at level {self.level} has no known value; record it with the rollouts, or compute "
+                f"it: batch = arl.annotate(batch, {name!r}, model)"
             )
         return known
 
     def add(self, name: str, values: NDArray[np.float64]) -> Batch:
-        """The batch with `values` added to the column `name`, if there is one, at the finer of the two levels."""
+        """Return the batch with `values` added to column `name`, or as that column, at the finer of both levels."""
         return self._combine(name, values, np.add, np.float32)
 
     def scale(self, values: NDArray[np.float64], name: str = "weight") -> Batch:
-        """The batch with the column `name` multiplied by `values`, at the finer of the two levels; absent, it is 1."""
+        """Return the batch with column `name` multiplied by `values`, at the finer of both levels; the default is 1."""
         return self._combine(name, values, np.multiply, np.float32)
 
     def keep(self, mask: NDArray[np.bool_]) -> Batch:
-        """The batch with only those rows kept, of the ones that are, at the finer of the two levels."""
+        """Return the batch with column `keep` restricted to the mask, at the finer of both levels."""
         return self._combine("keep", mask, np.logical_and, np.uint8)
 
     def _combine(self, name: str, values: NDArray[Any], operation: np.ufunc, dtype: type[np.generic]) -> Batch:
@@ -227,7 +227,7 @@ class Rows:
 
 
 def mean_of_tokens(batch: Batch, name: str, level: Level) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The mean of a token column over the tokens of each row that count, and which rows have any; 0 elsewhere."""
+    """Return the mean of a token column over the valid tokens of each row (0 without any), and which rows have some."""
     tokens, rows = Rows(batch, "token"), Rows(batch, level)
     known = tokens.known(name)
     parts = tokens.within(level)

@@ -13,7 +13,7 @@ from agentrl_core.exceptions import RecipeError
 Kind = Literal["linear", "cosine", "exponential", "step", "stairs", "inverse"]
 
 
-# Type checkers take what changes wherever a number is asked; a component that runs holds the number.
+# Type checkers accept a changing value as a number; a running component holds the number.
 if TYPE_CHECKING:
     _Number = Any
 else:
@@ -21,29 +21,29 @@ else:
 
 
 class Changing(_Number):  # type: ignore[misc]
-    """Base of what stands in place of a number, a name or a component: `recipe.at(iteration, states)` resolves it."""
+    """Base class of changing values: placeholders for a number, name or component that `recipe.at(...)` resolves."""
 
     is_number: ClassVar[bool] = True
 
     def now(self, iteration: int, states: Mapping[str, Any], place: str) -> Any:
-        """What stands there in an iteration.
+        """Return the value of an iteration.
 
         Args:
             iteration: numbered from 0.
-            states: what components remember, by place.
-            place: its own.
+            states: states of components by place.
+            place: of this value.
         """
         raise NotImplementedError
 
     @property
     def examples(self) -> tuple[Any, ...]:
-        """What may stand there, as far as a component can be checked with it before anything runs."""
+        """Return sample values, with which a component is checked before anything runs."""
         return ()
 
     def _refuse(self, *_: object) -> NoReturn:
-        """What a component does with a number, done with what changes."""
+        """Refuse arithmetic on a changing value."""
         raise RecipeError(
-            f"{self} is no number yet; take the number of an iteration first: component.at(iteration), or "
+            f"{self} is not a number yet; resolve it for an iteration first: component.at(iteration), or "
             "schedule.at(iteration)"
         )
 
@@ -54,7 +54,7 @@ class Changing(_Number):  # type: ignore[misc]
 
 @dataclass(frozen=True, repr=False)
 class Schedule(Changing):
-    """A number that changes with the iteration, for any number among the options of any component.
+    """A number that changes with the iteration. Any numeric option of a component may be one.
 
     With i = min(max(iteration - begin, 0), iterations) and p = i / iterations, by `kind`:
 
@@ -66,18 +66,17 @@ class Schedule(Changing):
     - `inverse`: 1 / (1 / start + (1 / end - 1 / start) p), so that from 1 to 1 / n in n - 1 iterations it is
       1 / (iteration + 1) (mirror descent policy optimization, arXiv:2005.09814).
 
-    The recipe gives the component that runs the number of the batch's iteration (`component.at(iteration)`), rounded
-    where the option is a whole number. A component checks its options at `start` and at `end`. In TOML it is a table
-    of its fields.
+    The recipe replaces it by the number of the batch's iteration (`component.at(iteration)`), rounded if the option is
+    an integer. A component checks its options at `start` and at `end`. In TOML it is a table of its fields.
 
     Args:
-        start: up to iteration `begin`, finite.
-        end: from iteration `begin + iterations` on, finite.
-        iterations: how long the change takes, at least 1.
+        start: number up to iteration `begin`, finite.
+        end: number from iteration `begin + iterations` on, finite.
+        iterations: length of the change, at least 1.
         begin: the first iteration of the change, at least 0.
-        kind: see above; `exponential` and `inverse` want `start` and `end` on one side of 0.
-        stairs: how many stairs `stairs` has, at least 1.
-        then: what it is from iteration `then.begin` on: the next piece. None: it stays at `end`.
+        kind: see above; `exponential` and `inverse` need `start` and `end` of the same sign.
+        stairs: number of steps of kind `stairs`, at least 1.
+        then: the next piece, from iteration `then.begin` on. None: the number stays at `end`.
 
     Raises:
         RecipeError: an argument is not possible.
@@ -129,11 +128,11 @@ class Schedule(Changing):
         self._require(then is None or follows, "then", f"give a Schedule that begins later than {self.begin}, or None")
 
     def now(self, iteration: int, states: Mapping[str, Any], place: str) -> float:  # noqa: ARG002 - it knows nothing
-        """The number in an iteration."""
+        """Return the number of an iteration."""
         return self.at(iteration)
 
     def at(self, iteration: int) -> float:
-        """The number in an iteration."""
+        """Return the number of an iteration."""
         if self.then is not None and iteration >= self.then.begin:
             return self.then.at(iteration)
         part = min(max(iteration - self.begin, 0) / self.iterations, 1.0)
@@ -151,7 +150,7 @@ class Schedule(Changing):
         return self.start * (self.end / self.start) ** part if self.kind == "exponential" else self.start
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields, which `Schedule(**table)` reads back; those of kinds and pieces that it has not are left out."""
+        """Return its fields, which `Schedule(**table)` reads back, without those that it does not use."""
         table = {option.name: getattr(self, option.name) for option in fields(self)}
         if self.stairs == 1:
             del table["stairs"]
@@ -159,7 +158,7 @@ class Schedule(Changing):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The last iteration with the number `start`, and the first with `end`; then those of the next piece."""
+        """Return the last iteration at `start` and the first at `end`, followed by those of the next piece."""
         if self.then is None:
             return self.begin, self.begin + self.iterations
         return self.begin, min(self.begin + self.iterations, self.then.begin - 1), *self.then.ends

@@ -1,4 +1,4 @@
-"""What components remember from iteration to iteration: a fold over the iterations that are closed."""
+"""State that components keep between iterations: a fold over the closed iterations."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 State = dict[str, Any]
-"""What a component remembers: a table of plain JSON values, tables, and NumPy arrays (bool, int, float; 1-D or 2-D)."""
+"""State of a component: a table of plain JSON values, tables, and NumPy arrays (bool, int, float; 1-D or 2-D)."""
 
 SELECTION = "selection"
-"""Where the state of a batch has what select answered: beside the places of components."""
+"""Key of the selection in the state of a batch, beside the places of components."""
 
 _ARRAY = "array"
 
 
 @dataclass(frozen=True, eq=False)
 class IterationRecord:
-    """All that there is of an iteration when it is closed: what `Stateful.next` learns from.
+    """A closed iteration: the input of `Stateful.next`.
 
     Args:
         iteration: its number.
-        batch: every draw of the batch, with all its columns: credit, and what the updates said.
+        batch: every draw of the batch, with all its columns: credit, and columns that the updates added.
         metrics: numbers by name, those of tables joined by a dot: `loss`, `critic.loss`, `success@math`.
-        selection: what select answered, a `select.Selection`; None where nothing was selected.
-        pool: the `select.Pool`: the tasks that were selected from, with what is known of them at the iteration's end.
-        finished: every group that ended in the iteration, also those that no draw of the batch names (rejected ones
-            and surveys); None: those of the batch.
-        steps: what each optimizer step said, for controllers that move with every step.
+        selection: the `select.Selection`; None if nothing was selected.
+        pool: the `select.Pool` with the statistics of tasks at the end of the iteration.
+        finished: every group that ended in the iteration, including rejected groups and surveys, which have no draws;
+            None: those of the batch.
+        steps: metrics of each optimizer step, for controllers that move after every step.
     """
 
     iteration: int
@@ -58,7 +58,7 @@ class IterationRecord:
 
     @classmethod
     def of(cls, batch: Batch, metrics: Mapping[str, object] | None = None, **others: Any) -> Self:
-        """The iteration of a batch, with its metrics as they were given: tables of numbers, tables in them, and more.
+        """Create the record from a batch and its metrics, which may be nested tables.
 
         Example:
             >>> import agentrl_core as arl
@@ -75,35 +75,35 @@ class IterationRecord:
         return cls(batch=batch, metrics=flatten_metrics(said), **others)
 
     def with_draws_only(self, held: NDArray[np.bool_]) -> Self:
-        """The same with a batch in which only these draws count."""
+        """Return the record with a batch in which only these draws count."""
         return replace(self, batch=with_voting_draws(self.batch, held))
 
 
 @dataclass(frozen=True)
 class Stateful(Component, ABC):
-    """Base of every component that remembers, in any phase.
+    """Base class of components with state, in any phase.
 
-    The state is read as of the iteration's begin, any number of times; `next` runs once, in `Collector.end_iteration`,
-    over the iteration that is closed. So a state is a fold over the committed iterations, the same after any kill. It
-    stands under the component's place in the recipe: `advantage[0].TrackedBaseline`.
+    The component may read the state any number of times; it is that of the iteration's start. `next` runs once, in
+    `Collector.end_iteration`, on the closed iteration. So a state is a fold over committed iterations and survives a
+    crash. It is stored under the component's place in the recipe: `advantage[0].TrackedBaseline`.
     """
 
     @abstractmethod
     def initial_state(self) -> State:
-        """The state before the first iteration."""
+        """Return the state before the first iteration."""
 
     @abstractmethod
     def next(self, state: State, closed: IterationRecord) -> State:
-        """The state of the next iteration, from this one's and what is closed. `state` itself stays as it is."""
+        """Return the state of the next iteration, from this state and the closed iteration. `state` is not modified."""
 
 
 @dataclass(frozen=True)
 class StatefulComponent(BatchComponent, Stateful, ABC):
-    """A component that adds columns by what it remembers, as two pure functions: `add_columns` and `next`."""
+    """A component that adds columns from its state, by two pure functions: `add_columns` and `next`."""
 
     @abstractmethod
     def add_columns(self, state: State, batch: Batch) -> Batch:
-        """Return `batch` with the columns of `makes` added, by the state of the iteration's begin."""
+        """Return `batch` with the columns of `makes` added, using the state at the start of the iteration."""
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the columns of `makes` added, as in the first iteration."""
@@ -111,12 +111,12 @@ class StatefulComponent(BatchComponent, Stateful, ABC):
 
 
 def split_arrays(state: Mapping[str, Any]) -> tuple[State, dict[str, NDArray[Any]]]:
-    """A state as its part of plain values and its arrays by path, which `joined` puts together again.
+    """Split a state into its plain values and its arrays by path; `join_arrays` is the inverse.
 
     A path joins the keys of the tables by `/`; in a key `~` is written `~0` and `/` is written `~1` (RFC 6901).
 
     Raises:
-        RecipeError: an array is of another kind or shape than a state can hold.
+        RecipeError: an array has a dtype or shape that a state cannot hold.
 
     Example:
         >>> import numpy as np
@@ -142,8 +142,8 @@ def _without_arrays(table: Mapping[str, Any], path: tuple[str, ...], arrays: dic
             name = "/".join(here)
             if value.dtype.kind not in "biuf" or value.ndim not in (1, 2):
                 raise RecipeError(
-                    f"state {name} is an array of {value.dtype} with {value.ndim} dimensions; remember arrays of bool, "
-                    "whole numbers or floats with one or two dimensions"
+                    f"state {name} is an array of {value.dtype} with {value.ndim} dimensions; use bool, integers or "
+                    f"floats with one or two dimensions"
                 )
             arrays[name] = value
         else:
@@ -152,7 +152,7 @@ def _without_arrays(table: Mapping[str, Any], path: tuple[str, ...], arrays: dic
 
 
 def join_arrays(table: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> State:
-    """The state that `split` took apart."""
+    """Join the parts that `split_arrays` returned."""
     state = {key: join_arrays(value, {}) if isinstance(value, Mapping) else value for key, value in table.items()}
     for path, array in arrays.items():
         *outer, last = (key.replace("~1", "/").replace("~0", "~") for key in path.split("/"))
@@ -164,10 +164,10 @@ def join_arrays(table: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) ->
 
 
 def compatible_state(initial: State, kept: Mapping[str, Any]) -> State:
-    """What of a state goes on in a component that begins with `initial`: the tables that are made alike.
+    """Keep the tables of a state that match `initial`, the first state of a changed component.
 
-    Of tables whose plain values or arrays are others, those of `initial` stand. An array is made alike if it has as
-    many columns and, where it has rows at the beginning, as many of these.
+    Tables with other plain values or arrays are replaced by those of `initial`. An array matches if it has the same
+    number of columns and, if it is not empty at first, of rows.
 
     Example:
         >>> import numpy as np
@@ -247,7 +247,7 @@ def _array(table: Mapping[str, Any]) -> NDArray[Any]:
 
 
 def flatten_metrics(metrics: Mapping[str, object], before: str = "") -> dict[str, float]:
-    """The numbers of a table by name, those of tables in it with dots: what controllers and the store read."""
+    """Flatten a table of metrics to numbers by name, with dots for nested tables."""
     found: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, Mapping):
@@ -258,12 +258,12 @@ def flatten_metrics(metrics: Mapping[str, object], before: str = "") -> dict[str
 
 
 def _rows(steps: object) -> tuple[Mapping[str, float], ...]:
-    """What the steps said, from columns: a list of numbers for each name."""
+    """Turn columns of step metrics into one table per step."""
     if not steps:
         return ()
     if not isinstance(steps, Mapping) or len({len(values) for values in steps.values()}) != 1:
         raise InvalidInputError(
-            f"metrics: steps={steps!r:.60} is no table of lists of equal length; give Updates.metrics as they are"
+            f"metrics: steps={steps!r:.60} is not a table of lists of equal length; pass Updates.metrics unchanged"
         )
     columns = [[float("nan") if value is None else float(value) for value in values] for values in steps.values()]
     return tuple(dict(zip(steps, row, strict=True)) for row in zip(*columns, strict=True))

@@ -1,4 +1,4 @@
-"""Recipes as TOML documents, which the standard library reads and does not write."""
+"""Write recipes as TOML documents, which the standard library can only read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def toml_lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str]:
-    """A table as TOML: its plain values, then its sub-tables. The keys are field names, hence bare."""
+    """Return a table as lines of TOML: plain values first, then sub-tables. Keys are field names, so they stay bare."""
     lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not _is_table(value)]
     for key, value in table.items():
         name = ".".join((*path, key))
@@ -21,7 +21,7 @@ def toml_lines(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[str
 
 
 def _is_table(value: Any) -> bool:
-    """Whether it is a table or a list of tables, which stand behind the plain values."""
+    """Return whether it is a table or a list of tables, which follow the plain values."""
     return isinstance(value, Mapping) or (isinstance(value, list) and isinstance(next(iter(value), None), Mapping))
 
 

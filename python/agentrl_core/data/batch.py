@@ -1,4 +1,4 @@
-"""Batch: the frozen, immutable form of the data, Arrow tables cut to one iteration's draws."""
+"""Batch: frozen, immutable data of one iteration's draws, in Arrow tables."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Balance = Literal["tokens", "work"]
 
 
 class Batch:
-    """The rollouts of one training batch. Nothing in it ever changes; methods that add something return a new Batch.
+    """The rollouts of one training batch. It is immutable: methods that add data return a new Batch.
 
-    The tables (`nodes`, `steps`, `trajectories`, `draws`, `tasks`, `decisions`) speak the Arrow C stream interface, so
-    `pl.DataFrame(batch.nodes)` works, without pyarrow. Numbers for training are columns at four levels:
+    The tables (`nodes`, `steps`, `trajectories`, `draws`, `tasks`, `decisions`) support the Arrow C stream interface,
+    so `pl.DataFrame(batch.nodes)` works, without pyarrow. Numbers for training are columns at four levels:
 
-    - `draw`: one value for each draw, a use of a trajectory in this batch, in the order of the table `draws`;
+    - `draw`: one value per draw, a use of a trajectory in this batch, in the order of the table `draws`;
     - `step`: one for each step of a draw (draws in order, each with its trajectory's steps in order);
     - `token`: one for each action token of a step of a draw;
-    - `node_token`: one for each stored token, however many draws share it.
+    - `node_token`: one per stored token, even if several draws share it.
 
-    Make one with `Forest.freeze`, `Store.batch` or `Batch.concat`. A Batch pickles.
+    Create one with `Forest.freeze`, `Store.batch` or `Batch.concat`. A Batch can be pickled.
 
     Example:
         >>> import agentrl_core as arl
@@ -61,7 +61,7 @@ class Batch:
 
     @property
     def steps(self) -> Table:
-        """Turns of trajectories: which nodes were the action, what the environment paid."""
+        """Turns of trajectories: the nodes of the action, and the rewards."""
         return self._core.steps
 
     @property
@@ -76,22 +76,22 @@ class Batch:
 
     @property
     def tasks(self) -> Table:
-        """Statistics of the tasks that this batch attempted, over the whole run."""
+        """Statistics of this batch's tasks, over the whole run."""
         return self._core.tasks
 
     @property
     def decisions(self) -> Table:
-        """What programs decided while the rollouts ran, so that a search can be replayed."""
+        """Decisions of programs during rollouts, so that a search can be replayed."""
         return self._core.decisions
 
     @property
     def reward_components(self) -> list[str] | None:
-        """Names of the values in `rewards`, where the forest gave them names."""
+        """Names of the values in `rewards`, if the forest named them."""
         return self._core.reward_components
 
     @property
     def facts(self) -> dict[str, dict[str, str]]:
-        """What the environment says beyond its reward: for `step` and `trajectory` each name and its kind."""
+        """Facts of the environment: each name and its kind, for `step` and `trajectory`."""
         return self._core.facts
 
     @property
@@ -100,16 +100,16 @@ class Batch:
         return self._core.entropies
 
     def blob(self, sha256: bytes) -> bytes:
-        """The content of a blob (an image, a screenshot) that column `blobs` of `nodes` names by its hash.
+        """Return the content of a blob, such as an image, by its hash in column `blobs` of `nodes`.
 
-        Contents travel with the batch from `Forest.freeze` to `Store.append`, pickled too. A batch that a store gives
-        back has none: they are read one by one, with `Store.blob`.
+        The batch has the contents from `Forest.freeze` to `Store.append`, also when pickled. A batch from a store has
+        none: read them one by one, with `Store.blob`.
 
         Args:
             sha256: the 32 bytes of the hash.
 
         Raises:
-            NotFoundError: the batch does not hold it.
+            NotFoundError: the batch does not contain it.
 
         Example:
             >>> import agentrl_core as arl
@@ -124,12 +124,12 @@ class Batch:
         return self._core.blob(sha256)
 
     def tree(self) -> Tree:
-        """The token trees; nodes are known by their ids. Its columns and questions are those of `Tree`."""
+        """Return the token trees, with nodes identified by their ids. See `Tree` for columns and methods."""
         return self._core.tree()
 
     @property
     def draw_columns(self) -> Table | None:
-        """Columns computed for draws, keyed by `draw_id`; None where there are none."""
+        """Columns computed for draws, keyed by `draw_id`; None without any."""
         return self._core.draw_columns
 
     @property
@@ -154,11 +154,11 @@ class Batch:
 
     @property
     def sharing_ratio(self) -> float:
-        """Tokens of the drawn paths over tokens stored: 1 without sharing, 2 where every token lies on two paths."""
+        """Tokens of the drawn paths over stored tokens: 1 without sharing, 2 if every token is on two paths."""
         return self._core.path_tokens / max(self._core.level_len("node_token"), 1)
 
     def column(self, name: str, level: Level) -> NDArray[Any]:
-        """A column as a NumPy array that you own.
+        """Return a column as a new NumPy array.
 
         A computed column of that level comes first, then one of a level above (broadcast downwards), then the facts:
         at `draw` the columns of `draws` and `trajectories`, at `step` those of `steps`, at both `reward.<name>` (a
@@ -175,45 +175,45 @@ class Batch:
             One value for each row of the level. Unknown floats are NaN.
 
         Raises:
-            NotFoundError: no such column; the message says what was computed so far.
+            NotFoundError: the column does not exist; the message lists computed columns.
             InvalidInputError: the column is text or has unknown integers; use `keys`, or read its table.
         """
         return self._core.column(name, level)
 
     def keys(self, name: str, level: Level) -> NDArray[np.uint32]:
-        """Dense ids 0 … k-1, in order of first appearance, of an id, key or text column: `uint32[rows]`.
+        """Return dense ids 0 … k-1 of an id, key or text column, in order of first appearance: `uint32[rows]`.
 
-        A computed column comes first, as in `column`. Of the keys that an environment gives (`facts`), a missing one is
-        like no other: its trajectory or step is a group of its own.
+        A computed column comes first, as in `column`. A missing key of the environment (`facts`) equals no other: its
+        trajectory or step is a separate group.
 
         Raises:
-            NotFoundError: no such column.
-            InvalidInputError: the column holds floats or nulls.
+            NotFoundError: the column does not exist.
+            InvalidInputError: the column has floats or nulls.
         """
         return self._core.keys(name, level)
 
     def texts(self, name: str, level: Literal["draw", "step"]) -> list[str]:
-        """A text column of the tables, such as `task_id`: what a state that outlives the batch can be keyed by.
+        """Return a text column of the tables, such as `task_id`, for keys that are valid beyond the batch.
 
         Raises:
-            NotFoundError: no such column.
-            InvalidInputError: the column is no text, or has nulls.
+            NotFoundError: the column does not exist.
+            InvalidInputError: the column is not text, or has nulls.
         """
         return self._core.texts(name, level)
 
     def offsets(self, level: Literal["step", "token", "node_token"]) -> NDArray[np.int64]:
-        """Where the rows of a level begin in the level above: steps in draws, tokens in steps, tokens in nodes."""
+        """Return offsets of a level's rows in the level above: steps in draws, tokens in steps, tokens in nodes."""
         return self._core.offsets(level)
 
     def has(self, name: str, level: Level) -> bool:
-        """Whether `column(name, level)` finds something."""
+        """Return whether `column(name, level)` finds a column."""
         return self._core.has(name, level)
 
     def with_columns(self, level: Level, **columns: ArrayLike) -> Batch:
-        """The batch with computed columns: one value for each row of the level, floats or integers.
+        """Return the batch with computed columns: one value per row of the level, floats or integers.
 
-        A name stands for one column: an earlier one of the same name is replaced, whatever its level. Tokens may also
-        come as an Arrow or Polars column of lists: one list for each step of a draw (`token`) or node (`node_token`).
+        A name is unique: it replaces an earlier column at any level. Columns of tokens may also be Arrow or Polars
+        columns of lists: one list per step of a draw (`token`) or per node (`node_token`).
 
         Raises:
             InvalidInputError: a column has another length or type, or the name of a key (`draw_id`, `step`, `node_id`).
@@ -225,13 +225,13 @@ class Batch:
         return Batch(self._core.with_columns(level, **arrays))
 
     def with_recipe(self, recipe: str, options: str | Mapping[str, Any]) -> Batch:
-        """The batch with a note of what made its computed columns; it is saved with them."""
+        """Return the batch with a record of the recipe of its computed columns, which is saved with them."""
         text = options if isinstance(options, str) else to_json(options, "options")
         return Batch(self._core.with_source(recipe, text))
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the components that made the computed columns remember, by component; see `StatefulComponent`."""
+        """States of the components that made the computed columns, by place; see `StatefulComponent`."""
         return renames.table().places(json.loads(self._core.state or "{}"))
 
     def with_state(self, state: Mapping[str, Any]) -> Batch:
@@ -245,13 +245,13 @@ class Batch:
         return Batch(self._core.with_state(text))
 
     def select_draws(self, indices: ArrayLike) -> Batch:
-        """The batch with only some draws, in the given order; all nodes, steps and trajectories stay.
+        """Return the batch with only some draws, in the given order; all nodes, steps and trajectories stay.
 
         Args:
-            indices: whole numbers, each draw at most once; of a mask, `np.flatnonzero(mask)`.
+            indices: integers, each draw at most once; for a mask use `np.flatnonzero(mask)`.
 
         Raises:
-            InvalidInputError: no such draw, or one that is given twice.
+            InvalidInputError: a draw does not exist, or is given twice.
         """
         return Batch(self._core.select_draws(integers(indices, "indices")))
 
@@ -265,10 +265,10 @@ class Batch:
         valid: ArrayLike | None = None,
         keep: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
-        """Loss weights of the action tokens in an update: `float64[tokens]`, zero where nothing is trained.
+        """Return loss weights of the action tokens in an update: `float64[tokens]`, zero for untrained tokens.
 
-        With m = trainable · keep · share, where share is 1 (`each`), 1 / number of these draws that train the same
-        stored token (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
+        With m = trainable · keep · share, share = 1 (`each`), 1 / number of these draws that train the same stored
+        token (`split`), or 1 in the first of them only (`owner`), and K draws with sum m > 0:
 
         - `token_mean`: m / sum of m over all tokens;
         - `sequence_mean`: m / sum of m in its draw / K;
@@ -286,7 +286,8 @@ class Batch:
             keep: `bool[action tokens of the batch]`; others neither train nor count. None: all.
 
         Raises:
-            InvalidInputError: no such draw, one that is given twice, a mask of another length, or an impossible option.
+            InvalidInputError: a draw does not exist or is given twice, a mask has another length, or an option is not
+                possible.
         """
         return self._core.token_weights(
             integers(draws, "draws"),
@@ -309,35 +310,35 @@ class Batch:
         shards: int | None = None,
         balance: Balance = "tokens",
     ) -> Plan:
-        """Packs of at most `max_tokens` tokens that hold the paths of some draws, first-fit decreasing by length.
+        """Plan packs of at most `max_tokens` tokens for the paths of some draws, first-fit decreasing by length.
 
-        A path ends with its last trained token, which is predicted and not read. Of every trained token there is one
+        A path ends with its last trained token, which is predicted but not an input. Each trained token has one
         prediction pair; `pack.token` is its index at level `token`.
 
-        In the layout `sequence` each path lies by itself. In the layout `tree` what paths begin with alike is there
-        once, stored once or not: paths in lexicographic order, so that tokens come depth-first and a token of row `q`
-        attends to row `k` if and only if `k <= q < pack.subtree_end[k]`. Branches of a tree with more than `max_tokens`
-        tokens go to several packs, each with the beginning that its branches share.
+        In the layout `sequence` each path is separate. In the layout `tree` common prefixes occur once, even if stored
+        several times. Paths are sorted lexicographically, so that tokens are depth-first and row `q` attends to row `k`
+        if and only if `k <= q < pack.subtree_end[k]`. A tree with more than `max_tokens` tokens is split over several
+        packs, each with the shared prefix of its branches.
 
         Args:
             draws: indices of draws.
-            max_tokens: tokens of a pack; at least those of the longest path or unit.
+            max_tokens: largest number of tokens of a pack; at least the longest path or unit.
             layout: `sequence` or `tree`.
-            unit_of: the unit of each draw of the batch, whole numbers: the draws of one unit are in one pack. None:
-                each path may be in any.
-            trained: `bool[action tokens of the batch]`, which are predicted. None: the trainable ones.
-            fold: columns of action tokens, float32: trained tokens that are one (in layout `tree` equal behind equal
-                ones, in `sequence` stored once) and agree in all of these are one pair. None: each is its own.
-            shards: number of ranks that run packs at the same time: pack `round * shards + rank` is what a rank runs in
-                a round, and there may be packs without pairs. None: one.
-            balance: what a row costs where packs are dealt to ranks; see `Update.pack`.
+            unit_of: the unit of each draw of the batch, integers: the draws of one unit are in one pack. None: each
+                path may be in any pack.
+            trained: `bool[action tokens of the batch]`, the predicted tokens. None: the trainable ones.
+            fold: columns of action tokens, float32: identical trained tokens (in layout `tree` with equal prefixes, in
+                `sequence` stored once) with equal values in all columns are one pair. None: each is a separate pair.
+            shards: number of ranks that run packs at the same time: pack `round * shards + rank` is for a rank in a
+                round, and some packs may have no pairs. None: one.
+            balance: cost of a row when packs are distributed to ranks; see `Update.pack`.
 
         Returns:
-            The packs, to iterate over or to index; the arrays of each are made when it is asked for.
+            The packs, to iterate over or to index; the arrays of each are created on access.
 
         Raises:
-            InvalidInputError: a single path or unit is longer than `max_tokens`, no such draw, one that is given twice,
-                or a column of another length.
+            InvalidInputError: a path or unit is longer than `max_tokens`, a draw does not exist or is given twice, or a
+                column has another length.
 
         Example:
             >>> import agentrl_core as arl
@@ -367,7 +368,7 @@ class Batch:
         )
 
     def contexts(self) -> Contexts:
-        """What the model had read before each action, and up to the end of each trajectory; in the order of the draws.
+        """Return the context before each action, and up to the end of each trajectory, in the order of draws.
 
         Example:
             >>> import agentrl_core as arl
@@ -385,13 +386,13 @@ class Batch:
         return Contexts(tokens, *columns)
 
     def locate_tokens(self, tokens: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Where action tokens come from: of each its draw, its row at level `step`, and its place in the step's action.
+        """Return each action token's draw, its row at level `step`, and its position in the step's action.
 
         Args:
             tokens: indices at level `token`, such as `pack.token`, the first token of each prediction pair.
 
         Raises:
-            InvalidInputError: no such token.
+            InvalidInputError: a token does not exist.
 
         Example:
             >>> import agentrl_core as arl
@@ -420,9 +421,9 @@ class Batch:
 
     @staticmethod
     def concat(parts: Iterable[Batch]) -> Batch:
-        """The rows of several batches as one; ids of each part's new rows are moved behind those before them.
+        """Concatenate the rows of several batches; ids of each part's new rows follow those of earlier parts.
 
-        Rows that are in a store already keep their ids and are kept once, whichever parts bring them.
+        Rows of a store keep their ids and occur once, even if several parts contain them.
         """
         return Batch(_core.Batch.concat([part._core for part in parts]))
 
@@ -437,22 +438,22 @@ class Batch:
         reason: str | None = None,
         iteration: int | None = None,
     ) -> Batch:
-        """The batch with more draws of trajectories that it has, behind the draws it has.
+        """Return the batch with more draws of its trajectories, after the existing draws.
 
         One trajectory can be drawn into several groups and iterations; its tokens are stored once. Columns computed for
-        draws, their steps and tokens do not cover new draws and are left out.
+        draws, their steps and tokens do not cover new draws and are removed.
 
         Args:
             trajectory_ids: `int64[draws]`, from table `trajectories` of this batch.
-            group_ids: the group that each draw votes in, `int64[draws]`; None: that of its trajectory.
-            source: where the trajectories come from.
-            probability: how probable each draw was, `float64[draws]`, where that is known.
-            old_logprob: the ratio's denominator: as sampled, recomputed with the policy before the update, or none.
-            reason: why, in words.
-            iteration: the one that trains on the draws; None: that of the draws that the batch has.
+            group_ids: the group in which each draw votes, `int64[draws]`; None: that of its trajectory.
+            source: source of the trajectories.
+            probability: probability of each draw, `float64[draws]`, if known.
+            old_logprob: denominator of the ratio: as sampled, recomputed with the policy before the update, or none.
+            reason: reason in words.
+            iteration: the iteration that trains on the draws; None: that of the existing draws.
 
         Raises:
-            InvalidInputError: the batch does not have a trajectory, a length differs, or there is no iteration to take.
+            InvalidInputError: the batch does not have a trajectory, a length differs, or `iteration` is missing.
         """
         groups = None if group_ids is None else integers(group_ids, "group_ids")
         for name, wrong in (("group_ids", groups), ("iteration", iteration)):
@@ -473,31 +474,31 @@ class Batch:
         )
 
     def with_stored_draws(self, stored: Batch, draws: Draws) -> Batch:
-        """The batch with draws of stored trajectories: where each votes, whose place it takes, whether it is trained.
+        """Return the batch with draws of stored trajectories.
 
-        Rows of the store are appended. A draw that is replaced goes, its trajectory stays. Columns of draws are carried
-        over and missing (NaN, -1) in the new ones; those of steps and tokens are left out.
+        Rows of the store are appended. A replaced draw is removed, its trajectory stays. Columns of draws are kept,
+        with missing values (NaN, -1) in the new ones; those of steps and tokens are removed.
 
         Args:
-            stored: `store.trajectory_batch(ids)` with the trajectories that are drawn.
-            draws: what phase replay answered; `Draws` has an example.
+            stored: `store.trajectory_batch(ids)` with the drawn trajectories.
+            draws: output of phase replay; see the example of `Draws`.
 
         Raises:
-            InvalidInputError: lengths differ, a trajectory, a group or a draw is not there, a stored group is in the
-                batch already, two draws take one place, or a draw with old log-probs `behaviour` trains tokens that
+            InvalidInputError: lengths differ, a trajectory, group or draw does not exist, a stored group is already in
+                the batch, two draws replace the same one, or a draw with old log-probs `behaviour` trains tokens that
                 were not sampled.
         """
         ids = np.ascontiguousarray(draws.trajectory_ids, np.int64)
         return Batch(self._core.join(stored._core, ids, **draws.columns_of_core()))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[[list[Any]], Batch], tuple[list[Any]]]:
-        """Pickle as Arrow IPC files, from protocol 5 on as buffers that can travel out of band."""
+        """Pickle as Arrow IPC files, from protocol 5 on with out-of-band buffers."""
         parts = self._core.to_bytes()
         buffers = [PickleBuffer(part.data) if protocol.__index__() >= 5 else part.tobytes() for part in parts]
         return _from_bytes, (buffers,)
 
     def __repr__(self) -> str:
-        """Sizes of the batch."""
+        """Show the sizes of the batch."""
         return (
             f"Batch({self.num_draws} draws in {self.num_groups} groups, {len(self.trajectories)} trajectories, "
             f"{len(self.nodes)} nodes)"

@@ -1,4 +1,4 @@
-"""What the codes of the tables stand for; the files say the same in the metadata of their columns."""
+"""Codes of the tables, which the metadata of file columns also document."""
 
 from enum import IntFlag
 
@@ -19,10 +19,10 @@ PROMPT, ACTION, OBSERVATION, INJECTED = range(4)
 
 
 class StepFlag(IntFlag):
-    """Bits of `steps.flags` that have a name. The others below `UNTRAINED` are the environment's own.
+    """Named bits of `steps.flags`. Other bits below `UNTRAINED` are free for environments.
 
-    Components know a flag by its name in small letters: `weight.FlagFilter(flags="void")`. A computed column of that
-    name goes before it.
+    Components refer to a flag by its name in lower case: `weight.FlagFilter(flags="void")`. A computed column of that
+    name takes precedence.
 
     Example:
         >>> from agentrl_core.env import StepFlag
@@ -31,15 +31,15 @@ class StepFlag(IntFlag):
     """
 
     TOOL_ERROR = 1
-    """The action called a tool, and the tool could not do it."""
+    """The action called a tool, and the tool failed."""
     FORMAT_ERROR = 2
-    """The action held neither a tool call nor an answer that parses."""
+    """The action had no tool call or answer that parses."""
     TOOL_RESULT = 4
-    """A tool was called: the observation is its reply, be it a result or an error."""
+    """A tool was called: the observation is its result or error."""
     VOID = 8
-    """The turn did nothing: it broke off before a tool call or an answer was complete (a void turn)."""
+    """The turn had no effect: it ended before a tool call or an answer was complete (a void turn)."""
     JUDGE_FAILED = 16
-    """What should have judged the turn could not."""
+    """The judge of the turn failed."""
     UNTRAINED = 1 << 31
     """The step's tokens are in the data but not trained."""
 
@@ -48,4 +48,4 @@ UNTRAINED = int(StepFlag.UNTRAINED)
 """Bit of `steps.flags`: the step's tokens are in the data but not trained."""
 
 FLAGS = {str(flag.name).lower(): int(flag) for flag in StepFlag}
-"""Names of the bits of `steps.flags`, as components know them."""
+"""Names of the bits of `steps.flags` for components."""

@@ -1,4 +1,4 @@
-"""Draws: what phase replay answers, stored trajectories that join a batch."""
+"""Draws of stored trajectories, the output of phase replay, and contexts of actions."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import InvalidInputError
 
 OldLogprob = Literal["behaviour", "recomputed", "none"]
-"""The denominator of a draw's ratio: as sampled, recomputed before the first update, or none (the ratio is 1)."""
+"""Denominator of a draw's ratio: recorded when sampling, recomputed before the first update, or none (ratio 1)."""
 
 Source = Literal["fresh", "replay", "expert", "failed", "imagined"]
-"""How a draw came into its batch."""
+"""Source of a draw."""
 
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Draws of stored trajectories, one row each; nothing else can join a batch. `Draws.of` fills in what is usual.
+    """Draws of stored trajectories, one row each. `Draws.of` fills in defaults.
 
     Attributes:
-        trajectory_ids: of the store; -1 - i stands for the trajectory of draw i of the batch itself, once more.
-        votes_in: the group of the batch that each votes in, or `Draws.OWN_GROUP`, or
-            `Draws.NEW_GROUP`.
+        trajectory_ids: ids in the store; -1 - i repeats the trajectory of draw i of the batch itself.
+        votes_in: the group of the batch in which each votes, or `Draws.OWN_GROUP`, or `Draws.NEW_GROUP`.
         new_group: rows with the same number share a new group.
-        replaces: the draw of the batch in whose place it stands (which is kept, and drawn no more), or -1.
+        replaces: the draw of the batch that it replaces (which stays stored but is not drawn), or -1.
         votes: whether it counts in statistics.
         trained: whether losses train it.
         source: code of table `draws`.
         old_logprob: code of table `draws`: behaviour, recomputed or none.
-        probability: how probable each draw was, where that is known.
+        probability: probability of each draw, if known.
         columns: numbers of the draws by name.
-        reason: why each was drawn, in words.
+        reason: reason for each draw, in words.
 
     Example:
         >>> import tempfile
@@ -61,7 +60,7 @@ class Draws:
     """
 
     OWN_GROUP: ClassVar[int] = -1
-    """In `votes_in`: the group that a trajectory was rolled out in, intact."""
+    """In `votes_in`: the original group of a trajectory, intact."""
     NEW_GROUP: ClassVar[int] = -2
     """In `votes_in`: a new group, by `new_group`."""
 
@@ -93,14 +92,14 @@ class Draws:
         columns: dict[str, NDArray[Any]] | None = None,
         reason: str | Sequence[str] = "",
     ) -> Self:
-        """Draws with one value for all rows wherever no more are given; names instead of codes."""
+        """Create draws; a single value applies to all rows, and names replace codes."""
         ids = np.asarray(trajectory_ids, np.int64).reshape(-1)
 
         def rows(name: str, value: ArrayLike, kind: type[np.generic]) -> NDArray[Any]:
             values = np.asarray(value, kind)
             if values.ndim and len(values) != len(ids):
                 raise InvalidInputError(
-                    f"{name} has {len(values)} values for {len(ids)} trajectory_ids; give one each, or one for all"
+                    f"{name} has {len(values)} values for {len(ids)} trajectory_ids; give one per row, or one for all"
                 )
             return np.array(np.broadcast_to(values, ids.shape))
 
@@ -119,11 +118,11 @@ class Draws:
         )
 
     def __len__(self) -> int:
-        """How many draws."""
+        """Number of draws."""
         return len(self.trajectory_ids)
 
     def columns_of_core(self) -> dict[str, Any]:
-        """The columns beside the ids as the core takes them."""
+        """Return the columns besides the ids for the core."""
         count = len(self)
         types = {
             "votes_in": np.int64,
@@ -144,14 +143,14 @@ class Draws:
 
 
 class Contexts(NamedTuple):
-    """Contexts of actions: a draw has one, and another one each time it was rewritten.
+    """Contexts of actions: a draw has one, plus one for each rewrite.
 
     Attributes:
-        tokens: `int32[tokens]` of all contexts, each from its beginning to its last action, or to the trajectory's end.
-        offsets: `int64[contexts + 1]`, where each begins in `tokens`.
+        tokens: `int32[tokens]` of all contexts, each from its start to its last action, or to the trajectory's end.
+        offsets: `int64[contexts + 1]`, the start of each in `tokens`.
         draws: `int64[contexts]`, the draw of each.
         steps: `int64[contexts + 1]`: context k is that of the rows `steps[k]:steps[k + 1]` at level `step`.
-        begins: `int64[steps]`, how many tokens of its context come before each step's action; -1: it has no tokens.
+        begins: `int64[steps]`, number of context tokens before each step's action; -1: it has no tokens.
     """
 
     tokens: NDArray[np.int32]

@@ -1,4 +1,4 @@
-"""What an environment says beyond its reward: how it is declared."""
+"""Declarations of an environment's facts besides its reward."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
 Declared: TypeAlias = Mapping[str, Mapping[str, str]]
-"""For level `step` and level `trajectory` the kind of each name: `number` or `key`."""
+"""Kind of each name, for level `step` and level `trajectory`: `number` or `key`."""
 
 
 class ColumnDeclaration(Protocol):
-    """A declaration, as `env.ExtraColumn` is one."""
+    """Interface of a declaration, such as `env.ExtraColumn`."""
 
     @property
     def level(self) -> Literal["step", "trajectory"]:
-        """Whether it is said of each action or of the episode."""
+        """Level: each action or the episode."""
         ...
 
     @property
     def kind(self) -> Literal["number", "key"]:
-        """What it is."""
+        """Kind of the fact."""
         ...
 
 
 def by_level(facts: Mapping[str, ColumnDeclaration]) -> dict[str, dict[str, Literal["number", "key"]]]:
-    """The declarations of an environment as `Forest` and `Recipe.check` take them.
+    """Return the declarations of an environment in the form that `Forest` and `Recipe.check` accept.
 
     Example:
         >>> from agentrl_core.data.facts import by_level
@@ -45,10 +45,10 @@ def by_level(facts: Mapping[str, ColumnDeclaration]) -> dict[str, dict[str, Lite
 
 
 def fact_column(values: Any, name: str) -> Any:
-    """One fact of many rows as the core reads it: numbers as float32 (NaN: not said), or the list of keys.
+    """Return one fact of many rows for the core: numbers as float32 (NaN: missing), or the list of keys.
 
     Raises:
-        InvalidInputError: it is no column of numbers, texts or bytes.
+        InvalidInputError: it is not a column of numbers, texts or bytes.
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
         return _narrow(values, name)

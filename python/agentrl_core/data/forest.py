@@ -1,4 +1,4 @@
-"""Forest: the live form of the data, while rollouts run."""
+"""Forest: the growing data of running rollouts."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from agentrl_core.data.forest_edits import Floats, Tokens
 from agentrl_core.operators import columns
 
 FactValue = float | str | bytes | None
-"""A fact: a number, or a key (a text, or bytes, which are kept as hexadecimal digits); None: it was not said."""
+"""A fact: a number, or a key (a text, or bytes, stored as hexadecimal digits); None: missing."""
 Kind = Literal["prompt", "action", "observation", "injected"]
 Operation = Literal["start", "fork", "continue", "inject", "splice", "rollback", "replace", "prune", "stop", "resume"]
 
 
 @dataclass(frozen=True)
 class RunningTrajectories:
-    """Trajectories that are running, one row each, by group and then in the order in which they were started.
+    """Running trajectories, one row each, sorted by group and then by start.
 
     Attributes:
         trajectory: `int64[rows]`, handle.
         group: `uint32[rows]`, number of the group.
         node: `int64[rows]`, handle of the path's last node; -1 before the first.
-        end: `uint32[rows]`, how many of that node's tokens the path uses.
+        end: `uint32[rows]`, number of that node's tokens on the path.
         length: `uint32[rows]`, tokens of the path.
-        steps: `uint32[rows]`, steps that were closed.
-        context: `uint32[rows]`, how many times the context was rewritten.
+        steps: `uint32[rows]`, closed steps.
+        context: `uint32[rows]`, number of context rewrites.
     """
 
     trajectory: NDArray[np.int64]
@@ -50,22 +50,22 @@ class RunningTrajectories:
 class Forest:
     """Groups of trajectories that grow turn by turn, fork at any token, and freeze into a `Batch`.
 
-    A node is a run of tokens from one source; it is never cut or changed. A fork shares all that lies before it. What a
-    forest freezes to depends on the place of each operation (group, member, branch position, ordinal, content), never
-    on the order in which trajectories took turns. Methods may be called from several threads and from asyncio tasks.
+    A node is a run of tokens from one source; it is never cut or changed. A fork shares all tokens before it. The
+    frozen batch depends on the place of each operation (group, member, branch position, ordinal, content), never on the
+    order of turns between trajectories. Methods may be called from several threads and from asyncio tasks.
 
-    Trajectories and nodes are known by handles, whole numbers that no other forest of the process gives: one that is
-    given to the wrong forest is refused.
+    Trajectories and nodes have handles, integers that are unique in the process: a forest refuses the handles of
+    another.
 
     Args:
-        iteration: the iteration that is collected.
-        seed: the run's seed; every segment's own seed follows from it.
-        reward_components: names of the values in `rewards`, kept with the tables; one value of a list for each.
-        entropies: how entropies are estimated (`exact`, `top_10`, ...), kept with the tables.
-        facts: what the environment says beyond its reward: for level `step` and level `trajectory` the names, each a
-            `number` (kept as float32) or a `key` (a text that tells things apart). They become column `facts` of
-            `steps` and `trajectories`, a struct, and `Batch.column` and `Batch.keys` find them by name.
-        max_blob_bytes: the largest blob that `add_blob` takes; None: 64 MiB.
+        iteration: the iteration to collect.
+        seed: the run's seed, from which segment seeds are derived.
+        reward_components: names of the values in `rewards`, stored with the tables; one list value for each.
+        entropies: how entropies are estimated (`exact`, `top_10`, ...), stored with the tables.
+        facts: facts of the environment besides its reward: names for level `step` and level `trajectory`, each a
+            `number` (stored as float32) or a `key` (an identifying text). They become column `facts` of `steps` and
+            `trajectories`, a struct, and `Batch.column` and `Batch.keys` find them by name.
+        max_blob_bytes: the largest blob that `add_blob` accepts; None: 64 MiB.
 
     Example:
         >>> import agentrl_core as arl
@@ -81,7 +81,7 @@ class Forest:
         >>> forest.freeze()
         Batch(2 draws in 1 groups, 2 trajectories, 3 nodes)
 
-        What an environment says beyond its reward:
+        Facts of an environment:
 
         >>> forest = arl.Forest(facts={"step": {"flawed": "number"}, "trajectory": {"answer": "key"}})
         >>> forest.add_group(0, "what is 6*7?")
@@ -96,12 +96,12 @@ class Forest:
         ([0.0, 1.0, 0.0], [0, 1, 0])
 
     Raises:
-        InvalidInputError: `facts` has another level or kind, a name at both levels, or one that means something else.
+        InvalidInputError: `facts` has another level or kind, a name at both levels, or a reserved name.
     """
 
     __slots__ = ("__weakref__", "_core")
 
-    # What makes a trajectory out of another one, and what takes many rows in one call, is in files of its own.
+    # Methods that derive trajectories, and those for many rows, are in separate files.
     adopt = branches.adopt
     fork = branches.fork
     splice = branches.splice
@@ -135,15 +135,15 @@ class Forest:
 
     @property
     def iteration(self) -> int:
-        """The iteration that is collected."""
+        """The collected iteration."""
         return self._core.iteration
 
     def __len__(self) -> int:
-        """Number of groups that are not frozen yet."""
+        """Number of live groups."""
         return len(self._core)
 
     def __repr__(self) -> str:
-        """What is live, and which groups cannot freeze yet because some of their trajectories run."""
+        """Show live groups, and those that cannot freeze yet because of running trajectories."""
         numbers, counts = np.unique(self.running().group, return_counts=True)
         said = [f"{count} in group {number}" for number, count in zip(numbers[:5], counts[:5], strict=True)]
         more = ["..."] if len(numbers) > len(said) else []
@@ -154,15 +154,15 @@ class Forest:
         """Open a group of rollouts of a task.
 
         Args:
-            group: number that `start` and others know it by, unique in the forest.
+            group: its number for other calls, unique in the forest.
             task_id: the task.
-            key: whole numbers, at least one, of which the seeds of its segments are made and by which groups are
-                ordered when they freeze (word by word). None: the iteration and `group`. A group that goes on in a
-                later iteration keeps the key that it began with, and with it its seeds; one that came of another group
-                has a key of its own behind the other's, so that it does not matter how many others did before.
+            key: at least one integer, for the seeds of its segments and the order of frozen groups (word by word).
+                None: the iteration and `group`. A group that continues in a later iteration keeps its key and thus its
+                seeds. A group derived from another extends that key, so that its seeds do not depend on earlier derived
+                groups.
 
         Raises:
-            InvalidInputError: the number or the key is that of another live group.
+            InvalidInputError: another live group has the number or the key.
 
         Example:
             >>> import agentrl_core as arl
@@ -175,12 +175,12 @@ class Forest:
         self._core.add_group(group, task_id, key=None if key is None else list(key))
 
     def add_blob(self, blob: bytes) -> bytes:
-        """Keep an image or the like; returns its SHA-256 (32 bytes), by which nodes refer to it.
+        """Store a blob, such as an image, and return its SHA-256 (32 bytes), by which nodes refer to it.
 
-        The same bytes are kept once. They travel with the batch that holds the nodes.
+        Equal blobs are stored once. The batch of the nodes contains them.
 
         Raises:
-            InvalidInputError: larger than `max_blob_bytes`.
+            InvalidInputError: the blob is larger than `max_blob_bytes`.
 
         Example:
             >>> import agentrl_core as arl
@@ -202,23 +202,23 @@ class Forest:
         origin: Literal["generated", "expert", "imagined", "imported"] = "generated",
         role: Literal["member", "baseline", "helper"] = "member",
     ) -> int:
-        """Start a trajectory of a group at an empty path; returns its handle.
+        """Start a trajectory of a group with an empty path, and return its handle.
 
         Args:
             group: number of the group.
             member: number of the trajectory among those of its agent in the group, chosen by the caller.
-            agent: which role it plays, where several share an episode.
-            episode: a trajectory of the same episode, in any group; None: it begins one.
-            parent: the trajectory that it answers without sharing tokens, in any group (observer and pioneer,
-                solver and proposer, recovery and failure). Groups that are linked so freeze together.
-            origin: where it comes from.
-            role: what it is for: a `member` of its group is scored, votes and is trained; a `baseline` is scored and
-                votes, and is never trained (the greedy answer of ReMax); a `helper` is kept and never drawn. Forks have
-                the role of their parent.
+            agent: number of its agent, if several share an episode.
+            episode: a trajectory of the same episode, in any group; None: a new episode.
+            parent: a related trajectory without shared tokens, in any group (observer and pioneer, solver and proposer,
+                recovery and failure). Linked groups freeze together.
+            origin: origin of the trajectory.
+            role: its purpose: a `member` of its group is scored, votes and is trained; a `baseline` is scored and votes
+                but is never trained (the greedy rollout of ReMax); a `helper` is stored but never drawn. Forks have the
+                role of their parent.
 
         Raises:
-            InvalidInputError: the member of that agent was started already.
-            NotFoundError: no such group or trajectory.
+            InvalidInputError: the member of that agent exists already.
+            NotFoundError: the group or trajectory does not exist.
 
         Example:
             >>> import agentrl_core as arl
@@ -249,33 +249,33 @@ class Forest:
         origin: int | None = None,
         blobs: Sequence[bytes] | None = None,
     ) -> int:
-        """Append a node to the end of a trajectory's path; returns the node's handle.
+        """Append a node to a trajectory's path, and return the node's handle.
 
         Args:
             trajectory: handle.
             tokens: token ids, int32, at least one.
             kind: `prompt`, `action` (sampled by the policy), `observation`, or `injected` (context that was not
                 sampled).
-            logprobs: behaviour log-prob of each token, in nats, of the distribution really sampled from; actions only.
-                That of a token with `trainable` 0 is never read: it may be anything, None and NaN too.
+            logprobs: behaviour log-prob of each token, in nats, of the actual sampling distribution; actions only. For
+                tokens with `trainable` 0 it is never read and may be anything, including None and NaN.
             entropies: entropy of that distribution at each token, in nats.
             trainable: 0/1 for each token of an action; None: all of them.
-            state: what the environment's state is known by, hashed into the 128-bit key of the next step; None: the
-                tokens of the prompt or observation.
-            policy: which policy spoke, where there are several.
+            state: identity of the environment's state, hashed into the 128-bit key of the next step; None: the tokens
+                of the prompt or observation.
+            policy: number of the policy, if there are several.
             policy_version: version of the weights that sampled the tokens.
             seed: the segment's seed.
-            temperature: softmax temperature of the sampling; None where nothing was sampled.
+            temperature: softmax temperature of the sampling; None without sampling.
             top_p: nucleus mass, 1 keeps everything.
             top_k: number of tokens kept, 0 keeps everything.
-            finish_reason: why sampling stopped.
+            finish_reason: reason why sampling stopped.
             origin: the node of the same group that these tokens repeat or rewrite.
-            blobs: images and the like that belong to the tokens, by the hash that `add_blob` returned.
+            blobs: blobs of the tokens, such as images, by the hash from `add_blob`.
 
         Raises:
             InvalidInputError: an array has another length than `tokens`, the log-prob of a trained token is NaN or
                 positive, an action is empty, the trajectory has ended. Nothing is stored then.
-            NotFoundError: no such trajectory.
+            NotFoundError: the trajectory does not exist.
         """
         return self._core.append(
             trajectory,
@@ -307,17 +307,17 @@ class Forest:
         flags: int = 0,
         facts: Mapping[str, FactValue] | None = None,
     ) -> None:
-        """Close the action just appended and record what the environment paid for it.
+        """Close the open action and record its reward.
 
         Args:
             trajectory: handle.
-            reward: reward of this step; None where none was paid.
+            reward: reward of this step; None without a reward.
             rewards: its components.
             terminated: the episode ended in the environment.
             truncated: a limit ended it.
-            flags: facts of the turn, a bit each (`agentrl_core.env.StepFlag`); `UNTRAINED` keeps its tokens out of the
+            flags: bits for facts of the turn (`agentrl_core.env.StepFlag`); `UNTRAINED` excludes its tokens from the
                 gradient.
-            facts: what else the environment said, by the names that the forest declares for steps.
+            facts: other facts, by the names that the forest declares for steps.
 
         Raises:
             InvalidInputError: a fact is not declared or of another kind, the reward is infinite, or no action is open.
@@ -333,11 +333,11 @@ class Forest:
         )
 
     def tokens(self, trajectory: int) -> NDArray[np.int32]:
-        """The tokens of a trajectory's path, `int32[n]`."""
+        """Return the tokens of a trajectory's path, `int32[n]`."""
         return self._core.tokens(trajectory)
 
     def segment_seed(self, trajectory: int) -> int:
-        """Seed (63 bits) of the next segment of a trajectory: a hash of the run's seed and the segment's place."""
+        """Return the 63-bit seed of a trajectory's next segment: a hash of the run's seed and the segment's place."""
         return self._core.segment_seed(trajectory)
 
     def finish(
@@ -351,16 +351,16 @@ class Forest:
         status: Literal["finished", "truncated", "aborted", "failed"] = "finished",
         facts: Mapping[str, FactValue] | None = None,
     ) -> None:
-        """End a trajectory. Finished and truncated ones become draws; aborted and failed ones are only kept.
+        """End a trajectory. Finished and truncated ones become draws; aborted and failed ones are stored only.
 
         Args:
             trajectory: handle.
-            reward: outcome reward of the whole trajectory; None or NaN: not known.
+            reward: outcome reward of the whole trajectory; None or NaN: unknown.
             rewards: its components.
             success: whether the task was solved, before any shaping.
             info: facts of the environment, saved as JSON (NaN and infinity as null).
-            status: how it ended.
-            facts: what else the environment said, by the names that the forest declares for trajectories.
+            status: final status.
+            facts: other facts, by the names that the forest declares for trajectories.
 
         Raises:
             InvalidInputError: a fact is not declared or of another kind, the reward is infinite, there is no action.
@@ -372,7 +372,7 @@ class Forest:
         )
 
     def abort(self) -> None:
-        """Mark every trajectory that is still running as aborted, so that everything can freeze."""
+        """Mark every running trajectory as aborted, so that all groups can freeze."""
         self._core.abort()
 
     def log_decision(
@@ -388,19 +388,19 @@ class Forest:
         score: float | None = None,
         reason: str | None = None,
     ) -> None:
-        """Log a program's decision in the table `decisions`, so that the search can be replayed. Nothing is done.
+        """Log a program's decision in the table `decisions`, so that the search can be replayed.
 
         Args:
-            operation: what was decided.
-            trajectory: the trajectory acted on.
+            operation: name of the decision.
+            trajectory: the affected trajectory.
             in_round: round of the search, from 0.
-            ordinal: place within the round of the group, where the order matters; None: in the order of what is
-                acted on.
-            node: the node acted at.
-            end: how many of its tokens come before the place acted at.
-            result: the trajectory that came of it.
-            score: what the program decided by.
-            reason: why, in words.
+            ordinal: place within the round of the group, if the order matters; None: ordered by the affected
+                trajectory.
+            node: the affected node.
+            end: number of its tokens before the affected place.
+            result: the resulting trajectory.
+            score: number behind the decision.
+            reason: reason in words.
 
         Example:
             >>> import agentrl_core as arl
@@ -424,11 +424,11 @@ class Forest:
         )
 
     def running(self, group: int | None = None) -> RunningTrajectories:
-        """The trajectories of a group, or of all, that are running, as columns."""
+        """Return the running trajectories of a group, or of all groups, as columns."""
         return RunningTrajectories(**self._core.frontier(group))
 
     def tree(self, group: int) -> Tree:
-        """The token tree of a group as it is now; nodes are known by their handles.
+        """Return the current token tree of a group; nodes are identified by their handles.
 
         Example:
             >>> import agentrl_core as arl
@@ -445,10 +445,10 @@ class Forest:
         return self._core.tree(group)
 
     def snapshot(self, group: int) -> tuple[Batch, NDArray[np.int64]]:
-        """A frozen copy of one live group, to score it or to choose by before it ends; the forest stays as it is.
+        """Return a frozen copy of one live group, such as to score it before it ends.
 
-        Trajectories that are running have status `partial` and are not drawn. The ids of the copy are of the copy
-        alone: the group gets its own when it freezes.
+        Running trajectories have status `partial` and no draws. The ids are valid in the copy only: the group gets its
+        own when it freezes.
 
         Args:
             group: number of the group.
@@ -458,7 +458,7 @@ class Forest:
             no row.
 
         Raises:
-            NotFoundError: no such group, or it was frozen.
+            NotFoundError: the group does not exist, or is frozen.
 
         Example:
             >>> import agentrl_core as arl
@@ -477,18 +477,17 @@ class Forest:
         return Batch(batch), handles
 
     def freeze(self, *, partial: bool = False) -> Batch:
-        """Freeze every group whose trajectories have all ended, and take it out; the rest stays live.
+        """Freeze and remove every group whose trajectories have all ended; the others stay live.
 
-        Where a batch lacks a group, `repr(forest)` says how many of its trajectories still run, and `frontier` which
-        they are: end them with `finish`, all of them with `abort`, or freeze them as they are with `partial`.
+        If a batch lacks a group, `repr(forest)` shows how many of its trajectories still run, and `running` lists them:
+        end them with `finish` or `abort`, or freeze them unfinished with `partial`.
 
-        Groups with trajectories that answer each other freeze together. Rows are numbered canonically, from zero or
-        behind what was adopted; each finished or truncated trajectory is one draw. Prompts of a group that begin alike
-        share the tokens with which they do: the later one is a child inside the earlier one. Other threads go on with
-        the groups that stay.
+        Linked groups freeze together. Rows are numbered canonically, from zero or after adopted rows; each finished or
+        truncated trajectory is one draw. Prompts of a group share their common prefix: the later one is a child inside
+        the earlier one. Other threads can continue with live groups.
 
         Args:
-            partial: freeze the others too: trajectories that are running get status `partial`, are not drawn, and can
-                be resumed by `adopt` and `fork` in a later forest.
+            partial: freeze the other groups too: running trajectories get status `partial`, are not drawn, and can be
+                resumed by `adopt` and `fork` in a later forest.
         """
         return Batch(self._core.freeze(partial))

@@ -1,4 +1,4 @@
-"""Operations that make a trajectory of a forest out of another one, or take one out: nothing is ever lost."""
+"""Operations that derive a trajectory of a forest from another one, or remove one; no tokens are ever lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_FORKS = 1 << 20
 
 
 class ForestCore(Protocol):
-    """A `Forest`, as its methods in other files see it."""
+    """Interface of `Forest` for its methods in other files."""
 
     _core: _core.Forest
 
@@ -35,20 +35,20 @@ def adopt(
     *,
     source: Literal["replay", "expert", "failed", "imagined"] | None = None,
 ) -> int:
-    """Take a stored trajectory into the tree of a live group; returns its handle.
+    """Add a stored trajectory to the tree of a live group, and return its handle.
 
-    Its row, its steps and the nodes of its paths keep their ids and come with the frozen batch; new rows are
-    numbered behind them. It can be forked at any token and spliced. A partial trajectory is resumed by
-    `fork(handle)`, which inherits its steps and goes on with the action that it was in the middle of.
+    Its row, its steps and the nodes of its paths keep their ids and are part of the frozen batch; new rows get later
+    numbers. It can be forked at any token and spliced. `fork(handle)` resumes a partial trajectory: it inherits its
+    steps and continues its unfinished action.
 
     Args:
         group: number of the group.
         batch: a batch that holds the trajectory, from a store.
         trajectory_id: its id there.
-        source: how it is drawn into the frozen batch, as a member of the group; None: it is not.
+        source: source of its draw in the frozen batch, as a member of the group; None: no draw.
 
     Raises:
-        NotFoundError: no such group or trajectory.
+        NotFoundError: the group or trajectory does not exist.
         InvalidInputError: the group adopted it already.
 
     Example:
@@ -109,9 +109,9 @@ def fork(
     train_prefix: bool = True,
     episode: int | None = None,
 ) -> int | list[int]:
-    """Start a trajectory that shares a prefix with another one; returns its handle.
+    """Start a trajectory that shares a prefix with another one, and return its handle.
 
-    The other one may be running, ended, pruned, rolled back or adopted: its tokens are all still there.
+    The other one may be running, ended, pruned, rolled back or adopted: all its tokens still exist.
 
     Args:
         trajectory: the one to share with.
@@ -130,9 +130,9 @@ def fork(
             None: it begins one.
 
     Raises:
-        InvalidInputError: more tokens than the path uses of the node, an ordinal that is taken, or an episode of
+        InvalidInputError: `end` exceeds the path's tokens of the node, the ordinal is taken, or the episode is of
             another group.
-        NotFoundError: no such trajectory, or the node is not on its path.
+        NotFoundError: the trajectory does not exist, or the node is not on its path.
 
     Example:
         >>> import agentrl_core as arl
@@ -177,18 +177,18 @@ def splice(
     node: int | None = None,
     end: int | None = None,
 ) -> int:
-    """Start a trajectory with the beginning of one and the end of another of the same group; returns its handle.
+    """Start a trajectory from the prefix of one and the suffix of another of the same group, and return its handle.
 
     The suffix is copied: nodes of the same kinds with `origin_node_id` and without log-probs, because they were not
-    sampled behind this prefix, and its steps with what they were paid. The trajectory goes on running.
+    sampled after this prefix, and its steps with their rewards. The trajectory keeps running.
 
     Args:
-        prefix: the trajectory whose beginning is shared.
-        suffix: the trajectory whose end is copied.
-        from_node: first node that is copied, on the path of `suffix`.
-        start: how many of its tokens are left out.
+        prefix: the trajectory with the shared prefix.
+        suffix: the trajectory with the copied suffix.
+        from_node: first copied node, on the path of `suffix`.
+        start: number of its tokens to skip.
         node: last shared node of `prefix`; None: all of its path so far.
-        end: how many of that node's tokens are shared; None: all.
+        end: number of shared tokens of that node; None: all.
 
     Example:
         >>> import agentrl_core as arl
@@ -205,21 +205,20 @@ def splice(
 
 
 def with_prompt(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
-    """Tell the actions of a trajectory behind another prompt; returns the handle of the new trajectory.
+    """Copy the actions of a trajectory after another prompt, and return the handle of the new trajectory.
 
-    What was done with a demonstration or a hint in sight is trained as if it had been done without. Everything from
-    the first action on is copied as by `splice`: nodes of the same kinds with `origin_node_id` and without log-probs,
-    because they were not sampled behind this prompt (`old_logprob` is `none` until they are recomputed), and the steps
-    with what they were paid. The trajectory goes on running; `parent_trajectory` names the old one, which stays as it
-    is.
+    Use it to train actions sampled with a demonstration or a hint as if they were sampled without. All nodes from the
+    first action on are copied as by `splice`: with the same kinds and `origin_node_id`, but without log-probs, because
+    they were not sampled after this prompt (`old_logprob` is `none` until they are recomputed), and with the steps and
+    rewards. The trajectory keeps running; `parent_trajectory` names the old one, which does not change.
 
     Args:
         trajectory: handle, running or ended.
         tokens: the other prompt, at least one token.
-        state: what the state that the first action acts on is known by; None: as it was.
+        state: identity of the state before the first action; None: unchanged.
 
     Raises:
-        InvalidInputError: it has no action yet, or its context was rewritten.
+        InvalidInputError: the trajectory has no action yet, or its context was rewritten.
 
     Example:
         >>> import agentrl_core as arl
@@ -236,17 +235,17 @@ def with_prompt(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: b
 
 
 def rollback(forest: ForestCore, trajectory: int, node: int, end: int | None = None) -> int:
-    """Go back to an earlier token; returns the handle of the trajectory that goes on from there.
+    """Go back to an earlier token, and return the handle of the trajectory that continues from it.
 
-    What is left behind stays in the files, pruned as "rolled back".
+    The abandoned trajectory stays in the files, pruned as "rolled back".
 
     Args:
         trajectory: handle.
         node: the last node to keep.
-        end: how many of its tokens; None: all.
+        end: number of its tokens to keep; None: all.
 
     Raises:
-        InvalidInputError: it was pruned already (fork it), or adopted.
+        InvalidInputError: the trajectory is pruned (fork it) or adopted.
 
     Example:
         >>> import agentrl_core as arl
@@ -262,9 +261,9 @@ def rollback(forest: ForestCore, trajectory: int, node: int, end: int | None = N
 
 
 def replace(forest: ForestCore, trajectory: int, by: int) -> None:
-    """Put another trajectory of the group in the place of this one, which stays in the files, pruned.
+    """Replace this trajectory by another one of the group; this one stays in the files, pruned.
 
-    Its `info` says `{"replaced_by": trajectory_id, ...}`.
+    Its `info` is `{"replaced_by": trajectory_id, ...}`.
 
     Example:
         >>> import agentrl_core as arl
@@ -277,16 +276,16 @@ def replace(forest: ForestCore, trajectory: int, by: int) -> None:
 
 
 def rewrite(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: bytes | str | None = None) -> int:
-    """Give a trajectory another context (memory, summary, window, sub-agent); returns how many tokens are shared.
+    """Change the context of a trajectory (memory, summary, window, sub-agent), and return the number of shared tokens.
 
-    The context enters the tree where it first differs from the trajectory's own path. The rest is one node of kind
-    `injected`: generated text that it repeats is not trained again. Steps taken before keep their own context, and
-    the trajectory trains as one sequence for each context.
+    The context forks from the trajectory's path at the first differing token. Its rest is one node of kind `injected`:
+    repeated generated text is not trained again. Earlier steps keep their context, and the trajectory trains as one
+    sequence per context.
 
     Args:
-        trajectory: handle; an action that is open is closed.
+        trajectory: handle; an open action is closed.
         tokens: the whole context, at least one token.
-        state: what the state acted on next is known by; None: as it was.
+        state: identity of the next state; None: unchanged.
 
     Example:
         >>> import agentrl_core as arl
@@ -307,15 +306,15 @@ def rewrite(forest: ForestCore, trajectory: int, tokens: Tokens, *, state: bytes
 
 
 def prune(forest: ForestCore, trajectory: int, reason: str, *, gradient_only: bool = False) -> None:
-    """Take a trajectory out of training; its tokens stay in the files, with the reason in `info`.
+    """Remove a trajectory from training; its tokens stay in the files, with the reason in `info`.
 
     Args:
         trajectory: handle, running or ended.
-        reason: why.
-        gradient_only: it still goes on, is drawn and votes in its group's statistics; only its tokens are not
-            trained (flag `UNTRAINED` on its steps). Tokens that it shares are trained by the other branches.
+        reason: the reason.
+        gradient_only: whether it continues, is drawn and votes in its group's statistics, and only its tokens are not
+            trained (flag `UNTRAINED` on its steps). Other branches train the tokens that it shares.
 
     Raises:
-        InvalidInputError: an adopted trajectory, which is stored and never changes.
+        InvalidInputError: the trajectory is adopted: stored trajectories never change.
     """
     forest._core.prune(trajectory, reason, gradient_only=gradient_only)

@@ -1,4 +1,4 @@
-"""Columns of turns, chats and nodes into a `Forest`: many rows in one call, which stores all of them or none."""
+"""Ingest columns of turns, chats and nodes into a `Forest`: many rows per call, atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
 Lists: TypeAlias = Any
-"""A column of lists: an Arrow array of lists of any library and a Polars Series of lists (looked at in place), a tuple
+"""A column of lists: an Arrow array of lists of any library and a Polars Series of lists (read in place), a tuple
 `(values, offsets)` of NumPy arrays, a two-dimensional array, or a sequence of lists or arrays (None: an empty row)."""
 
 Reason: TypeAlias = Literal["stop", "length", "abort"] | None
@@ -53,17 +53,17 @@ _FLAT: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What became of ingested turns, a row a turn."""
+    """Result of ingested turns, one row per turn."""
 
     nodes: NDArray[np.int64]
-    """Handle of the output's node, `int64[turns]`."""
+    """Handles of the outputs' nodes, `int64[turns]`."""
     drift: NDArray[np.uint8]
-    """How the prompt agrees with the turns before it: codes of `DRIFT`, `uint8[turns]`."""
+    """Agreement of each prompt with earlier turns: codes of `DRIFT`, `uint8[turns]`."""
     drift_at: NDArray[np.int32]
-    """Position of the first token that differs, -1 where none does, `int32[turns]`."""
+    """Position of the first differing token, -1 without one, `int32[turns]`."""
 
     def counts(self) -> dict[str, int]:
-        """Number of turns of each class of drift."""
+        """Return the number of turns of each class of drift."""
         found = np.bincount(self.drift, minlength=len(DRIFT)).tolist()
         return dict(zip(DRIFT, found, strict=True))
 
@@ -94,69 +94,69 @@ def ingest(
     vocabulary: Lists | None = None,
     realign: int = 8,
 ) -> Ingested:
-    """Store turns as an engine saw them: the whole context of each, and what was sampled behind it.
+    """Store turns as recorded by an engine: the whole context of each, and its sampled tokens.
 
-    Each context enters the tree by its longest common prefix with the contexts that its trajectory has or had, so
-    only new tokens are stored. Each output is an action of its own step and is trained once, in the context that it
-    was sampled in, whatever later contexts make of it. Every turn is classified (`steps.drift`, `steps.drift_at`):
+    Each context is merged into the tree by its longest common prefix with current and earlier contexts of its
+    trajectory, so only new tokens are stored. Each output is the action of a new step and is trained once, in the
+    context in which it was sampled, even if later contexts change it. Every turn is classified (`steps.drift`,
+    `steps.drift_at`):
 
-    - `clean`: the context continues one that the trajectory has or had, prompt and output included, or is its
-      first.
-    - `truncated`: tokens are missing, and nothing else differs: the context is a beginning of the one before, or
-      skips tokens in front of its last output.
-    - `retokenised`: the same text in other tokens; told only where a `vocabulary` is given, and then exactly.
+    - `clean`: the context continues an earlier one, including its output, or is the first.
+    - `truncated`: only tokens are missing: the context is a prefix of the one before, or skips tokens before its last
+    output.
+    - `retokenised`: the same text in other tokens; detected only with a `vocabulary`, and then exactly.
     - `realigned`: only the end of the last output differs, by at most `realign` tokens: a stop token that the chat
-      template strips, or adds, or tokenises with what follows.
+    template strips, adds, or merges with the next text.
     - `rewritten`: anything else, such as an edited message, a summary, or another agent's prompt.
 
-    Where a turn is not clean, the trajectory goes on in another context, which leaves the one it resembles most at
-    the first token that differs. Tokens that stand for tokens there, or repeat the end of it, are `injected` nodes
-    with the `origin_node_id` of the node they come from; what follows is an `observation`. A context that shares
-    nothing with those before is a `prompt`. A repetition counts as one from 8 tokens on, or where it is all of the
-    last output.
+    If a turn is not clean, the trajectory continues in another context, which forks from the most similar one at the
+    first differing token. Tokens that replace tokens there, or repeat its end, are `injected` nodes with the
+    `origin_node_id` of their source; later tokens are an `observation`. A context without a common prefix is a
+    `prompt`. A repetition must have 8 tokens, or be all of the last output.
 
-    A turn that the trajectory holds already is refused: the same context and the same action, with log-probs, seed
-    and all else that describes its sampling. Nobody can tell a message that was sent twice from equal tokens that
-    were sampled twice; in the second case, give each its own `seed`, and both are stored and trained.
+    A turn that the trajectory already has is refused: the same context and action, with log-probs, seed and all other
+    sampling fields. A repeated message looks like equal tokens sampled twice; in the second case, give each turn a
+    different `seed`, and both are stored and trained.
 
-    The rules differ from other systems' on purpose. slime overwrites a drifted output by context that is not
-    trained (its REALIGN) unless it is long; SkyRL starts another row where a prompt is not an exact extension.
-    Here a drifted context is another row too, and nothing that was sampled loses its gradient.
+    The rules deliberately differ from other systems. slime replaces a drifted output by untrained context (its REALIGN)
+    unless it is long; SkyRL starts another row if a prompt is not an exact extension. Here a drifted context is also
+    another row, and all sampled tokens keep their gradient.
 
     Args:
-        trajectories: handle of each turn's trajectory, `int64[turns]`; turns of one trajectory are in their order.
-        prompts: token ids of each turn's whole context; see `Lists` for what a column of lists may be.
-        outputs: token ids sampled behind it, at least one.
-        logprobs: behaviour log-prob of each sampled token, nats (any, None too, if `trainable` is 0); empty: unknown.
-        entropies: entropy of the distribution sampled from at each token, nats.
+        trajectories: handle of each turn's trajectory, `int64[turns]`; turns of one trajectory are in order.
+        prompts: token ids of each turn's whole context; see `Lists` for accepted columns of lists.
+        outputs: sampled token ids, at least one.
+        logprobs: behaviour log-prob of each sampled token, nats (any value, including None, if `trainable` is 0);
+            empty: unknown.
+        entropies: entropy of the sampling distribution at each token, nats.
         trainable: 0/1 for each sampled token; an empty row means all of them.
-        state: what the environment's state is known by, bytes or text, hashed to `steps.state_key`; an empty row
-            means the context's new tokens.
-        policy: which policy spoke; one value for all turns, or `int32[turns]`, as all that follow.
+        state: identity of the environment's state, bytes or text, hashed to `steps.state_key`; an empty row means the
+            context's new tokens.
+        policy: number of the policy; one value for all turns, or `int32[turns]`, like the following arguments.
         policy_version: version of its weights.
         seed: seed of the segment.
-        temperature: softmax temperature of all turns, one number; None where it is not known.
+        temperature: softmax temperature of all turns, one number; None: unknown.
         top_p: their nucleus mass, 1 keeps everything.
         top_k: their number of tokens kept, 0 keeps everything.
-        finish_reason: why sampling stopped; one for all turns or one for each.
-        reward: what the environment paid for the turn; NaN where nothing.
+        finish_reason: reason why sampling stopped; one for all turns or one per turn.
+        reward: reward of the turn; NaN without one.
         rewards: its components, a column of lists.
         terminated: whether the episode ended in the environment.
         truncated: whether a limit ended it.
-        flags: facts of the turn, a bit each.
-        facts: what else the environment said, by the names that the forest declares for steps: a column for each, of
-            numbers (NaN: not said) or of texts or bytes (None: not said).
-        vocabulary: bytes of each token id, the id being the row: an Arrow array of binary, or a list of bytes.
-        realign: see above; 0 calls every change of an output a rewrite.
+        flags: bits for facts of the turn.
+        facts: other facts, by the names that the forest declares for steps: one column each, of numbers (NaN: missing)
+            or of texts or bytes (None: missing).
+        vocabulary: bytes of each token id, by row: an Arrow array of binary, or a list of bytes.
+        realign: see above; with 0 every change of an output is a rewrite.
 
     Returns:
         Node, class and first differing position of each turn.
 
     Raises:
-        InvalidInputError: a turn without context or output, one that was stored already, arrays of different
-            lengths, the log-prob of a trained token that is NaN or positive, a trajectory that has ended. The message
-            names turn, trajectory, argument and value, and nothing of the call is stored.
-        NotFoundError: no such trajectory.
+        InvalidInputError: a turn has no context or output or is already stored, lengths differ, the log-prob of a
+            trained token is NaN or positive, or a trajectory has ended. The message names turn, trajectory, argument
+            and value, and nothing of the call is stored.
+        NotFoundError: a trajectory does not exist.
 
     Example:
         >>> import agentrl_core as arl
@@ -231,38 +231,38 @@ def append_many(
     flags: object = None,
     facts: Mapping[str, object] | None = None,
 ) -> NDArray[np.int64]:
-    """Append many nodes in one call, in order, without holding the interpreter's lock; all of them or none.
+    """Append many nodes in one call, in order and atomically, without holding the interpreter's lock.
 
     Args:
         trajectories: handle of each row's trajectory, `int64[rows]`.
-        tokens: token ids of each row; see `Lists` for what a column of lists may be.
-        kind: of each row, or one for all: a kind of node, its code (`uint8[rows]`), or a role of a chat.
+        tokens: token ids of each row; see `Lists` for accepted columns of lists.
+        kind: kind of each row, or one for all: a kind of node, its code (`uint8[rows]`), or a role of a chat.
             `assistant` is an action; `system`, `user` and `tool` are the prompt before the first action and an
             observation after it.
-        logprobs: as in `ingest`, like all that follow. What describes sampling is kept for actions only.
+        logprobs: as in `ingest`, like the following arguments. Sampling fields are stored for actions only.
         entropies: entropy at each token.
         trainable: 0/1 for each token of an action.
-        state: what the state is known by after an observation.
-        policy: which policy spoke.
+        state: identity of the state after an observation.
+        policy: number of the policy.
         policy_version: version of its weights.
         seed: seed of the segment.
         temperature: softmax temperature of all actions.
         top_p: their nucleus mass.
         top_k: their number of tokens kept.
-        finish_reason: why sampling stopped.
-        reward: what the environment paid; a row where it, or one of the following, says something closes its step.
+        finish_reason: reason why sampling stopped.
+        reward: reward of the step; a row with this or a following argument closes its step.
         rewards: components of the reward.
         terminated: whether the episode ended in the environment.
         truncated: whether a limit ended it.
-        flags: facts of the turn, a bit each.
-        facts: what else it said, a column for each declared name.
+        flags: bits for facts of the turn.
+        facts: other facts, one column for each declared name.
 
     Returns:
         The nodes, `int64[rows]`.
 
     Raises:
         InvalidInputError: as for `append`; the message names the row, and nothing of the call is stored.
-        NotFoundError: no such trajectory.
+        NotFoundError: a trajectory does not exist.
 
     Example:
         >>> import agentrl_core as arl
@@ -309,28 +309,28 @@ def append_chats(
     policy_version: object = None,
     reward: object = None,
 ) -> NDArray[np.int64]:
-    """Append whole chats, a row each, as data sets have them: token ids, and 1 where the assistant spoke.
+    """Append whole chats, one per row, as in data sets: token ids and a mask of the assistant's tokens.
 
-    Each run of sampled tokens is an action of its own step; the rest is the prompt before the first action and an
+    Each run of sampled tokens is the action of one step; the rest is the prompt before the first action and an
     observation after it. Log-probs may be absent. Start the trajectories with `origin="imported"` or `"expert"`.
 
     Args:
         trajectories: handle of each chat's trajectory, `int64[chats]`.
-        tokens: token ids of each chat; see `Lists` for what a column of lists may be.
-        sampled: 0/1 for each token: whether it is an action's.
-        logprobs: log-prob of each token, nats; only those of actions are kept.
+        tokens: token ids of each chat; see `Lists` for accepted columns of lists.
+        sampled: 0/1 for each token: whether it belongs to an action.
+        logprobs: log-prob of each token, nats; only those of actions are stored.
         entropies: entropy at each token, nats.
         trainable: 0/1 for each token; an empty row means all tokens of actions.
         policy_version: version of the weights that sampled; one for all chats or `int64[chats]`.
-        reward: what the environment paid for the last action, `float32[chats]`; NaN where nothing.
+        reward: reward of the last action, `float32[chats]`; NaN without one.
 
     Returns:
         The last node of each chat, `int64[chats]`.
 
     Raises:
-        InvalidInputError: arrays of different lengths, an empty chat, an unusable value; the message names the
-            chat, and nothing of the call is stored.
-        NotFoundError: no such trajectory.
+        InvalidInputError: lengths differ, a chat is empty, or a value is invalid; the message names the chat, and
+            nothing of the call is stored.
+        NotFoundError: a trajectory does not exist.
 
     Example:
         >>> import agentrl_core as arl
@@ -355,7 +355,7 @@ def append_chats(
 
 
 def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the core takes: every column that is given, as flat memory."""
+    """Return all given columns as flat memory for the core."""
     handles = columns.integers(trajectories, "trajectories")
     turns: dict[str, Any] = {"trajectories": handles}
     for name, values in tokens.items():
@@ -379,10 +379,10 @@ def _columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mappin
 
 
 def _without_known(handles: NDArray[np.int64], prompts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
-    """Contexts without the one before of their trajectory in the call, if they begin with all of it, and its length.
+    """Remove from contexts the previous context of their trajectory, if it is a prefix, and return its length.
 
-    Python compares lists much faster than anybody reads them, or copies them: what was said so far is kept in a list of
-    our own, to which only what is new is added.
+    Python compares lists much faster than it copies them, so the context so far is kept in a list that only grows by
+    new tokens.
     """
     rest, known = list(prompts), np.zeros(len(prompts), np.int64)
     before: dict[int, list[int]] = {}
@@ -402,7 +402,7 @@ def _without_known(handles: NDArray[np.int64], prompts: list[Any]) -> tuple[list
 
 
 def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
-    """One value for every row, or a column of them."""
+    """Return one value for every row, or a column of them."""
     wide = columns.numbers if dtype is np.float32 else columns.integers
     if dtype is np.uint8 and not np.isscalar(values):
         values = columns.column(values, name)
@@ -417,7 +417,7 @@ def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
 
 
 def _codes(values: Any, name: str, known: Mapping[Any, int], count: int) -> NDArray[np.uint8]:
-    """Codes of names: one for every row, or one for each."""
+    """Return codes of names: one for all rows, or one per row."""
     if isinstance(values, np.ndarray) and values.dtype == np.uint8:
         found = values
     elif values is None or isinstance(values, str):
@@ -436,7 +436,7 @@ def _code(value: object, name: str, known: Mapping[Any, int]) -> int:
 
 
 def _texts(values: Any, name: str) -> Any:
-    """A column of bytes."""
+    """Return a column of bytes."""
     if columns.is_arrow(values) or isinstance(values, tuple):
         return values
     texts = [
@@ -451,7 +451,7 @@ def _rows(values: Any, name: str) -> list[Any]:
         return list(values)
     except TypeError:
         raise InvalidInputError(
-            f"{name} is {type(values).__name__}; give a column, a row for each trajectory"
+            f"{name} is {type(values).__name__}; give a column with one row per trajectory"
         ) from None
 
 
@@ -463,7 +463,7 @@ def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
 
 
 def _lists(values: Any, name: str, code: str) -> Any:
-    """A column of lists as what the core reads: an Arrow array as it is, or flat values and offsets."""
+    """Return a column of lists for the core: an Arrow array unchanged, or flat values and offsets."""
     dtype = _TYPES[code]
     if columns.is_arrow(values):
         return values
@@ -484,7 +484,7 @@ def _lists(values: Any, name: str, code: str) -> Any:
 
 
 def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
-    """Flat values of the type that the core reads, in memory that it may look at."""
+    """Return flat values in the dtype and memory layout of the core."""
     if dtype is np.float32:
         values = values.astype(np.float64) if values.dtype == np.object_ else values  # None is NaN, as in lists
         with np.errstate(over="ignore"):

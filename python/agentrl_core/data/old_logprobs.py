@@ -1,4 +1,4 @@
-"""What the ratios of fresh draws are taken to, written into table `draws`."""
+"""Write the kind of old log-probs of fresh draws into table `draws`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentrl_core.data.draws import OldLogprob
 
 
 def with_old_logprobs(batch: Batch, name: OldLogprob) -> Batch:
-    """The batch whose fresh draws name these old log-probs; with `behaviour` it stays as it is."""
+    """Return the batch with this kind of old log-probs for fresh draws; `behaviour` changes nothing."""
     if name == "behaviour":
         return batch
     codes = np.asarray(batch.column("old_logprob", "draw"), np.uint8)

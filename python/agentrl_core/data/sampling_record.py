@@ -1,4 +1,4 @@
-"""Read how tokens were sampled from the nodes of a batch."""
+"""Read the recorded sampling parameters of a batch's tokens."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def tokens_with_images(batch: Batch) -> NDArray[np.bool_] | None:
 
 
 def sampling_of(batch: Batch, tokens: NDArray[np.bool_]) -> dict[str, NDArray[np.float32]]:
-    """Return `temperature`, `top_p` and `top_k` (NaN: not recorded) of each node that holds some of the tokens."""
+    """Return `temperature`, `top_p` and `top_k` (NaN: not recorded) of each node with some of the tokens."""
     sampled = batch._core.sampled()
     rows = np.unique(_nodes(sampled["offsets"], batch)[tokens])
     return {name: sampled[name][rows] for name in ("temperature", "top_p", "top_k")}
 
 
 def _nodes(offsets: NDArray[np.int64], batch: Batch) -> NDArray[np.int64]:
-    """The row of the node of each action token."""
+    """Return the row of the node of each action token."""
     return np.searchsorted(offsets, np.asarray(batch.column("node_token", "token")), side="right") - 1

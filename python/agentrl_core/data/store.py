@@ -1,4 +1,4 @@
-"""Store: the durable form of the data, a directory of Arrow files that stock tools read while training runs."""
+"""Store: durable data of a run, a directory of Arrow files that other tools can read during training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
-# A forked worker must not hold the lock of a parent that is killed, nor one that its parent was just taking.
+# A forked worker must not hold its parent's lock, neither a held one nor one being acquired.
 os.register_at_fork(
     before=_core.before_fork,
     after_in_parent=_core.after_fork_in_parent,
@@ -30,17 +30,16 @@ os.register_at_fork(
 
 
 class Store:
-    """A run on disk: sealed Arrow IPC files, a folder for each table, and a manifest that names those that count.
+    """A run on disk: sealed Arrow IPC files, one folder per table, and a manifest of committed files.
 
-    `pl.scan_ipc("run/nodes/*.arrow")` reads whole files, and never a row that is not committed, or one twice. Files
-    are never changed, and no name is used again; small ones are merged now and then, eight at a time. Stock tools that
-    read a folder in that moment get an error, never a part of the rows: they read it again (`polars.scan` of this
-    package does so by itself). A writer that is killed in that moment leaves a file `0-being-rewritten.arrow` that
-    says so, which the next one removes.
+    `pl.scan_ipc("run/nodes/*.arrow")` reads each committed row exactly once. Files never change, and names are not
+    reused; small files are merged from time to time, eight at once. A tool that reads a folder during a merge gets an
+    error, never partial rows, and should retry (`polars.scan` of this package retries). A writer killed during a merge
+    leaves a marker file `0-being-rewritten.arrow`, which the next writer removes.
 
-    One process writes (the lock goes with it, also when it is killed while its forked workers live), any number read.
-    What `flush`, `close_iteration` and `close` acknowledged survives a kill or a power cut. Other files may lie beside
-    the tables (a recipe, checkpoints, notes): the store changes and removes only what has a name as it gives them.
+    One process writes, any number read. The lock ends with the writer, even if it is killed while its forked workers
+    live. Writes acknowledged by `flush`, `close_iteration` and `close` survive a kill or a power cut. The directory may
+    contain other files (a recipe, checkpoints, notes): the store only changes and removes files with its own names.
 
     Example:
         >>> import tempfile
@@ -77,24 +76,23 @@ class Store:
         read_only: bool = False,
         sync: Literal["batch", "always", "never"] = "batch",
     ) -> Self:
-        """Open a store, creating it if there is none. What a killed writer left unfinished is cleared away.
+        """Open a store, or create it if it does not exist. Unfinished files of a killed writer are removed.
 
         Args:
-            path: the directory, on a file system with locks (NFS: mounted with locking). What else lies in it stays.
-            read_only: do not take the writer's lock; see the commits that are there now, until `refresh`.
+            path: the directory, on a file system with locks (NFS: mounted with locking). Other files in it stay.
+            read_only: whether to open it without the writer's lock, at the current commit until `refresh`.
             sync: when a write is durable. `batch`: appends are queued (up to 256 MB), `flush`, `close_iteration` and
                 `close` make them durable in one commit; `always`: each call is durable when it returns; `never`: as
-                `batch`, but left to the operating system, so that a killed process loses nothing that was flushed and a
-                power cut can.
+                `batch`, but left to the operating system, so that flushed data survive a killed process, but maybe not
+                a power cut.
 
         Raises:
-            StoreError: another process writes this store, this one has it open already, or the directory cannot be
+            StoreError: another process writes this store, this one already has it open, or the directory cannot be
                 used.
-            InvalidInputError: a folder of the store is a link to another place, where nothing is to be written.
+            InvalidInputError: a folder of the store is a link to another place, which must not be written.
             CorruptError: the manifest is damaged or a file is missing; the message names it.
-            NotFoundError: `read_only` and there is no store.
-            UnsupportedError: a newer version wrote it with features that this one lacks, or the file system has no
-                locks.
+            NotFoundError: `read_only` and the store does not exist. UnsupportedError: a newer version wrote it with
+                features that this one lacks, or the file system has no locks.
         """
         return cls(_core.Store.open(path, read_only=read_only, sync=sync))
 
@@ -105,7 +103,7 @@ class Store:
 
     @property
     def iteration(self) -> int:
-        """Number of closed iterations: the one that a run goes on with."""
+        """Number of closed iterations, which is the next iteration of the run."""
         return self._core.iteration
 
     @property
@@ -120,12 +118,12 @@ class Store:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the last `close_iteration` left to go on from."""
+        """State that the last `close_iteration` saved."""
         return renames.table().state(json.loads(self._core.state) or {})
 
     @property
     def nodes(self) -> Table:
-        """Committed runs of tokens. Reading a table through its writer commits what is queued first."""
+        """Committed runs of tokens. Reading a table through its writer first commits queued data."""
         return self._core.table("nodes")
 
     @property
@@ -135,7 +133,7 @@ class Store:
 
     @property
     def trajectories(self) -> Table:
-        """Committed trajectories; `trajectory_batch` gives some of them as a batch."""
+        """Committed trajectories; `trajectory_batch` returns some of them as a batch."""
         return self._core.table("trajectories")
 
     @property
@@ -145,31 +143,31 @@ class Store:
 
     @property
     def tasks(self) -> Table:
-        """Task statistics, a row for each change: the last one of a task is what they are now.
+        """Task statistics, one row per change: the last row of a task is current.
 
-        `agentrl_core.integrations.polars.scan(store).latest_tasks` has those rows alone.
+        `agentrl_core.integrations.polars.scan(store).latest_tasks` returns those rows only.
         """
         return self._core.table("tasks")
 
     @property
     def decisions(self) -> Table:
-        """What programs decided."""
+        """Decisions of programs."""
         return self._core.table("decisions")
 
     @property
     def metrics(self) -> Table:
-        """What was measured: `iteration` i64, `name` utf8, `value` f64, a row for each number of a closed iteration."""
+        """Metrics: `iteration` i64, `name` utf8, `value` f64, one row per number of a closed iteration."""
         return renames.table().measured(self._core.metrics())
 
     @property
     def write_log(self) -> Table:
-        """One row for each write: iteration, kind, rows by folder; of a closed iteration its state, its components."""
+        """One row per write: iteration, kind, rows by folder; for a closed iteration also state and components."""
         return self._core.writes()
 
     def rollout_log(self, iteration: int) -> RolloutLog:
-        """The journal of an iteration whose batch is not in the store yet, as a killed process left it, or empty.
+        """Return the journal of an iteration without a stored batch, as a killed process left it, or an empty one.
 
-        It is gone when the batch is committed (`append` without `partial`, and `flush`), or the iteration closed.
+        It is removed when the batch is committed (`append` without `partial`, and `flush`), or the iteration closed.
 
         Raises:
             InvalidInputError: the store is open for reading only, or has the batch of the iteration.
@@ -179,59 +177,58 @@ class Store:
         return RolloutLog(self._core.journal(iteration))
 
     def files(self, table: str) -> list[tuple[Path, int, dict[str, tuple[int, int]]]]:
-        """The Arrow files of a table, in the order of their rows: what a scanner reads for this snapshot.
+        """Return the Arrow files of a table in row order, for scanning this snapshot.
 
-        Of each how many rows are committed, and the bounds of their `iteration`, `group_id` and ids, where known.
+        Each has its number of committed rows, and bounds of `iteration`, `group_id` and ids, if known.
 
         Args:
             table: one of the tables, or `metrics`, `states`, `draw_columns`, `step_columns`, `node_columns`.
 
         Raises:
-            NotFoundError: there is no such table.
+            NotFoundError: the table does not exist.
         """
         return self._core.files(table)
 
     def rebase(self, batch: Batch) -> Batch:
-        """The batch with the ids of its new rows moved behind all that the store has; stored rows keep theirs.
+        """Return the batch with ids of new rows shifted after those of the store; stored rows keep their ids.
 
         Raises:
-            InvalidInputError: it adopted rows of a batch that this store does not have; the message names them.
+            InvalidInputError: it has adopted rows that are not in this store; the message names them.
         """
         return Batch(self._core.rebase(_core_of(batch)))
 
     def append(self, batch: Batch, *, iteration: int, partial: bool = False) -> int:
-        """Check and queue the new rows of a batch; returns the number of the write, durable once `sequence` reaches it.
+        """Check and queue the new rows of a batch; return the number of the write, durable once `sequence` reaches it.
 
         Args:
-            batch: `store.rebase(batch)`. Rows that are in the store already (replayed trajectories) are not written
-                again.
-            iteration: the one that trains on it; its draws carry the same number.
-            partial: rollouts of an iteration that was broken off: kept, but not its training batch.
+            batch: `store.rebase(batch)`. Rows already in the store (replayed trajectories) are not written again.
+            iteration: the iteration that trains on it, equal to that of its draws.
+            partial: whether these are rollouts of an interrupted iteration, stored but not its training batch.
 
         Raises:
-            InvalidInputError: ids of the batch are taken, its draws are of another iteration, or rows that it takes for
-                stored ones (adopted, drawn again) are not those of the store; the message names them. Or it has other
-                facts (`Batch.facts`) than the store's first batch: all files of a table have the same columns.
-            StoreError: the files cannot be written; the store has to be opened again then.
+            InvalidInputError: ids of the batch are taken, its draws are of another iteration, or its stored rows
+                (adopted, drawn again) differ from those of the store; the message names them. Or it has other facts
+                (`Batch.facts`) than the store's first batch: all files of a table have the same columns.
+            StoreError: the files cannot be written; reopen the store then.
         """
         if iteration >= 1 << 62:
             raise InvalidInputError(f"iteration is {str(iteration)[:40]}; give a whole number from 0 to 2^62 - 1")
         return self._core.append(_core_of(batch), iteration, partial=partial)
 
     def flush(self) -> int:
-        """Make everything that is queued durable, in one commit; returns the number of the last durable write.
+        """Make all queued data durable in one commit, and return the number of the last durable write.
 
         Raises:
-            StoreError: the files cannot be written; the store has to be opened again then.
+            StoreError: the files cannot be written; reopen the store then.
         """
         return self._core.flush()
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays that the last `close_iteration` left to go on from, by their paths; each call makes new ones.
+        """Return new copies of the arrays that the last `close_iteration` saved, by path.
 
         Raises:
-            NotFoundError: this reader's snapshot is older than what the writer has kept; `refresh` it.
+            NotFoundError: the writer removed data of this reader's snapshot; `refresh` it.
             CorruptError: a file is damaged.
         """
         return {
@@ -242,23 +239,22 @@ class Store:
     def close_iteration(
         self, batch: Batch, state: dict[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None
     ) -> int:
-        """Commit the computed columns of the iteration's batch and the state to go on from; count the iteration.
+        """Commit the computed columns of the iteration's batch and the state of the run, and close the iteration.
 
         Args:
-            batch: what was appended for the iteration, all draws in their order, with computed columns.
+            batch: the appended batch of the iteration, with all draws in order and computed columns.
             state: saved as JSON (NaN and infinity as null); lists and dicts can be nested 64 deep. The numbers of a
-                table `metrics` in it are also rows of `Store.metrics`; those of tables in it are named with dots.
-            arrays: the state's arrays by path, of one or two dimensions, in place of all those of the iteration before.
-                Only what changed is written: rows of them, or whole arrays. Trajectories that are named in an array
-                whose path ends in `trajectory_id` are kept by `drop_before`.
+                table `metrics` in it are also rows of `Store.metrics`; those of nested tables are named with dots.
+            arrays: the state's arrays by path, of one or two dimensions, which replace all earlier ones. Only changed
+                rows or arrays are written. `drop_before` keeps trajectories listed in an array whose path ends in
+                `trajectory_id`.
 
         Returns:
-            The number of the write, which is durable then, with everything before it.
+            The number of the write, which is durable with all earlier ones.
 
         Raises:
             InvalidInputError: the batch has other draws, the state cannot be saved as JSON or is nested deeper, or an
-                array is of another type or has other dimensions.
-            StoreError: the files cannot be written; the store has to be opened again then.
+                array has an unsupported dtype or shape. StoreError: the files cannot be written; reopen the store then.
 
         Example:
             >>> import tempfile
@@ -276,31 +272,31 @@ class Store:
         return self._core.close_iteration(_core_of(batch), text, given, _numbers(state.get("metrics")))
 
     def has_batch(self, iteration: int) -> bool:
-        """Whether the training batch of an iteration was appended, be it one without draws."""
+        """Return whether the training batch of an iteration was appended, even one without draws."""
         return self._core.has_batch(iteration)
 
     def batch(self, iteration: int) -> Batch:
-        """The batch of an iteration as it was trained: its rows, the older ones that it drew again, computed columns.
+        """Return the batch of an iteration as trained: its rows, replayed older rows, computed columns.
 
-        Once the iteration is closed, `Batch.state` is what its components remembered then.
+        For a closed iteration, `Batch.state` has the states of its components.
 
         Raises:
-            NotFoundError: there is none, or it was dropped.
-            CorruptError: a file is damaged; the message names it and the bytes.
+            NotFoundError: it does not exist, or was dropped. CorruptError: a file is damaged; the message names it and
+                the bytes.
         """
         return Batch(self._core.batch(iteration))
 
     def trajectory_batch(self, ids: ArrayLike) -> Batch:
-        """Trajectories of any age as a batch of their own, with their steps and paths and without draws.
+        """Return trajectories of any age as a new batch, with their steps and paths and without draws.
 
-        `Batch.concat([fresh, store.trajectory_batch(ids)]).draw(ids, source="replay")` draws them again; only the
-        draws are written when that is appended.
+        `Batch.concat([fresh, store.trajectory_batch(ids)]).draw(ids, source="replay")` draws them again; appending it
+        writes only the draws.
 
         Args:
             ids: `trajectory_id`s of table `trajectories`, int64.
 
         Raises:
-            NotFoundError: no such trajectory.
+            NotFoundError: a trajectory does not exist.
         """
         return Batch(self._core.batch_of(columns.integers(ids, "ids")))
 
@@ -312,34 +308,34 @@ class Store:
 
         Raises:
             NotFoundError: the store does not have it.
-            CorruptError: the content is not the one that was stored.
+            CorruptError: the content differs from the stored one.
         """
         return self._core.blob(sha256)
 
     def refresh(self) -> None:
-        """Move a reader on to the commits that are there now.
+        """Move a reader to the latest commit.
 
-        A reader that does not sees what there was when it opened. Where the writer has dropped iterations since, it
-        reads the other ones as before (`batch`, `has_batch`, `trajectory_batch`), but no more whole tables.
+        Without it a reader stays at the commit that it opened. If the writer dropped iterations since, other iterations
+        are still readable (`batch`, `has_batch`, `trajectory_batch`), but whole tables are not.
         """
         self._core.refresh()
 
     def compact(self) -> int:
-        """Merge neighbours into files twice the largest of them, to 64 MB; returns by how many files there are fewer.
+        """Merge neighbouring files up to twice the largest of them, to 64 MB; return the reduction in files.
 
-        A thread of its own goes on beside `append`, `flush` and reads; while one is at it, another's call returns 0.
-        Stock tools that read a folder just as its files are exchanged get an error, never a part of the rows. Blobs
-        that no node refers to are removed. Ctrl-C ends it between two merges.
+        It can run in a separate thread beside `append`, `flush` and reads; a concurrent call returns 0. Tools that read
+        a folder while files are exchanged get an error, never partial rows. Unreferenced blobs are removed. Ctrl-C
+        stops it between two merges.
         """
         return self._core.compact()
 
     def drop_before(self, iteration: int, *, rewrite: bool = False) -> None:
-        """Drop the rows of the iterations below `iteration`; their states stay in the journal.
+        """Drop the rows of iterations before `iteration`; their states stay in the write log.
 
         Args:
-            iteration: the first one that is kept; at most `store.iteration`.
-            rewrite: keep the older rows that later ones need (trajectories that were drawn again or that a component
-                remembers, nodes of later paths).
+            iteration: the first iteration to keep; at most `store.iteration`.
+            rewrite: whether to keep older rows that later ones need (trajectories that were replayed or that a
+                component remembers, nodes of later paths).
 
         Raises:
             InvalidInputError: later rows need older ones and `rewrite` is not set; the message names one.
@@ -347,9 +343,9 @@ class Store:
         self._core.drop_before(iteration, rewrite=rewrite)
 
     def verify(self) -> list[dict[str, Any]]:
-        """Everything that is wrong, as rows with `folder`, `kind`, `id` and `message`; empty if nothing is.
+        """Return all errors as rows with `folder`, `kind`, `id` and `message`; empty without errors.
 
-        `kind` is `damage` (a file is not what was written), `reference` (a row names one that is not there), `length`
+        `kind` is `damage` (a file differs from what was written), `reference` (a row refers to a missing one), `length`
         (log-probs, entropies or mask have another length than the tokens), `value` (NaN, infinity, a mask that is
         not 0 or 1), `duplicate` (an id twice; a trajectory that one iteration trains twice in one group) or `blob`.
 
@@ -366,16 +362,16 @@ class Store:
         ]
 
     def close(self) -> None:
-        """Make what is queued durable and give the writer's lock back."""
+        """Make queued data durable and release the writer's lock."""
         self._core.close()
 
     def snapshot(self) -> Store:
-        """A reader of what is committed now, which stays with that while this store goes on or is closed."""
-        self._core.files("nodes")  # what is queued is committed first
+        """Return a reader of the current commit, which stays at it even if this store changes or closes."""
+        self._core.files("nodes")  # queued data are committed first
         return open_snapshot(self.path, self._core.snapshot)
 
     def __reduce__(self) -> tuple[Callable[[str, str], Store], tuple[str, str]]:
-        """Pickle as the directory and what this store sees of it; the copy reads the same rows and writes none."""
+        """Pickle as the directory and the visible commit; the copy is read-only and has the same rows."""
         return open_snapshot, (self.path, self._core.snapshot)
 
     def __enter__(self) -> Self:
@@ -390,14 +386,14 @@ class Store:
 
 
 class RolloutLog:
-    """Records of an iteration that is under way: what a run must know again if it is killed before the batch is stored.
+    """Records of a running iteration, for recovery if the run is killed before the batch is stored.
 
-    A record is a name and a payload, bytes of the caller's own. When `append` returns, the operating system has it:
-    no kill of the process loses it, or any half of it. A power cut loses what was appended since the last sync, which
-    `append` does where that is a second ago (in a store with `sync="always"` each time, with `sync="never"` not at
-    all). Behind the last whole record of the file nothing counts; the next append cuts it off.
+    A record is a name and a payload of bytes. When `append` returns, the operating system has the record, so it
+    survives a kill of the process completely. A power cut loses records since the last sync. `append` syncs if the last
+    sync was a second ago (with `sync="always"` each time, with `sync="never"` not at all). Data after the last complete
+    record are ignored and overwritten by the next append.
 
-    It belongs to the process that opened the store, to all of its threads, and ends with the store.
+    All threads of the process that opened the store may use it, until the store closes.
 
     Example:
         >>> import tempfile
@@ -430,34 +426,35 @@ class RolloutLog:
         return self._core.iteration
 
     def append(self, name: bytes, payload: bytes) -> None:
-        """Put a record behind the others.
+        """Append a record.
 
         Args:
-            name: what the record is found by.
-            payload: what it says; both together have at most 256 MiB.
+            name: name of the record.
+            payload: its content; both together have at most 256 MiB.
 
         Raises:
-            InvalidInputError: too long, or the journal is over: the batch is committed, or the store closed.
-            StoreError: it cannot be written; the next append begins where this one did.
+            InvalidInputError: the record is too long, or the journal has ended: the batch is committed, or the store
+                closed.
+            StoreError: it cannot be written; the next append starts at the same place.
             UnsupportedError: this process was forked from the one that opened the store.
         """
         self._core.append(name, payload)
 
     def records(self) -> list[tuple[bytes, bytes]]:
-        """Name and payload of each record, in the order in which they were appended."""
+        """Return name and payload of each record, in order."""
         return self._core.records()
 
     def sync(self) -> None:
-        """Make what was appended durable, whatever happens to the machine.
+        """Sync all appended records to disk, so that they survive a power cut.
 
         Raises:
-            StoreError: the disk failed. Nothing more is appended then: open the store again.
+            StoreError: the disk failed. Further appends fail: reopen the store.
         """
         self._core.sync()
 
 
 def _numbers(metrics: object, before: str = "") -> list[tuple[str, float]]:
-    """The numbers of a table, and of tables in it, by their names."""
+    """Return the numbers of a nested table by name."""
     found = []
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
         if isinstance(value, Mapping):
@@ -468,13 +465,13 @@ def _numbers(metrics: object, before: str = "") -> list[tuple[str, float]]:
 
 
 def _given(path: str, array: Any) -> tuple[str, str, int, int | None, NDArray[np.uint8]]:
-    """An array of a state as the core takes it."""
+    """Convert an array of a state for the core."""
     if not isinstance(array, np.ndarray) or array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
         told = (
             f"an array of {array.dtype} with {array.ndim} dimensions" if isinstance(array, np.ndarray) else repr(array)
         )
         raise InvalidInputError(
-            f"arrays[{path!r}] is {told:.80}; give an array of bool, whole numbers or floats with one or two dimensions"
+            f"arrays[{path!r}] is {told:.80}; give an array of bool, integers or floats with one or two dimensions"
         )
     kept = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     width = kept.shape[1] if kept.ndim == 2 else None
@@ -483,10 +480,10 @@ def _given(path: str, array: Any) -> tuple[str, str, int, int | None, NDArray[np
 
 def _core_of(batch: Batch) -> _core.Batch:
     if not isinstance(batch, Batch):
-        raise InvalidInputError(f"batch is a {type(batch).__name__}; give a Batch, as Forest.freeze makes one")
+        raise InvalidInputError(f"batch is a {type(batch).__name__}; give a Batch, such as Forest.freeze returns")
     return batch._core
 
 
 def open_snapshot(path: str, snapshot: str) -> Store:
-    """A reader of what a store saw when it said so."""
+    """Open a reader of a store's recorded commit."""
     return Store(_core.Store.open_snapshot(path, snapshot))

@@ -1,4 +1,4 @@
-"""What every engine takes and gives: token ids, never text."""
+"""Interface of engines: token ids in, token ids out."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the tokens of a segment are drawn from the model's logits `z` over a vocabulary of V tokens.
+    """Sampling of a segment's tokens from the model's logits `z` over a vocabulary of V tokens.
 
         x = z / temperature;  top_k: keep the k largest;  top_p: keep the smallest set of most likely tokens whose
-        probabilities sum to at least top_p;  p = softmax(x over what was kept)
+        probabilities sum to at least top_p;  p = softmax(x over kept tokens)
 
     Tokens that tie with the smallest kept one by `top_k` are kept too. Log-probabilities and entropies that an engine
-    reports are those of `p`, the distribution really sampled from.
+    reports are those of `p`, the actual sampling distribution.
 
     Args:
         temperature: above 0; or 0 for the most likely token, reported with log-probability 0 and entropy 0.
@@ -40,10 +40,10 @@ class Sampling:
         max_tokens: most tokens of a segment, the stop token included.
         stop_token_ids: a segment ends with the first of these, which belongs to it.
         top: how many of the likeliest tokens to report at each place (`Segment.top`), at most V.
-        by_entropy: changes the temperature from token to token; its docstring says what is reported then.
+        by_entropy: changes the temperature for each token; see `EntropyTemperature`.
 
     Raises:
-        InvalidInputError: a number out of its range, or by_entropy is no `EntropyTemperature`.
+        InvalidInputError: a number out of its range, or by_entropy is not an `EntropyTemperature`.
 
     Example:
         >>> from dataclasses import replace
@@ -83,13 +83,13 @@ class Sampling:
 class Request:
     """One segment to generate: continue `tokens` (int32 [n], n >= 1) as `sampling` says.
 
-    `seed` (0 to 2^63 - 1) decides every draw of the segment and nothing else does: hash it per segment
-    (`structural_seed`), since two requests with one seed draw the same numbers. `images` are those that the tokens
-    have placeholders of, in their order; only an engine that says `takes_images = True` gets any. A request is itself
-    and equals no other: `Engine.abort` knows it by that.
+    `seed` (0 to 2^63 - 1) alone determines the random numbers of the segment: hash it per segment (`structural_seed`),
+    since two requests with one seed draw the same numbers. `images` are the images of the tokens' placeholders, in
+    order; only engines with `takes_images = True` get any. Requests are compared by identity, which `Engine.abort`
+    uses.
 
-    Requests of one `group` have long beginnings in common: an engine of several servers sends them all to one, whose
-    cache holds what they share. It changes nothing of what is drawn; "" belongs to no group.
+    Requests of one `group` share long prefixes: an engine with several servers sends them all to one, to use its prefix
+    cache. It does not change the sampled tokens; "" means no group.
 
     Raises:
         InvalidInputError: tokens are no integer array or empty, the seed is out of range, or sampling is no `Sampling`.
@@ -126,10 +126,10 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class TopLogprobs:
-    """The c likeliest tokens at each of the n places of a segment, the likeliest first.
+    """The c most likely tokens at each of the n places of a segment, in order.
 
-    `tokens` int32 [n, c]; `logprobs` float32 [n, c] in the distribution sampled from, -inf where top_k or top_p kept
-    fewer than c. At temperature 0 they are those of softmax(z), which says how close the others were.
+    `tokens` int32 [n, c]; `logprobs` float32 [n, c] in the distribution sampled from, -inf if top_k or top_p kept fewer
+    than c. At temperature 0 they are those of softmax(z).
     """
 
     tokens: NDArray[np.int32]
@@ -138,23 +138,22 @@ class TopLogprobs:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """What was generated for one request: n >= 1 tokens, the stop token included; an aborted one may have none.
+    """Tokens generated for one request: n >= 1 tokens, including the stop token; an aborted one may have none.
 
     Args:
         tokens: int32 [n].
         logprobs: float32 [n]: log p of each token as sampled (see `Sampling`).
         entropies: float32 [n]: -sum p log p in nats at each token, or the one by which its temperature was chosen
-            (`Sampling.by_entropy`); None where the engine cannot say.
-        finish_reason: "stop" (behind a stop token), "length" (`max_tokens` were generated) or "abort" (ended before, by
-            `Engine.abort`, new weights or the closing of the engine: exactly what was generated until then).
-        policy_version: of the weights that all its tokens were sampled from.
-        seed: the request's.
-        top: the likeliest tokens at each place, where `Sampling.top` asks for them.
-        cached_tokens: of the request's tokens, how many had their keys and values from a cache, since they were
-            computed for another request; None where the engine cannot say.
+            (`Sampling.by_entropy`); None if unknown.
+        finish_reason: "stop" (after a stop token), "length" (`max_tokens` were generated) or "abort" (ended before, by
+            `Engine.abort`, new weights or the closing of the engine: with exactly the tokens so far).
+        policy_version: version of the weights of all its tokens.
+        seed: seed of the request.
+        top: the most likely tokens at each place, if `Sampling.top` requests them.
+        cached_tokens: number of the request's tokens with keys and values from a cache; None if unknown.
 
     Raises:
-        DataError: no log-probabilities, or not one of each for each token; no tokens where nothing was aborted.
+        DataError: no log-probabilities, or not one of each for each token; no tokens without an abort.
     """
 
     tokens: NDArray[np.int32]
@@ -261,13 +260,13 @@ class Engine(Protocol):
 
 
 def complete(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
-    """One segment for each request, in their order: the plain call for scripts and notebooks, which waits for all.
+    """Generate one segment per request, in order, and wait for all: for scripts and notebooks.
 
-    It works where an event loop is running too, as in Jupyter, which stands still meanwhile: asynchronous programs
-    await `engine.generate` instead. Where one request fails, the others are given up.
+    It also works while an event loop is running, as in Jupyter, but blocks it: asynchronous programs should await
+    `engine.generate` instead. If one request fails, the others are cancelled.
 
     Raises:
-        InvalidInputError, EngineError: what `engine.generate` raises.
+        InvalidInputError, EngineError: errors of `engine.generate`.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start

@@ -18,9 +18,9 @@ class Claims:
         text: the rendered text.
 
     Attributes:
-        begin: where the first claim begins; 0 if there is none.
-        end: where the last claim ends; 0 if there is none.
-        last: where the claim ends that was made last.
+        begin: start of the first claim; 0 if there is none.
+        end: end of the last claim; 0 if there is none.
+        last: end of the latest claim.
     """
 
     def __init__(self, text: str) -> None:
@@ -29,9 +29,9 @@ class Claims:
         self._spans: list[tuple[int, int]] = []
 
     def take(self, piece: object, floor: int = 0) -> bool:
-        """Claim a piece behind a place, as it is, without spaces around it, or escaped as JSON; False: it is missing.
+        """Claim a piece after a place, unchanged, without surrounding spaces, or escaped as JSON; False: it is missing.
 
-        Nothing has to be found of a blank text.
+        A blank text is always found.
         """
         # The first place counts: a text that the template trims may stand as it is in a later message.
         found = [(at, -len(form)) for form in dict.fromkeys(_forms(piece)) if (at := self._free(form, floor)) >= 0]
@@ -45,7 +45,7 @@ class Claims:
         return True
 
     def take_on(self, piece: str) -> bool:
-        """Claim a piece behind the last claim, or else anywhere: messages are most often rendered in their order."""
+        """Claim a piece after the last claim, or else anywhere: messages are usually rendered in order."""
         return self.take(piece, self.last) or self.take(piece)
 
     def _free(self, form: str, floor: int) -> int:

@@ -31,14 +31,14 @@ _SECONDS_AT_EXIT = 5.0
 
 @dataclass(eq=False)
 class _QueuedRequest:
-    """A request that somebody waits for."""
+    """A request with a waiting caller."""
 
     number: int
     request: Request
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Segment]
     leaves: bool = False
-    """It shall end as it is: it was aborted, or nobody waits any more."""
+    """Whether it ends now: it was aborted, or its caller was cancelled."""
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class _Work:
     error: BaseException | None = None
 
 
-# What is sent to the thread: the requests of one turn of an event loop, work, that somebody leaves, and the end.
+# Messages to the thread: requests of one iteration of an event loop, work, cancellations, and the end.
 _Mail = list[_QueuedRequest] | _Work | Literal["leaves", "end"]
 
 
@@ -58,23 +58,23 @@ class ContinuousBatching(ABC):
     """Base of engines that generate token by token for many requests at a time (continuous batching).
 
     A daemon thread, started by the first request, calls the methods below, and nothing else does. Requests come from
-    any event loop of any thread, those of one turn of a loop together; what ended in a step goes back by one
-    `call_soon_threadsafe` to each loop, in the order in which it was asked for. While nothing is asked the thread
-    sleeps, and it keeps no engine alive that everybody else forgot.
+    any event loop of any thread, batched per iteration of the loop. Results of a step return by one
+    `call_soon_threadsafe` per loop, in the order of requests. Without requests the thread sleeps, and it does not keep
+    an unreferenced engine alive.
 
     A subclass has `chat`, `vocabulary_size`, `entropy_estimator`, `shares_parameters`, and:
 
-    - `_begin(newcomers)`: takes requests in, by number; one that raises leaves those that run as they are;
-    - `_step()`: one more token for every request that runs;
-    - `_end(numbers)`: the segments of requests that shall not go on, as aborted ones;
+    - `_begin(newcomers)`: adds requests, by number; an error does not affect running ones;
+    - `_step()`: samples one token for every running request;
+    - `_end(numbers)`: returns the segments of stopped requests, as aborted ones;
     - `_forget()`: drops all requests, after a step that failed;
-    - `_check_weights(model)`: refuses weights that do not fit, before anything is ended, in the thread of the caller;
-    - `_replace(model)`: takes weights while nothing runs;
-    - `_release()`: gives memory back, once, behind the last step;
-    - `_check(request)`: refuses what it cannot take, in the thread of the one who asks;
+    - `_check_weights(model)`: refuses weights that do not match, before any request ends, in the thread of the caller;
+    - `_replace(model)`: loads weights while no request runs;
+    - `_release()`: frees memory, once, after the last step;
+    - `_check(request)`: refuses unsupported requests, in the thread of the caller;
     - optionally `_working()`, in which all steps run.
 
-    `_begin` and `_step` return what ended, by number.
+    `_begin` and `_step` return ended segments, by number.
     """
 
     chat: Chat
@@ -119,7 +119,7 @@ class ContinuousBatching(ABC):
             self._strike(asked)
 
     def abort(self, request: Request) -> None:
-        """End a request between two steps: its `generate` returns exactly what there is, nothing where it waits."""
+        """End a request between two steps: its `generate` returns the tokens so far, none if it is queued."""
         if self._thread is None or self._process != os.getpid():
             return
         with self._lock:
@@ -131,13 +131,13 @@ class ContinuousBatching(ABC):
         """Sample from `model`'s weights from now on and stamp segments with `version`.
 
         It happens between two steps; segments that are being generated end as aborted, under the old version. Weights
-        are compared first: where they do not fit, nothing is changed or ended. Names may have the prefixes of wrappers
-        (`module.`, `_orig_mod.`, those of PEFT if its adapters are merged).
+        are checked first: if they do not match, nothing changes. Names may have the prefixes of wrappers (`module.`,
+        `_orig_mod.`, those of PEFT if its adapters are merged).
 
         Raises:
             InvalidInputError: names or shapes are not those of the engine, a weight is not finite, adapters are not
-                merged; the version is no whole number; the engine is closed.
-            EngineError: taking them failed.
+                merged; the version is not an integer; the engine is closed.
+            EngineError: loading them failed.
         """
 
         def replace() -> None:
@@ -203,7 +203,7 @@ class ContinuousBatching(ABC):
         """Around a series of steps: it ends before the last answers go out."""
         yield
 
-    # What follows runs in the threads of those who ask.
+    # The following methods run in the threads of callers.
 
     def _check_open(self, method: str) -> None:
         name = type(self).__name__
@@ -235,7 +235,7 @@ class ContinuousBatching(ABC):
         _hand_over([(asked, aborted(asked.request, self.policy_version)) for asked in turn])
 
     def _strike(self, asked: _QueuedRequest) -> None:
-        """It was answered, or nobody waits for the answer any more."""
+        """Remove an answered or cancelled request."""
         with self._lock:
             same = self._asked[asked.request]
             same.remove(asked)
@@ -258,7 +258,7 @@ class ContinuousBatching(ABC):
     # What follows runs in the engine's thread.
 
     def _serve(self, mail: _Mail) -> bool:
-        """Take in what came and step until nobody waits; False where that was the end."""
+        """Process messages and steps until no request is left; return False at the end."""
         try:
             self._take(mail)
             while self._newcomers or self._running:
@@ -298,7 +298,7 @@ class ContinuousBatching(ABC):
 
     def _take(self, mail: _Mail) -> None:
         if isinstance(mail, _Work):
-            self._finished_work.append(mail)  # told with the next answers, however it goes
+            self._finished_work.append(mail)  # reported with the next results in any case
             try:
                 self._abort(list(self._running))
                 mail.do()
@@ -323,7 +323,7 @@ class ContinuousBatching(ABC):
         self._answers += [(self._running.pop(number), segment) for number, segment in segments.items()]
 
     def _fail(self, error: BaseException) -> None:
-        """Tell all who wait, and begin afresh."""
+        """Fail all requests, and reset."""
         with suppress(Exception):  # what is broken may not even forget
             self._forget()
         waiting = [*self._newcomers.values(), *self._running.values()]
@@ -356,7 +356,7 @@ class ContinuousBatching(ABC):
         for answer in answers:
             of_loop[answer[0].loop].append(answer)
         for loop, ended in of_loop.items():
-            with suppress(RuntimeError):  # the loop was closed: nobody waits
+            with suppress(RuntimeError):  # the loop is closed: there is no caller
                 loop.call_soon_threadsafe(_hand_over, ended)
         for each in work:
             each.done.set()

@@ -13,24 +13,24 @@ LEAST = 1e-8
 
 @dataclass(frozen=True)
 class EntropyTemperature:
-    """Lets a model explore where it hesitates and carry out where it is sure: a temperature for each token.
+    """Adapt the temperature of each token to its entropy: higher if the model is uncertain, lower if it is certain.
 
         T = T0 (1 + change h),   e = log max(H, 1e-8),
-        h = min((e - zero) / above, 1) where e > zero, else max((e - zero) / below, -1)
+        h = min((e - zero) / above, 1) if e > zero, else max((e - zero) / below, -1)
 
     with T0 the temperature of the `Sampling` and H the entropy of softmax(z / T0) over the whole vocabulary, at the
-    token that is drawn; `zero`, `above` and `below` are of what was sampled before, such as the last iteration. The
-    paper divides by a root mean square first, which cancels. top_k and top_p are of the distribution at T.
+    sampled token; `zero`, `above` and `below` come from earlier samples, such as the last iteration. The paper divides
+    by a root mean square first, which cancels. top_k and top_p are of the distribution at T.
 
-    The log-probs that are recorded are those of the distribution sampled from, softmax(z / T) (behind top_k and top_p),
-    as always; the entropies are the H by which T was chosen. What is recorded of the temperature itself is T0: a loss
-    runs the model at T0, so its ratios have to be to log-probs that are recomputed there (`Recipe.old_logprob`), and a
-    collector refuses a recipe that takes them to the recorded ones. `weight.ImportanceWeight` has the ratio of both.
+    The log-probs that are recorded are those of the distribution sampled from, softmax(z / T) (after top_k and top_p),
+    as always; the entropies are the H by which T was chosen. The recorded temperature is T0: a loss runs the model at
+    T0, so its ratios need log-probs recomputed at T0 (`Recipe.old_logprob`), and the collector refuses recipes that use
+    the recorded ones. `weight.ImportanceWeight` has the ratio of both.
 
     Args:
         zero: the log-entropy at which the temperature is T0.
-        above: how far above it the temperature is the highest, at least 0.
-        below: how far below it the temperature is the lowest, at least 0.
+        above: distance above it at which the temperature is highest, at least 0.
+        below: distance below it at which the temperature is lowest, at least 0.
         change: the share of T0 by which the temperature moves at most, at least 0 and below 1.
 
     Raises:

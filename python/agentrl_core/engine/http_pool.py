@@ -34,7 +34,7 @@ class HttpPool:
         self._free: list[httpx.AsyncClient] = []
 
     async def request(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        """What the server answers.
+        """Return the server's response.
 
         Raises:
             httpx.HTTPError: nothing.

@@ -18,13 +18,13 @@ _MORE_ROWS = 1.5
 class KVCache(Cache):
     """Keys and values of every layer: [rows, heads, positions, width], with room for more of both.
 
-    Row b has tokens at positions 0 to lengths[b] - 1. In a step every row writes behind its own last position and sees,
-    through the mask, what it has written. A row that leaves makes the last one move into its place.
+    Row b has tokens at positions 0 to lengths[b] - 1. In a step every row writes after its last position and attends,
+    through the mask, to its own tokens. The last row moves into the place of a removed one.
 
     Args:
         lengths: tokens of each row, int64 [B].
-        device: where keys and values are.
-        dtype: of the mask.
+        device: device of keys and values.
+        dtype: dtype of the mask.
     """
 
     def __init__(self, lengths: NDArray[np.int64], device: torch.device, dtype: torch.dtype) -> None:
@@ -59,7 +59,7 @@ class KVCache(Cache):
         return ((keys[:count], values[:count]) for keys, values in zip(self._keys, self._values, strict=True))
 
     def join(self, other: KVCache, rows: NDArray[np.int64]) -> None:
-        """Take these rows of another cache behind one's own; a row may be named more than once."""
+        """Append rows of another cache; a row may be given several times."""
         before = len(self.lengths)
         count = before + len(rows)
         lengths = np.concatenate([self.lengths, other.lengths[rows]])
@@ -75,7 +75,7 @@ class KVCache(Cache):
         self._set_rows()
 
     def keep(self, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Let the other rows go. Where each row that is left has been: int64 [number of rows left]."""
+        """Drop the other rows, and return the old index of each remaining row: int64 [number of remaining rows]."""
         count = int(rows.sum())
         order = np.arange(count)
         holes, movers = np.flatnonzero(~rows[:count]), count + np.flatnonzero(rows[count:])
@@ -110,7 +110,7 @@ class KVCache(Cache):
         return self._positions, mask[:, None]
 
     def end_step(self, counts: NDArray[np.int64] | None = None) -> None:
-        """Every row has written its token; or so many each, and what is behind them is padding."""
+        """Advance every row by one token, or by a number each with padding after them."""
         if counts is None:
             self.lengths = self.lengths + 1
             self._position = self._position + 1

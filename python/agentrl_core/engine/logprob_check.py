@@ -28,18 +28,18 @@ _PROMPT_LENGTHS = (1, 3, 9, 17, 33, 40)
 
 @dataclass(frozen=True)
 class LogprobCheck:
-    """How far an engine is from the policy, over all tokens of some requests with one sampling.
+    """Difference between an engine and the policy, over all tokens of some requests with one sampling.
 
     Args:
-        sampling: of the requests.
-        cause: "none" where they agree; otherwise why they differ, as far as the numbers tell.
-        message: the same in a sentence, with what to do.
-        tokens: how many were compared.
-        cached_tokens: tokens of the requests that the engine had in its cache; None where it does not say.
-        mean: difference of the log-probabilities, absolute.
-        largest: the same at the token where it is largest.
-        request: the one that has this token.
-        position: of this token in its sequence, the request's tokens included.
+        sampling: sampling of the requests.
+        cause: "none" if they agree; otherwise the likely cause.
+        message: the cause in a sentence, with a remedy.
+        tokens: number of compared tokens.
+        cached_tokens: tokens of the requests in the engine's cache; None if unknown.
+        mean: mean absolute difference of the log-probabilities.
+        largest: the largest one.
+        request: the request of this token.
+        position: position of this token in its sequence, including the request's tokens.
     """
 
     sampling: Sampling
@@ -68,25 +68,25 @@ def check_logprobs(
     version: int | None = None,
     tolerance: float = 1e-3,
 ) -> LogprobCheck:
-    """Generate, run the model over what came, and say where log-probabilities differ and why.
+    """Compare the log-probabilities of an engine with those of the model, and find the cause of differences.
 
         d_t = | log p_engine(t) - log p(t) |,   p as in `Sampling`, from the model's logits
 
     They agree if no d_t is above the tolerance. Otherwise the first of these that explains it is the cause: the engine
-    says that its weights are of another version; all d_t vanish without temperature, top_k and top_p (mode); or at
-    another temperature; the first tokens of sequences agree and later ones do not (position); all d_t are small
-    (precision); else its weights are others. Every request is asked again with its segment and a few tokens behind it,
-    as the next turn of a branch, so that what a cache gives is compared too.
+    reports another version of the weights; all d_t vanish without temperature, top_k and top_p (mode); or at another
+    temperature; the first tokens of sequences agree and later ones do not (position); all d_t are small (precision);
+    else its weights are others. Every request is repeated with its segment and a few more tokens, like the next turn of
+    a branch, so that caches are compared too.
 
     Args:
-        engine: to compare.
+        engine: the engine.
         model: the policy.
-        requests: of one sampling with a temperature above 0.
-        version: of the model's weights; None: not compared.
-        tolerance: of d_t; 1e-3 suits float32 on both sides.
+        requests: requests with one sampling and a temperature above 0.
+        version: version of the model's weights; None: not compared.
+        tolerance: tolerance of d_t; 1e-3 suits float32 on both sides.
 
     Raises:
-        InvalidInputError, EngineError: what the engine raises.
+        InvalidInputError, EngineError: errors of the engine.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start

@@ -21,12 +21,12 @@ class _Entry:
 
 
 class PrefixCache:
-    """What segments that ended leave for the next turn of their branch, and for forks of it.
+    """Keys and values of ended segments, for the next turn of their branch and for forks.
 
-    One that begins with another takes its place; above the limit the ones that were used longest ago go.
+    An entry that extends another replaces it; above the limit the least recently used are evicted.
 
     Args:
-        most_tokens: kept, of all together.
+        most_tokens: largest total number of tokens.
     """
 
     def __init__(self, most_tokens: int) -> None:
@@ -76,7 +76,7 @@ class PrefixCache:
         if not self._entries:
             return 0, 0
         width = min(len(tokens), self._table.shape[1])
-        differs = np.ones((len(self._entries), width + 1), np.bool_)  # at the latest behind the last token
+        differs = np.ones((len(self._entries), width + 1), np.bool_)  # at the latest after the last token
         np.not_equal(self._table[: len(self._entries), :width], tokens[:width], out=differs[:, :width])
         common = differs.argmax(axis=1)
         index = int(common.argmax())

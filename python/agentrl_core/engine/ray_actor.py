@@ -24,27 +24,27 @@ Packed = list[tuple[str, Any, str, tuple[int, ...], bool]]
 
 
 class RayActor:
-    """An engine that runs in an actor of Ray, on whichever machine the cluster has room for it.
+    """Run an engine in a Ray actor, on any machine of the cluster with free resources.
 
-    New weights travel through Ray's object store, once, and are kept there: where the actor dies, requests fail with an
-    `EngineError` and another actor with the same weights and version takes its place, so that a collector, which asks
-    failed requests again, loses and doubles nothing.
+    New weights go through Ray's object store once, and stay there. If the actor dies, requests fail with an
+    `EngineError` and another actor with the same weights and version replaces it. The collector retries failed
+    requests, so no token is lost or duplicated.
 
     Args:
-        make: called in the actor, gives the engine.
-        options: of the actor, for Ray: `{"num_gpus": 1}`.
+        make: creates the engine, in the actor.
+        options: Ray options of the actor: `{"num_gpus": 1}`.
 
     Raises:
         MissingDependencyError: ray is not installed.
-        InvalidInputError: Ray is connected to no cluster.
-        EngineError: the actor could not make the engine.
+        InvalidInputError: Ray is not connected to a cluster.
+        EngineError: the actor could not create the engine.
 
     Example:
         >>> from agentrl_core import engine
         >>> engine.RayActor(lambda: engine.Transformers(model, tokenizer), options={"num_gpus": 1})
         ... # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        agentrl_core.exceptions.InvalidInputError: engine.RayActor runs in a cluster, and Ray is connected to no ...
+        agentrl_core.exceptions.InvalidInputError: engine.RayActor runs in a cluster, but Ray is not connected to ...
     """
 
     shares_parameters = False
@@ -126,7 +126,7 @@ class RayActor:
         return self._ray.remote(_EngineActor).options(**self._options).remote(self._make, *weights)
 
     def _replaced(self, actor: Any, error: Exception) -> EngineError:
-        """What to say of an actor that died; another one takes its place."""
+        """Return the error of a dead actor, and replace it."""
         if actor is self._actor and not self._closed:
             self._actor = self._start()
         return EngineError(f"generate: the actor of the engine died ({type(error).__name__}); another takes its place")
@@ -146,7 +146,7 @@ class RayActor:
 
 
 class _EngineActor:
-    """What the actor is."""
+    """The actor's class."""
 
     def __init__(self, make: Callable[[], Engine], packed: Packed | None, version: int) -> None:
         self._engine = make()
@@ -159,7 +159,7 @@ class _EngineActor:
         """Held while weights are replaced: who asks later gets the new ones."""
 
     async def about(self) -> tuple[Chat, int, str, int, int | None]:
-        """What the other side tells of the engine."""
+        """Properties of the remote engine."""
         engine, precision = self._engine, getattr(self._engine, "precision", None)
         return engine.chat, engine.vocabulary_size, engine.entropy_estimator, engine.policy_version, precision
 
@@ -219,7 +219,7 @@ class _Weights:
         self._tensors: dict[str, torch.Tensor] = {}
         self._parameters: set[str] = set()
         for name, raw, kind, shape, is_parameter in packed:
-            # A copy: what Ray shares must not be written, and torch has no tensors that say so.
+            # Copy: Ray's shared memory is read-only, which torch tensors cannot express.
             self._tensors[name] = torch.from_numpy(raw.copy()).view(getattr(torch, kind)).reshape(shape)
             self._parameters |= {name} if is_parameter else set()
 

@@ -20,23 +20,23 @@ from agentrl_core.engine.token_sampling import SampledTokens, sample_tokens
 # Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts
 # of a part have like lengths.
 _PREFILL_TOKENS = 2048
-# What was drawn has room for this many tokens at first, and for twice as many whenever a row has more.
+# Initial capacity in tokens, doubled when a row needs more.
 _FIRST_ROOM = 64
 # What is known of a row: `drawn` of at most `limit` tokens; rows of one `kind` are drawn alike; `cached` of its prompt.
 _ROW = np.dtype([("number", "i8"), ("seed", "u8"), ("limit", "i8"), ("drawn", "i8"), ("kind", "i8"), ("cached", "i8")])
-# What is drawn for it in a step.
+# Sampled results of a step.
 _STEP = np.dtype([("token", "i4"), ("logprob", "f4"), ("entropy", "f4")])
 
 
 class RunningBatch:
-    """Rows of one batch: a request, its place in the cache, and what was drawn for it.
+    """Rows of one batch: requests, their places in the cache, and their sampled tokens.
 
-    Token i of a segment is drawn with `uniform(seed, i)`, whatever the other rows do.
+    Token i of a segment is drawn with `uniform(seed, i)`, independent of other rows.
 
     Args:
         model: a causal model of Hugging Face.
         requests: by number. Identical prompts are computed once.
-        kept: known beforehand, and where rows that leave put theirs; None: each row is computed from its beginning.
+        kept: prefix cache to read and fill; None: each row is computed from the start.
     """
 
     def __init__(self, model: Any, requests: Mapping[int, Request], kept: PrefixCache | None = None) -> None:
@@ -52,10 +52,10 @@ class RunningBatch:
         self._rows["kind"] = [id(sampling) for sampling in samplings]
         self._steps = np.empty((len(requests), min(int(self._rows["limit"].max()), _FIRST_ROOM)), _STEP)
         self._top: list[list[tuple[NDArray[np.int32], NDArray[np.float32]]]] = [[] for _ in requests]
-        """For each row the likeliest tokens of each step, where they are asked for."""
+        """For each row the most likely tokens of each step, if requested."""
 
         prompts, prompt_of_row = _distinct([request.tokens for request in self._requests])
-        # The last token of each prompt is the first one fed: the head runs only where a token is drawn.
+        # The last token of each prompt is the first one fed: the head runs only for sampled positions.
         computed, known = self._prefill([prompt[:-1] for prompt in prompts])
         # All but the first of identical prompts have it from that one.
         self._rows["cached"] = computed.lengths[prompt_of_row]
@@ -101,7 +101,7 @@ class RunningBatch:
         return self._leave(leaving, version, aborted=True) if leaving.any() else {}
 
     def join(self, other: RunningBatch) -> None:
-        """Take the rows of another batch, which have drawn their first token, behind one's own."""
+        """Append the rows of another batch, which have their first token."""
         before = len(self)
         self._cache.join(other._cache, np.arange(len(other)))
         self._rows = np.concatenate([self._rows, other._rows])
@@ -174,7 +174,7 @@ class RunningBatch:
         )
 
     def _next_logits(self, token: torch.Tensor, cache: KVCache) -> torch.Tensor:
-        """Logits [B, V] behind one more token for each row."""
+        """Return logits [B, V] after one more token per row."""
         position, mask = cache.begin_step()
         outputs = self._model(
             input_ids=token[:, None],
@@ -188,9 +188,9 @@ class RunningBatch:
         return logits[:, -1]
 
     def _prefill(self, prompts: list[NDArray[np.int32]]) -> tuple[KVCache, NDArray[np.int64]]:
-        """The keys and values of each prompt, and of how many of its tokens they were known.
+        """Return keys and values of each prompt, and the number of its cached tokens.
 
-        Padding is on the right, where a causal model never looks.
+        Padding is on the right, which causal models ignore.
         """
         lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         cache = KVCache(lengths, self._model.device, self._model.dtype)
@@ -234,7 +234,7 @@ class RunningBatch:
 
 @lru_cache(maxsize=1024)
 def _without_limit(sampling: Sampling) -> Sampling:
-    """What must be equal for rows to be drawn together; the same object for equal samplings."""
+    """Return the sampling parameters that rows of a batch share; the same object for equal ones."""
     return replace(sampling, max_tokens=1)
 
 

@@ -1,4 +1,4 @@
-"""An engine that says what it is told to, for tests of everything around an engine."""
+"""An engine with scripted replies, for tests."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class _Delayed:
 
 @dataclass(frozen=True)
 class ScriptedReply:
-    """What to say: a text (its stop token is added) or token ids, with a log-probability and an entropy for each token.
+    """A scripted reply: a text (its stop token is added) or token ids, with a log-probability and an entropy per token.
 
-    Without `logprobs` or `entropies` they are 0: a script is certain of what it says.
+    Without `logprobs` or `entropies` they are 0, since a script is deterministic.
     """
 
     content: str | Sequence[int]
@@ -45,11 +45,11 @@ class ScriptedReply:
 
 
 class Scripted:
-    """Gives replies from a list or a function, at once or after a while. It has no thread and no weights.
+    """Return replies from a list or a function, immediately or after a delay. It has no thread and no weights.
 
-    A list is used up in the order of the requests. A reply is cut behind the first stop token of the sampling, and at
-    `max_tokens`, as a real engine would. A request that is aborted while its reply is delayed has said nothing. It
-    has no logits, so the rest of the sampling changes nothing of what it says.
+    A list is used up in the order of the requests. A reply is truncated after the first stop token of the sampling, and
+    at `max_tokens`, like a real engine's. A request aborted during its delay returns no tokens. It has no logits, so
+    other sampling parameters have no effect.
 
     Args:
         tokenizer: with a chat template; its length is the vocabulary's.

@@ -13,7 +13,7 @@ from agentrl_core.engine.entropy_temperature import LEAST, EntropyTemperature
 class SampledTokens(NamedTuple):
     """`token` int64 [B], `logprob` [B] and `entropy` [B] in the type of the log-softmax.
 
-    `top` is the `sampling.top` likeliest tokens, int64 [B, c], and their log-probabilities [B, c]; None where c is 0.
+    `top` is the `sampling.top` likeliest tokens, int64 [B, c], and their log-probabilities [B, c]; None if c is 0.
     """
 
     token: torch.Tensor
@@ -58,7 +58,7 @@ def processed_logprobs(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor
 
 
 def temperature_factor(log_p: torch.Tensor, rule: EntropyTemperature) -> tuple[torch.Tensor, torch.Tensor]:
-    """By what the temperature of each row is multiplied, [B], and the entropy [B] that says so."""
+    """Return the temperature factor of each row, [B], and its entropy [B]."""
     entropy = torch.special.entr(log_p.exp()).sum(dim=-1)
     height = entropy.clamp(min=LEAST).log() - rule.zero
     above, below = (max(width, LEAST) for width in (rule.above, rule.below))

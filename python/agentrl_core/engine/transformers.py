@@ -24,27 +24,25 @@ if TYPE_CHECKING:
 
 
 class Transformers(ContinuousBatching):
-    """Samples from a causal language model of Hugging Face, on the model's own device.
+    """Sample from a causal Hugging Face model, on the model's device.
 
-    The model is held by reference: when it is the policy that is being trained, its latest weights are always the ones
-    sampled from, and it is in evaluation mode only while something is being generated. Such an engine must rest while
-    the optimizer steps (`shares_parameters`); one with a copy of its own need not. Identical prompts that come
-    together are computed once. All rows advance together, one token a step, and newcomers join between two steps; a
-    row's draws depend on its seed and its tokens alone (token i of a segment uses `uniform(seed, i)`), not on the rows
-    beside it, but for the rounding of matrix products.
+    The model is held by reference: when it is the policy that is being trained, sampling always uses its latest
+    weights, and it is in evaluation mode only during generation. Such an engine must not generate during optimizer
+    steps (`shares_parameters`); one with a copy may. Identical concurrent prompts are computed once. All rows advance
+    by one token per step, and new requests join between steps; a row's draws depend on its seed and its tokens alone
+    (token i of a segment uses `uniform(seed, i)`), not on other rows, except for rounding in matrix products.
 
-    Log-probabilities and entropies are those of the distribution sampled from, after temperature, top_k and top_p, in
+    Log-probabilities and entropies are those of the sampling distribution, after temperature, top_k and top_p, in
     float32 (computed in float64 for a float64 model). `entropy_estimator` is "exact".
 
-    It computes in a thread of its own, where `torch.set_num_threads` counts as it was called before the first request,
-    and autocast of other threads does not.
+    It computes in a separate thread, with the `torch.set_num_threads` from before the first request, and without
+    autocast of other threads.
 
     Args:
         model: a decoder with full attention in every layer (Llama, Qwen2, Qwen3 and their like).
         tokenizer: its tokenizer with a chat template. None: the one saved at `model.name_or_path`.
-        device: move the model there first. None: leave it where it is.
-        copy: sample from a copy of the model, which changes only by `update_weights`: for a trainer that steps while
-            this engine generates.
+        device: move the model there first. None: keep its device. copy: sample from a copy of the model, which changes
+            only by `update_weights`: for a trainer that steps while this engine generates.
         batch_invariant: compute each row alone, so that a segment is the same to the bit whatever is generated beside
             it. Slow: for tests, and for runs that must be repeated exactly.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
@@ -96,7 +94,7 @@ class Transformers(ContinuousBatching):
         self._batches: list[RunningBatch] = []
         self._kept = PrefixCache(prefix_cache_tokens) if prefix_cache_tokens and not batch_invariant else None
         self._weights: tuple[tuple[int, int], ...] = ()
-        """What the kept keys and values were computed with: see `_stamp`."""
+        """Weights of the cached keys and values; see `_stamp`."""
         _check_attention(self.model)
 
     @property
@@ -162,7 +160,7 @@ class Transformers(ContinuousBatching):
 
     @staticmethod
     def _of_each(batches: list[RunningBatch], do: Callable[[RunningBatch], dict[int, Segment]]) -> dict[int, Segment]:
-        """What ends in each batch; those that are empty then are dropped."""
+        """Return the ended segments of each batch, and drop empty batches."""
         ended: dict[int, Segment] = {}
         for rows in batches:
             ended |= do(rows)

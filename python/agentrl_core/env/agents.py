@@ -21,28 +21,28 @@ from agentrl_core.exceptions import AgentRLError, InvalidInputError
 
 # Requests that come within this of each other are answered at the same time. It decides nothing of what is stored.
 _TOGETHER_SECONDS = 0.005
-# Which lane is the first is decided by all that a program begins with at the same time: what its own loop and the
-# endpoint's do within that, after each other, however busy the machine is; where one of them stands still, this long.
+# The first conversation is chosen among all requests that a program starts with. The wait lasts until its loop and the
+# endpoint's are idle, independent of load; if a loop blocks, at most this long.
 _STANDING_SECONDS = 10.0
-# How long a program that is run again may take to ask what it asked before, where it has asked something else.
+# Time limit for a rerun program to repeat its recorded request after another request.
 _PATIENCE_SECONDS = 60.0
 Run = Callable[[Task, str, str], Awaitable[float]] | Callable[[Task, str, str], float]
 
 
 class Agents:
-    """Programs that call a model, as they are: LangGraph, the OpenAI Agents SDK, smolagents, or a client alone.
+    """Run unmodified agent programs that call a model: LangGraph, the OpenAI Agents SDK, smolagents, or a plain client.
 
     Each episode runs `run(task, base_url, api_key)`. The base URL is that of an endpoint of this machine alone, which
     speaks OpenAI's chat completions, responses and completions and Anthropic's messages (for its clients take the URL
-    without `/v1`). What the program asks there is the next context of a branch, the collector's engine answers it, and
-    what `run` returns is the reward; a reward of at least 1 is a success. So every recipe trains on what agents say,
-    and limits, failures, concurrency, the store and going on after a kill are those of any environment.
+    without `/v1`). A request of the program is the next context of a branch, the collector's engine generates the
+    response, and the return value of `run` is the reward; a reward of at least 1 is a success. So every recipe can
+    train on agents, with the usual limits, failures, concurrency, store and recovery.
 
-    The tokens of an answer stay as they were sampled while the program goes on from it, however its client writes the
-    answer back. A history that it rewrote is a new context. Each of its conversations is a lane (`env.Context`), a
-    trajectory of its own with the reward of the episode: sub-agents do not discount each other's rewards. Parallel
-    requests of one program are generated at the same time. Temperature, top_p and seed are the collector's, whatever a
-    request says; fewer tokens, other choices (`n`) and texts to stop at are given.
+    Sampled tokens stay unchanged when the program continues from a response, even if its client rewrites it. A history
+    that it rewrote is a new context. Each conversation (`env.Context`) is a separate trajectory with the reward of the
+    episode: sub-agents do not discount each other's rewards. Parallel requests of one program are generated at the same
+    time. Temperature, top_p and seed are the collector's, regardless of the request; smaller token limits, `n` and stop
+    texts are honoured.
 
     A program that raises or hangs breaks its episode down as any environment does: it is run again, the answers that it
     got are given again, and after two such repairs its branch has failed. For that, and for going on after a kill, a
@@ -119,10 +119,10 @@ class Agents:
         return episode
 
     async def restore(self, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None) -> AgentEpisode:
-        """A program that was given these answers.
+        """Rerun a program with these answers.
 
-        Parallel requests may come in another order than before: `snapshot` has the states of all, in the order in which
-        they were told, as JSON.
+        Parallel requests may arrive in another order: `snapshot` has the states of all, in their original order, as
+        JSON.
         """
         del seed
         order = [] if snapshot is None else [str(state) for state in json.loads(snapshot)]
@@ -175,7 +175,7 @@ class Agents:
         return lambda: cast("None", running.cancel())
 
     def _runs_on(self) -> asyncio.AbstractEventLoop | None:
-        """The loop of all programs that are coroutines; None where they are plain functions."""
+        """Return the event loop of coroutine programs; None for plain functions."""
         if not any(map(inspect.iscoroutinefunction, (self._run, getattr(self._run, "__call__", None)))):  # noqa: B004
             return None
         with self._lock:
@@ -186,7 +186,7 @@ class Agents:
 
 
 class AgentEpisode:
-    """One run of one program: what it asks is what the model sees, and what the model says is its answer."""
+    """One run of a program: its requests are the observations, the model's responses the actions."""
 
     def __init__(self, task: Task, loopback: Any, *, order: Sequence[str] = ()) -> None:
         self.contexts: Sequence[Context] = ()
@@ -198,26 +198,26 @@ class AgentEpisode:
         self._name = ""
         self._stop: Callable[[], None] = lambda: None
         self._told: deque[Any] = deque()
-        """Calls that were told, and not answered yet; the first is answered next."""
+        """Reported calls without an answer; the first is answered next."""
         self._last: Any = None
-        """What was answered last."""
+        """The last answered call."""
         self._heard: list[Any] = []
-        """Calls that were not told yet."""
+        """Calls that are not reported yet."""
         self._end: list[Any] = []
-        """What the program came to, when it has ended."""
+        """The program's result, after its end."""
         self._order = deque(order)
-        """The states in which calls were told before, where the program is run again."""
+        """States of earlier calls in order, if the program is rerun."""
         self._lanes: dict[int, int] = {}
-        """Lanes in the order in which they were told, by their numbers at the endpoint."""
+        """Conversations in the order of report, by their numbers at the endpoint."""
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
     async def begin(self, start: Callable[[], Callable[[], None]], runs: asyncio.AbstractEventLoop | None) -> None:
-        """Have the program ask.
+        """Start the program, and wait for its first request.
 
         Args:
-            start: runs it; gives what stops it.
-            runs: the loop that it runs on; None: a thread.
+            start: starts it, and returns a function that stops it.
+            runs: its event loop; None: a thread.
 
         Raises:
             AgentRLError: it ended without a request.
@@ -243,7 +243,7 @@ class AgentEpisode:
 
     @property
     def observation(self) -> list[Message]:
-        """What the program asks."""
+        """The current request of the program."""
         return cast("list[Message]", list(self._asked.messages))
 
     @property
@@ -252,24 +252,24 @@ class AgentEpisode:
         return list(self._asked.tools or ())
 
     def state_key(self) -> bytes:
-        """The conversation that the next answer stands behind."""
+        """The conversation before the next answer."""
         return cast("bytes", self._asked.state.encode())
 
     async def step(self, action: str) -> StepResult:
         """Answer what it asked, and wait for what it asks next, or for its end."""
         self._last = self._told.popleft() if self._told else self._asked
-        with suppress(InvalidStateError):  # whoever asked gave it up meanwhile
+        with suppress(InvalidStateError):  # the caller was cancelled meanwhile
             self._last.answer.set_result(action)
         return await self._next()
 
     async def follow(self) -> None:
-        """Hear all that was told before."""
+        """Wait for all earlier calls."""
         while self._order:
             self._tell(await self._expected(self._order.popleft()))
 
     def tell(self, event: Any) -> None:
         """Take what the program does: a call, its reward, or what it raised (from any thread)."""
-        with suppress(RuntimeError):  # nobody waits any more
+        with suppress(RuntimeError):  # the caller was cancelled
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     def close(self) -> None:
@@ -279,7 +279,7 @@ class AgentEpisode:
 
     @property
     def _asked(self) -> Any:
-        """What is answered next; at the end, what was answered last."""
+        """Return the next call to answer; at the end, the last answered one."""
         if self._told:
             return self._told[0]
         if self._last is None:
@@ -289,7 +289,7 @@ class AgentEpisode:
         return self._last
 
     async def _next(self) -> StepResult:
-        """What the program asks next, and what it asks beside that; or its end."""
+        """Wait for the next requests of the program, or its end."""
         is_told = bool(self._told)
         try:
             if self._order and not is_told:
@@ -329,7 +329,7 @@ class AgentEpisode:
                 return
 
     async def _first(self, runs: asyncio.AbstractEventLoop | None) -> None:
-        """Hear all that the program begins with: until nothing comes while the loops that take part go on."""
+        """Wait for all first requests of the program: until none arrives while its loops run."""
         while not self._end:
             for loop in (runs, self._heard[0].loop):
                 if loop is not None:
@@ -340,7 +340,7 @@ class AgentEpisode:
                 self._hear(self._events.get_nowait())
 
     async def _expected(self, state: str) -> Any:
-        """The call of a state, which was told before, whatever else is asked first."""
+        """Wait for the call of a recorded state, even if other calls come first."""
         while True:
             for call in self._heard:
                 if call.state == state:
@@ -371,7 +371,7 @@ class AgentEpisode:
         self._told.append(call)
 
     def _context(self, call: Any, *, beside: bool = False) -> Context:
-        """Where a call stands."""
+        """Return the context of a call."""
         tools, options = (list(call.tools or ()), call.options) if call.replaces_history else (None, None)
         context = Context(
             self._lanes[call.conversation], call.replaces_history, tools, call.max_tokens, chat_template_kwargs=options
@@ -394,7 +394,7 @@ class AgentEpisode:
 
 
 def _broken(error: BaseException) -> Exception:
-    """What a program raised, as an error of its own: one that exits or is cancelled takes nobody along."""
+    """Wrap an error of a program, so that its exit or cancellation does not affect others."""
     if isinstance(error, Exception):
         return error
     return AgentRLError(

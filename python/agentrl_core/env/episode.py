@@ -1,4 +1,4 @@
-"""What an episode of several agents exchanges: observations, answers and joint moves."""
+"""Records of multi-agent episodes: observations, answers and joint moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl_core.env.base import StepResult
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What the environment answered to an action, and the state that the episode went on in (None: it is over)."""
+    """The environment's answer to an action, and the state after it (None: the episode has ended)."""
 
     outcome: StepResult
     state_key: bytes | str | None
@@ -19,12 +19,12 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class JointStep:
-    """What an episode of several agents says, by agent.
+    """Result of a joint move, by agent.
 
     Attributes:
-        of: by the name of the agent: what it begins with, an outcome, or an answer.
-        turn_of: the agents that move next; nobody: the episode is over.
-        state_key: the state that it is in; None: it is over, or not said.
+        of: first observation, outcome or answer, by agent name.
+        turn_of: the agents that move next; empty: the episode has ended.
+        state_key: the current state; None: the episode has ended, or unknown.
     """
 
     of: Mapping[str, Any]
@@ -33,7 +33,7 @@ class JointStep:
 
 
 class EpisodeError(Exception):
-    """An episode that cannot go on; the message says why. Its branch is over, as failed."""
+    """An episode failed; the message has the reason. Its branch ends as failed."""
 
 
 def agent_state_key(agent: str, state: bytes | str) -> bytes:

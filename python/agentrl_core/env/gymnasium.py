@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 class Gymnasium:
-    """Any environment of gymnasium with a discrete action space, in words.
+    """Text form of any gymnasium environment with a discrete action space.
 
     The first observation says what the game is, which actions there are, and what is seen; those after it what is seen.
     An action is the name of one, alone or in `<action>…</action>`; another text is answered with the names, flagged
     StepFlag.FORMAT_ERROR and costs a turn. The reward is the game's at each step, the fact `points` their sum.
 
-    FrozenLake, Taxi, Blackjack and CliffWalking are described by themselves; of another environment the observation is
-    shown as it is and actions are numbers, unless `describe` and `actions` say better.
+    FrozenLake, Taxi, Blackjack and CliffWalking are described by themselves; other environments show the raw
+    observation and numbered actions, unless `describe` and `actions` are given.
 
-    Tasks are seeds: a task's seed draws how the game begins, the episode's seed all chance after that, so that the
-    members of a group begin alike. Where the game always begins alike (FrozenLake's standard map) all tasks are the
-    same problem; give a function of the seed that makes a map from it. Episodes of the four games run inline, those
-    of others in threads.
+    Tasks are seeds: a task's seed determines the start of the game, the episode's seed all later randomness, so that
+    members of a group start equally. If the game always starts equally (FrozenLake's standard map), all tasks are the
+    same problem; then pass a function from the seed to a map. Episodes of the four games run inline, those of others in
+    threads.
 
     Args:
         game: name of a registered environment, or a function from the task's seed to an environment.
-        describe: what is seen, in words: a function of (the unwrapped environment, the observation).
+        describe: text of the view: a function of (the unwrapped environment, the observation).
         actions: names of the actions, in the order of their numbers.
-        instruction: what the game is and how it is won.
+        instruction: description of the game and its goal.
         solved: success of an episode that ended by itself: a function of (sum of rewards, last reward). Default: the
             last reward is positive.
         name: what tasks are called; default: the environment's id.
@@ -108,7 +108,7 @@ class Gymnasium:
         """Tasks `start` to `start + count` of a split; the same call always gives the same tasks.
 
         Raises:
-            InvalidInputError: a range that the split does not have.
+            InvalidInputError: the range is not in the split.
         """
         return seeded_tasks(
             self.name,
@@ -121,7 +121,7 @@ class Gymnasium:
         )
 
     def reset(self, task: Task, seed: int) -> GameEpisode:
-        """A fresh episode; it begins as the task says, and `seed` draws what happens by chance.
+        """Start an episode of the task; `seed` determines its randomness.
 
         Raises:
             InvalidInputError: the task is not one of this environment's.

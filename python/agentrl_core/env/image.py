@@ -1,4 +1,4 @@
-"""Images in what an environment says."""
+"""Images in an environment's observations."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Image:
         return isinstance(other, Image) and self.content == other.content
 
     def __hash__(self) -> int:
-        """As equality says."""
+        """Hash of the content, consistent with equality."""
         return hash(self.content)
 
     def __repr__(self) -> str:
-        """Its size and the begin of its hash."""
+        """Its size and the start of its hash."""
         return f"Image({len(self.content)} bytes, {self.sha256.hex()[:16]})"
 
 

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class MCP:
-    """Tools of a server of the Model Context Protocol, which runs as a process: spoken to by standard input.
+    """Tools of a Model Context Protocol server, which runs as a process with standard input and output.
 
     `tools` are its tools with their schemas, for a `ToolEnvironment` or any other environment. A call that the server
-    refuses or answers with an error, and one that takes longer than `seconds`, is a reply with `error=True`. Of a
-    result the texts are kept, one a line; other content is named by its type.
+    refuses, that returns an error, or that takes longer than `seconds`, is a reply with `error=True`. A reply has the
+    texts of a result, one per line; other content is named by its type.
 
-    The server starts when its tools are first asked for, and ends with `close()`, or else with this process. A pickled
-    one starts a server of its own. Calls may come from any thread; the server gets them side by side.
+    The server starts on the first use of its tools, and ends with `close()`, or with this process. An unpickled copy
+    starts its own server. Calls may come from any thread, and run concurrently.
 
     Args:
         command: the program and its arguments.
-        environment: variables for the server beside the few harmless ones that the SDK passes on.
-        folder: where it runs; default: this process's own.
-        seconds: how long a call may take, and the server's start.
-        max_characters: longest reply; what is longer is cut.
+        environment: variables for the server, besides the few safe ones that the SDK passes on.
+        folder: its working directory; default: that of this process.
+        seconds: time limit of a call, and of the server's start.
+        max_characters: longest reply; longer ones are truncated.
 
     Raises:
         MissingDependencyError: the package mcp is not installed.
@@ -239,7 +239,7 @@ def _end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: threading
 
 
 def _first(error: BaseException) -> str:
-    """The error behind a group of them, as those of task groups are."""
+    """Return the first error of an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""MiniGrid and BabyAI in words: the mission, and what lies before you."""
+"""MiniGrid and BabyAI as text: the mission and the view."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _UNSEEN_OR_EMPTY = ("unseen", "empty", "floor")
 
 
 class MiniGrid(Gymnasium):
-    """Grid worlds of the package `minigrid` (those of MiniGrid and of BabyAI), in words.
+    """Grid worlds of the package `minigrid` (MiniGrid and BabyAI), as text.
 
-    The first observation says the mission and the actions, every one what is seen of the seven by seven cells ahead:
-    each object by its place ("a red ball 2 ahead, 1 left"), the nearest wall straight ahead, what is carried. Success
-    is a positive reward at the end, as the package pays it (1 for the mission done at once, less for later).
+    The first observation has the mission and the actions, and each one the view of the seven by seven cells ahead: each
+    object by its place ("a red ball 2 ahead, 1 left"), the nearest wall straight ahead, and the carried object. Success
+    is a positive reward at the end, as defined by the package (1 for the mission done at once, less for later).
 
     Args:
         game: name of a registered environment, such as `BabyAI-GoToRedBall-v0` or `MiniGrid-DoorKey-5x5-v0`.
         max_turns: actions in an episode; the environment's own limit holds too.
-        seed: which tasks; two seeds share none.
-        held_out: how many held-out tasks there are.
+        seed: seed of the tasks; two seeds share none.
+        held_out: number of held-out tasks.
 
     Raises:
         MissingDependencyError: minigrid is not installed.
@@ -70,7 +70,7 @@ class MiniGrid(Gymnasium):
 
 
 def describe(environment: Any, observation: Any) -> str:
-    """What an agent sees and carries, in words; of the nearest things first."""
+    """Describe the view and the carried object of an agent, nearest objects first."""
     from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT, STATE_TO_IDX
 
     states = {number: name for name, number in STATE_TO_IDX.items()}

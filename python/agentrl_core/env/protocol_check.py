@@ -1,4 +1,4 @@
-"""`check`: what of the protocol an environment breaks, told to its author before a run does."""
+"""`check`: report violations of the environment protocol before a run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _ACTIONS = ("<call>1+1</call>", "", "<answer>1</answer>", "look", "<action>0</ac
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `check` saw of an environment that breaks nothing.
+    """Report of `check` on an environment without violations.
 
     Args:
-        tasks: how many tasks were played.
-        steps: how many actions were answered, replays not counted.
-        ended: how many of the episodes ended.
-        hints: what could not be checked, or is worth a thought; no violations.
+        tasks: number of played tasks.
+        steps: number of answered actions, without replays.
+        ended: number of ended episodes.
+        hints: unchecked or noteworthy points, which are not violations.
     """
 
     tasks: int
@@ -49,24 +49,24 @@ def check(
     seed: int = 0,
     steps: int = 8,
 ) -> CheckReport:
-    """Play a few episodes of an environment in every way that the runtime may, and tell what breaks the protocol.
+    """Play a few episodes of an environment in all ways that the runtime uses, and report protocol violations.
 
     Checked are: tasks (the same in every call, splits apart, payloads that a new process finds again), equal episodes
     of equal (task, seed, actions), in turn, side by side and in threads, or out of a pickle where they run in
-    processes; types of observations, outcomes, facts and state keys; facts that are declared and never said, or
-    said and not declared; state keys that never change; `close`, `tools`, `snapshot` and `restore` where there are;
-    global generators that are moved.
+    processes; types of observations, outcomes, facts and state keys; facts that are declared but never returned, or
+    returned but not declared; state keys that never change; `close`, `tools`, `snapshot` and `restore` if they exist;
+    changes of global random generators.
 
-    Of an environment of several agents all that move say the same; `restore` is not looked at there.
+    In a multi-agent environment all moving agents take the same action; `restore` is not checked there.
 
-    What no check of a few episodes can show is in the report's hints.
+    The report's hints list points that a few episodes cannot show.
 
     Args:
-        environment: yours.
-        tasks: how many tasks of each split are looked at and played.
-        actions: texts that are played in turn, or a function of (task, number of the step, observation). Choose such as
-            reach tool calls, mistakes and the end of an episode; what no action reaches is not checked.
-        seed: of the episodes.
+        environment: the environment.
+        tasks: number of checked tasks of each split.
+        actions: texts to play in turn, or a function of (task, number of the step, observation). Choose actions that
+            reach tool calls, mistakes and the end of an episode; other parts are not checked.
+        seed: seed of the episodes.
         steps: longest episode.
 
     Raises:
@@ -126,7 +126,7 @@ class _Checker:
         return self
 
     def settled(self, value: Any) -> Any:
-        """A result, awaited where it has to be."""
+        """Return a result, awaited if needed."""
         if inspect.isawaitable(value):
             return self.loop.run_until_complete(_result(value))
         return value
@@ -253,7 +253,7 @@ class _Checker:
         self.problems += self._restored()
 
     def _differences(self, environment: Any, record: EpisodeLog, how: str) -> list[str]:
-        """What differs from the record where its actions are played again."""
+        """Return differences from the record when its actions are replayed."""
         episode: Any = None
         try:
             episode = self.settled(environment.reset(record.task, self.seed))

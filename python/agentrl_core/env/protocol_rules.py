@@ -1,4 +1,4 @@
-"""The lines that `check` tells: each function looks at one thing and gives a sentence for each violation."""
+"""Rules of `check`: each function checks one aspect and returns a sentence for each violation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EpisodeLog:
 
 
 def of_declarations(environment: Environment) -> list[str]:
-    """What the environment says of itself."""
+    """Check the declarations of the environment."""
     lines = []
     runs = getattr(environment, "runs", "thread")
     if runs not in _RUNS:
@@ -133,7 +133,7 @@ def of_tools(episode: Any) -> list[str]:
 
 
 def of_outcome(outcome: Any, place: str, facts: Mapping[str, ExtraColumn]) -> list[str]:
-    """The types of an outcome, and what it says against what is declared."""
+    """Check the types of an outcome, and its facts against the declarations."""
     if not isinstance(outcome, StepResult):
         return [f"{place} gives {_short(outcome)}; give an Outcome"]
     lines = []
@@ -184,7 +184,7 @@ def _of_facts(said: Mapping[str, object], place: str, facts: Mapping[str, ExtraC
 
 
 def of_keys(records: Sequence[EpisodeLog]) -> list[str]:
-    """Whether state keys tell anything apart."""
+    """Check that state keys distinguish states."""
     seen = [record.first for record in records]
     seen += [outcome.observation for r in records for outcome in r.outcomes if outcome.observation is not None]
     keys = {key for record in records for key in record.keys}

@@ -28,13 +28,13 @@ _SANDBOX = Path(__file__).with_name("sandbox.py")
 
 @dataclass(frozen=True)
 class Python:
-    """Runs Python code and replies with what it printed, errors included.
+    """Run Python code, and reply with its output, including errors.
 
-    Each call is a fresh process of this interpreter, with its packages, in an empty folder; nothing is kept between
-    calls. The reply is what went to standard output and error, in the order of writing, cut at `max_characters`. An
-    exit status other than 0, a limit and a signal are errors; the text says which.
+    Each call is a fresh process of this interpreter, with its packages, in an empty folder; no state is kept between
+    calls. The reply is standard output and error, in the order of writing, truncated to `max_characters`. An exit
+    status other than 0, a limit or a signal is an error, which the text names.
 
-    With `isolation="full"` (Linux namespaces; no privileges needed where the system lets users make them) the code
+    With `isolation="full"` (Linux namespaces; no privileges needed if the system allows users to create them) the code
 
     - sees the interpreter, its packages and the system's libraries, read-only, and none of your other files;
     - writes only in its own folder, in memory, 64 MiB in all, gone afterwards (`/tmp`; `/var/tmp` if the interpreter
@@ -135,13 +135,13 @@ def _end_of(status: int, printed: str) -> str:
     number = abs(status) if status < 0 else status - 128
     if number in set(signal.Signals):
         return f"[killed by {signal.Signals(number).name}]"
-    # Python ends with 1 behind a traceback, which says more.
+    # Python exits with 1 after a traceback, which is more informative.
     return "" if status == 0 or (status == 1 and printed) else f"[exit status {status}]"
 
 
 @functools.cache
 def _refused() -> str:
-    """What the system refuses of full isolation; empty where it permits it."""
+    """Return what the system refuses of full isolation; empty if it is permitted."""
     if not sys.platform.startswith("linux"):
         return f"it is {sys.platform}, not Linux"
     run = _run("print(1)", 60, 512 << 20, 1000, shut_in=True)
@@ -232,7 +232,7 @@ def _environment(home: str) -> dict[str, str]:
 
 
 def _read(output: int, deadline: float, most: int, process: subprocess.Popen[bytes]) -> tuple[bytes, bool, bool]:
-    """What was printed, until the end, the deadline, or too much; whether it was late, and whether it was cut."""
+    """Read the output until the end, the deadline or the limit; return also whether it was late or truncated."""
     text = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
@@ -241,7 +241,7 @@ def _read(output: int, deadline: float, most: int, process: subprocess.Popen[byt
             if left <= 0 or not selector.select(left):
                 return bytes(text), True, False
             part = os.read(output, 65536)
-            if not part:  # closed by all: it ended, or goes on in silence
+            if not part:  # all writers closed it: the process has ended, or continues without output
                 try:
                     process.wait(max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:

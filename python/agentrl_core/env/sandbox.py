@@ -1,8 +1,7 @@
-"""The first program of a call of `Python`: shuts itself in, then becomes the interpreter that runs the model's code.
+"""The first program of a call of `Python`: sets up the sandbox, then becomes the interpreter of the model's code.
 
-It runs as a script in a process of its own and imports nothing but the standard library. Its argument is a JSON
-object, see `Settings`. What keeps it from shutting itself in is written to the descriptor `status`; nothing there
-means that it went well.
+It runs as a script in a process of its own and imports nothing but the standard library. Its argument is a JSON object,
+see `Settings`. Errors of the setup are written to the descriptor `status`; no output means success.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _ATTR_RDONLY, _ATTR_NOSUID = 0x1, 0x2
 _NOBODY = 65534
 _WATCH_SECONDS, _LOOKS = 0.05, 3
 
-# What gives memory that RLIMIT_AS does not count, or reaches parts of the kernel that code of a model does not need: by
-# name, the numbers on x86-64 and on 64-bit ARM.
+# System calls that allocate memory outside of RLIMIT_AS, or reach unneeded parts of the kernel: by name, the numbers on
+# x86-64 and on 64-bit ARM.
 _REFUSED = {
     "memfd_create": (319, 279),
     "shmget": (29, 194), "shmctl": (31, 195), "shmat": (30, 196), "shmdt": (67, 197),
@@ -47,7 +46,7 @@ _REFUSED = {
     "acct": (163, 89), "quotactl": (179, 60), "ioprio_set": (251, 30),
     "migrate_pages": (256, 238), "move_pages": (279, 239), "setpriority": (141, 140),
 }  # fmt: skip
-# What a process may do to itself alone, whose first argument is then 0: the one that watches has the same user.
+# System calls that a process may use on itself only (first argument 0), since the watching process has the same user.
 _TO_ITSELF = {
     "prlimit64": (302, 261), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
     "sched_setattr": (314, 274), "sched_setaffinity": (203, 122),
@@ -66,7 +65,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Settings(TypedDict):
-    """What `Python` asks for."""
+    """Settings from `Python`."""
 
     status: int
     root: str
@@ -100,7 +99,7 @@ def _leave_namespaces() -> None:
 
 
 def _sources(readable: list[str]) -> list[str]:
-    """What may be read: the interpreter and its packages, the system's libraries, four devices."""
+    """Return readable paths: the interpreter and its packages, the system's libraries, four devices."""
     wanted = [*readable, "/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"]
     wanted += [f"/dev/{name}" for name in ("null", "zero", "random", "urandom")]
     found: list[str] = []
@@ -142,9 +141,9 @@ def _change_root(root: str, readable: list[str], home: str, files: int) -> int |
 
 
 def _drop_privileges() -> None:
-    """No longer root where it was, and in a user namespace that knows no user.
+    """Drop root privileges, and enter a user namespace without users.
 
-    By that namespace its processes are counted, and it can make no other: who has no name in one may not.
+    The namespace counts its processes. It cannot create another one, since it has no user name there.
     """
     if os.geteuid() == 0:
         os.setgroups([])

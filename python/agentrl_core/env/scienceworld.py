@@ -26,11 +26,11 @@ class ScienceWorld:
     `<action>…</action>`; the reward is what the score rose, as a part of 1 (less than 0 where the task was failed for
     good), success a full score. A command that is not understood is flagged `StepFlag.FORMAT_ERROR`.
 
-    Facts: `points` (of 1), `command`, `admissible` (how many commands there are now: often hundreds). The state is the
-    task, the room and what is carried.
+    Facts: `points` (of 1), `command`, `admissible` (number of accepted commands, often hundreds). The state is the
+    task, the room and the inventory.
 
-    Each running episode has a simulator of its own, a Java process that the next episode takes over when this one is
-    closed; that is why episodes run in threads. Starting one takes about two seconds.
+    Each running episode has a simulator, a Java process that later episodes reuse, so episodes run in threads. Starting
+    one takes about two seconds.
 
     Args:
         tasks: names of tasks, such as `boil`; default: all. They take turns.

@@ -13,18 +13,18 @@ from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 
 
 class Search:
-    """Finds the documents that answer a query best, by BM25 as the package `bm25s` computes it.
+    """Search documents by BM25, with the package `bm25s`.
 
-    The reply is the best documents, numbered, best first, each cut at `max_characters`; documents of equal score come
-    in the order given. Words are those of `bm25s.tokenize`: lower case, letters and digits, English stop words left
-    out. Where no document has a word of the query the reply is `nothing found`, which is no error.
+    The reply has the best documents, numbered, best first, each truncated to `max_characters`; ties are in the given
+    order. Words are those of `bm25s.tokenize`: lower case, letters and digits, without English stop words. If no
+    document has a word of the query, the reply is `nothing found`, which is not an error.
 
     Args:
         documents: the corpus; it is indexed in memory once.
-        top: how many documents a reply has.
-        max_characters: how much of a document is shown.
-        name: the tool's name, where there are several corpora.
-        description: what the model is told of the corpus.
+        top: number of documents in a reply.
+        max_characters: displayed length of a document.
+        name: the tool's name, if there are several corpora.
+        description: description of the corpus for the model.
 
     Raises:
         MissingDependencyError: bm25s is not installed.
@@ -93,7 +93,7 @@ class Search:
 def _bm25s() -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it says which of its optional packages are missing
+            warnings.simplefilter("ignore")  # it reports its missing optional packages
             import bm25s
     except ImportError as error:
         raise MissingDependencyError("Search needs the package bm25s: pip install 'agentrl-core[search]'") from error

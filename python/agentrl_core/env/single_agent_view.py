@@ -11,7 +11,7 @@ from agentrl_core.exceptions import InvalidInputError
 
 
 class SingleAgentView:
-    """An environment in whose episodes all that move say the same."""
+    """Single-agent view of an environment: all moving agents take the same action."""
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment
@@ -33,7 +33,7 @@ class SingleAgentView:
 
 
 class SingleAgentEpisode:
-    """An episode of several agents, all of whom that move say the same."""
+    """Single-agent view of a multi-agent episode: all moving agents take the same action."""
 
     def __init__(self, episode: Any) -> None:
         self._episode = episode
@@ -46,7 +46,7 @@ class SingleAgentEpisode:
         return getattr(self._episode, name)
 
     def step(self, action: str) -> Any:
-        """What a joint move gives, as one outcome."""
+        """Return the result of a joint move as one outcome."""
         moves = list(self._episode.turn_of())
         outcomes = self._episode.step(dict.fromkeys(moves, action))
         unknown = [agent for agent in (*moves, *outcomes) if agent not in self._agents]
@@ -78,6 +78,6 @@ async def _later(episode: Any) -> SingleAgentEpisode:
 
 
 def _told(said: Mapping[str, Content]) -> Content:
-    """What is said to all, in the order of their names."""
+    """Return the observations of all agents, in the order of names."""
     told = [message for agent in sorted(said) for message in as_messages(said[agent])]
     return told or "nothing is said"

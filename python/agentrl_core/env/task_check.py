@@ -1,4 +1,4 @@
-"""What is wrong with tasks: one check for every place that takes them."""
+"""Check tasks: one check for all callers."""
 
 from __future__ import annotations
 

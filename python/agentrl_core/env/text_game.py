@@ -1,4 +1,4 @@
-"""What environments of games in text share: one command an action, a score, a limit of turns, tasks that are seeds."""
+"""Base of text-game environments: one command per action, a score, a turn limit, seeds as tasks."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from agentrl_core.env.base import ExtraColumn, Split, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 
 GAME_FACTS: Mapping[str, ExtraColumn] = {"points": ExtraColumn("trajectory"), "command": ExtraColumn("step", "key")}
-"""What every game says: its score so far, and the command that an action held."""
+"""Facts of every game: its score so far, and the command of the action."""
 
 SEEDS_PER_SPLIT = 1 << 20
 """How many seeds each split of each environment seed has for its own."""
 
-# What a model says instead of a command may be as long as its limit.
+# Text that is not a command may be as long as the token limit.
 _LONGEST_FACT = 200
 _COMMAND = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class GameStep:
-    """What a game answers to one command; `refused` where the command is none that it knows here."""
+    """Result of one command; `refused` if the game does not accept it here."""
 
     observation: str
     score: float
@@ -44,11 +44,11 @@ class Game(Protocol):
         ...
 
     def state(self) -> str:
-        """Where the game stands, in words."""
+        """The state of the game as text."""
         ...
 
     def close(self) -> None:
-        """Give back what the game holds."""
+        """Release the resources of the game."""
         ...
 
 
@@ -92,11 +92,11 @@ class GameEpisode:
         )
 
     def state_key(self) -> bytes:
-        """Where the game stands, as UTF-8."""
+        """The state of the game, as UTF-8."""
         return self._game.state().encode()
 
     def close(self) -> None:
-        """Give back what the game holds; a second time does nothing."""
+        """Release the resources of the game; idempotent."""
         self._over = True
         self._game.close()
 
@@ -170,6 +170,6 @@ def check_counts(owner: str, **counts: int) -> None:
     """
     for name, value in counts.items():
         least = 0 if name in ("seed", "held_out") else 1
-        given: object = value  # whatever the caller's types say
+        given: object = value  # regardless of the caller's types
         if isinstance(given, bool) or not isinstance(given, int) or value < least:
             raise InvalidInputError(f"{owner}: {name} is {value!r}; give an integer of at least {least}")

@@ -47,7 +47,7 @@ _SETTINGS: Mapping[str, Mapping[str, object]] = {
     },
     "custom": {"nb_rooms": 2, "nb_objects": 4, "quest_length": 2},
 }
-# What games of the package draw from other distributions for held-out games.
+# Games of the package with other distributions for held-out games.
 _OF_SPLIT: Mapping[str, Mapping[Split, Mapping[str, object]]] = {
     "simple": {"train": {"test": False}, "held_out": {"test": True}},
     "cooking": {"train": {"split": "train"}, "held_out": {"split": "test"}},
@@ -57,7 +57,7 @@ _NOT_FOR_PLAYERS = frozenset(
     ("quit", "q", "die", "restart", "save", "restore", "undo", "script", "unscript", "recording", "replay")
 )
 _LONGEST_COMMAND = 100
-# Behind a backslash stand orders to the interpreter itself, which ends its process at those that it does not know.
+# A backslash starts commands to the interpreter itself, which exits at unknown ones.
 _ODD = re.compile(r"[^ -~]|\\")
 _STATUS = re.compile(r"\n>\s*(-= .* =-)?\s*(\d+/\d+)?\s*\Z")
 # The package takes seeds of 32 bits, of which each split of an environment has its own range.
@@ -65,18 +65,17 @@ _SEEDS = (1 << 31) // SEEDS_PER_SPLIT
 
 
 class TextWorld:
-    """Text adventures of TextWorld, made here from seeds: rooms, things, and a goal that the first observation tells.
+    """Text adventures of TextWorld, generated from seeds: rooms, objects, and a goal in the first observation.
 
-    The reward of a step is what the game's score rose; success is a game that was won. An action is a command of the
+    The reward of a step is the increase of the game's score; success is a won game. An action is a command of the
     game, alone or in `<action>…</action>`. Commands that change nothing and are not admissible are flagged
     `StepFlag.FORMAT_ERROR`.
 
-    Facts: `points` (the game's, divided by its highest), `command`, `admissible` (how many commands the game takes
-    now). The state is the goal, the room as it looks, what is carried and the admissible commands.
+    Facts: `points` (the game's, divided by its highest), `command`, `admissible` (number of accepted commands). The
+    state is the goal, the room, the inventory and the admissible commands.
 
-    A game is made when its task is first played (some seconds) and kept in `folder`; the same arguments make the same
-    games, byte for byte. Episodes run in processes: the game's interpreter is a C library that was not made for
-    threads.
+    A game is generated when its task is first played (some seconds) and stored in `folder`; equal arguments give
+    identical games. Episodes run in processes, since the interpreter is a C library without thread support.
 
     Args:
         game: `coin_collector`, `treasure_hunter`, `simple`, `cooking` or `custom` (any world of
@@ -156,7 +155,7 @@ class TextWorld:
         """Tasks `start` to `start + count` of a split; the same call always gives the same tasks.
 
         Raises:
-            InvalidInputError: a range that the split does not have.
+            InvalidInputError: the range is not in the split.
         """
         if self._files is not None:
             return self._files.tasks(count, split, start)
@@ -174,7 +173,7 @@ class TextWorld:
         ]
 
     def reset(self, task: Task, seed: int) -> GameEpisode:  # noqa: ARG002 -- games have no chance
-        """A fresh episode; the game is made where it is not there yet.
+        """Start an episode; the game is generated if it does not exist.
 
         Raises:
             InvalidInputError: the task is not one of this environment's, or the package refuses the settings.
@@ -196,7 +195,7 @@ class TextWorld:
         return {**self.__dict__, "_temporary": None}
 
     def _made(self, seed: int, split: Split) -> Path:
-        """The file of a game, made once whoever asks for it at the same time."""
+        """Return the file of a game, generated once even for concurrent requests."""
         settings = {**self._settings, **_OF_SPLIT.get(self._game, {}).get(split, {})}
         words = json.dumps([self._game, settings, seed], sort_keys=True)
         name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
@@ -294,7 +293,7 @@ class _TextWorldGame:
 
 
 def _tidy(text: str) -> str:
-    """Without the line of status behind the prompt, spaces at the ends of lines, and empty lines in a row."""
+    """Remove the status line after the prompt, trailing spaces, and repeated empty lines."""
     lines = [line.strip() for line in _STATUS.sub("", text).splitlines()]
     return re.sub(r"\n{2,}", "\n", "\n".join(lines)).strip()
 

@@ -1,7 +1,7 @@
-"""The program that makes one game of TextWorld; `TextWorld` starts it in a process of its own.
+"""The program that generates one game of TextWorld; `TextWorld` runs it in a separate process.
 
-The package makes games from seeds, but some of them depend on the order in which a set is walked: this program runs
-with hashing fixed. Its argument is a JSON object: `game`, `settings`, `seed`, `path` (where the game goes, `.z8`).
+The package generates games from seeds, but some depend on the iteration order of a set, so this program runs with fixed
+hashing. Its argument is a JSON object: `game`, `settings`, `seed`, `path` (of the game, `.z8`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def _nothing(_environment: Any) -> str:
 
 @dataclass(frozen=True)
 class GameText:
-    """A game in words; what is not given is shown as it is."""
+    """Text form of a game; by default observations are shown unchanged."""
 
     instruction: Callable[[Any], str] = _nothing
     actions: Sequence[str] = ()
@@ -35,7 +35,7 @@ class GameText:
 
 
 def _lake_instruction(lake: Any) -> str:
-    # The chances of each move are the only place where the game says whether its ice is slippery.
+    # Only the transition probabilities show whether the ice is slippery.
     slippery = any(len(outcomes) > 1 for moves in lake.P.values() for outcomes in moves.values())
     ice = "The ice is slippery: you may slide sideways." if slippery else "The ice is not slippery."
     return f"Walk over the frozen lake from S to the goal G; in a hole H you drown. {ice}"

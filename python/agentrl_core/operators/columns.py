@@ -1,4 +1,4 @@
-"""Columns in: NumPy arrays, Arrow arrays of any library, Polars Series, torch CPU tensors and lists become NumPy."""
+"""Convert columns to NumPy: NumPy and Arrow arrays, Polars Series, torch CPU tensors and lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATE_BYTES = 16
 _LARGEST = np.iinfo(np.int64).max
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _IDS = "qI"
-"""Ids that the core takes as they are, by NumPy's letters: int64 and uint32."""
+"""NumPy codes of id dtypes that the core accepts unchanged: int64 and uint32."""
 
 is_plain = _core.columns.is_plain
 
@@ -24,16 +24,16 @@ is_plain = _core.columns.is_plain
 def numbers(
     values: object, name: str, *, length: int | None = None, dimensions: tuple[int, ...] = (1,)
 ) -> NDArray[Any]:
-    """A column of numbers as `float32` or `float64` (what else there is becomes float64; nulls become NaN).
+    """Convert a column of numbers to `float32` or `float64` (other dtypes become float64; nulls become NaN).
 
     Args:
         values: a column of any of the kinds above.
-        name: of the argument, for messages.
-        length: how many values there must be, if that is known.
-        dimensions: numbers of dimensions that it may have.
+        name: name of the argument, for messages.
+        length: required number of values, if known.
+        dimensions: allowed numbers of dimensions.
 
     Raises:
-        InvalidInputError: of another number of dimensions, not numbers, or of another length.
+        InvalidInputError: it has another number of dimensions or length, or does not hold numbers.
     """
     if is_plain(values, "df", length, dimensions):
         return values
@@ -48,16 +48,16 @@ def numbers(
 
 
 def optional_numbers(values: object | None, name: str, *, length: int) -> NDArray[np.float64] | None:
-    """A column of numbers as `float64`, or None as it is.
+    """Convert a column of numbers to `float64`; None stays None.
 
     Raises:
-        InvalidInputError: as `numbers`.
+        InvalidInputError: as for `numbers`.
     """
     return None if values is None else doubles(values, name, length=length)
 
 
 def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[np.float64]:
-    """A column of numbers as `float64`, in which everything is computed; see `numbers`."""
+    """Convert a column of numbers to `float64`, the dtype of all computations; see `numbers`."""
     if is_plain(values, "d", length):
         return values
     if is_plain(values, "?qf", length):
@@ -67,13 +67,13 @@ def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[
 
 
 def alike(**columns: object) -> list[NDArray[Any]]:
-    """Columns of numbers in one type: float32 if all are, else float64.
+    """Convert columns of numbers to one dtype: float32 if all are, else float64.
 
     Args:
-        columns: by the names of their arguments, each as long as the first.
+        columns: columns by argument name, of equal length.
 
     Raises:
-        InvalidInputError: as `numbers`.
+        InvalidInputError: as for `numbers`.
     """
     arrays: list[NDArray[Any]] = []
     for name, values in columns.items():
@@ -85,7 +85,7 @@ def alike(**columns: object) -> list[NDArray[Any]]:
 
 
 def like(results: NDArray[np.float64], column: NDArray[Any]) -> NDArray[Any]:
-    """What was computed, in the type of the column that was given.
+    """Convert a result to the dtype of the input column.
 
     Raises:
         InvalidInputError: a number is too large for the type.
@@ -97,24 +97,22 @@ def like(results: NDArray[np.float64], column: NDArray[Any]) -> NDArray[Any]:
 
 
 def representable(results: NDArray[Any]) -> NDArray[Any]:
-    """What was computed from numbers, unless one of them became too large for its type.
+    """Return a result, or raise if a number is too large for its dtype.
 
     Raises:
-        InvalidInputError: so it is.
+        InvalidInputError: a number is too large.
     """
     if not _core.columns.is_finite(results):
         place = tuple(int(index) for index in np.argwhere(~np.isfinite(results))[0])
-        raise InvalidInputError(
-            f"the result at {place} is too large for {results.dtype}; scale the numbers that it is made of"
-        )
+        raise InvalidInputError(f"the result at {place} is too large for {results.dtype}; scale the inputs")
     return results
 
 
 def integers(values: object, name: str, *, length: int | None = None) -> NDArray[np.int64]:
-    """A column of whole numbers as `int64`.
+    """Convert a column of integers to `int64`.
 
     Raises:
-        InvalidInputError: not one-dimensional, not whole numbers, or of another length.
+        InvalidInputError: it is not one-dimensional, does not hold integers, or has another length.
     """
     if is_plain(values, "q", length):
         return values
@@ -122,17 +120,19 @@ def integers(values: object, name: str, *, length: int | None = None) -> NDArray
     if array.dtype.kind not in "iu":
         raise InvalidInputError(f"{name} has dtype {array.dtype}; give whole numbers without missing values")
     if array.dtype == np.uint64 and len(array) and array.max() > _LARGEST:
-        raise InvalidInputError(f"{name} holds {array.max()}, which int64 cannot; give numbers of at most {_LARGEST}")
+        raise InvalidInputError(
+            f"{name} has {array.max()}, which does not fit int64; give numbers of at most {_LARGEST}"
+        )
     return _flat(_checked(array.astype(np.int64, copy=False), name, length))
 
 
 def mask(
     values: object | None, name: str, *, length: int | None = None, first: str = "the first column"
 ) -> NDArray[np.bool_] | None:
-    """A column of booleans, or None as it is.
+    """Convert a column of booleans; None stays None.
 
     Raises:
-        InvalidInputError: not one-dimensional, not booleans, or of another length.
+        InvalidInputError: it is not one-dimensional, does not hold booleans, or has another length.
     """
     if values is None:
         return None
@@ -140,12 +140,12 @@ def mask(
         return values
     array = column(values, name)
     if array.dtype != np.bool_ and len(array):
-        raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans, True where the row counts")
+        raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans, True for rows that count")
     return _flat(_checked(array.astype(np.bool_, copy=False), name, length, first))
 
 
 def flags(values: object, name: str, *, length: int | None = None) -> NDArray[np.bool_]:
-    """A column of booleans that has to be there; see `mask`."""
+    """Convert a required column of booleans; see `mask`."""
     booleans = mask(values, name, length=length)
     if booleans is None:
         raise InvalidInputError(f"{name} is None; give booleans")
@@ -155,16 +155,16 @@ def flags(values: object, name: str, *, length: int | None = None) -> NDArray[np
 def keys(
     values: object, name: str, *, length: int | None = None, first: str = "the first column"
 ) -> NDArray[np.uint32]:
-    """A column of ids as dense `uint32` ids, 0 to k-1 in order of first appearance.
+    """Convert a column of ids to dense `uint32` ids, 0 to k-1 in order of first appearance.
 
     Args:
         values: whole numbers, strings, bytes, or `uint8[n, 16]` hashes.
-        name: of the argument, for messages.
-        length: how many values there must be, if that is known.
-        first: the argument that has so many, for messages.
+        name: name of the argument, for messages.
+        length: required number of values, if known.
+        first: the argument with this number of values, for messages.
 
     Raises:
-        InvalidInputError: ids of another type, or of another length.
+        InvalidInputError: the ids have another type or length.
     """
     if is_plain(values, _IDS):
         dense, _ = _core.keys.dense(values)
@@ -183,10 +183,10 @@ def keys(
 
 
 def named(values: object, name: str, *, length: int) -> tuple[NDArray[np.uint32], list[str]]:
-    """A column of ids as dense ones, and the text of each, by which it is known in another batch too.
+    """Convert a column of ids to dense ids, with the text of each, which is the same in every batch.
 
     Raises:
-        InvalidInputError: as `keys`.
+        InvalidInputError: as for `keys`.
     """
     if isinstance(values, tuple):
         values = list(values)
@@ -196,17 +196,17 @@ def named(values: object, name: str, *, length: int) -> tuple[NDArray[np.uint32]
         if array.dtype.kind in "iu" and array.dtype != np.uint64:
             values = _flat(array.astype(np.int64, copy=False))
         else:
-            keys(values, name)  # which names what is wrong with them
+            keys(values, name)  # raises an error with the reason
             values = array.tolist()
     dense, names = _core.keys.named(values, name)
     return _checked(dense, name, length), names
 
 
 def ids(values: object, name: str, *, length: int | None = None, first: str = "the first column") -> NDArray[Any]:
-    """A column of ids for what labels them itself: whole numbers of any width as they are, others dense.
+    """Convert a column of ids for functions that relabel them: integers unchanged, others dense.
 
     Raises:
-        InvalidInputError: as `keys`.
+        InvalidInputError: as for `keys`.
     """
     if is_plain(values, _IDS, length):
         return values
@@ -218,35 +218,35 @@ def ids(values: object, name: str, *, length: int | None = None, first: str = "t
 
 
 def labels(values: object, name: str, *, length: int | None = None) -> NDArray[np.uint32]:
-    """A column of ids as `uint32` ids in no particular order, for what does not give one result for each group.
+    """Convert a column of ids to `uint32` ids in any order, for functions without one result per group.
 
-    Equal ids get equal ones, below the number of rows; not each of those needs to occur. With whole numbers that are
-    close together this is several times faster than `keys`.
+    Equal ids get equal labels below the number of rows, with possible gaps. For integers in a small range this is
+    several times faster than `keys`.
 
     Raises:
-        InvalidInputError: as `keys`.
+        InvalidInputError: as for `keys`.
     """
     return _core.keys.label(ids(values, name, length=length), name)
 
 
 def groups(values: object | None, name: str, *, length: int) -> NDArray[np.uint32]:
-    """Dense ids as from `keys`; None is one group of all rows."""
+    """Convert ids like `keys`; None is one group of all rows."""
     return np.zeros(length, np.uint32) if values is None else keys(values, name, length=length)
 
 
 def scored(
     scores: object, group_ids: object | None, valid: object | None
 ) -> tuple[NDArray[Any], NDArray[np.uint32], NDArray[np.bool_] | None]:
-    """What every selection of rows by their scores takes: scores, dense groups as from `groups`, and a mask."""
+    """Convert the arguments of row selections: scores, dense groups as from `groups`, and a mask."""
     column = numbers(scores, "scores")
     return column, groups(group_ids, "group_ids", length=len(column)), mask(valid, "valid", length=len(column))
 
 
 def marks(values: object, name: str, *, dimensions: tuple[int, ...]) -> NDArray[np.bool_]:
-    """A table of booleans, or of 0 and 1.
+    """Convert a table of booleans, or of 0 and 1.
 
     Raises:
-        InvalidInputError: of another number of dimensions, or of something else.
+        InvalidInputError: it has another number of dimensions or dtype.
     """
     if is_plain(values, "?", None, dimensions):
         return values
@@ -257,7 +257,7 @@ def marks(values: object, name: str, *, dimensions: tuple[int, ...]) -> NDArray[
 
 
 def places(values: object | None, name: str, *, length: int) -> NDArray[np.int64]:
-    """Ids that say which random numbers a row gets; None is its place among the rows."""
+    """Convert ids that determine each row's random numbers; None is the row number."""
     return np.arange(length, dtype=np.int64) if values is None else integers(values, name, length=length)
 
 
@@ -283,10 +283,10 @@ def _dense(values: object, name: str) -> NDArray[np.uint32]:
 
 
 def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> NDArray[Any]:
-    """A column of any of the kinds above as the NumPy array that it is.
+    """Convert a column of any of the kinds above to a NumPy array.
 
     Raises:
-        InvalidInputError: no array can be made of it, or one of another number of dimensions.
+        InvalidInputError: it cannot be converted, or has another number of dimensions.
     """
     if (
         type(values) is np.ndarray
@@ -297,27 +297,27 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
         return values
     if hasattr(values, "detach"):  # a torch tensor, without importing torch
         tensor: Any = values.detach()
-        # NumPy has no bfloat16; each is a float32.
+        # NumPy has no bfloat16; float32 holds every value.
         values = tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
     if type(values).__module__.startswith("polars") and type(values).__name__ == "Expr":
-        raise InvalidInputError(f"{name} is an expression of Polars, which has no values yet; pass the column: df['x']")
+        raise InvalidInputError(f"{name} is a Polars expression without values; pass the column: df['x']")
     if isinstance(values, np.ma.MaskedArray):
         values = _unmasked(values, name)
     arrow = is_arrow(values)
     try:
-        # Without a copy where the library can; what it makes of nulls differs, so those are read by the core.
+        # Without a copy if possible; libraries convert nulls differently, so the core reads those.
         array = None if arrow and not _is_whole(values) else np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         if not arrow:
             raise InvalidInputError(
-                f"{name} of type {type(values).__name__} is no column: {error}; "
-                "give a NumPy or Arrow array, a Polars Series, a torch CPU tensor or a list"
+                f"{name} of type {type(values).__name__} is not a column: {error}; give a NumPy or Arrow array, a "
+                f"Polars Series, a torch CPU tensor or a list"
             ) from None
         array = None
     if array is None or (arrow and array.dtype == np.object_):
         array = _core.columns.arrow_numbers(values, name)
     if array.size == 0 and array.ndim == 1 and isinstance(values, (list, tuple)):
-        array = array.astype(np.int64)  # an empty list has no type: let it be any of them
+        array = array.astype(np.int64)  # an empty list has no dtype, so it fits any
     if array.dtype == np.object_:
         array = _typed(array)
     if not array.dtype.isnative:
@@ -329,16 +329,15 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
 
 
 def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
-    """One value for each element of ragged rows, of a flat column or of a column of lists, one list for each row.
+    """Convert values of ragged rows, from a flat column or a column with one list per row.
 
     Args:
-        values: a column of any of the kinds above, or an Arrow or Polars column of lists; all is unknown (NaN) where
-            there is no list.
-        name: of the argument, for messages.
-        offsets: where each row begins.
+        values: a column of any of the kinds above, or an Arrow or Polars column of lists; a missing list gives NaN.
+        name: name of the argument, for messages.
+        offsets: start of each row.
 
     Raises:
-        InvalidInputError: no column, or a list of another length than its row.
+        InvalidInputError: it is not a column, or a list has another length than its row.
     """
     if not is_arrow(values):
         return column(values, name)
@@ -363,36 +362,36 @@ def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def output(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The array that a caller wants a result in.
+    """Check an output array of the caller.
 
     Raises:
-        InvalidInputError: no array of NumPy, or one of another shape or type.
+        InvalidInputError: it is not a NumPy array, or has another shape or dtype.
     """
     if not isinstance(out, np.ndarray):
-        raise InvalidInputError(f"out is {type(out).__name__}; give an array {shape} of {dtype}, or nothing")
+        raise InvalidInputError(f"out is {type(out).__name__}; give an array {shape} of {dtype}, or None")
     if out.shape != shape or out.dtype != dtype:
         raise InvalidInputError(f"out has shape {out.shape} and dtype {out.dtype}; give {shape} of {dtype}")
     return out
 
 
 def by_name(values: object, name: str) -> Mapping[str, Any]:
-    """Columns by their names; None is none.
+    """Check a dict of columns by name; None gives an empty dict.
 
     Raises:
-        InvalidInputError: no table of columns.
+        InvalidInputError: it is not a dict of columns.
     """
     if values is None:
         return {}
     if not isinstance(values, Mapping):
-        raise InvalidInputError(f"{name} is {type(values).__name__}; give a dict of columns by their names")
+        raise InvalidInputError(f"{name} is {type(values).__name__}; give a dict of columns by name")
     return values
 
 
 def as_bytes(value: object, name: str) -> bytes:
-    """Bytes as they are, and those of a text.
+    """Return bytes unchanged, or the UTF-8 bytes of a text.
 
     Raises:
-        InvalidInputError: neither of the two, or a text that holds half a character.
+        InvalidInputError: it is neither, or a text with a lone surrogate.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
@@ -408,7 +407,7 @@ def as_bytes(value: object, name: str) -> bytes:
 
 
 def _typed(array: NDArray[Any]) -> NDArray[Any]:
-    """An array of objects as an array of numbers, if that is what they all are."""
+    """Convert an array of objects to an array of numbers, if all are numbers."""
     if not array.size or not isinstance(array.flat[0], (Real, np.number, np.bool_)):
         return array
     try:
@@ -419,7 +418,7 @@ def _typed(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _unmasked(values: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
-    """A masked array as an array: numbers that are missing become NaN."""
+    """Convert a masked array to an array: masked numbers become NaN."""
     hidden = np.broadcast_to(values.mask, values.shape)
     if not hidden.any():
         return np.asarray(values)
@@ -437,23 +436,23 @@ def _holds_integers(values: object, name: str) -> bool:
 
 
 def _is_whole(values: Any) -> bool:
-    """Whether NumPy can read an Arrow column: it speaks NumPy's protocol and has no nulls."""
+    """Return whether NumPy can read an Arrow column: it supports NumPy's protocol and has no nulls."""
     nulls = getattr(values, "null_count", 0)
     return hasattr(values, "__array__") and not (nulls() if callable(nulls) else nulls)
 
 
 def is_arrow(values: object) -> bool:
-    """Whether something is an Arrow array, or a stream of them, of whatever library."""
+    """Return whether a value is an Arrow array or stream of any library."""
     return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
 
 
 def _flat(array: NDArray[Any]) -> NDArray[Any]:
-    """Memory that the core may look at: without strides, and aligned."""
+    """Return contiguous and aligned memory for the core."""
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=("C", "A"))
 
 
 def _checked(array: NDArray[Any], name: str, length: int | None, first: str = "the first column") -> NDArray[Any]:
     if length is not None and len(array) != length:
-        raise InvalidInputError(f"{name} has {len(array)} rows but {first} has {length}; give one for each row")
+        raise InvalidInputError(f"{name} has {len(array)} rows but {first} has {length}; give one per row")
     return array

@@ -1,4 +1,4 @@
-"""Masks of rows that are worth training on. Nothing is removed, and what is filtered has voted."""
+"""Masks of rows that are worth training on. Rows are not removed, and masked rows have already voted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def group_band(
     accept_single: bool = False,
     valid: object | None = None,
 ) -> NDArray[np.bool_]:
-    """Keep the rows of groups that teach something: std > std_above, at_least <= mean <= at_most, and enough members.
+    """Keep rows of groups with a learning signal: std > std_above, at_least <= mean <= at_most, and enough members.
 
     With the defaults: dynamic sampling, which drops groups whose scores are all equal (DAPO, arXiv:2503.14476).
     Accuracy bands: PRIME, arXiv:2502.01456, [0.2, 0.8]; SimpleTIR, arXiv:2509.02479, [0.1, 0.9] with std_above 1e-3.
@@ -29,7 +29,7 @@ def group_band(
     Args:
         scores: n numbers.
         group_ids: n group ids, whole numbers or strings, in any order; None: one group.
-        std_above: None: any deviation, also that of a single row.
+        std_above: None: any deviation, including that of a single row.
         at_least: smallest mean; None: any.
         at_most: largest mean; None: any.
         members_at_least: smallest number of valid rows.
@@ -72,7 +72,7 @@ def top_groups(
     Args:
         scores: n numbers.
         group_ids: n group ids; None: one group.
-        fraction: 0 to 1, rounded down to whole groups; of equal groups the earlier are kept.
+        fraction: 0 to 1, rounded down to whole groups; ties: the earlier groups are kept.
         ddof: the variance divides by (count - ddof); 0 or 1.
         valid: n booleans; rows that are False neither vote nor are kept. None: all rows are valid.
 
@@ -107,7 +107,7 @@ def round_rows(
         multiple: at least 1.
         scores: n numbers; kept rows with the smallest are dropped first, and dropped rows with the largest come back
             first. None: later rows are dropped first, earlier ones come back first.
-        up: take rows back instead of dropping some, where there are enough valid ones.
+        up: whether to add rows instead of dropping some, if there are enough valid ones.
         valid: n booleans; rows that are False are never kept. None: all rows are valid.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Keys: which rows belong together. Everything that works on groups takes what these functions make, or raw ids."""
+"""Keys of groups of rows. Functions on groups accept these keys, or raw ids."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["composite", "dense"]
 
 
 def dense(ids: object) -> NDArray[np.uint32]:
-    """Number the different ids 0, 1, 2, ... in order of first appearance.
+    """Number distinct ids 0, 1, 2, ... in order of first appearance.
 
-    Results by group stand in this order, so `result[dense(ids)]` gives each row its group's number.
+    Results by group have this order, so `result[dense(ids)]` gives each row its group's result.
 
     Args:
         ids: n whole numbers of any width, strings, bytes, or `uint8[n, 16]` hashes; NumPy, Arrow, Polars, torch or a
@@ -27,7 +27,7 @@ def dense(ids: object) -> NDArray[np.uint32]:
         `uint32[n]`.
 
     Raises:
-        InvalidInputError: ids of another type, or nulls.
+        InvalidInputError: ids have another type, or nulls.
 
     Example:
         >>> from agentrl_core import keys
@@ -38,7 +38,7 @@ def dense(ids: object) -> NDArray[np.uint32]:
 
 
 def composite(first: object, *others: object) -> NDArray[np.uint32]:
-    """Number rows by several columns: two rows get the same id where all columns agree.
+    """Number rows by several columns: two rows get the same id if all columns are equal.
 
     Args:
         first: n ids, as in `dense`.
@@ -64,24 +64,23 @@ def composite(first: object, *others: object) -> NDArray[np.uint32]:
 def history(
     states: object, trajectory_ids: object, group_ids: object, levels: int
 ) -> list[tuple[NDArray[np.uint32], NDArray[np.bool_]]]:
-    """Number steps by what their trajectory saw last, at every depth from 1 to `levels`.
+    """Number steps by the last states of their trajectory, at every depth from 1 to `levels`.
 
-    Two steps share the key of level k where their group and their last k states are the same, the state acted on
-    included. So level 1 is GiGPO's anchor state, and each level splits the one before it. Ids are exact, not hashes.
-    From HGPO.
+    Two steps share the key of level k if their group and their last k states are equal, including the state acted on.
+    So level 1 is GiGPO's anchor state, and each level splits the one before it. Ids are exact, not hashes. From HGPO.
 
     Args:
         states: n keys of the states acted on, as in `dense`.
-        trajectory_ids: n ids; the steps of a trajectory stand in order, among those of others or not.
+        trajectory_ids: n ids; the steps of a trajectory are in order, possibly interleaved with others.
         group_ids: n ids.
         levels: the greatest depth, at least 1.
 
     Returns:
-        For each level `uint32[n]` ids and `bool[n]`: whether the trajectory had seen that many states. Where not, the
-        id says nothing.
+        For each level `uint32[n]` ids and `bool[n]`: whether the trajectory had that many states. Ids of other rows
+            have no meaning.
 
     Raises:
-        InvalidInputError: lengths differ, `levels` is below 1, or there is no memory for so many.
+        InvalidInputError: lengths differ, `levels` is below 1, or there is not enough memory.
 
     Example:
         >>> from agentrl_core.operators.keys import history
@@ -115,8 +114,8 @@ def similar(
     new one. Similarity is 2 * (characters in matching blocks) / (characters of both), which is
     `difflib.SequenceMatcher(None, text, first_text).ratio()` as in GiGPO's public code; or, for many or long texts, the
     share of word shingles in common (Jaccard), estimated from MinHash sketches of which only those with a band in
-    common are compared. Either is quick where most texts join a cluster; many clusters that each text is compared with
-    take time in proportion.
+    common are compared. Both are fast if most texts join a cluster; the time grows with the number of clusters to
+    compare with.
 
     Args:
         texts: n strings.
@@ -131,7 +130,7 @@ def similar(
         `uint32[n]`.
 
     Raises:
-        InvalidInputError: lengths differ, a value is no string, or an option is not possible.
+        InvalidInputError: lengths differ, a value is not a string, or an option is not possible.
 
     Example:
         >>> from agentrl_core.operators.keys import similar

@@ -1,6 +1,6 @@
-"""Packing for your own storage: rows of tokens as trees, and items in bins of equal cost. Columns in, columns out.
+"""Packing for custom storage: rows of tokens as trees, and items in bins of equal cost.
 
-A `Batch` has the same in `Update.pack`.
+For a `Batch`, use `Update.pack`.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from agentrl_core.operators import columns
 
 
 class OutputBuffers(Protocol):
-    """Memory that results are written into, again and again; `agentrl_core.model.buffers.PackBuffers` is one."""
+    """Interface of reusable output memory, such as `agentrl_core.model.buffers.PackBuffers`."""
 
     def next(self) -> None:
-        """Begin the next result."""
+        """Start the next result."""
 
     def take(self, name: str, length: int, dtype: Any) -> NDArray[Any]:
-        """Memory for an array of the present result."""
+        """Return memory for an array of the current result."""
 
 
 @dataclass(frozen=True, eq=False)
 class TreeRows:
-    """Rows of tokens as trees: T rows in S trees, N prediction pairs that stand for M trained tokens.
+    """Rows of tokens as trees: T rows in S trees, N prediction pairs for M trained tokens.
 
     Attributes:
-        input_ids: `int64[T]`, the tokens that are read, depth-first; what rows share is there once.
-        position_ids: `int64[T]`, the place of each in its row of tokens.
+        input_ids: `int64[T]`, the input tokens, depth-first, with shared prefixes once.
+        position_ids: `int64[T]`, the position of each in its row of tokens.
         subtree_end: `int32[T]`: row q attends to row k if and only if k <= q < subtree_end[k].
-        cu_seqlens: `int32[S + 1]`, where each tree starts, then T.
+        cu_seqlens: `int32[S + 1]`, the start of each tree, then T.
         source_row: `int64[N]`, the row that predicts.
         target: `int64[N]`, the token that was generated there.
-        token: `int64[N]`, its place among the tokens that were given: the first that the pair stands for.
-        pair_offsets: `int64[N + 1]`: pair i stands for the tokens `pair_tokens[pair_offsets[i]:pair_offsets[i + 1]]`.
-        pair_tokens: `int64[M]`, places among the tokens that were given.
+        token: `int64[N]`, its position among the given tokens: the first token of the pair.
+        pair_offsets: `int64[N + 1]`: pair i covers the tokens `pair_tokens[pair_offsets[i]:pair_offsets[i + 1]]`.
+        pair_tokens: `int64[M]`, positions among the given tokens.
         streams: `float32[N]` each.
     """
 
@@ -65,21 +65,21 @@ def tree_layout(
     same: Mapping[str, object] | None = None,
     buffers: OutputBuffers | None = None,
 ) -> TreeRows:
-    """Lay rows of tokens out as trees, and fold what is trained on the tokens that they share.
+    """Lay out rows of tokens as trees, and merge training data on shared tokens.
 
-    Rows are taken in lexicographic order, so that common beginnings are neighbours. Each row ends with its last trained
-    token, which is predicted and not read. Trained tokens at the same place of a tree are one prediction pair if their
-    columns in `same` agree bit for bit (a token that was sampled twice by chance has two log-probs), else each is its
-    own pair, on the same row. Of columns in `summed` a pair has the sum over its tokens, computed in float64 in the
-    order of the tokens: give advantages and weights with their denominators.
+    Rows are sorted lexicographically, so that common prefixes are neighbours. Each row ends with its last trained
+    token, which is predicted but not an input. Trained tokens at the same place of a tree are one prediction pair if
+    their columns in `same` are equal bit for bit; otherwise each is a separate pair on the same row (a token sampled
+    twice by chance has two log-probs). For columns in `summed` a pair has the sum over its tokens, computed in float64
+    in the order of the tokens: use it for advantages and weights with their denominators.
 
     Args:
         tokens: n token ids, int32, row after row.
         offsets: rows + 1 whole numbers; row i is `tokens[offsets[i]:offsets[i + 1]]`.
         trained: `bool[n]`, never for the first token of a row. None: all but the first of each row.
-        summed: columns of n numbers that become streams by addition.
-        same: columns of n numbers, float32, that become streams as they are.
-        buffers: memory for the result, valid until it is used again. None: new memory.
+        summed: columns of n numbers to sum into streams.
+        same: columns of n float32 numbers to copy into streams.
+        buffers: memory for the result, valid until it is reused. None: new memory.
 
     Raises:
         InvalidInputError: offsets do not fit the tokens, a column has another length, or the first token of a row is
@@ -102,7 +102,7 @@ def tree_layout(
     take = None
     if buffers is not None:
         if not all(callable(getattr(buffers, name, None)) for name in ("take", "next")):
-            raise InvalidInputError(f"buffers is {type(buffers).__name__}; give a PackBuffers, or nothing")
+            raise InvalidInputError(f"buffers is {type(buffers).__name__}; give a PackBuffers, or None")
         buffers.next()
         take = buffers.take
     laid_out = _core.pack.tree_layout(
@@ -128,10 +128,9 @@ def tree_layout(
 
 
 def balanced(costs: object, bins: int) -> list[NDArray[np.int64]]:
-    """Put items into bins so that the most expensive bin is about as cheap as it gets; in O(n log n).
+    """Distribute items over bins to minimise the cost of the most expensive bin, in O(n log n).
 
-    The most expensive item first, each into the bin that is the cheapest so far (longest processing time): at most 4/3
-    of the best there is.
+    Items go by decreasing cost into the currently cheapest bin (longest processing time): at most 4/3 of the optimum.
 
     Args:
         costs: n whole numbers from 0.
@@ -141,7 +140,7 @@ def balanced(costs: object, bins: int) -> list[NDArray[np.int64]]:
         The items of each bin, ascending.
 
     Raises:
-        InvalidInputError: a cost is negative, there is no bin, or there are more than fit in memory.
+        InvalidInputError: a cost is negative, there are no bins, or too many for memory.
 
     Example:
         >>> from agentrl_core.operators.packing import balanced
@@ -163,5 +162,5 @@ def _int32(tokens: object) -> NDArray[np.int32]:
         return np.require(tokens, requirements=("C", "A"))
     wide = columns.integers(tokens, "tokens")
     if len(wide) and not -(2**31) <= wide.min() <= wide.max() < 2**31:
-        raise InvalidInputError(f"tokens are from {wide.min()} to {wide.max()}; token ids fit 32 bits")
+        raise InvalidInputError(f"tokens range from {wide.min()} to {wide.max()}; give token ids of 32 bits")
     return wide.astype(np.int32)

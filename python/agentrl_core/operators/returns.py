@@ -1,19 +1,16 @@
 """Returns over time: for tokens, for steps, or for the turns of one agent among several.
 
-The rows of a sequence stand in time order. Which rows make a sequence is said by `sequence_ids` (one id for each row,
-anywhere in the column: trajectories, or `keys.composite(trajectories, agents)` for the turns of each agent), by
-`offsets` (`int64[sequences + 1]`, where each starts and the last ends), or by the shape: a table `[B, T]` has a
-sequence per row.
+The rows of a sequence are in time order. Sequences are given by `sequence_ids` (one id per row, in any order:
+trajectories, or `keys.composite(trajectories, agents)` for the turns of each agent), by `offsets` (`int64[sequences +
+1]`, the start of each and the end of the last), or by the shape: a table `[B, T]` has one sequence per row.
 
-What may cut a sequence, and what may be missing in it, is the same for all functions:
+All functions treat interruptions and gaps in a sequence alike:
 
-- `mask`: False where a row is not the policy's, such as a tool's tokens. Such a row gets 0 and is stepped over: nothing
-  of it is read, not even its reward, and what comes later reaches what came before.
-- `ends`: True where something else begins after a row, so that nothing later reaches it. The last row of a sequence is
-  such an end.
-- `bootstrap`: the value of what would have followed an end: 0 where the episode was over (terminated), the value of the
-  next state where it was cut off (truncated). `bootstrap=values` repeats the last value; a cut-off step that shall get
-  no advantage is an end with `mask` False and its value as bootstrap.
+- `mask`: False for rows that the policy did not produce, such as a tool's tokens. Such a row gets 0 and is skipped: its
+values, including its reward, are not read, and later rows reach earlier ones past it. - `ends`: True if later rows must
+not reach a row. The last row of a sequence is always an end. - `bootstrap`: the value after an end: 0 if the episode
+terminated, the value of the next state if it was truncated. `bootstrap=values` repeats the last value. For a truncated
+step without advantage, set `ends` True, `mask` False and its value as bootstrap.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ _NOTHING = {np.dtype(kind): np.empty(0, kind) for kind in (np.float32, np.float6
 
 @dataclass(slots=True)
 class _SequenceRows:
-    """Columns brought into sequences that stand together, and back."""
+    """Columns sorted into contiguous sequences, and back."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -56,7 +53,7 @@ class _SequenceRows:
         ends: object | None,
         bootstrap: object | None,
     ) -> tuple[_SequenceRows, list[NDArray[Any]]]:
-        """What is known of the rows, and the columns that were given by their names, all in the shape of the first."""
+        """Create it from the sequences and the columns by name, all of the shape of the first."""
         arrays = [columns.numbers(values, name, dimensions=(1, 2)) for name, values in given.items()]
         table = arrays[0]
         dtype, shape, alike = table.dtype, table.shape, True
@@ -67,7 +64,7 @@ class _SequenceRows:
         order: NDArray[np.int64] | None = None
         if sequence_ids is not None:
             if offsets is not None or table.ndim == 2:
-                raise InvalidInputError(f"{next(iter(given))} has its sequences twice; leave out sequence_ids")
+                raise InvalidInputError(f"{next(iter(given))} has its sequences twice; omit sequence_ids")
             groups = columns.keys(sequence_ids, "sequence_ids", length=len(table))
             if len(groups) and (groups[1:] < groups[:-1]).any():
                 order = np.argsort(groups, kind="stable")
@@ -102,7 +99,7 @@ class _SequenceRows:
         return self._flat(array, name)
 
     def arranged(self, array: NDArray[Any], name: str) -> NDArray[Any]:
-        """A column of numbers in the type of all, row after row in the order of the sequences."""
+        """Return a column in the common dtype, with rows in the order of sequences."""
         return self._flat(array if array.dtype == self.dtype else array.astype(self.dtype), name)
 
     def _flat(self, array: NDArray[Any], name: str) -> NDArray[Any]:
@@ -112,7 +109,7 @@ class _SequenceRows:
         return flat if self.order is None else flat[self.order]
 
     def back(self, results: NDArray[Any]) -> NDArray[Any]:
-        """A result in the order and the shape of the input."""
+        """Return a result in the order and shape of the input."""
         if self.order is None:
             return results if len(self.shape) == 1 else results.reshape(self.shape)
         out = np.empty_like(results)
@@ -120,17 +117,15 @@ class _SequenceRows:
         return out
 
     def buffer(self, out: NDArray[Any] | None, parts: int) -> NDArray[Any] | None:
-        """Where a kernel writes: what the caller gave; None is new memory."""
+        """Return the output of a kernel: the caller's array; None allocates a new one."""
         if out is None:
             return None
         shape = self.shape if parts == 1 else (parts, *self.shape)
         columns.output(out, shape, self.dtype)
         if not out.flags.c_contiguous:
-            raise InvalidInputError("out is not contiguous; give an array that is")
+            raise InvalidInputError("out is not contiguous; give a contiguous array")
         if self.order is not None:
-            raise InvalidInputError(
-                "out is given, but sequence_ids do not stand together; sort the rows or leave it out"
-            )
+            raise InvalidInputError("out is given, but sequence_ids are not contiguous; sort the rows or omit out")
         return out.reshape(-1)
 
 
@@ -148,12 +143,12 @@ def discounted(
     """Discounted reward-to-go: G_t = r_t + gamma * G_{t+1}, and r_t + gamma * bootstrap_t at an end.
 
     Args:
-        rewards: n numbers, or `[B, T]`; 0 where nothing was paid.
+        rewards: n numbers, or `[B, T]`; 0 without a reward.
         sequence_ids: n ids; see the module for this and the others.
         gamma: discount, 0 to 1.
         offsets: `int64[sequences + 1]`, instead of ids.
         mask: n booleans: the policy's rows.
-        ends: n booleans: rows that nothing later reaches.
+        ends: n booleans: rows that later rows do not reach.
         bootstrap: n numbers, read at ends.
         out: array of the result's shape and type to fill.
 
@@ -193,21 +188,21 @@ def gae(
 
         delta_t = r_t + gamma * V_{t+1} - V_t,  A_t = delta_t + gamma * lam * A_{t+1}
 
-    where t + 1 is the next row of the policy; after an end V is the bootstrap and A is 0. From arXiv:1506.02438. With
+    with t + 1 the next row of the policy; after an end V is the bootstrap and A is 0. From arXiv:1506.02438. With
     tokens as rows, `mask` the trained tokens and `whiten=True` it is verl's estimator; with steps as rows it is
     VL-DAC's, with `keys.composite(trajectories, agents)` MARFT's.
 
     Args:
-        rewards: n numbers, or `[B, T]`; 0 where nothing was paid.
-        values: what a critic expects from each row on, in the same shape.
+        rewards: n numbers, or `[B, T]`; 0 without a reward.
+        values: a critic's value of each row, in the same shape.
         sequence_ids: n ids; see the module for this and the others.
         gamma: discount, 0 to 1.
         lam: 0 (one step) to 1 (whole returns).
-        whiten: whether the advantages of all the policy's rows are then shifted and scaled to mean 0 and variance 1, to
-            the same bits as by `group.whiten`, in less time. The returns stay as they are.
+        whiten: whether to normalise the advantages of all the policy's rows to mean 0 and variance 1, bit for bit like
+            `group.whiten` but faster. The returns do not change.
         offsets: `int64[sequences + 1]`, instead of ids.
         mask: n booleans: the policy's rows.
-        ends: n booleans: rows that nothing later reaches.
+        ends: n booleans: rows that later rows do not reach.
         bootstrap: n numbers, read at ends.
         out: `[2, n]` or `[2, B, T]` to fill with both results.
 
@@ -265,17 +260,17 @@ def v_trace(
     From IMPALA, arXiv:1802.01561. With l = 0 and caps of 1 the targets are the returns of `gae`.
 
     Args:
-        rewards: n numbers, or `[B, T]`; 0 where nothing was paid.
-        values: what a critic expects from each row on.
+        rewards: n numbers, or `[B, T]`; 0 without a reward.
+        values: a critic's value of each row.
         log_ratios: l, the log-probability under the policy minus that under the behaviour policy.
         sequence_ids: n ids; see the module for this and the others.
         gamma: discount, 0 to 1.
         lam: 0 to 1.
         rho_at_most: largest weight of a difference, at least 0.
-        c_at_most: largest weight of what comes after, at least 0.
+        c_at_most: largest weight of later rows, at least 0.
         offsets: `int64[sequences + 1]`, instead of ids.
         mask: n booleans: the policy's rows.
-        ends: n booleans: rows that nothing later reaches.
+        ends: n booleans: rows that later rows do not reach.
         bootstrap: n numbers, read at ends.
 
     Returns:
@@ -322,17 +317,17 @@ def n_step(
 ) -> NDArray[Any]:
     """Returns over a fixed number of steps: R_t = sum_{k < steps} gamma^k r_{t+k} + gamma^steps V_{t+steps}.
 
-    Where an end comes first, the sum stops there and the bootstrap stands for V.
+    If an end comes first, the sum stops there with the bootstrap as V.
 
     Args:
-        rewards: n numbers, or `[B, T]`; 0 where nothing was paid.
-        values: what a critic expects from each row on.
+        rewards: n numbers, or `[B, T]`; 0 without a reward.
+        values: a critic's value of each row.
         sequence_ids: n ids; see the module for this and the others.
         gamma: discount, 0 to 1.
         steps: at least 1.
         offsets: `int64[sequences + 1]`, instead of ids.
         mask: n booleans: the policy's rows.
-        ends: n booleans: rows that nothing later reaches.
+        ends: n booleans: rows that later rows do not reach.
         bootstrap: n numbers, read at ends.
 
     Returns:
@@ -372,7 +367,7 @@ def optimal_token_baseline(
     eps: float = 1e-8,
     zero_tail: bool = True,
 ) -> NDArray[np.float64]:
-    """Returns minus the baseline that makes the gradient's variance least, at every token position of a group.
+    """Returns minus the baseline that minimises the gradient's variance, at every token position of a group.
 
         W_it = sum_{j <= t} w_ij,  b_t = sum_i G_it W_it / (sum_i W_it + eps),  A_it = G_it - b_t
 
@@ -381,14 +376,14 @@ def optimal_token_baseline(
 
     Args:
         returns: G, n numbers or `[B, T]`: the reward-to-go of each token (`discounted`).
-        energies: w of each token, the squared norm of its score: 1 - 2 * p + sum of p^2 over the vocabulary, where p is
-            the token's probability; times the square of an importance weight, if there is one.
+        energies: w of each token, the squared norm of its score: 1 - 2 * p + sum of p^2 over the vocabulary, with p the
+            token's probability; times the square of an importance weight, if there is one.
         group_ids: the group of each sequence, one id a sequence.
         offsets: `int64[sequences + 1]`, unless `returns` is a table.
         mask: n booleans: trained tokens; the others get 0.
-        align: what stands at the same position: the k-th trained token (`policy`), or the k-th token (`sequence`).
+        align: tokens at the same position: the k-th trained token (`policy`), or the k-th token (`sequence`).
         eps: added to the sum of weights.
-        zero_tail: whether what the longest sequence has beyond the second longest gets baseline 0.
+        zero_tail: whether the tail of the longest sequence beyond the second longest gets baseline 0.
 
     Returns:
         `float64` in the shape of `returns`.

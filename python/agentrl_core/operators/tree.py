@@ -1,7 +1,7 @@
-"""Credit along trees of shared prefixes: values that rise from the rows to the roots, and fall along the paths.
+"""Credit on trees of shared prefixes: aggregate values from rows to roots, and distribute them along paths.
 
 A tree is a column `parents`: the row of each node's parent, -1 for a root. Rows (rollouts) name the node at which they
-end. Tree credits of the literature are made of `fuse` and of group statistics over `peers`:
+end. Combine `fuse` and group statistics over `peers` for the tree credits of the literature:
 
     depth-wise (BranchGRPO):  group.normalise(fuse(...).values, peers(parents, kind="depth"))
     sibling-relative:         group.normalise(fuse(...).values, peers(parents, kind="siblings"))
@@ -25,7 +25,7 @@ class PrefixTree(NamedTuple):
     """A tree built from paths.
 
     Attributes:
-        parents: `int64[m]`, the row of each node's parent, -1 for a root; parents stand before their children.
+        parents: `int64[m]`, the row of each node's parent, -1 for a root; parents come before their children.
         nodes: `uint32[n]`, the node at which each path ends.
     """
 
@@ -37,7 +37,7 @@ class NodeValues(NamedTuple):
     """Values of nodes.
 
     Attributes:
-        values: `float64[m]`; 0 where no valid row ends at or below the node.
+        values: `float64[m]`; 0 if no valid row ends at or below the node.
         masses: `float64[m]`, the weight of the valid rows at and below the node.
     """
 
@@ -46,7 +46,7 @@ class NodeValues(NamedTuple):
 
 
 def build(elements: object, offsets: object) -> PrefixTree:
-    """Merge paths into trees: rows share a node where their paths are equal up to it. O(elements).
+    """Merge paths into trees: rows share a node if their paths are equal up to it. O(elements).
 
     Args:
         elements: ids along the paths (prompt, then segments or steps), whole numbers or strings, path after path.
@@ -78,14 +78,14 @@ def fuse(
     weights: object | None = None,
     valid: object | None = None,
 ) -> NodeValues:
-    """The value of each node from the rows that end at or below it, bottom-up in O(nodes + rows).
+    """Aggregate the value of each node from the rows that end at or below it, in O(nodes + rows).
 
     `leaves`: the mean of the rows below, by weight (success rate of a subtree: TreeRL, arXiv:2506.11902; hard
     attribution of ARPO, arXiv:2507.19849). `children`: the mean of the children's values. `path`: the mean of the
     children's values by softmax(alpha * log p(child)) (both BranchGRPO, arXiv:2509.06040). `max` and `min`: optimistic
     and pessimistic values of Tree-OPO, arXiv:2509.09284. `expectile`: between the mean and the extremes of the
     children's values, the v with sum |tau - 1[V(child) < v]| (V(child) - v) = 0 (implicit Q-learning,
-    arXiv:2110.06169). The order of rows does not change a bit.
+    arXiv:2110.06169). The result is bit-identical for any order of rows.
 
     Args:
         parents: m whole numbers, -1 for a root.
@@ -93,7 +93,7 @@ def fuse(
         values: n numbers.
         kind: see above. Rows that end at a node with children count together as one more child.
         edge_logprobs: m numbers, the log-probability of the edge above each node; with `path` only.
-        alpha: how much the probabilities count; with `path` only.
+        alpha: strength of the probabilities; with `path` only.
         expectile: tau, from the smallest (0) over the mean (0.5) to the largest (1); with `expectile` only.
         weights: n numbers of at least 0; None: 1.
         valid: n booleans; rows that are False do not count. None: all rows are valid.
@@ -133,17 +133,17 @@ def ancestor_relative(
     weights: object | None = None,
     valid: object | None = None,
 ) -> NDArray[Any]:
-    """How much better each row is than those it shares a prefix with, averaged over its ancestors.
+    """Advantage of each row over rows with a common prefix, averaged over its ancestors.
 
-    A_i = sum_a w_a (R_i - V(a)) / sum_a w_a over the ancestors a of row i through which at least two rows go, and the
-    root; V(a) is the mean of the rows through a. From TreePO, arXiv:2508.17445 (before its whitening over the batch).
+    A_i = sum_a w_a (R_i - V(a)) / sum_a w_a over the ancestors a of row i with at least two rows, and the root; V(a) is
+    the mean of the rows through a. From TreePO, arXiv:2508.17445 (before its whitening over the batch).
 
     Args:
         parents: m whole numbers, -1 for a root.
         nodes: n whole numbers, the node at which each row ends.
         values: n numbers.
-        weighting: w_a is the weight of the rows through a (`group_size`) or 1 (`average`); the words are TreePO's.
-        drop_constant: leave out ancestors (but the root) below which all values are equal.
+        weighting: w_a is the weight of the rows through a (`group_size`) or 1 (`average`), in TreePO's terms.
+        drop_constant: whether to skip ancestors (except the root) with equal values below.
         singleton: the only row of a tree gets 0 (`zero`) or its value (`raw`, the public code).
         weights: n numbers of at least 0; None: 1.
         valid: n booleans; rows that are False neither vote nor get a value (0). None: all rows are valid.
@@ -176,7 +176,7 @@ def ancestor_relative(
 
 
 def peers(parents: object, *, kind: Literal["siblings", "depth", "tree"]) -> NDArray[np.uint32]:
-    """Dense ids that are equal for nodes to be compared: the groups of depth-wise and sibling-relative credit.
+    """Dense group ids of nodes to compare, for depth-wise and sibling-relative credit.
 
     Args:
         parents: m whole numbers, -1 for a root.
@@ -184,7 +184,7 @@ def peers(parents: object, *, kind: Literal["siblings", "depth", "tree"]) -> NDA
             (BranchGRPO); or `tree`, all nodes of one tree.
 
     Raises:
-        InvalidInputError: a parent is no row, a node is its own ancestor, or `kind` is unknown.
+        InvalidInputError: a parent is not a row, a node is its own ancestor, or `kind` is unknown.
 
     Example:
         >>> from agentrl_core.operators import tree
@@ -203,7 +203,7 @@ def isotonic(
     weights: object | None = None,
     valid: object | None = None,
 ) -> NDArray[Any]:
-    """The nearest values that do not fall on the way down: argmin sum w (a - x)^2 with a_parent + margin <= a_child.
+    """Isotonic regression on trees: argmin sum w (a - x)^2 with a_parent + margin <= a_child.
 
     With a radius, each tree is then centred and scaled to |a|^2 <= N (`soft`) or = N (`hard`), N its valid nodes. From
     the ordered projection of Tree-OPO, arXiv:2509.09284, solved exactly by pooling (O(m log^2 m)).
@@ -214,7 +214,7 @@ def isotonic(
         margin: at least 0.
         radius: see above.
         weights: m positive numbers; None: 1.
-        valid: m booleans; nodes that are False are skipped (their children hang on the next valid node above) and get
+        valid: m booleans; nodes that are False are skipped (their children attach to the next valid node above) and get
             0.
 
     Returns:
@@ -243,7 +243,7 @@ def isotonic(
 
 
 def _rows(values: object, name: str, length: int) -> NDArray[Any]:
-    """Rows of a table whose length the core knows: `uint32` as they are, others as `int64`."""
+    """Return rows of a table for the core: `uint32` unchanged, others as `int64`."""
     if isinstance(values, np.ndarray) and values.dtype == np.uint32:
         return columns.ids(values, name, length=length)
     return columns.integers(values, name, length=length)

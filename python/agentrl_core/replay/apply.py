@@ -17,7 +17,7 @@ from agentrl_core.data.store import Store
 from agentrl_core.replay.base import Replay
 
 _INJECT, _MIX = 1, 2
-"""Keys of the two moments at which replay draws."""
+"""Random keys of the two moments at which replay draws."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ReplayPhase:
     Attributes:
         chain: the components and their states, in order.
         store: holds the stored trajectories; None if there is no replay.
-        seed: of the run.
+        seed: seed of the run.
         iteration: its number.
     """
 
@@ -43,7 +43,7 @@ class ReplayPhase:
             batch: the round.
             score: phase reward.
             before: number of groups judged in earlier rounds.
-            held: number of leading groups of the batch that were judged before; they stay as they are.
+            held: number of leading groups of the batch that were judged before; they stay unchanged.
         """
         for place, (replay, state) in enumerate(self.chain):
             groups = batch.keys("group_id", "draw")
@@ -68,13 +68,13 @@ class ReplayPhase:
         return batch
 
     def _joined(self, batch: Batch, draws: Draws) -> Batch:
-        store = cast("Store", self.store)  # a collector with replay has one
+        store = cast("Store", self.store)  # a collector with replay has a store
         stored = store.trajectory_batch(np.unique(draws.trajectory_ids[draws.trajectory_ids >= 0]))
         return batch.with_stored_draws(stored, draws)
 
 
 def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
-    """Draws that joined a group, as they join the batch in which the group has these rows."""
+    """Renumber draws that joined a group for the batch that contains the group."""
     replaces = np.where(draws.replaces >= 0, rows[np.maximum(draws.replaces, 0)], -1)
     ids = draws.trajectory_ids
     again = np.where(ids < 0, -1 - rows[np.maximum(-1 - ids, 0)], ids)
@@ -84,13 +84,13 @@ def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
 
 
 def _new_groups(draws: Draws) -> int:
-    """How many groups of their own some draws make, by the largest number."""
+    """Return the number of new groups that draws form, by the largest number."""
     new = draws.new_group[draws.votes_in == Draws.NEW_GROUP]
     return int(new.max()) + 1 if len(new) else 0
 
 
 def _together(parts: list[Draws]) -> Draws:
-    """The draws of several groups, one after the other."""
+    """Concatenate the draws of several groups."""
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, Any] = {}

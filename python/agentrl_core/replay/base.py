@@ -1,4 +1,4 @@
-"""Base of the components that draw stored trajectories again."""
+"""Base class of the components that replay stored trajectories."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Replay(Stateful, ABC):
-    """Draws stored trajectories again, at two moments; a subclass overrides one of them or both."""
+    """Draw stored trajectories again, at two points of collection. A subclass overrides one or both methods."""
 
     phase: ClassVar[str] = "replay"
 
     def inject(self, state: State, group: Batch, key: int) -> Draws | None:  # noqa: ARG002 - nothing joins
-        """What joins one scored group, before it is admitted and before any statistic. None: nothing."""
+        """Return draws that join one scored group, before admission and all statistics. None: no draws."""
         return None
 
     def mix(self, state: State, batch: Batch, key: int) -> Draws | None:  # noqa: ARG002 - nothing joins
-        """What joins the batch of admitted groups. None: nothing."""
+        """Return draws that join the batch of admitted groups. None: no draws."""
         return None
 
 
 def draw_reasons(batch: Batch) -> list[str | None]:
-    """Why each draw is in the batch: `draws.reason`, in the order of the draws; None of one that was just rolled out.
+    """Return why each draw is in the batch (`draws.reason`), in the order of draws; None for fresh draws.
 
     Example:
         >>> import agentrl_core as arl

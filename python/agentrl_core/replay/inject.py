@@ -1,4 +1,4 @@
-"""Inject: stored trajectories that join groups which failed, before admission and before any statistic."""
+"""Inject stored trajectories into failed groups, before admission and all statistics."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GroupFailed(Component):
-    """Says which groups failed: those of which all that is asked here holds.
+    """Rule for failed groups: all given conditions hold.
 
     Args:
-        column: of draws; a draw without a value is left out.
+        column: a draw column; draws without a value are ignored.
         best_at_most: the largest value is at most this; None: any.
         mean_below: the mean is smaller than this; None: any.
         std_below: the standard deviation is smaller than this (divided by the count less `ddof`); None: any.
@@ -47,7 +47,7 @@ class GroupFailed(Component):
     ddof: int = option(0, at_least=0, at_most=1)
 
     def of(self, values: object) -> bool:
-        """Whether a group with these values failed; one without values did not."""
+        """Return whether a group with these values failed; a group without values did not."""
         numbers = np.asarray(values, np.float64)
         numbers = numbers[np.isfinite(numbers)]
         if not len(numbers):
@@ -62,20 +62,20 @@ class GroupFailed(Component):
 
 @dataclass(frozen=True)
 class Inject(Replay):
-    """Puts remembered trajectories of the same task into a group that failed, so that it has something to learn from.
+    """Inject remembered trajectories of the same task into a failed group, to give it a learning signal.
 
-    The group's score is made again with them, and they vote in its statistics as its own members do, unless `votes` is
-    False. ARPO-GUI (arXiv:2505.16282): the first member of a group with std < .05 and mean < .2 gives way to one of
-    the last 8 successes of the task. RAPO: a random member gives way to the newest. DART: the newest success.
+    The group is scored again with them. They vote in its statistics like its own members, unless `votes` is False.
+    ARPO-GUI (arXiv:2505.16282): the first member of a group with std < .05 and mean < .2 is replaced by one of the last
+    8 successes of the task. RAPO: a random member is replaced by the newest. DART: the newest success.
 
     Args:
-        memory: what is remembered.
-        when: which groups failed.
-        count: how many join one group, at most.
-        replaces: the member that each takes the place of: the `first` ones, `random` ones, the `worst` ones (the
-            smallest scores, of equal ones the first), or `none`: the group grows.
-        source: what the draws are called.
-        old_logprob: what the ratio's denominator is.
+        memory: the remembered trajectories.
+        when: rule for failed groups.
+        count: largest number per group.
+        replaces: the replaced members: the `first` ones, `random` ones, the `worst` ones (smallest scores, ties: the
+            first), or `none`: the group grows.
+        source: source of the draws.
+        old_logprob: denominator of the ratio.
         votes: whether they count in the group's statistics.
         trained: whether they are trained.
 
@@ -98,15 +98,15 @@ class Inject(Replay):
     trained: bool = True
 
     def initial_state(self) -> State:
-        """The memory's."""
+        """Return the memory's first state."""
         return {"memory": self.memory.initial_state()}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """The memory's next."""
+        """Return the memory's next state."""
         return {"memory": self.memory.next(state["memory"], closed)}
 
     def inject(self, state: State, group: Batch, key: int) -> Draws | None:
-        """What joins one scored group."""
+        """Return the draws that join one scored group."""
         if not group.num_draws or not self.when.of(group.column(self.when.column, "draw")):
             return None
         iteration = int(np.asarray(group.column("iteration", "draw"))[0])
@@ -132,7 +132,7 @@ class Inject(Replay):
         )
 
     def _members(self, group: Batch, key: int) -> NDArray[np.int64]:
-        """The members in the order in which they give way."""
+        """Return members in the order of replacement."""
         count = group.num_draws
         if self.replaces == "random":
             order = _core.replay.race(np.arange(count, dtype=np.int64), key=_core.rng.structural_seed(key, 1))
@@ -144,13 +144,13 @@ class Inject(Replay):
 
 
 def newest_version(batch: Batch) -> int | None:
-    """The newest policy version among the actions of a batch."""
+    """Return the newest policy version among the actions of a batch."""
     versions = policy_versions(batch, "max_policy_version")
     known = versions[np.isfinite(versions)]
     return int(known.max()) if len(known) else None
 
 
 def reasons(kept: MemoryRows, why: str) -> list[str]:
-    """Why each row was drawn, in words."""
+    """Return a text for each row that explains why it was drawn."""
     columns = zip(kept.iteration.tolist(), kept.score.tolist(), kept.uses.tolist(), strict=True)
     return [f"{why}; of iteration {age}, score {score:g}, drawn {uses} times before" for age, score, uses in columns]

@@ -1,4 +1,4 @@
-"""Memories: which trajectories are remembered, how long, and in which order they are drawn again."""
+"""Memories of trajectories: capacity, age and sampling order."""
 
 from __future__ import annotations
 
@@ -23,37 +23,36 @@ if TYPE_CHECKING:
 _FRESH = CODES["source"].index("fresh")
 
 Order = Literal["uniform", "oldest", "newest", "best", "proportional", "rank"]
-"""How rows of a memory are drawn, each at most once: at random, by age, by priority, or at random by priority."""
+"""Order in which rows of a memory are drawn without repetition."""
 
 
 @dataclass(frozen=True)
 class Memory(Stateful):
-    """Remembers trajectories by reference: which, how many, how long, and in which order they are drawn again.
+    """Remember trajectories by reference, and sample them again.
 
-    After an iteration is closed, the trajectories that ended in it and lie in `where` are kept behind those there are;
-    then rows that are too old are forgotten, then all but the newest of each task beyond `per_task`, then all but the
-    newest beyond `capacity`. A memory of groups keeps and forgets whole groups (those of which a row lies in `where`).
-    Drawing begins with the next iteration: draw first, then append.
+    When an iteration closes, its finished trajectories that match `where` are appended. Then rows that are too old are
+    removed, then the oldest of each task beyond `per_task`, then the oldest beyond `capacity`. A memory of groups adds
+    and removes whole groups (those with a row that matches `where`). Rows can be drawn from the next iteration on.
 
     Global FIFO: `Memory(capacity=512)`. Per task: `Memory(per_task=8)`; a single slot: `per_task=1`. By iteration:
-    `Memory(max_age=2)`, or a queue that gives what is `min_age` iterations old: `Memory(min_age=64, max_age=64)`.
+    `Memory(max_age=2)`, or a queue with a delay of `min_age` iterations: `Memory(min_age=64, max_age=64)`.
 
     Args:
-        capacity: most rows (or groups) of all; None: any number.
-        per_task: most rows (or groups) of one task; None: any number.
-        unit: what is kept, counted and drawn as one: a `trajectory`, or a `group` intact.
-        where: which trajectories are kept, by what is known at its close; None: all that have a score.
-        max_age: rows that are older, in iterations, are forgotten; None: never.
-        min_age: rows that are younger, in iterations, are not drawn; 1: of the iteration before.
-        max_versions: rows whose oldest action is more policy versions old than the newest are not drawn; None: all are.
-        order: how rows are drawn: `uniform`, `oldest` (first in, first out), `newest` (last in, first out), `best` (the
+        capacity: largest number of rows (or groups); None: unlimited.
+        per_task: largest number of rows (or groups) of one task; None: unlimited.
+        unit: what is stored, counted and drawn as a whole: a `trajectory` or a `group`.
+        where: trajectories to add, by their columns at the close; None: all with a score.
+        max_age: older rows, in iterations, are removed; None: never.
+        min_age: younger rows, in iterations, are not drawn; 1: rows of the iteration before are.
+        max_versions: rows are not drawn if their oldest action is more policy versions behind; None: no limit.
+        order: order of drawing: `uniform`, `oldest` (first in, first out), `newest` (last in, first out), `best` (the
             largest priority), or at random without repetition in proportion to priority^exponent (`proportional`) or to
             rank^-exponent (`rank`), arXiv:1511.05952.
-        priority: the draw column that is the priority, by its absolute value plus `floor`; empty: all are equal. Of a
-            row that is drawn again it is renewed; one that is not in the column has the largest there is.
+        priority: the draw column of priorities, by its absolute value plus `floor`; empty: all are equal. It is updated
+            when a row is drawn again. A row without a value gets the largest priority.
         exponent: see `order`, at least 0.
         floor: see `priority`, above 0.
-        keep: draw columns that are remembered, joined by commas, beside the score.
+        keep: comma-joined draw columns to store besides the score.
 
     Raises:
         RecipeError: an option is out of range.
@@ -81,21 +80,21 @@ class Memory(Stateful):
     keep: str = ""
 
     def check_options(self) -> None:
-        """What is drawn must still be there."""
+        """Require max_age >= min_age, so that drawn rows still exist."""
         fits = self.max_age is None or self.min_age <= self.max_age
         self.require(fits, "min_age", f"rows are forgotten after max_age={self.max_age} iterations")
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
-        """The columns that are remembered."""
+        """Names of the stored columns."""
         return tuple(name.strip() for name in self.keep.split(",") if name.strip())
 
     def initial_state(self) -> State:
-        """Nothing is remembered."""
+        """Return the empty state."""
         return MemoryRows.empty(self.kept_columns).to_state()
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """What is remembered after an iteration."""
+        """Return the rows after an iteration."""
         kept = self._used(MemoryRows.from_state(state, self.kept_columns), closed)
         fresh = self._worth(closed)
         fresh = replace(fresh, priority=self._priorities(fresh, closed, float(kept.priority.max(initial=1.0))))
@@ -109,7 +108,7 @@ class Memory(Stateful):
         return kept.to_state()
 
     def drawable(self, state: State, iteration: int, versions: int | None = None) -> MemoryRows:
-        """The rows that an iteration may draw; `versions`: the newest policy version there is."""
+        """Return the rows that an iteration may draw; `versions` is the newest policy version."""
         kept = MemoryRows.from_state(state, self.kept_columns)
         fits = kept.iteration <= iteration - self.min_age
         if self.max_versions is not None and versions is not None:
@@ -117,9 +116,9 @@ class Memory(Stateful):
         return kept.take(fits)
 
     def draw(self, kept: MemoryRows, count: int, key: int) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-        """Rows for `count` draws (of trajectories, or of whole groups) and, drawn uniformly, how probable each was.
+        """Sample `count` trajectories or whole groups and return their rows, with probabilities if drawn uniformly.
 
-        No row is drawn twice; where there are fewer, all are. Rows come in the order in which they are drawn.
+        No row is drawn twice; if there are fewer, all are drawn. Rows are in the order of drawing.
         """
         if not count or not len(kept):
             return np.zeros(0, np.int64), None
@@ -135,12 +134,12 @@ class Memory(Stateful):
         return rows, None if chance is None else chance[drawn[rows]]
 
     def units(self, kept: MemoryRows) -> NDArray[np.int64]:
-        """What is drawn as one, numbered by first appearance."""
+        """Number the units of drawing by first appearance."""
         ids = kept.trajectory_id if self.unit == "trajectory" else kept.group_id
         return keys.dense(ids).astype(np.int64)
 
     def _ranks(self, kept: MemoryRows, key: int) -> NDArray[np.float64]:
-        """What is drawn first has the smallest number."""
+        """Return ranks of rows; the smallest is drawn first."""
         ids = kept.trajectory_id if self.unit == "trajectory" else kept.group_id
         match self.order:
             case "oldest":
@@ -155,17 +154,17 @@ class Memory(Stateful):
                 weights = kept.priority
             case "rank":
                 weights = _core.replay.rank_weights(np.ascontiguousarray(kept.priority))
-        # The logarithm of an arrival at the rate weight^exponent: no power is too large or too small for it.
+        # Logarithm of an arrival time at rate weight^exponent: it cannot overflow or underflow.
         arrivals = _core.replay.race(np.ascontiguousarray(ids), key=key)
         return np.asarray(np.log(arrivals) - self.exponent * np.log(weights))
 
     def _worth(self, closed: IterationRecord) -> MemoryRows:
-        """What ended in the iteration and is kept."""
+        """Return the rows of finished trajectories to add."""
         new = np.flatnonzero(np.asarray(closed.finished.column("source", "draw")) == _FRESH)
         ended = closed.finished.select_draws(new)
         fresh = MemoryRows.of(ended, closed.iteration, self.kept_columns)
         for name in self.kept_columns:
-            known = matched(closed.batch, name, fresh.trajectory_id)  # also what was computed after scoring
+            known = matched(closed.batch, name, fresh.trajectory_id)  # includes columns computed after scoring
             fresh.columns[name][:] = np.where(np.isfinite(known), known, fresh.columns[name])
         fits = np.isfinite(fresh.score)
         if self.where is not None:
@@ -185,12 +184,12 @@ class Memory(Stateful):
             row = int(np.flatnonzero(np.isinf(found))[0])
             raise InvalidInputError(
                 f"{self.title()}: column {self.priority!r} of trajectory {kept.trajectory_id[row]} is {found[row]}, "
-                "which is no priority; name a column of finite numbers, or bound this one where it is made"
+                "but a priority must be finite; name another column, or bound this one"
             )
         return np.where(np.isfinite(found), np.abs(found) + self.floor, otherwise)
 
     def _used(self, kept: MemoryRows, closed: IterationRecord) -> MemoryRows:
-        """The rows with what the iteration drew again."""
+        """Update rows that the iteration drew again."""
         drawn, counts = np.unique(closed.batch.column("trajectory_id", "draw"), return_counts=True)
         again = np.isin(kept.trajectory_id, drawn)
         uses = kept.uses.copy()
@@ -204,7 +203,7 @@ class Memory(Stateful):
         )
 
     def _newest(self, kept: MemoryRows, within: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
-        """The rows of the newest trajectories or groups, `count` of each of some parts."""
+        """Return the rows of the `count` newest trajectories or groups of each part."""
         if not len(kept):
             return np.zeros(0, np.bool_)
         units = self.units(kept)
@@ -215,7 +214,7 @@ class Memory(Stateful):
 
 
 def matched(batch: Batch, name: str, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """A draw column by trajectory, by the first draw of each; NaN where there is no such draw or column."""
+    """Return a draw column by trajectory, from its first draw; NaN if the draw or column is missing."""
     values = np.full(len(ids), np.nan)
     if not batch.num_draws or not batch.has(name, "draw"):
         return values

@@ -1,4 +1,4 @@
-"""Kept: what a memory remembers, rows of references to stored trajectories, never tokens."""
+"""Rows of a memory: references to stored trajectories, without tokens."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _COLUMNS = "columns"
 
 @dataclass(frozen=True, eq=False)
 class MemoryRows:
-    """Rows of a memory, one a trajectory, in the order in which they were kept.
+    """Rows of a memory, one per trajectory, in the order in which they were added.
 
     Attributes:
-        trajectory_id: of the store.
-        group_id: the group that it was rolled out in.
+        trajectory_id: id in the store.
+        group_id: the group of its rollout.
         task: hash of its task.
-        iteration: the one that it ended in.
-        version: the oldest policy version among its actions; -1: not known.
-        score: as it was when it was kept.
-        priority: what it is drawn in proportion to.
+        iteration: iteration in which it ended.
+        version: the oldest policy version among its actions; -1: unknown.
+        score: its score when it was added.
+        priority: weight for sampling.
         uses: how often it was drawn again.
         drawn_last: the last iteration that drew it again; -1: none.
         columns: further numbers by name.
@@ -59,13 +59,13 @@ class MemoryRows:
 
     @classmethod
     def empty(cls, names: Iterable[str] = ()) -> Self:
-        """No rows, with some columns."""
+        """Return no rows, with some columns."""
         rows: dict[str, Any] = {name: np.zeros(0, kind) for name, kind in _TYPES.items()}
         return cls(**rows, columns={name: np.zeros(0) for name in names})
 
     @classmethod
     def of(cls, batch: Batch, iteration: int, names: Iterable[str] = ()) -> Self:
-        """The draws of a batch, each trajectory once, by its first draw."""
+        """Return rows for the draws of a batch, each trajectory once, by its first draw."""
         ids = np.asarray(batch.column("trajectory_id", "draw"))
         _, rows = np.unique(ids, return_index=True)
         rows = np.sort(rows)
@@ -87,32 +87,32 @@ class MemoryRows:
         )
 
     def __len__(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return len(self.trajectory_id)
 
     def take(self, rows: NDArray[Any]) -> Self:
-        """Some rows, by index or mask, in the order given."""
+        """Return some rows, by index or mask, in the given order."""
         own = {name: getattr(self, name)[rows] for name in _TYPES}
         return replace(self, **own, columns={name: values[rows] for name, values in self.columns.items()})
 
     def plus(self, other: MemoryRows) -> Self:
-        """These rows and others behind them, with the same columns."""
+        """Return these rows followed by others, with the same columns."""
         own = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _TYPES}
         columns = {name: np.concatenate([values, other.columns[name]]) for name, values in self.columns.items()}
         return replace(self, **own, columns=columns)
 
     def values(self, name: str) -> NDArray[np.float64]:
-        """A column by name, own or further, as numbers."""
+        """Return a column by name as numbers."""
         return self.columns[name] if name in self.columns else np.asarray(getattr(self, name), np.float64)
 
     def to_state(self) -> State:
-        """The rows as a table of arrays."""
+        """Return the rows as a table of arrays."""
         own = {column.name: getattr(self, column.name) for column in fields(self) if column.name != _COLUMNS}
         return {**own, _COLUMNS: dict(self.columns)}
 
     @classmethod
     def from_state(cls, state: State, names: Iterable[str] | None = None) -> Self:
-        """The rows that `to_state` wrote, with some columns: NaN where nobody kept one. None: those that were kept."""
+        """Read rows that `to_state` wrote, with some columns; missing values are NaN. None: all stored columns."""
         rows = {name: np.asarray(state[name], kind) for name, kind in _TYPES.items()}
         unknown = np.full(len(rows["trajectory_id"]), np.nan)
         columns = {name: np.asarray(values) for name, values in state.get(_COLUMNS, {}).items()}
@@ -121,7 +121,7 @@ class MemoryRows:
 
 
 def task_hashes(batch: Batch) -> NDArray[np.int64]:
-    """A hash of the task of each draw, the same in every process."""
+    """Return a hash of the task of each draw, equal in every process."""
     if not batch.num_draws:
         return np.zeros(0, np.int64)
     names, place = np.unique(batch.texts("task_id", "draw"), return_inverse=True)
@@ -130,7 +130,7 @@ def task_hashes(batch: Batch) -> NDArray[np.int64]:
 
 
 def policy_versions(batch: Batch, name: str) -> NDArray[np.float64]:
-    """The oldest or newest policy version among the actions of each draw; NaN where nobody says, as of a data set."""
+    """Return the oldest or newest policy version among the actions of each draw; NaN if unknown, as for data sets."""
     table = batch.trajectories
     ids, versions = np.asarray(table.column("trajectory_id")), np.asarray(table.column(name), np.float64)
     order = np.argsort(ids, kind="stable")

@@ -1,4 +1,4 @@
-"""Mix: stored trajectories that join the batch, after admission."""
+"""Mix: add stored trajectories to the batch, after admission."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mix(Replay):
-    """Mixes remembered trajectories into the batch, a number of them or a share of the batch.
+    """Mix remembered trajectories into the batch, a fixed number or a share of the batch.
 
-    A memory of groups gives them intact, under their own ids, and they vote among themselves. Of a memory of
-    trajectories, `joins` says where each votes. DOTS (arXiv:2506.05316): (1 - sigma) B groups of a FIFO of 512. ReMix:
-    a share of the last two iterations. M2PO: the whole batch of 64 iterations before, `replaces=True, share=1`. Several
-    in a chain are a mixture of memories with a quota each: each sees the batch with what those before it mixed in, and
-    draws nothing that is there already.
+    Groups from a memory of groups stay intact, keep their ids and vote among themselves. For a memory of trajectories,
+    `joins` decides in which group each votes. DOTS (arXiv:2506.05316): (1 - sigma) B groups of a FIFO of 512. ReMix: a
+    share of the last two iterations. M2PO: the whole batch from 64 iterations ago, `replaces=True, share=1`. A chain of
+    them mixes several memories, each with its quota. Each component gets the batch of those before it, and draws no
+    trajectory twice.
 
     Args:
-        memory: what is remembered.
-        count: how many (trajectories, or groups) join; None: what `share` says.
-        share: of the batch that comes out, from 0 to 1, in trajectories or groups, rounded down; 1 needs `replaces`.
-        replaces: whether they take the place of fresh draws, the last ones first in the order of the batch (of groups:
-            of whole groups), so that the batch does not grow. What is replaced is kept, and drawn no more.
-        joins: where trajectories vote: in the `task`'s group of the batch (those without one stay out), in a group of
-            their own each (`alone`), or in `one` new group together.
-        source: what the draws are called.
-        old_logprob: what the ratio's denominator is.
+        memory: the remembered trajectories.
+        count: number of trajectories or groups to add; None: use `share`.
+        share: share of the resulting batch, from 0 to 1, in trajectories or groups, rounded down; 1 needs `replaces`.
+        replaces: whether they replace fresh draws (or whole groups), starting from the end of the batch, so that the
+            batch does not grow. Replaced draws are stored but not trained.
+        joins: group in which trajectories vote: that of their `task` in the batch (those without one are left out), one
+            group each (`alone`), or `one` new group together.
+        source: source of the draws.
+        old_logprob: denominator of the ratio.
         votes: whether they count in statistics.
         trained: whether they are trained.
 
@@ -61,19 +61,19 @@ class Mix(Replay):
     trained: bool = True
 
     def check_options(self) -> None:
-        """A batch of stored draws alone replaces the fresh ones."""
+        """Require `replaces` for a batch of stored draws alone."""
         self.require(self.share < 1.0 or self.replaces, "share", "1 leaves no fresh draws: give replaces=True")
 
     def initial_state(self) -> State:
-        """The memory's."""
+        """Return the memory's first state."""
         return {"memory": self.memory.initial_state()}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """The memory's next."""
+        """Return the memory's next state."""
         return {"memory": self.memory.next(state["memory"], closed)}
 
     def mix(self, state: State, batch: Batch, key: int) -> Draws | None:
-        """What joins the batch."""
+        """Return the draws that join the batch."""
         groups = self.memory.unit == "group"
         own = np.asarray(batch.column("group_id", "draw"))
         size = len(np.unique(own)) if groups else len(own)
@@ -81,7 +81,7 @@ class Mix(Replay):
         if not wanted:
             return None
         kept = self.memory.drawable(state["memory"], _iteration(batch), newest_version(batch))
-        # Ids of fresh draws are not those of the store yet.
+        # Fresh draws do not have the store's ids yet.
         there = np.asarray(own if groups else batch.column("trajectory_id", "draw"))[~_fresh(batch)]
         kept = kept.take(~np.isin(kept.group_id if groups else kept.trajectory_id, there))
         if self.joins == "task" and not groups:
@@ -111,13 +111,13 @@ class Mix(Replay):
         )
 
     def _wanted(self, size: int) -> int:
-        """How many trajectories or groups join a batch of so many."""
+        """Return how many trajectories or groups join a batch of this size."""
         if self.count is not None:
             return min(self.count, size) if self.replaces else self.count
         return int(self.share * size) if self.replaces else int(self.share / (1.0 - self.share) * size + 1e-9)
 
     def _replaced(self, batch: Batch, units: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The fresh draw that each gives way to it: of groups, as many as they have in common."""
+        """Return the fresh draw that each stored draw replaces; for groups, as many as both have."""
         replaced = np.full(len(units), -1, np.int64)
         if not self.replaces:
             return replaced
@@ -148,7 +148,7 @@ def _iteration(batch: Batch) -> int:
 
 
 def _groups_of(batch: Batch, tasks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The first group of the batch with each task."""
+    """Return the first group of the batch with each task."""
     known, first = np.unique(task_hashes(batch), return_index=True)
     groups: NDArray[np.int64] = np.asarray(batch.column("group_id", "draw"))[first[np.searchsorted(known, tasks)]]
     return groups

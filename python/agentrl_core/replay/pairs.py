@@ -1,4 +1,4 @@
-"""Pairs: two draws of one group, a better and a worse one, for losses that compare."""
+"""Pairs of a better and a worse draw of one group, for preference losses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pairs(
     lengths: object | None = None,
     valid: object | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of a better and a worse row of one group.
+    """Pair better with worse rows of the same group.
 
     Args:
         scores: n numbers.
@@ -41,13 +41,13 @@ def pairs(
         matching: `extremes`: the best with the worst; `all`: every row with every one below it; `disjoint`: the best
             with the worst, the second best with the second worst, and so on, no row twice; `nearest`: every row with
             the one below it whose length is nearest.
-        margin: by how much the better exceeds the worse, at least; 0: it is larger.
-        at_most: most pairs of a group, the first ones: those of the best row first. None: all.
+        margin: smallest lead of the better row; 0: any lead above 0.
+        at_most: largest number of pairs of a group, those of the best row first. None: all.
         lengths: n numbers, which `nearest` needs.
         valid: n booleans; rows that are False are in no pair. None: all rows are valid.
 
     Returns:
-        The better row and the worse row of each pair, `int64[pairs]` each.
+        Indices of the better and of the worse row of each pair, `int64[pairs]` each.
 
     Raises:
         InvalidInputError: lengths differ, a valid score is not finite, or `nearest` has no lengths.
@@ -71,18 +71,18 @@ def pairs(
 
 @dataclass(frozen=True)
 class Pairs(Replay):
-    """Makes pairs of the batch's own draws: each pair is a group of its own with two draws, and a number in `pair`.
+    """Pair draws of the batch: each pair is a new group of two draws, numbered in column `pair`.
 
-    A trajectory in two pairs is two draws. The fresh draws stay beside them without a pair, which losses on pairs leave
-    out. Best and worst of a group: `extremes` (arXiv:2305.18290 of 2 draws a prompt, arXiv:2404.19733 of more).
+    A trajectory in two pairs has two draws. The fresh draws stay in the batch without a pair, and losses on pairs
+    ignore them. Best and worst of a group: `extremes` (arXiv:2305.18290 of 2 draws a prompt, arXiv:2404.19733 of more).
 
     Args:
-        column: the draw column by which a draw is better.
-        matching: as of `pairs`.
-        margin: as of `pairs`.
-        at_most: as of `pairs`.
+        column: the draw column to compare.
+        matching: see `pairs`.
+        margin: see `pairs`.
+        at_most: see `pairs`.
         length: the draw column that `nearest` compares; empty: the number of trained tokens.
-        old_logprob: what the ratio's denominator is.
+        old_logprob: denominator of the ratio.
 
     Example:
         >>> from agentrl_core import replay
@@ -98,7 +98,7 @@ class Pairs(Replay):
     old_logprob: OldLogprob = "behaviour"
 
     def own_makes(self) -> Iterable[Column]:
-        """The number of each draw's pair."""
+        """Column with the number of each draw's pair."""
         return (Column("draw", "pair"),)
 
     def initial_state(self) -> State:
@@ -110,7 +110,7 @@ class Pairs(Replay):
         return {}
 
     def mix(self, state: State, batch: Batch, key: int) -> Draws | None:  # noqa: ARG002 - all is decided by scores
-        """The draws of all pairs."""
+        """Return the draws of all pairs."""
         scores = np.asarray(batch.column(self.column, "draw"), np.float64)
         lengths = None
         if self.matching == "nearest":

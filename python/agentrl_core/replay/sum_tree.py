@@ -1,4 +1,4 @@
-"""Draws in proportion to priorities that change, and the weights that make up for them."""
+"""Sampling in proportion to changing priorities, with importance weights."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agentrl_core.operators import columns
 
 
 class SumTree:
-    """Draws rows in proportion to priorities that change, in O(log n) a draw: prioritised replay, arXiv:1511.05952.
+    """Sample rows in proportion to changing priorities, O(log n) per draw: prioritised replay, arXiv:1511.05952.
 
-    Row i is drawn with P(i) = p_i^exponent / sum_j p_j^exponent. A sum is always made of the values below it, never by
-    adding a difference: a tree that was updated any number of times equals one made anew, bit for bit.
+    Row i is drawn with P(i) = p_i^exponent / sum_j p_j^exponent. Each sum is recomputed from the values below it, never
+    by adding a difference. So an updated tree equals a new one bit for bit.
 
     Args:
         priorities: p, above 0 and finite.
@@ -40,7 +40,7 @@ class SumTree:
         self._core = _core.replay.SumTree(columns.doubles(priorities, "priorities"), exponent=exponent)
 
     def __len__(self) -> int:
-        """How many rows there are, also those that were removed."""
+        """Number of rows, including removed ones."""
         return len(self._core)
 
     @property
@@ -49,28 +49,29 @@ class SumTree:
         return self._core.total
 
     def update(self, rows: ArrayLike, priorities: ArrayLike) -> None:
-        """Give rows other priorities; of a row that is named twice the last counts. All or nothing.
+        """Change the priorities of rows; for a row given twice the last one counts. On errors nothing changes.
 
         Raises:
-            InvalidInputError: no such row, or a priority that is not above 0 and finite.
+            InvalidInputError: a row does not exist, or a priority is not above 0 and finite.
         """
         self._core.update(columns.integers(rows, "rows"), columns.doubles(priorities, "priorities"))
 
     def remove(self, rows: ArrayLike) -> None:
-        """Draw rows no more, until an update gives them a priority again.
+        """Exclude rows, until an update gives them a priority again.
 
         Raises:
-            InvalidInputError: no such row.
+            InvalidInputError: a row does not exist.
         """
         self._core.remove(columns.integers(rows, "rows"))
 
     def sample(self, count: int, key: int, *, stratified: bool = True) -> NDArray[np.int64]:
-        """Draw rows, with replacement, by the counter-based numbers of `key` alone.
+        """Sample rows with replacement; the result depends on `key` alone.
 
         Args:
-            count: how many.
+            count: number of rows.
             key: the same key gives the same rows.
-            stratified: one row from each of `count` equal parts of the sum, in ascending order; else independently.
+            stratified: whether to draw one row from each of `count` equal parts of the sum, in ascending order;
+                otherwise independently.
 
         Raises:
             InvalidInputError: no row has a priority.
@@ -78,18 +79,18 @@ class SumTree:
         return self._core.sample(count, key, stratified=stratified)
 
     def probabilities(self, rows: ArrayLike) -> NDArray[np.float64]:
-        """P of each row; 0 of one that was removed."""
+        """Return P of each row; 0 for removed rows."""
         return self._core.probabilities(columns.integers(rows, "rows"))
 
     def weights(
         self, rows: ArrayLike, *, beta: float, normalise: Literal["none", "drawn", "all"] = "drawn"
     ) -> NDArray[np.float64]:
-        """Importance weights w = (n P)^-beta of drawn rows.
+        """Return importance weights w = (n P)^-beta of drawn rows.
 
         Args:
-            rows: what `sample` gave.
+            rows: output of `sample`.
             beta: from 0 (all weights 1) to 1 (unbiased), or more.
-            normalise: divided by nothing, by the largest of those given, or by the largest that any row could have.
+            normalise: divisor: none, the largest weight of these rows, or the largest possible weight of any row.
 
         Raises:
             InvalidInputError: a row has no priority.

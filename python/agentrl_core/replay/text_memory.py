@@ -1,4 +1,4 @@
-"""Texts: a library of what was learned in words, such as insights and demonstrations."""
+"""A library of learned texts, such as insights and demonstrations."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class TextEntry:
     """An entry of the library.
 
     Attributes:
-        text_id: its number, which no other entry ever has.
-        text: what it says.
+        text_id: its number, which is never reused.
+        text: the text.
         born: the iteration that added it.
-        value: the smoothed score of the rollouts that used it; None: it was not used yet.
+        value: smoothed score of the rollouts that used it; None: not used yet.
         uses: how many rollouts used it.
         used_last: the last iteration that used it; -1: none.
     """
@@ -44,27 +44,27 @@ class TextEntry:
 
 @dataclass(frozen=True)
 class TextLibrary(Replay):
-    """Remembers texts that rollouts propose, and gives them to the programs of later iterations.
+    """Remember texts that rollouts propose, and offer them to programs of later iterations.
 
-    A program says what should change by a fact of its trajectories, a JSON list of edits, and which texts it used by
-    another one, their numbers with commas between:
+    A program proposes changes in a fact of its trajectories, a JSON list of edits. Another fact lists the numbers of
+    the texts that it used, with commas between:
 
         [{"edit": "add", "text": "..."}, {"edit": "update", "id": 3, "text": "..."}, {"edit": "delete", "id": 4}]
 
-    The edits of an iteration count at its end, in the order of its trajectories: an entry that anybody deletes goes,
-    whoever updates it too; of several updates the last counts; an update of an entry that there is not adds one; a text
-    that is there already is not added. What is no such edit is left out. A program reads the library as it was when the
-    iteration began: `recipe.replay.read(group.state.get("replay[0].TextLibrary"), 5)`.
+    The edits of an iteration apply at its end, in the order of its trajectories. A delete wins over updates of the same
+    entry; of several updates the last wins. An update of a missing entry adds one; an existing text is not added again.
+    Malformed edits are ignored. A program reads the library as of the start of the iteration:
+    `recipe.replay.read(group.state.get("replay[0].TextLibrary"), 5)`.
 
     Sources: Training-Free GRPO, arXiv:2510.08191 (edits merged by batch); ARISE, code Skylanding/ARISE (values).
 
     Args:
-        edits: key column of draws, a fact, that holds edits; draws without one propose nothing.
-        used: key column of draws that holds the numbers of the texts that a rollout used; empty: not known.
-        capacity: most entries; None: any number.
-        keeps: which stay beyond it: the `newest`, the `best` (by value; what was never used counts as best), or those
-            `used` last (of equal ones the newest).
-        decay: part of a value that is kept when another use of it is scored, from 0 to 1.
+        edits: key column of draws, a fact, with edits; draws without one propose nothing.
+        used: key column of draws with the numbers of the texts that a rollout used; empty: unknown.
+        capacity: largest number of entries; None: unlimited.
+        keeps: which entries stay if there are more: the `newest`, the `best` (by value; unused ones count as best), or
+            those `used` last (ties: the newest).
+        decay: weight of the old value when another use is scored, from 0 to 1.
 
     Raises:
         RecipeError: an option is out of range.
@@ -84,7 +84,7 @@ class TextLibrary(Replay):
     decay: float = option(0.9, at_least=0, at_most=1)
 
     def initial_state(self) -> State:
-        """An empty library."""
+        """Return an empty library."""
         return {"entries": [], "next": 0}
 
     def read(
@@ -96,15 +96,15 @@ class TextLibrary(Replay):
         query: str = "",
         key: int = 0,
     ) -> list[TextEntry]:
-        """Entries of the library, the first ones in an order.
+        """Return the first entries of the library in an order.
 
         Args:
-            state: what is remembered; None: nothing.
-            count: how many at most.
-            order: the `newest`, the `best` by value (what was not used yet last), the most `similar` ones to `query`
-                by the words in common over those of both, or `uniform` at random.
+            state: state of the library; None: empty.
+            count: largest number of entries.
+            order: the `newest`, the `best` by value (unused ones last), the most `similar` to `query` (words in common
+                over words of both), or `uniform` at random.
             query: see `order`.
-            key: of the random order.
+            key: key of the random order.
         """
         entries = _entries(state or self.initial_state())
         ids = np.array([entry.text_id for entry in entries], np.int64)
@@ -120,13 +120,13 @@ class TextLibrary(Replay):
         return [entries[row] for row in np.argsort(ranks, kind="stable")[:count].tolist()]
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """The library after an iteration: values of what was used, then the edits."""
+        """Return the library after an iteration: update values of used entries, then apply the edits."""
         if self.used:
             state = self._valued(state, closed)
         return self.edited(state, [_parsed(said) for said in _said(closed.finished, self.edits)], closed.iteration)
 
     def edited(self, state: State, proposals: Iterable[object], iteration: int) -> State:
-        """The library with edits: lists of tables as above, each of one rollout."""
+        """Apply edits to the library: lists of tables as above, one list per rollout."""
         edits = [edit for proposal in proposals if isinstance(proposal, list) for edit in proposal]
         edits = [edit for edit in edits if isinstance(edit, dict)]
         entries = {entry.text_id: entry for entry in _entries(state)}
@@ -157,7 +157,7 @@ class TextLibrary(Replay):
         return sorted(chosen, key=lambda entry: entry.text_id)
 
     def _valued(self, state: State, closed: IterationRecord) -> State:
-        """The library with the scores of those rollouts that used its entries."""
+        """Update the values of entries with the scores of rollouts that used them."""
         finished = closed.finished
         if not finished.num_draws or not finished.has("score", "draw"):
             return state
@@ -184,7 +184,7 @@ def _entries(state: State) -> list[TextEntry]:
 
 
 def _said(batch: Batch, name: str) -> list[str]:
-    """What the draws of a batch say in a key column; empty where they say nothing."""
+    """Return the texts of a key column for the draws of a batch; empty if missing."""
     if not batch.num_draws:
         return []
     try:
@@ -201,6 +201,6 @@ def _parsed(said: str) -> Any:
 
 
 def _in_common(query: str, text: str) -> float:
-    """The words that two texts have in common, over those of both."""
+    """Return the number of common words of two texts over the number of words of both."""
     first, second = ({word.lower() for word in _WORD.findall(part)} for part in (query, text))
     return len(first & second) / max(len(first | second), 1)

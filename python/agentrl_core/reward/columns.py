@@ -1,4 +1,4 @@
-"""What the components of phase reward write, and what names a draw where chance decides."""
+"""Columns that phase reward writes, and identities of draws for random choices."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
 
 SCORES: dict[str, Column] = {"draw": draw("score"), "step": step("step_score")}
-"""What is made of the reward of draws, and of steps. The reward itself is a fact of the environment, and stays."""
+"""Scores of draws and of steps. The reward itself is a fact of the environment and does not change."""
 
 IDENTITY: tuple[Column, ...] = (draw("iteration"), draw("trajectory_id"))
-"""The columns behind `identities`."""
+"""The columns that `identities` reads."""
 
 
 def identities(batch: Batch) -> NDArray[np.int64]:
-    """A number for each draw that is its own in the whole run, wherever the draw stands in the batch."""
+    """Return a number for each draw that is unique in the run and independent of its position in the batch."""
     iterations, trajectories = (batch.column(name, "draw").astype(np.int64) for _, name in IDENTITY)
     return (iterations << 32) ^ trajectories

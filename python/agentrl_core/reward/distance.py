@@ -1,4 +1,4 @@
-"""Partial credit for failures by how near they came to a success of their group."""
+"""Partial credit for failures by their distance to successes of the group."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def success_distance(
     slope: float = 10.0,
     valid: object | None = None,
 ) -> NDArray[np.float64]:
-    """Partial credit for failures by how near they came to a success of their group. From SRPO, arXiv:2511.15605.
+    """Partial credit for failures by their distance to successes of the group. From SRPO, arXiv:2511.15605.
 
     1 for a success; for a failure at_most * sigmoid(slope * (0.5 - d)), where d is its Euclidean distance to the
     nearest centre of the successes, from 0 for the group's nearest failure to 1 for its furthest. Centres are those of
-    clusters of standardised successes (DBSCAN), or the mean of all successes where there is none.
+    clusters of standardised successes (DBSCAN), or the mean of all successes if there are no clusters.
 
     Args:
         embeddings: `[n, width]` numbers.
         success: n booleans.
         group_ids: n group ids.
-        radius: of a neighbourhood, in standard deviations.
-        members_at_least: members that make a cluster, the point itself included.
-        at_most: a failure's reward stays below.
+        radius: radius of a neighbourhood, in standard deviations.
+        members_at_least: smallest number of members of a cluster, including the point itself.
+        at_most: upper limit of a failure's reward.
         slope: at least 0.
-        valid: n booleans; rows that are False may hold anything, count nowhere and get 0. None: all rows are valid.
+        valid: n booleans; rows that are False may hold anything, are ignored and get 0. None: all rows are valid.
 
     Returns:
         `float64[n]`; failures of a group without a success get 0.
@@ -58,7 +58,7 @@ def success_distance(
     groups = columns.keys(group_ids, "group_ids", length=count)
     mask = columns.mask(valid, "valid", length=count)
     if mask is not None:
-        # Rows that are not valid stand in a group of their own, in which there is no success.
+        # Invalid rows form a group without a success.
         places = np.where(mask[:, None], places, 0.0)
         won = won & mask
         groups = columns.keys(np.where(mask, groups.astype(np.int64), -1), "group_ids")

@@ -1,4 +1,4 @@
-"""How far what was said is from what should have been said, in edits."""
+"""Edit distances between sampled and expected sequences."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import keys
 
 Elements = Sequence[str | int]
-"""What is edited: the characters of a text, or words or tokens."""
+"""Units of an edit: characters of a text, words or tokens."""
 
 
 def edit_distances(first: Sequence[Elements], second: Sequence[Elements]) -> NDArray[np.int64]:
-    """The fewest insertions, deletions and replacements that make each sequence of another one (Levenshtein).
+    """Levenshtein distance of each pair of sequences: the fewest insertions, deletions and replacements.
 
-    Of texts characters are edited; of lists, their elements. A word error rate is the distance of the two texts' words
+    Texts are edited by characters, lists by elements. A word error rate is the distance of the two texts' words
     divided by the words of the reference.
 
     Args:
         first: n texts, or n lists of words or of token ids.
-        second: as many, of the same kind.
+        second: the same number, of the same kind.
 
     Returns:
         `int64[n]`.
 
     Raises:
-        InvalidInputError: there are not as many of one as of the other, or words stand beside token ids.
+        InvalidInputError: lengths differ, or words are mixed with token ids.
 
     Example:
         >>> from agentrl_core import reward
@@ -40,12 +40,10 @@ def edit_distances(first: Sequence[Elements], second: Sequence[Elements]) -> NDA
         [1]
     """
     if len(first) != len(second):
-        raise InvalidInputError(
-            f"first has {len(first)} sequences and second has {len(second)}; give a pair of each of them"
-        )
+        raise InvalidInputError(f"first has {len(first)} sequences and second has {len(second)}; give the same number")
     elements = list(chain(chain.from_iterable(first), chain.from_iterable(second)))
     if len({isinstance(element, str) for element in elements}) > 1:
-        raise InvalidInputError("first and second have texts beside numbers; give words, or token ids, in both")
+        raise InvalidInputError("first and second mix texts with numbers; give words, or token ids, in both")
     ids = keys.dense(elements) if elements else np.zeros(0, np.uint32)
     offsets = [np.cumsum([0, *map(len, some)]).astype(np.int64) for some in (first, second)]
     border = int(offsets[0][-1])

@@ -1,4 +1,4 @@
-"""Scores by comparison with the rest of a group: best of k, wins, teams."""
+"""Scores by comparison within a group: best of k, win rates, teams."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WinRate(BatchComponent):
-    """Scores a draw by how often it beats the others of its group: the mean probability of those that were compared.
+    """Score a draw by its mean win probability against compared draws of its group.
 
     The draw columns `preference.0`, `preference.1`, ... hold P[this draw beats the group's draw number 0, 1, ...], NaN
-    where nobody compared them; one of the two directions is enough, and of two the mean counts. A draw that was never
-    compared scores 0.5. Source: SPO, arXiv:2401.04056; SPPO arXiv:2405.00675 (`include_self=True`).
+    if they were not compared. One direction is enough; of two the mean counts. A draw without comparisons scores 0.5.
+    Source: SPO, arXiv:2401.04056; SPPO arXiv:2405.00675 (`include_self=True`).
 
     Args:
-        include_self: whether a comparison of the draw with itself, a tie, counts too.
+        include_self: whether the comparison of a draw with itself, a tie, counts too.
 
     Example:
         >>> from agentrl_core.reward import WinRate
@@ -53,12 +53,12 @@ class WinRate(BatchComponent):
             row, number = first[alone[0]], opponent[alone[0]]
             raise InvalidInputError(
                 f"preference.{number} of draw {row} is {preferences[row, number]}, but its group has "
-                f"{sizes[groups[row]]} draws; use NaN where there is no such draw"
+                f"{sizes[groups[row]]} draws; use NaN for draws that do not exist"
             )
         second = members[starts[groups[first]] + opponent]
         other = first != second
         first, second, probability = first[other], second[other], preferences[first, opponent][other]
-        # A pair counts once, with the mean of its two directions where both are told.
+        # A pair counts once, with the mean of its two directions if both are given.
         ends = np.stack([np.minimum(first, second), np.maximum(first, second)])
         pairs, place = np.unique(ends, axis=1, return_inverse=True)
         told = np.bincount(place.reshape(-1), minlength=pairs.shape[1])
@@ -81,7 +81,7 @@ def max_at_k(
     ratio_excess: object | None = None,
     valid: object | None = None,
 ) -> NDArray[Any]:
-    """Rewards whose policy gradient is, without bias, that of the best of k rows of a group (pass@k for 0 and 1).
+    """Transform rewards so that the policy gradient is unbiased for the best of k rows (pass@k for rewards 0 and 1).
 
     With the n rewards of a group ascending: r'_i = [C(i-1, k-1) r_i + sum_{j>i} C(j-2, k-2) r_j] / C(n, k). With
     `leave_one_out`, k/n * max@(k-1) of the others is subtracted (PKPO, arXiv:2505.15201). With `ratio_excess`, every
@@ -120,7 +120,7 @@ def max_at_k(
 
 
 def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) -> NDArray[Any]:
-    """The best row of each group gets its lead over the second best, every other row 0; a row alone gets 0.
+    """Give the best row of each group its lead over the second best; other rows, and single rows, get 0.
 
     From arXiv:2503.19595: verl's `grpo_passk` before its division by the standard deviation.
 
@@ -150,14 +150,14 @@ def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) 
 
 
 def rank_agreement(scores: object, truths: object, offsets: object) -> NDArray[np.float64]:
-    """How well each row's scores order what has a known order: Kendall's tau, from -1 to 1.
+    """Kendall's tau between each row's scores and the true order, from -1 to 1.
 
-    tau = (pairs ordered alike - pairs ordered the other way round) / pairs, over the pairs that `truths` orders; equal
-    scores order nothing. A row of two is 1 or 0: alike or not. The reward of a referee in URPO, arXiv:2507.17515.
+    tau = (concordant pairs - discordant pairs) / pairs, over the pairs that `truths` orders; equal scores are neither.
+    A row of two is 1 or 0: concordant or not. The reward of a referee in URPO, arXiv:2507.17515.
 
     Args:
-        scores: what was given, row after row; NaN where it could not be read, and its row gets 0.
-        truths: as many numbers, larger for what is better.
+        scores: the given scores, row after row; a row with NaN (unreadable) gets 0.
+        truths: the same number of values, larger for better items.
         offsets: n + 1 whole numbers; the scores of row i are `scores[offsets[i]:offsets[i + 1]]`.
 
     Returns:
@@ -180,9 +180,9 @@ def rank_agreement(scores: object, truths: object, offsets: object) -> NDArray[n
 
 
 def win_rates(first: object, second: object, probability: object, count: int) -> NDArray[np.float64]:
-    """The mean probability with which each row wins its comparisons; 0.5 for a row without any.
+    """Mean win probability of each row over its comparisons; 0.5 for a row without any.
 
-    From SPO, arXiv:2401.04056: comparison c says that row first[c] beats row second[c] with probability[c].
+    From SPO, arXiv:2401.04056: in comparison c, row first[c] beats row second[c] with probability[c].
 
     Args:
         first: c indices of rows.
@@ -194,7 +194,8 @@ def win_rates(first: object, second: object, probability: object, count: int) ->
         `float64[count]`.
 
     Raises:
-        InvalidInputError: lengths differ, a row does not exist or meets itself, or a probability is out of range.
+        InvalidInputError: lengths differ, a row does not exist or is compared with itself, or a probability is out of
+            range.
 
     Example:
         >>> from agentrl_core.reward.group_comparison import win_rates

@@ -1,4 +1,4 @@
-"""Scores without a judge: answers that mean the same, and what they vote for."""
+"""Scores without ground truth: clusters of equivalent answers, and majority votes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnswerAgreement(BatchComponent):
-    """Scores an answer by how many of its group agree with it, where no judge knows the right one.
+    """Score an answer by how many answers of its group agree with it, if no ground truth is known.
 
-    score = share of the group's votes that the answer's cluster has, or whether that cluster has the most. The column
-    `answer_cluster` numbers the answers that mean the same; a draw whose `answer_parsed` is 0 gave none: it scores 0,
-    and its vote goes to nobody. Also made: `semantic_entropy`, -sum_c p_c ln p_c of the group's clusters, in nats.
-    Sources: EMPO arXiv:2504.05812 (`share`); TTRL arXiv:2504.16084, ETTRL arXiv:2508.11356 (`majority`).
+    score = share of the group's votes for the answer's cluster, or 1 if that cluster has the most votes. The column
+    `answer_cluster` has equal numbers for equivalent answers. A draw whose `answer_parsed` is 0 has no answer: it
+    scores 0, and its vote counts for no cluster. It also makes `semantic_entropy`, -sum_c p_c ln p_c of the group's
+    clusters, in nats. Sources: EMPO arXiv:2504.05812 (`share`); TTRL arXiv:2504.16084, ETTRL arXiv:2508.11356
+    (`majority`).
 
     Args:
-        kind: `share`, or `majority`: 1 in the cluster with the most votes (of equal ones, that of the first draw).
-        voters: name of a draw column of 0 and 1, the draws that vote; empty: all do.
-        all_distinct_zero: with `share`, a group in which no two answers agree scores 0.
+        kind: `share`, or `majority`: 1 in the cluster with the most votes (ties: that of the first draw).
+        voters: name of a draw column of 0 and 1 for the draws that vote; empty: all vote.
+        all_distinct_zero: with `share`, whether a group without two equal answers scores 0.
 
     Example:
         >>> from agentrl_core.reward import AnswerAgreement
@@ -69,7 +70,7 @@ class Clusters(NamedTuple):
 
     Attributes:
         ids: `uint32[n]`, equal for equivalent answers of a group.
-        parsed: `bool[n]`, False where there is no answer.
+        parsed: `bool[n]`, False for rows without an answer.
     """
 
     ids: NDArray[np.uint32]
@@ -77,11 +78,11 @@ class Clusters(NamedTuple):
 
 
 class Votes(NamedTuple):
-    """What the answers of each group voted for.
+    """Votes of the answers of each group.
 
     Attributes:
-        share: `float64[n]`, the part of its group's votes that a row's cluster has; 0 without an answer.
-        winner: `bool[n]`, whether a row's cluster has the most votes; of equal ones, that of the first row.
+        share: `float64[n]`, share of its group's votes for a row's cluster; 0 without an answer.
+        winner: `bool[n]`, whether a row's cluster has the most votes; ties: that of the first row.
         entropy: `float64[G]`, -sum_c p_c ln p_c (semantic entropy).
         cluster_entropy: `float64[G]`, -mean_c ln p_c, each cluster once.
         clusters: `uint32[G]`, the number of clusters. Groups are in order of first appearance.
@@ -97,15 +98,15 @@ class Votes(NamedTuple):
 def answer_clusters(
     answers: Sequence[str | None], group_ids: object, *, equivalent: Callable[[str, str], bool] | None = None
 ) -> Clusters:
-    """Put answers that mean the same into one cluster, greedily and in row order.
+    """Cluster equivalent answers, greedily and in row order.
 
-    An answer joins the first cluster of its group whose first member it is equivalent to, else it opens one (EMPO,
-    arXiv:2504.05812). The predicate is asked once for each pair of different texts that has to be compared.
+    An answer joins the first cluster of its group whose first member is equivalent; otherwise it opens a new one (EMPO,
+    arXiv:2504.05812). The predicate is called once for each compared pair of different texts.
 
     Args:
-        answers: n texts, None where an answer could not be parsed.
+        answers: n texts; None if an answer could not be parsed.
         group_ids: n group ids.
-        equivalent: whether two answers mean the same; None: equal texts only.
+        equivalent: predicate of two answers; None: equal texts only.
 
     Raises:
         InvalidInputError: lengths differ, or an answer is neither a text nor None.
@@ -117,7 +118,9 @@ def answer_clusters(
         [0, 0, 1, 2]
     """
     if isinstance(answers, str) or not isinstance(answers, Iterable):
-        raise InvalidInputError(f"answers is {type(answers).__name__}; give a list of texts, None without an answer")
+        raise InvalidInputError(
+            f"answers is {type(answers).__name__}; give a list of texts, with None for a missing answer"
+        )
     texts = list(answers)
     groups = columns.keys(group_ids, "group_ids", length=len(texts))
     ids, parsed = _core.reward.answer_ids(texts, groups)
@@ -130,7 +133,7 @@ def _merged(
     ids: NDArray[np.uint32],
     equivalent: Callable[[str, str], bool],
 ) -> NDArray[np.uint32]:
-    """Ids of answers that are equal for equal texts, made equal for those that mean the same too."""
+    """Return ids of answers, equal for equal texts and for equivalent ones."""
     openers: dict[int, list[tuple[str, int]]] = {}
     clusters: list[int] = []
     opened = 0
@@ -156,7 +159,7 @@ def cluster_votes(
     weights: object | None = None,
     valid: object | None = None,
 ) -> Votes:
-    """Shares, winners and entropies of the answers of each group.
+    """Compute shares, winners and entropies of the answers of each group.
 
     Shares are EMPO's reward (arXiv:2504.05812), winners TTRL's pseudo-label (arXiv:2504.16084), entropies the measure
     of SEED-GRPO (arXiv:2505.12346).
@@ -165,8 +168,8 @@ def cluster_votes(
         clusters: n ids of clusters (from `answer_clusters`, or texts themselves).
         group_ids: n group ids.
         parsed: n booleans; a row that is False has no answer, but its vote counts in the denominator.
-        weights: n numbers of at least 0, the votes of rows (sequence probabilities, say); None: 1.
-        valid: n booleans; rows that are False count nowhere. None: all rows are valid.
+        weights: n numbers of at least 0, the votes of rows, such as sequence probabilities; None: 1.
+        valid: n booleans; rows that are False are ignored. None: all rows are valid.
 
     Raises:
         InvalidInputError: lengths differ, or a valid weight is negative or not finite.

@@ -1,4 +1,4 @@
-"""Who has a score: what a trajectory was paid, and which draws count nowhere because they have none."""
+"""Scores from outcomes, and draws without a score, which are ignored."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OutcomeScore(BatchComponent):
-    """Starts from what the environment paid: score = reward, or a fixed number for success and for failure.
+    """Set the score from the environment's reward, or to a fixed number for success or failure.
 
-    With `success` or `failure`, the score of a draw that succeeded, or that did not, is that number instead.
+    If `success` or `failure` is set, draws that succeeded or failed score that number.
     W-REINFORCE (arXiv:2506.01347) is `success=0.1, failure=-1.0`; its PSR and NSR are `failure=0.0` and `success=0.0`.
     A draw with a NaN score neither votes in a statistic nor counts in a denominator.
 
     Args:
-        success: score of what succeeded; None: its reward.
-        failure: score of what did not; None: its reward.
-        level: of the trajectory's reward (`draw`, column `score`), or of each step's (`step`, column `step_score`).
+        success: score of a success; None: its reward.
+        failure: score of a failure; None: its reward.
+        level: `draw`: the trajectory's reward (column `score`); `step`: the reward of each step (column `step_score`).
 
     Example:
         >>> from agentrl_core.reward import OutcomeScore
@@ -43,7 +43,7 @@ class OutcomeScore(BatchComponent):
     level: Literal["draw", "step"] = "draw"
 
     def own_needs(self) -> Iterable[Column]:
-        """The reward, and whether the draw succeeded where that counts."""
+        """Columns it reads: the reward, and `success` if options need it."""
         yield Column(self.level, "reward")
         if self.success is not None or self.failure is not None:
             yield Column(self.level, "success")
@@ -68,15 +68,15 @@ class OutcomeScore(BatchComponent):
 
 @dataclass(frozen=True)
 class Unscored(BatchComponent):
-    """Leaves flagged draws out of everything: score = NaN, so that they neither vote nor are trained.
+    """Remove the score of flagged draws: score = NaN, so that they neither vote nor are trained.
 
-    `weight.FlagFilter` is for draws that vote and are not trained. Source: a judge that failed in CM2, arXiv:2602.12268
-    (`flags="judge_failed"`).
+    Use `weight.FlagFilter` for draws that vote but are not trained. Source: a judge that failed in CM2,
+    arXiv:2602.12268 (`flags="judge_failed"`).
 
     Args:
-        flags: comma-joined names of columns that are other than 0 where something is wrong, or of steps'
-            `env.StepFlag`s in small letters. A draw is flagged if one of its rows is.
-        level: of these columns.
+        flags: comma-joined names of columns, in which numbers other than 0 mark a problem, or `env.StepFlag`s of steps
+            in lower case. A draw is flagged if one of its rows is.
+        level: level of these columns.
 
     Raises:
         RecipeError: `flags` is empty.
@@ -95,7 +95,7 @@ class Unscored(BatchComponent):
     level: Literal["draw", "step"] = "step"
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
+        """Return `batch` with a new column `score` on draws."""
         draws = Rows(batch, "draw")
         flagged = Rows(batch, self.level).flagged(self.flags)
         return draws.write(score=np.where(flagged, np.nan, draws.values("score")))
@@ -103,14 +103,13 @@ class Unscored(BatchComponent):
 
 @dataclass(frozen=True)
 class DropSurplus(BatchComponent):
-    """Balances groups in which failures outnumber successes: the surplus, chosen at random, gets no score.
+    """Balance groups with more failures than successes: random surplus failures get no score.
 
-    A draw below its group's mean is a failure here. Draws that are left out neither vote nor are trained, so the
-    group's mean rises. Which ones follows from `seed`, the iteration and the trajectories. Source: RED-Drop,
-    arXiv:2509.24203.
+    A draw below its group's mean is a failure here. Removed draws neither vote nor are trained, so the group's mean
+    rises. The choice depends on `seed`, the iteration and the trajectories. Source: RED-Drop, arXiv:2509.24203.
 
     Args:
-        seed: of the choice.
+        seed: seed of the choice.
 
     Raises:
         RecipeError: the seed is negative.
@@ -128,7 +127,7 @@ class DropSurplus(BatchComponent):
     seed: int = option(0, at_least=0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
+        """Return `batch` with a new column `score` on draws."""
         rows = Rows(batch, "draw")
         scores, groups = rows.values("score"), rows.keys("group_id")
         means = group.statistics(scores, groups, valid=rows.valid).mean[groups]

@@ -1,4 +1,4 @@
-"""Rewards of steps and tokens: gains in what is known, rewards that a model implies, first visits, checklists."""
+"""Rewards of steps and tokens: information gain, implicit rewards of a model, first visits, checklists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImplicitProcess(BatchComponent):
-    """Pays tokens or steps what a reward model implies: process_reward = beta * (log p_model - log p_reference).
+    """Reward tokens or steps implicitly by a model: process_reward = beta * (log p_model - log p_reference).
 
     Two node_token columns hold the log-probs: `reward_model_logprob` and `reward_reference_logprob`
     (`annotate(batch, name, model)`); the reference is frozen (PRIME) or a snapshot of the policy (iStar). Tokens that
@@ -28,7 +28,7 @@ class ImplicitProcess(BatchComponent):
 
     Args:
         beta: factor.
-        level: `token`: each trained token but the last of a draw, where the outcome is paid; `step`: the sum of a step;
+        level: `token`: each trained token except the last of a draw, which gets the outcome; `step`: the sum of a step;
             `draw`: the sum of a draw, at its last trained token.
         scale: `max_return` divides by the largest absolute sum of rewards to come, over the batch.
 
@@ -86,8 +86,7 @@ class ChecklistRewards(NamedTuple):
 
     Attributes:
         earned: `float64[steps, items]`, at most one positive entry for an item of a turn.
-        backfilled: `float64[steps, items]`, the same for every step that could have earned the item before it was
-            earned.
+        backfilled: `float64[steps, items]`, the same at every eligible step before the item was earned.
         eligible: `bool[steps, items]`, whether the step could earn the item.
     """
 
@@ -103,9 +102,9 @@ def information_gain(
     *,
     kind: Literal["probability", "log_probability"] = "probability",
 ) -> NDArray[Any]:
-    """What each step added to the likelihood of the right answer: g_k = P_k - P_{k-1}. From IGPO, arXiv:2510.14967.
+    """Gain of each step in the likelihood of the right answer: g_k = P_k - P_{k-1}. From IGPO, arXiv:2510.14967.
 
-    P is exp(l) or l, where l_k is the mean log-probability of the answer's tokens when it is probed after step k.
+    P is exp(l) or l, with l_k the mean log-probability of the answer's tokens appended after step k.
 
     Args:
         answer_logprobs: l_k of every step, trajectory after trajectory.
@@ -137,7 +136,7 @@ def information_gain(
 def implicit_rewards(
     logprobs: object, reference_logprobs: object, *, beta: float = 0.05, offsets: object | None = None
 ) -> NDArray[Any]:
-    """Rewards that a model implies: beta * (log pi(token) - log pi_ref(token)), of tokens or summed over rows.
+    """Implicit rewards of a model: beta * (log pi(token) - log pi_ref(token)), of tokens or summed over rows.
 
     Of tokens: PRIME, arXiv:2502.01456; of steps: iStar, arXiv:2509.19199.
 
@@ -176,8 +175,8 @@ def checklist(satisfied: object, dependencies: object, offsets: object, *, delay
 
     Args:
         satisfied: `bool[steps, items]`, the verdicts after each step, turn after turn.
-        dependencies: `bool[items, items]`, True where the row's item depends on the column's; `bool[n, items, items]`
-            where turns differ.
+        dependencies: `bool[items, items]`, True if the row's item depends on the column's; `bool[n, items, items]` if
+            turns differ.
         offsets: n + 1 whole numbers; the steps of turn i are `satisfied[offsets[i]:offsets[i + 1]]`.
         delay: from 0 to 1.
 

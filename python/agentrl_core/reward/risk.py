@@ -1,4 +1,4 @@
-"""Risk measures of scores instead of their mean, and quantiles that are tracked from batch to batch."""
+"""Risk measures of scores, and quantiles tracked over batches."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def tracked_quantiles(
     state: object | None, values: object, *, levels: object, step_size: float = 0.1
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Quantiles that follow the scores of the batches: q <- q + step_size * (level - mean 1[x < q]).
+    """Update quantiles with the scores of a batch: q <- q + step_size * (level - mean 1[x < q]).
 
-    Pure: give back the state of the last call. From RiskPO, arXiv:2510.00911, in the order that its text intends: the
-    batch reads what was known before it.
+    The function is pure: pass in the state of the last call. From RiskPO, arXiv:2510.00911, in the order of its text:
+    the batch reads the quantiles from before it.
 
     Args:
-        state: what the last call returned second; None: the empirical quantiles of `values` are the start.
+        state: second output of the last call; None: start with the empirical quantiles of `values`.
         values: n numbers; n may be 0 if there is a state.
         levels: k numbers from 0 to 1, ascending.
         step_size: at least 0.
@@ -62,7 +62,7 @@ def tail_risk(
     curve: tuple[object, object] | None = None,
     valid: object | None = None,
 ) -> NDArray[Any]:
-    """The mixed tail risk of scores, which weighs failures below a low quantile: RiskPO, arXiv:2510.00911.
+    """Mixed tail risk of scores, which emphasises failures below a low quantile: RiskPO, arXiv:2510.00911.
 
     (omega * T + RVaR) / (omega + 1) with the tail T = -max(low - s, 0) / alpha_low (CVaR) and
     RVaR = [max(s - low, 0) - max(s - high, 0) + (low - high)] / (alpha_high - alpha_low); the term (low - high) with
@@ -76,9 +76,9 @@ def tail_risk(
         alpha_high: above alpha_low, at most 1.
         omega: weight of the lower tail, at least 0.
         natural_baseline: see above.
-        tail: `upper`: T = max(s - high, 0) / (1 - alpha_high) instead, which seeks risk.
-        curve: levels (ascending) and their quantiles: the numerators of T and RVaR less their means over that curve, by
-            trapezoids; the natural baseline cancels in it. None: as they are.
+        tail: `upper`: T = max(s - high, 0) / (1 - alpha_high) instead, which is risk-seeking.
+        curve: levels (ascending) and their quantiles: subtract from the numerators of T and RVaR their means over that
+            curve, by trapezoids, which cancels the natural baseline. None: unchanged.
         valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
 
     Returns:
@@ -97,7 +97,7 @@ def tail_risk(
     mask = columns.mask(valid, "valid", length=count)
     pair: object = curve
     if pair is not None and not (isinstance(pair, (tuple, list)) and len(pair) == 2):
-        raise InvalidInputError(f"curve is {curve!r}; give a pair: levels, and the quantiles at them")
+        raise InvalidInputError(f"curve is {curve!r}; give a pair: levels and their quantiles")
     parts = []
     for values, name in ((column, "scores"), (low, "low"), (high, "high")):
         whole = np.full(count, values, np.float64) if isinstance(values, (int, float)) else values

@@ -1,4 +1,4 @@
-"""Scores row by row: sums and gates of components, prices on length, tiers, curves, noise."""
+"""Scores per row: sums and gates of components, length penalties, tiers, curves, noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CombineReward(BatchComponent):
-    """Brings another column x into the score s: s + min(coefficient * x, at_most), s * x, or s where x passes a gate.
+    """Combine a column x with the score s: s + min(coefficient * x, at_most), s * x, or s if x passes a gate.
 
     Sources: ARPO arXiv:2505.16282 (`column="reward.format", coefficient=0.5`); FAPO (`column="flawed",
     coefficient=-1.0, only="success"`); SPEAR arXiv:2509.22601 (`column="tool_calls", coefficient=0.1, at_most=1.0`,
@@ -31,12 +31,12 @@ class CombineReward(BatchComponent):
     Args:
         column: x: a component of the reward (`reward.<name>`), a flag or a count.
         coefficient: for `add`.
-        kind: `add`, `multiply`, or `require`: s where x is at least `threshold`, `otherwise` elsewhere.
-        only: of which draws: `all`, those that had `success`, or `failure`.
-        at_most: for `add`: the largest number that is added; None: any.
+        kind: `add`, `multiply`, or `require`: s if x is at least `threshold`, else `otherwise`.
+        only: affected draws: `all`, those that had `success`, or `failure`.
+        at_most: for `add`: the largest added number; None: any.
         threshold: for `require`.
         otherwise: for `require`.
-        level: `draw` (column `score`), or `step` (column `step_score`, which `OutcomeScore(level="step")` begins).
+        level: `draw` (column `score`), or `step` (column `step_score`, which `OutcomeScore(level="step")` creates).
 
     Raises:
         RecipeError: an option is not possible.
@@ -59,21 +59,21 @@ class CombineReward(BatchComponent):
     level: Literal["draw", "step"] = "draw"
 
     def check_options(self) -> None:
-        """A bound is one of what is added."""
+        """Allow a bound only for kind `add`."""
         self.require(self.at_most is None or self.kind == "add", "at_most", 'choose kind="add", or give None')
 
     def own_needs(self) -> Iterable[Column]:
-        """The score, and whose draws succeeded where that counts."""
+        """Columns it reads: the score, and `success` if `only` needs it."""
         yield SCORES[self.level]
         if self.only != "all":
             yield Column(self.level, "success")
 
     def own_makes(self) -> Iterable[Column]:
-        """The score, written anew."""
+        """The score, overwritten."""
         yield SCORES[self.level]
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws, or `step_score` on steps."""
+        """Return `batch` with a new column `score` on draws, or `step_score` on steps."""
         rows, target = Rows(batch, self.level), SCORES[self.level].name
         scores, column = rows.values(target), rows.values(self.column)
         if self.kind == "add":
@@ -92,23 +92,23 @@ class CombineReward(BatchComponent):
 
 @dataclass(frozen=True)
 class LengthPenalty(BatchComponent):
-    """Charges for length: score - coefficient * min(max(L - free, 0) / (full_at - free), at_most).
+    """Penalise length: score - coefficient * min(max(L - free, 0) / (full_at - free), at_most).
 
-    Nothing up to `free` tokens, linear beyond. Sources: DAPO's soft overlong punishment arXiv:2503.14476 (`free` the
-    longest minus the buffer, `full_at` the longest, `at_most=1.0`); MARS arXiv:2510.15414 (`level="step", free=2048,
-    full_at=4085, coefficient=0.5`); Apriel's length reward (`free=0, at_most=1.0, scale_by="group_mean",
+    The penalty is 0 up to `free` tokens and linear beyond. Sources: DAPO's soft overlong punishment arXiv:2503.14476
+    (`free` the longest minus the buffer, `full_at` the longest, `at_most=1.0`); MARS arXiv:2510.15414 (`level="step",
+    free=2048, full_at=4085, coefficient=0.5`); Apriel's length reward (`free=0, at_most=1.0, scale_by="group_mean",
     only="success"`).
 
     Args:
-        free: tokens without a price.
-        full_at: where the price is `coefficient`; above `free`.
-        coefficient: the price at `full_at`.
-        at_most: the highest price, in units of `coefficient`; None: any.
-        scale_by: `group_mean`: the price is multiplied by the mean score of the group.
-        only: of which draws: `all`, those that had `success`, or `failure`.
-        count: which tokens: the `trained` ones, or `all` from the first sampled token to the last, tool results
-            between them included.
-        level: `draw` (column `score`), or `step` (column `step_score`, which `OutcomeScore(level="step")` begins).
+        free: tokens without a penalty.
+        full_at: length with penalty `coefficient`; above `free`.
+        coefficient: the penalty at `full_at`.
+        at_most: the largest penalty, in units of `coefficient`; None: any.
+        scale_by: `group_mean`: the penalty is multiplied by the mean score of the group.
+        only: affected draws: `all`, those that had `success`, or `failure`.
+        count: counted tokens: the `trained` ones, or `all` from the first sampled token to the last, including tool
+            results.
+        level: `draw` (column `score`), or `step` (column `step_score`, which `OutcomeScore(level="step")` creates).
 
     Raises:
         RecipeError: an option is out of range.
@@ -131,11 +131,11 @@ class LengthPenalty(BatchComponent):
     level: Literal["draw", "step"] = "draw"
 
     def check_options(self) -> None:
-        """A price rises from one length to a longer one."""
+        """Require full_at above free."""
         self.require(self.full_at > self.free, "full_at", f"give a number above free={self.free}")
 
     def own_needs(self) -> Iterable[Column]:
-        """The score, the groups whose mean scales the price, and whose draws succeeded."""
+        """Columns it reads: the score, and groups or `success` if options need them."""
         yield SCORES[self.level]
         if self.scale_by == "group_mean":
             yield Column(self.level, "group_id")
@@ -143,11 +143,11 @@ class LengthPenalty(BatchComponent):
             yield Column(self.level, "success")
 
     def own_makes(self) -> Iterable[Column]:
-        """The score, written anew."""
+        """The score, overwritten."""
         yield SCORES[self.level]
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws, or `step_score` on steps."""
+        """Return `batch` with a new column `score` on draws, or `step_score` on steps."""
         rows, target = Rows(batch, self.level), SCORES[self.level].name
         scores = rows.values(target)
         penalties = excess_penalty(
@@ -168,7 +168,7 @@ class LengthPenalty(BatchComponent):
 
 @dataclass(frozen=True)
 class GaussianProximity(BatchComponent):
-    """Pays for coming near: score = exp(-1/2 sum (x / width)^2) of distances x, 1 where all are 0.
+    """Score the proximity to a target: score = exp(-1/2 sum (x / width)^2) of distances x; 1 if all are 0.
 
     A draw with an unknown distance has no score. Sources: OmniQuality-R arXiv:2510.10609 (`column="error",
     width=0.8`: predicted less true); SSL arXiv:2601.22491 (`column="dx,dy", width=1.0`, in units of the target's size).
@@ -208,22 +208,22 @@ def excess_penalty(
     at_most: float | None = None,
     valid: object | None = None,
 ) -> NDArray[Any]:
-    """A price for what is too much: -coefficient * min(max(amount - free, 0) / (full_at - free), at_most).
+    """Penalise amounts above a free allowance: -coefficient * min(max(amount - free, 0) / (full_at - free), at_most).
 
     It is 0 up to `free`, -coefficient at `full_at`, and linear beyond. DAPO's soft overlong punishment
-    (arXiv:2503.14476) has free = longest - buffer and full_at = longest; a price for each tool call after the first
+    (arXiv:2503.14476) has free = longest - buffer and full_at = longest; a penalty for each tool call after the first
     ones has full_at = free + 1.
 
     Args:
         amounts: n numbers: lengths, tool calls, seconds.
-        free: what costs nothing.
+        free: amount without a penalty.
         full_at: above `free`.
         coefficient: at least 0.
         at_most: the largest multiple of `coefficient`; None: any.
         valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
 
     Returns:
-        `float32[n]` for float32 amounts, else `float64[n]`: at most 0, to be added to a score.
+        `float32[n]` for float32 amounts, else `float64[n]`: at most 0, to add to a score.
 
     Raises:
         InvalidInputError: a valid amount is not finite, or an option is out of range.
@@ -253,7 +253,7 @@ def add_noise(
     Args:
         scores: n numbers.
         seed: at least 0; use another one in each iteration.
-        ids: n whole numbers that name the rows: with `seed`, they alone decide the noise. None: the row's place.
+        ids: n integers that identify rows: `seed` and id determine the noise. None: the row number.
         amplitude: at least 0.
         kind: uniform in [-amplitude, amplitude], or normal.
         valid: n booleans; rows that are False may hold anything and get 0. None: all rows are valid.
@@ -277,18 +277,18 @@ def add_noise(
 
 
 def _filled(column: NDArray[Any], name: str, mask: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-    """The column with 0 in rows that are not valid."""
+    """Return the column with 0 in rows that are not valid."""
     numbers = columns.doubles(column, name, length=None if mask is None else len(mask))
     return numbers if mask is None else np.where(mask, numbers, 0.0)
 
 
 def _blank(numbers: NDArray[np.float64], mask: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-    """The numbers with 0 in rows that are not valid."""
+    """Return the numbers with 0 in rows that are not valid."""
     return numbers if mask is None else np.where(mask, numbers, 0.0)
 
 
 def _spans(rows: Rows) -> NDArray[np.float64]:
-    """Tokens from the first sampled one of a row to the last."""
+    """Count tokens of a row from the first sampled one to the last."""
     tokens = Rows(rows.batch, "token")
     within = tokens.within(rows.level)
     positions = group.statistics(tokens.values("position"), within)

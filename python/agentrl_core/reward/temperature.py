@@ -1,4 +1,4 @@
-"""At which temperature what was sampled is told and trained."""
+"""The temperature at which sampled tokens are scored and trained."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UnitTemperature(BatchComponent):
-    """What was sampled at another temperature is told, and trained, at temperature 1.
+    """Score and train all tokens at temperature 1, whatever the sampling temperature was.
 
-    Sources: AEPO, arXiv:2510.08141; OTR, arXiv:2509.26313. It stands in phase reward, so that what models say of the
-    tokens afterwards is said at temperature 1 as well.
+    Sources: AEPO, arXiv:2510.08141; OTR, arXiv:2509.26313. It belongs to phase reward, so that log-probs that models
+    compute later also use temperature 1.
 
     Example:
         >>> from agentrl_core.reward import UnitTemperature

@@ -1,4 +1,4 @@
-"""Where the rewards of turns stand among the tokens."""
+"""Place the rewards of turns on tokens."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TurnEndReward(BatchComponent):
-    """Pays what a turn earned at its last trained token, so that estimators of tokens know when it came.
+    """Place the reward of a turn on its last trained token, for estimators on tokens.
 
-    turn_reward = x at the last trained token of a step, 0 at the others and where x is not known. Then it is
+    turn_reward = x at the last trained token of a step, 0 at other tokens and if x is unknown. Use it with
     `advantage.Gae(column="turn_reward", outcome="")`. Sources: SPA-RL arXiv:2505.20732, A Practitioner's Guide to
     Multi-turn Agentic Reinforcement Learning arXiv:2510.01132.
 
     Args:
-        column: x, of steps.
+        column: step column x.
 
     Example:
         >>> from agentrl_core.reward import TurnEndReward

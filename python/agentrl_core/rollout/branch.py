@@ -1,4 +1,4 @@
-"""A branch: a trajectory of a program, and the others that are made of it."""
+"""A branch: a trajectory of a program, with forks, splices and rollbacks."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from agentrl_core.rollout.turn import Turn
 
 
 class Branch(Trajectory):
-    """One trajectory of a group while its program drives it.
+    """One trajectory of a group, driven by a program.
 
-    It is made by `Group.start` or `fork`, awaited by one task at a time, and ordered by its key: equal in equal runs.
+    It is created by `Group.start` or `fork`, awaited by one task at a time, and ordered by its key, which is
+    deterministic.
 
     Attributes:
-        group: the group that it belongs to.
-        key: agent, member and the places of the forks that lead to it: unique in the group.
-        name: the key as a text that is unique in the run.
-        agent: who speaks.
-        role: `member` (drawn and trained), `baseline` (scored, never trained) or `helper` (kept, never drawn).
+        group: its group.
+        key: agent, member and the places of its forks: unique in the group.
+        name: the key as a text, unique in the run.
+        agent: name of its agent.
+        role: `member` (drawn and trained), `baseline` (scored, never trained) or `helper` (stored, never drawn).
         origin: `generated`, `expert` or `imagined`.
-        parent: the branch that it was forked from or that it answers, or None.
-        turns: what was done and answered on its path, inherited turns included.
-        status: `running`, or how it ended.
-        record: what it was paid and told.
-        seed: 63 bits that its episode begins with.
+        parent: the branch from which it was forked or derived, or None.
+        turns: the turns of its path, including inherited ones.
+        status: `running`, or the final status.
+        record: its rewards and facts.
+        seed: 63-bit seed of its episode.
     """
 
     def fork(
@@ -45,21 +46,21 @@ class Branch(Trajectory):
         facts: Mapping[str, Any] | None = None,
         score: float | None = None,
     ) -> Branch:
-        """Another branch that shares what lies before a place.
+        """Fork a branch that shares all tokens before a place.
 
-        Where others play its episode, they are forked with it, as they were then: its `peers`.
+        In a multi-agent episode, its `peers` are forked with it, in their state at that time.
 
         Args:
-            at: a place of this branch's path; None: where it goes on. An action that it cuts goes on in the fork, and
-                the environment gets it whole.
-            episode: `copy`: it gets an episode of its own, which is brought to that place when it is first needed;
-                `keep`: it goes on with this branch's, which must not be stepped any more.
-            train_prefix: whether the steps that it inherits are trained by it too.
-            facts: what the program says of it (and of its peers), as declared in `Rollout.facts`.
-            score: what the program decided by, for the log of the search.
+            at: a place of this branch's path; None: its end. An action that it splits continues in the fork, and the
+                environment gets the whole action.
+            episode: `copy`: it gets a new episode, which is replayed to that place on first use; `keep`: it continues
+                this branch's episode, which must not be stepped any more.
+            train_prefix: whether it also trains the inherited steps.
+            facts: facts of the program about it (and its peers), as declared in `Rollout.facts`.
+            score: score of the decision, for the log of the search.
 
         Raises:
-            InvalidInputError: the place is on no path of this branch, or its episode cannot be brought there.
+            InvalidInputError: the place is not on this branch's path, or its episode cannot be replayed to it.
         """
         self._check_one_lane("forked")
         self._path.flush()
@@ -85,7 +86,7 @@ class Branch(Trajectory):
     def _fork_match(
         self, match: SharedEpisode, child: Branch, acted: int, facts: Mapping[str, Any], *, train_prefix: bool
     ) -> None:
-        """Have the others of its match in the match of a fork too, as they were behind so many joint moves."""
+        """Fork the peers of its episode too, in their state after n joint moves."""
         for branch in cast("list[Branch]", self._seat.match.branches):
             if branch.over and branch is not self and not match.goes_on(branch.agent):
                 continue
@@ -97,7 +98,7 @@ class Branch(Trajectory):
                 forked.record.tell(answer.outcome)
 
     def _behind(self, acted: int, first: Branch, *, train_prefix: bool) -> Branch:
-        """A fork that has done what this one had behind so many joint moves, and is told what it had been told.
+        """Fork at joint move n, and replay the agent's observations.
 
         Its episode is that of `first`.
         """
@@ -137,35 +138,34 @@ class Branch(Trajectory):
         facts: Mapping[str, Any] | None = None,
         score: float | None = None,
     ) -> list[Branch]:
-        """So many forks at one place."""
+        """Fork several branches at one place."""
         return [self.fork(at, train_prefix=train_prefix, facts=facts, score=score) for _ in range(count)]
 
     def splice(self, suffix: Branch, start: Position, *, at: Position | None = None) -> Branch:
-        """Another branch: what this one has before a place, and what another has behind one (a repair that succeeded).
+        """Create a branch from this one's prefix and another one's suffix (a successful repair).
 
-        What is taken of the other is told behind another context than it was sampled in: its log-probs are void, and
-        draws of it say so (`old_logprob` is `none`). Where the other is over, the new one ends as it did; else it goes
-        on, with an episode of its own that is where the other's is. It is paid what its own turns were paid, and what
-        the other was paid behind `start`.
+        The suffix has another context than when it was sampled: its log-probs are dropped, and its draws have
+        `old_logprob` `none`. If the other branch has ended, the new one ends equally; otherwise it continues, with a
+        copy of the other's episode. Its rewards are those of its own turns, and those of the other after `start`.
 
         Args:
             suffix: the other branch, of the same group.
             start: a place between two of its turns, such as `turn.begin`.
-            at: a place of this branch's path; None: where it goes on.
+            at: a place of this branch's path; None: its end.
 
         Raises:
-            InvalidInputError: `start` cuts an action, nothing lies behind it, or an action is open.
+            InvalidInputError: `start` splits an action, there are no turns after it, or an action is open.
         """
         self._check_one_lane("spliced")
         place = self.end if at is None else at
         begin = suffix._begin_at(start)
         if suffix.has_open_action or (begin is not None and begin.tokens < start.tokens):
             raise InvalidInputError(
-                f"branch {self.name}: splice takes whole turns, and branch {suffix.name} has an action that is open or "
-                "cut; answer it, and start at turn.begin of one of its turns"
+                f"branch {self.name}: splice needs whole turns, but branch {suffix.name} has an open or split action; "
+                f"submit it, and start at turn.begin of one of its turns"
             )
         if isinstance(suffix.episode, AgentView):
-            raise InvalidInputError(f"branch {suffix.name}: others play its episode, which cannot be spliced; fork it")
+            raise InvalidInputError(f"branch {suffix.name}: its multi-agent episode cannot be spliced; fork it")
         self._path.flush()
         ordinal = self._ordinal_at(place.tokens)
         node, first = suffix.path.behind(start.tokens)
@@ -182,17 +182,17 @@ class Branch(Trajectory):
         return child
 
     def with_prompt(self, prompt: Content | None) -> Branch:
-        """The same actions told behind another prompt, in the place of this branch.
+        """Replace this branch with the same actions after a different prompt.
 
-        What was done with a demonstration or a hint in sight is trained as if it had been done without. This branch
-        stays in the files and is not drawn. The log-probs of the new one are void, since nothing was sampled behind
-        its prompt: draws of it say so (`old_logprob` is `none`). It goes on, or has ended, as this one.
+        Use it to train actions sampled with a hint or demonstration as if they were sampled without. This branch stays
+        in the files without draws. The new one has no log-probs, since its actions were not sampled after its prompt:
+        its draws have `old_logprob` `none`. It continues, or has ended, like this one.
 
         Args:
-            prompt: the other prompt; None: what the environment says.
+            prompt: the other prompt; None: that of the environment.
 
         Returns:
-            The branch that takes its place.
+            The replacement.
 
         Raises:
             InvalidInputError: it has no action yet, an action is open, or its context was rewritten.
@@ -200,13 +200,13 @@ class Branch(Trajectory):
         self._check_one_lane("told behind another prompt")
         if self.has_open_action or not self.turns:
             raise InvalidInputError(
-                f"branch {self.name}: under tells turns that were answered behind another prompt; await a turn first"
+                f"branch {self.name}: with_prompt needs at least one answered turn; await a turn first"
             )
         self._path.flush()
         ordinal, tools = self._ordinal_at(0), self._episode.tools
         content = self._episode.observation if prompt is None else checked_content(prompt, "with_prompt: prompt")
         if images_in(content):
-            raise UnsupportedError(f"branch {self.name}: under cannot show images; give a prompt that is all text")
+            raise UnsupportedError(f"branch {self.name}: with_prompt does not support images; give a text prompt")
         chat = self._runtime.chat(self.agent)
         tokens = chat.prompt(content, tools=tools) if tools else chat.prompt(content)
         handle = self._runtime.forest.with_prompt(self.handle, tokens)
@@ -227,11 +227,11 @@ class Branch(Trajectory):
         return child
 
     def rollback(self, to: Position, *, episode: Literal["copy", "keep"] = "copy") -> None:
-        """Go on from an earlier place of its path. What lay behind it stays in the files, and is not drawn.
+        """Continue from an earlier place of its path. Later turns stay in the files without draws.
 
         Args:
             to: the place.
-            episode: `copy`: the environment is brought back there too; `keep`: it has seen what it has seen.
+            episode: `copy`: the environment is replayed to it too; `keep`: the environment keeps its state.
         """
         self._check_running()
         self._check_one_lane("rolled back")
@@ -239,7 +239,7 @@ class Branch(Trajectory):
         before = self._episode
         if isinstance(before, AgentView) and episode == "copy":
             raise InvalidInputError(
-                f"branch {self.name}: others play its episode, which cannot go back without them; fork it, and stop "
+                f"branch {self.name}: its multi-agent episode cannot be rolled back for one agent; fork it, and stop "
                 'this one and its peers, or use episode="keep"'
             )
         kept = before if episode == "keep" else before.copy(self._acted_before(to))
@@ -255,14 +255,14 @@ class Branch(Trajectory):
         self.turns, self.record = self.turns[: to.turns], self.record.behind(to.turns)
 
     async def rewrite(self, context: Sequence[Content | Turn]) -> None:
-        """Give it another context from here on: texts or messages, and turns whose sampled tokens stay as they are.
+        """Change its context from here on: texts or messages, and turns with their sampled tokens.
 
         Args:
-            context: begins and ends with something said; a text takes the role that its place has. Turns are those of
-                its own path, in its present context.
+            context: starts and ends with a message; a text gets the role of its place. Turns must be in its current
+                context.
 
         Raises:
-            InvalidInputError: two turns have no message between them, or the context begins or ends with a turn.
+            InvalidInputError: two turns have no message between them, or the context starts or ends with a turn.
         """
         await self._prompted()
         self._check_running()
@@ -275,7 +275,7 @@ class Branch(Trajectory):
         self.group.log_decision("replace", self, self._path.here)
 
     def _child(self, path: TokenPath, tokens: int, ordinal: int, episode: RunningEpisode) -> Branch:
-        """A branch that comes of this one behind so many tokens."""
+        """Create a branch derived from this one after n tokens."""
         return Branch(
             self._runtime,
             self.group,
@@ -291,30 +291,30 @@ class Branch(Trajectory):
         )
 
     def _acted_before(self, place: Position) -> int:
-        """How many actions its episode had answered before a place of the path."""
+        """Return the number of actions that its episode had answered before a place of the path."""
         if place.turns < self._path.turns and self._path.acted[place.turns + 1] is not None:
             return cast("int", self._path.acted[place.turns + 1]) - 1
         acted = self._path.acted[place.turns]
         if acted is None:
             raise InvalidInputError(
-                f"branch {self.name}: what lies before token {place.tokens} was taken of another branch, and its "
-                "episode never was there; fork the branch that it came of"
+                f"branch {self.name}: tokens before token {place.tokens} are from another branch, so its episode "
+                f"cannot be replayed there; fork that branch"
             )
         return len(self._episode.answers) if isinstance(self._episode, AgentView) else acted
 
     @property
     def _seat(self) -> AgentView:
-        """Its place in a match."""
+        """Its view of a multi-agent episode."""
         return cast("AgentView", self._episode)
 
     def _begin_at(self, place: Position) -> Position | None:
-        """Where the action begins that a place may cut."""
+        """Return the start of the action that a place may split."""
         if place.turns < len(self.turns):
             return self.turns[place.turns].begin
         return self._path.here if self._path.open else None
 
     def _take_turns(self, other: Trajectory, first: int, shift: int) -> None:
-        """Have the turns of another behind so many of them, whose tokens lie so much further on here; end as it did."""
+        """Append turns of another branch, shifted by an offset in tokens, and end like it."""
         for turn in other.turns[first:]:
             begin = replace(
                 self._path.position(turn.begin.tokens + shift, len(self.turns)), follows_tool=turn.begin.follows_tool

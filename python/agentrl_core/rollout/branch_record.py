@@ -1,4 +1,4 @@
-"""What a branch was paid and told: its rewards, the verdict, facts, and the notes of the environment."""
+"""Outcomes of a branch: rewards, success, facts and notes of the environment."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from agentrl_core.env.base import StepResult
 from agentrl_core.exceptions import DataError
 
 PRECISION = "rollout_precision"
-"""The fact that the engine says of what it sampled, where a program declares it; see `RecordPrecision`."""
+"""Fact with the engine's precision, if a program declares it; see `RecordPrecision`."""
 
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 @dataclass
 class BranchRecord:
-    """The outcomes of a branch's turns, summed up.
+    """Accumulated outcomes of a branch's turns.
 
     Attributes:
-        levels: the level of each fact that is declared.
-        said: facts that the program said of it when it began.
-        facts: those of the whole trajectory, by name.
-        reward: the sum of what the turns were paid, or what the program said.
-        success: the last verdict; None where there was none.
-        outcomes: what each turn was answered.
+        levels: level of each declared fact.
+        said: facts that the program set at its start.
+        facts: facts of the whole trajectory, by name.
+        reward: sum of the turns' rewards, or the program's reward.
+        success: last reported success; None without one.
+        outcomes: outcome of each turn.
     """
 
     levels: Mapping[str, str]
@@ -38,22 +38,22 @@ class BranchRecord:
     outcomes: list[StepResult] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """It begins with what was said."""
+        """Start with the program's facts."""
         self.facts = dict(self.said)
 
     def begin(self, facts: Mapping[str, Any] | None) -> None:
-        """Take a program's word on a branch that begins."""
+        """Set a program's facts of a starting branch."""
         self.said |= facts or {}
         self.facts |= facts or {}
 
     def add(self, outcome: StepResult) -> dict[str, Any]:
-        """Take another turn's outcome; returns the facts of its step."""
+        """Add a turn's outcome, and return the facts of its step."""
         self.outcomes.append(outcome)
         self.tell(outcome)
         return self._of("step", outcome) if outcome.facts else {}
 
     def tell(self, outcome: StepResult) -> None:
-        """Take what was paid and said, also while others moved."""
+        """Add rewards and facts, also from other agents' moves."""
         self.reward += outcome.reward or 0.0
         if abs(self.reward) > _LARGEST_FLOAT:
             raise DataError(
@@ -65,34 +65,34 @@ class BranchRecord:
             self.facts |= self._of("trajectory", outcome)
 
     def say(self, facts: Mapping[str, Any] | None, *, reward: float | None, success: bool | None) -> None:
-        """Take a program's word on a branch that ends."""
+        """Set a program's result of an ending branch."""
         self.reward = self.reward if reward is None else float(reward)
         self.success = self.success if success is None else bool(success)
         self.facts |= facts or {}
 
     def whole(self) -> BranchRecord:
-        """That of a branch which has all that this one has."""
+        """Return a full copy, for a fork at the end."""
         copy = replace(self, said=dict(self.said))
         copy.facts, copy.outcomes = dict(self.facts), list(self.outcomes)
         copy.reward, copy.success = self.reward, self.success
         return copy
 
     def behind(self, turns: int) -> BranchRecord:
-        """That of a branch which leaves behind so many turns: what was said when it began, and what those were told."""
+        """Return the record of a fork after n turns: the program's facts, and the outcomes of these turns."""
         record = BranchRecord(self.levels, dict(self.said))
         for outcome in self.outcomes[:turns]:
             record.add(outcome)
         return record
 
     def go_on(self, other: BranchRecord, turns: int) -> None:
-        """Take what another has behind so many turns."""
+        """Append the outcomes of another record after its first n turns."""
         self.reward += other.reward - _paid(other.outcomes[:turns])
         self.success = other.success
         self.facts |= other.facts
         self.outcomes += other.outcomes[turns:]
 
     def ended(self, status: str, reason: str | None) -> dict[str, Any]:
-        """What the forest keeps of it: rewards and facts of what is drawn, notes of all."""
+        """Return the data for the forest: rewards and facts of drawn trajectories, notes of all."""
         info = self._notes()
         if reason is not None:
             info = _with_entry(info, status, reason)
@@ -105,7 +105,7 @@ class BranchRecord:
         return {name: value for name, value in (outcome.facts or {}).items() if self.levels.get(name) == level}
 
     def _notes(self) -> dict[str, object] | None:
-        """Those of the last turn, and of the earlier ones behind them."""
+        """Return notes of the last turn, followed by those of earlier ones."""
         notes = [outcome.info for outcome in self.outcomes]
         last = notes[-1] if notes else None
         if not any(notes[:-1]):

@@ -1,4 +1,4 @@
-"""A trajectory as far as it has come: what was said in it, answered and paid."""
+"""State of a branch: its tokens, answers and rewards so far."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Status = Literal["running", "finished", "truncated", "failed", "aborted", "prune
 Origin = Literal["generated", "expert", "imagined", "imported"]
 Role = Literal["member", "baseline", "helper"]
 Prompt = Content | Callable[[Content], Content]
-"""What a branch is asked, or what makes it of what the environment says first."""
+"""A prompt, or a function from the environment's first observation to a prompt."""
 
 
 class View:
-    """What is known of a trajectory while its program drives it; `Branch` says what its attributes are."""
+    """State of a running trajectory; see `Branch` for its attributes."""
 
     def __init__(
         self,
@@ -69,22 +69,22 @@ class View:
         self._forks: dict[int, int] = {}
         """Forks made at each place."""
         self._segments: dict[str, int] = {}
-        """How many segments were asked for, by the path's name, and answers below: what names them in the journal."""
+        """Number of requested segments, by path name, and of answers: used for names in the journal."""
         self._answers = 0
         self._asking: set[str] = set()
         self._failure: str | None = None
         self._lanes: BranchConversations | None = None
-        """Its conversations, where its episode holds several."""
+        """Its conversations, if its episode has several."""
         self._awaited = OneAtATime(self.name)
         self._reference: ReferenceType[TurnBranch] = ref(self)
         runtime.began()
 
     @property
     def group(self) -> BranchGroup:
-        """The group that it belongs to, which holds it.
+        """Its group, which owns it.
 
         Raises:
-            InvalidInputError: nobody holds the group any more.
+            InvalidInputError: the group was garbage-collected.
         """
         return dereference(self._group, f"the group of branch {self.name}")
 
@@ -100,12 +100,12 @@ class View:
 
     @property
     def episode(self) -> RunningEpisode:
-        """What answers it."""
+        """Its episode."""
         return self._episode
 
     @property
     def can_act(self) -> bool:
-        """Whether it may take its turn: it is not over, and where several play, the environment says that it moves."""
+        """Whether it may act: it has not ended, and with several agents it is its turn."""
         if self.over or not isinstance(self._episode, AgentView):
             return not self.over
         return self.agent in self._episode.match.turn_of
@@ -122,35 +122,35 @@ class View:
 
     @property
     def reward(self) -> float:
-        """What it was paid: the sum of its turns, or what `finish` said."""
+        """Its reward: the sum over its turns, or that of `finish`."""
         return self.record.reward
 
     @property
     def success(self) -> bool | None:
-        """The verdict of the environment or of `finish`; None where there is none."""
+        """Success as reported by the environment or `finish`; None if unknown."""
         return self.record.success
 
     @property
     def text(self) -> str:
-        """What it said so far, its actions joined by blank lines."""
+        """Its text so far, its actions joined by blank lines."""
         return "\n\n".join([*(turn.text for turn in self.turns), *([self._path.text] if self._path.open else [])])
 
     @property
     def state_key(self) -> bytes | str:
-        """The state that its next action is chosen in."""
+        """The state before its next action."""
         states = [answer.state_key for answer in self._episode.answers if answer.state_key is not None]
         return states[-1] if states else self._episode.state_key
 
     def decode(self, tokens: NDArray[np.int32]) -> str:
-        """The text of some of its tokens."""
+        """Decode some of its tokens."""
         return self._runtime.chat(self.agent).decode(tokens)
 
     @property
     def prompt_messages(self) -> list[Message]:
-        """What its prompt says, as messages.
+        """Return its prompt as messages.
 
         Raises:
-            InvalidInputError: its episode has not begun.
+            InvalidInputError: its episode has not started.
         """
         if self._path.here is None:
             raise InvalidInputError(f"branch {self.name} has no prompt before its first turn; await a turn first")
@@ -164,10 +164,10 @@ class View:
 
     @property
     def end(self) -> Position:
-        """The place where it goes on: behind its last answer.
+        """The place after its last answer.
 
         Raises:
-            InvalidInputError: its prompt is not there yet, or an action is open.
+            InvalidInputError: it has no prompt yet, or an action is open.
         """
         if self._path.open:
             raise InvalidInputError(f"branch {self.name}: an action is open; answer it first, or give a place of it")
@@ -183,28 +183,31 @@ class View:
         return (self.group.key, self.key) < (other.group.key, other.key)
 
     def uniform(self, *key: object) -> float:
-        """A number in [0, 1): the same for the same seed, branch and key, whatever ran before."""
+        """Return a number in [0, 1), determined by seed, branch and key."""
         return uniform(self._runtime.seed_of("branch", self.name, *key, began=self.group.key[0]))
 
     def position(self, token: int) -> Position:
-        """The place behind so many tokens of its path, inside whatever node that is.
+        """Return the place after a number of its path's tokens, possibly inside a node.
 
         Raises:
-            InvalidInputError: the path has fewer tokens, or none comes before the place.
+            InvalidInputError: the path has fewer tokens, or the number is 0.
         """
         turns = sum(turn.begin.tokens + turn.length <= token for turn in self.turns)
         return self._path.position(token, turns)
 
     def end_of(self, turn: int) -> Position:
-        """The place behind a turn of its path."""
+        """Return the place after a turn of its path."""
         return self._path.end_of(turn)
 
     def position_after(self, turns: int) -> Position:
-        """The place behind so many turns; 0: where the first action begins.
+        """Return the place after n turns; 0: the start of the first action.
 
         Raises:
-            InvalidInputError: it has not so many.
+            InvalidInputError: it has fewer turns.
         """
         if not 0 <= turns <= len(self.turns) or not self.turns:
-            raise InvalidInputError(f"branch {self.name} has {len(self.turns)} turns, and no place behind {turns}")
+            raise InvalidInputError(
+                f"branch {self.name} has {len(self.turns)} turns, so there is no place after {turns}; give a smaller "
+                f"number"
+            )
         return self.turns[turns - 1].end if turns else self.turns[0].begin

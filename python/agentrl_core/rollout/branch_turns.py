@@ -1,4 +1,4 @@
-"""A trajectory as a program drives it, turn by turn: what it says, what it is answered, and how it ends."""
+"""The turns of a branch: generate actions, submit them, and end the branch."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from agentrl_core.rollout.turn import Turn
 
 
 class Trajectory(View):
-    """One trajectory of a group while its program drives it; see `Branch`, which can be forked too."""
+    """One trajectory of a group, driven by a program; see `Branch`, which adds forks."""
 
     def _join_episode(self, match: SharedEpisode | None = None) -> SharedEpisode:
-        """Play a match, or the one that its own episode becomes."""
+        """Join a multi-agent episode, or create one from its own episode."""
         if not isinstance(self._episode, AgentView):
             match = SharedEpisode(self._episode, self.name) if match is None else match
             match.branches.append(self)
@@ -40,20 +40,20 @@ class Trajectory(View):
 
     @property
     def peers(self) -> Sequence[Self]:
-        """The other branches that play the same episode, in the order in which they began."""
+        """Other branches of the same episode, in the order of their start."""
         if not isinstance(self._episode, AgentView):
             return []
         return [branch for branch in self._episode.match.branches if branch is not self]  # type: ignore[misc]
 
     async def turn(self, action: str | None = None, *, sampling: Sampling | None = None) -> Turn:
-        """Generate an action (or take `action` as it) and let the environment answer it.
+        """Generate an action (or use `action`) and submit it to the environment.
 
         Args:
-            action: what is said, in place of what would be generated; see `write`.
-            sampling: of this action; None: the branch's own.
+            action: the action to write instead of generating one; see `write`.
+            sampling: sampling of this action; None: the branch's own.
 
         Raises:
-            InvalidInputError: the branch is over, or another task awaits it.
+            InvalidInputError: the branch has ended, or another task awaits it.
         """
         self._check_running()
         if action is None:
@@ -64,14 +64,14 @@ class Trajectory(View):
         return await self.submit()
 
     async def generate(self, *, sampling: Sampling | None = None, max_tokens: int | None = None) -> Segment | None:
-        """More of the open action, or a new one.
+        """Generate more of the open action, or a new one.
 
         Args:
-            sampling: of this action; None: the branch's own.
-            max_tokens: stop after so many tokens, and leave the action open.
+            sampling: sampling of this action; None: the branch's own.
+            max_tokens: stop after this many tokens, and leave the action open.
 
         Returns:
-            What was generated last; None where nothing could be: the episode failed, or there is no room.
+            The last segment; None if the episode failed or the path is full.
         """
         if self._path.here is None:
             await self._prompted()
@@ -89,7 +89,7 @@ class Trajectory(View):
         return said
 
     async def _say_more(self, path: TokenPath, sampling: Sampling, max_tokens: int | None) -> Segment | None:
-        """More of the open action of a path, or a new one."""
+        """Generate more of the open action of a path, or a new one."""
         wanted = sampling.max_tokens - (sum(map(_length, path.open)) if path.open else 0)
         wanted = wanted if max_tokens is None else min(wanted, max_tokens)
         segment = None
@@ -97,11 +97,11 @@ class Trajectory(View):
             segment = await self._generate(path, sampling, wanted)
             if segment is None or segment.finish_reason != "abort":
                 break
-            wanted -= len(segment.tokens)  # new weights came in between: the same action goes on under them
+            wanted -= len(segment.tokens)  # new weights arrived meanwhile: the same action continues with them
         return segment
 
     async def submit(self) -> Turn:
-        """Give the open action to the environment; its answer is the context of the next.
+        """Submit the open action to the environment; its answer is the next context.
 
         Raises:
             InvalidInputError: no action is open.
@@ -124,14 +124,14 @@ class Trajectory(View):
         return self._take_result(answer)
 
     def _take_result(self, answer: StepRecord | None) -> Turn:
-        """What the environment answered to the open action (for who runs it); None: it broke down."""
+        """Take the environment's answer to the open action (for the runtime); None: it failed."""
         text = self._path.text
-        if self.over or answer is None:  # it was stopped meanwhile, or it broke down
+        if self.over or answer is None:  # the branch was stopped meanwhile, or it broke down
             return self._turn(text, None, over=True)
         return self._close(text, answer)
 
     def _take_observation(self, answer: StepRecord) -> None:
-        """What it is told and paid while others move (for who runs it)."""
+        """Take observation and reward of other agents' moves (for the runtime)."""
         outcome = answer.outcome
         self.record.tell(outcome)
         if outcome.terminated or outcome.truncated:
@@ -140,14 +140,14 @@ class Trajectory(View):
             self._path.tell(answer)
 
     def _end_with_episode(self, status: Status = "finished") -> None:
-        """Its episode is over, or its part in it (for who runs it)."""
+        """End with its episode, or its part in it (for the runtime)."""
         if not self.over:
             acted = bool(self.turns)
             self._end(status if acted else "aborted", None if acted else "it never moved")
 
     def _fail(self, reason: str) -> None:
-        """Its episode cannot go on (for who runs it)."""
-        if self.over:  # it was stopped meanwhile
+        """Fail with its episode (for the runtime)."""
+        if self.over:  # the branch was stopped meanwhile
             return
         if repr(self.group.task.task_id) not in reason:
             reason = f"{reason} (task {self.group.task.task_id!r})"
@@ -156,18 +156,18 @@ class Trajectory(View):
         self._end("failed", reason)
 
     def write(self, content: Action, *, trained: bool = True, ends: bool = True, share: float = 1.0) -> None:
-        """Say something that was not sampled, as an action of the branch (an expert's step, a repair).
+        """Write an action that was not sampled (an expert's step, a repair).
 
         Its tokens have no behaviour log-probs: a loss that reads them needs them recomputed.
 
         Args:
             content: a text, or tokens.
             trained: whether its tokens are trained.
-            ends: whether a text ends the turn; else the action stays open, and `generate` goes on with it.
-            share: say the first floor(share * n) of its n tokens only, where it does not end the turn.
+            ends: whether a text ends the turn; otherwise the action stays open, and `generate` continues it.
+            share: write only the first floor(share * n) of its n tokens, if it does not end the turn.
 
         Raises:
-            InvalidInputError: the branch is over, or has no prompt yet.
+            InvalidInputError: the branch has ended, or has no prompt yet.
         """
         self._check_running()
         if self._path.here is None:
@@ -176,12 +176,12 @@ class Trajectory(View):
         self._say(content, trained=trained, ends=ends, share=share)
 
     def inject(self, content: Content) -> None:
-        """Put something into the context, which is never trained: behind the last answer, or behind the open action.
+        """Inject untrained context after the last answer, or after the open action.
 
-        Behind an open action the action ends as it stands, and the environment never sees it.
+        An open action ends at this point and is not submitted to the environment.
 
         Raises:
-            InvalidInputError: the branch is over, or nothing was said yet.
+            InvalidInputError: the branch has ended, or has no turns yet.
         """
         self._check_running()
         content = checked_content(content, "inject: content")
@@ -190,7 +190,7 @@ class Trajectory(View):
             self._path.go_on(None, len(self._episode.answers))
         elif not self._path.waits:
             raise InvalidInputError(
-                f"branch {self.name}: there is nothing to inject behind; await a turn, or generate() first"
+                f"branch {self.name}: it has no turn to inject after; await a turn, or call generate() first"
             )
         self._path.say(content)
 
@@ -201,13 +201,13 @@ class Trajectory(View):
         success: bool | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        """End it by the program's word: it is drawn, and has what it was paid, or what is said here."""
+        """Finish the branch: it is drawn, with its rewards, or with those given here."""
         self._check_running()
         self.record.say(facts, reward=reward, success=success)
         self._end("finished")
 
     def stop(self, reason: str, *, status: Literal["pruned", "truncated", "aborted"] = "pruned") -> None:
-        """End it where it stands, also while it is awaited. Truncated it is drawn; else only kept, with the reason."""
+        """Stop the branch, even while it is awaited. It is drawn if truncated, otherwise stored with the reason."""
         if self.over:
             return
         for asking in self._asking:
@@ -216,7 +216,7 @@ class Trajectory(View):
         self._end(status, reason)
 
     def _truncate(self, reason: str) -> None:
-        """Have it drawn as it stands, while what it does goes on later (for who runs it): no success is known."""
+        """Draw it in its current state, while it continues later (for the runtime); success is unknown."""
         if self.over:
             return
         if self._path.open:
@@ -230,11 +230,11 @@ class Trajectory(View):
         self._episode.close()
 
     def mask(self, reason: str) -> None:
-        """It votes in its group's statistics, and its tokens are not trained."""
+        """Exclude its tokens from training; it still votes in its group's statistics."""
         self._runtime.forest.prune(self.handle, reason, gradient_only=True)
 
     def drop(self, reason: str) -> None:
-        """Take it out of the batch, running or ended; it stays in the files, with the reason."""
+        """Remove it from the batch, running or ended; it stays in the files, with the reason."""
         if self.over:
             self._runtime.forest.prune(self.handle, reason)
             self.status = "pruned"
@@ -242,7 +242,7 @@ class Trajectory(View):
             self.stop(reason)
 
     async def begin(self) -> None:
-        """Have its episode begin, and its prompt there if it moves first. Nothing is generated."""
+        """Start its episode, and render its prompt if it moves first, without generating."""
         if self._path.here is not None or self.over:
             return
         with self._awaited:
@@ -259,13 +259,13 @@ class Trajectory(View):
             await self._prompt_now()
 
     async def _prompted(self) -> None:
-        """Begin, and have the prompt there."""
+        """Start, and render the prompt."""
         await self.begin()
         if self._path.here is None and not self.over:
             await self._prompt_now()
 
     async def _prompt_now(self) -> None:
-        """Have the prompt, and the actions that it begins with."""
+        """Render the prompt and its prefix."""
         content, own = self._episode.observation, self._prompt
         content = content if own is None else checked_content(own(content) if callable(own) else own, "prompt")
         self._content = content
@@ -281,7 +281,7 @@ class Trajectory(View):
             await self._begin(self._prefix)
 
     async def _begin(self, prefix: Prefix) -> None:
-        """Take the actions that it begins with, which are not trained, and let the environment answer them."""
+        """Submit the untrained actions of its prefix to the environment."""
         for place, action in enumerate(prefix.actions):
             self._path.flush()
             told = prefix.contexts[place] if place < len(prefix.contexts) else None
@@ -321,7 +321,7 @@ class Trajectory(View):
         return numbers.astype(np.int32)
 
     async def _generate(self, path: TokenPath, sampling: Sampling, wanted: int) -> Segment | None:
-        """One request to the engine."""
+        """Send one request to the engine."""
         runtime = self._runtime
         path.flush()
         tokens = runtime.forest.tokens(path.handle)
@@ -364,7 +364,7 @@ class Trajectory(View):
         return segment
 
     def _of_engine(self, level: str | None = None) -> dict[str, float]:
-        """What the engine that sampled the open action says of it, if the program declares that (at a level)."""
+        """Return the engine's facts of the open action, if the program declares them (at a level)."""
         declared = self.record.levels.get(PRECISION)
         if declared is None or level not in (None, declared):
             return {}
@@ -374,11 +374,11 @@ class Trajectory(View):
         return {} if bits is None else {PRECISION: float(bits)}
 
     def _answer_name(self) -> str:
-        """The name of the next answer in the journal."""
+        """Return the name of the next answer in the journal."""
         return f"{self.name}/answer{self._answers}"
 
     def _close(self, text: str, answer: StepRecord) -> Turn:
-        """Store what the environment answered to the open action."""
+        """Store the environment's answer to the open action."""
         of_engine = self._of_engine()
         if of_engine:
             facts = {**(answer.outcome.facts or {}), **of_engine}
@@ -419,19 +419,19 @@ class Trajectory(View):
         return turn
 
     def _new_lane(self, state: bytes | str) -> TokenPath:
-        """The empty path of another conversation of its episode, known by what it begins with."""
+        """Create the path of another conversation of its episode, identified by its start."""
         first = cast("BranchConversations", self._lanes).paths[0]
         ordinal = cast("BranchConversations", self._lanes).number(state)
         handle = self._runtime.forest.fork(first.handle, node=first.first, end=0, ordinal=ordinal, episode=first.handle)
         return first.anew(handle, f"{self.name}.0.{ordinal}")
 
     def _ordinal_at(self, tokens: int) -> int:
-        """Number of the next trajectory that leaves it behind so many tokens."""
+        """Return the number of the next fork after n tokens."""
         ordinal = self._forks[tokens] = self._forks.get(tokens, -1) + 1
         return ordinal
 
     def _turn(self, text: str, answer: StepRecord | None, *, over: bool) -> Turn:
-        """Another turn of the path, of the open action."""
+        """Create the next turn of the path from the open action."""
         here = self._path.here or Position(None, None, 0, 0)
         outcome = StepResult() if answer is None else answer.outcome
         turn = Turn(
@@ -470,13 +470,15 @@ class Trajectory(View):
     def _check_one_lane(self, what: str) -> None:
         if self._lanes is not None and len(self._lanes.paths) > 1:
             raise InvalidInputError(
-                f"branch {self.name}: its episode holds {len(self._lanes.paths)} conversations, and cannot be {what}; "
-                "use a rollout that lets every branch run to its end, such as Independent"
+                f"branch {self.name}: its episode has {len(self._lanes.paths)} conversations, so it cannot be {what}; "
+                f"use a rollout without forks, such as Independent"
             )
 
     def _check_running(self) -> None:
         if self.over:
-            raise InvalidInputError(f"branch {self.name} is over ({self.status}); fork it to go on from a place of it")
+            raise InvalidInputError(
+                f"branch {self.name} has ended ({self.status}); fork it to continue from one of its places"
+            )
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""A cohort: the groups that one selection chose, for programs whose budget goes over several of them."""
+"""A cohort: the groups of one selection, for programs with a budget over several groups."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Cohort(Sequence[Group]):
         return iter(self._groups)
 
     async def run(self) -> None:
-        """Run `Rollout.group` on each, side by side as far as there is room; one that raises fails alone."""
+        """Run `Rollout.group` on each, concurrently within the limit; an error fails only its group."""
         await self.run_each(lambda group: group.program.group(group))
 
     async def run_each(self, program: Callable[[Group], Awaitable[Any]], groups: Sequence[Group] | None = None) -> None:
-        """Run a program on each of some groups, side by side as far as there is room."""
+        """Run a program on each of some groups, concurrently within the limit."""
         await self._runtime.run_groups(self._groups if groups is None else list(groups), program)
 
     async def score(self, column: str = "score") -> list[NDArray[np.float64]]:
-        """What phase reward makes of the ended branches of each group as it stands; see `Group.score`."""
+        """Score the ended branches of each group; see `Group.score`."""
         scores = []
         for group in self._groups:
             found = self._runtime.scores(group, column)
@@ -53,9 +53,9 @@ class Cohort(Sequence[Group]):
         return scores
 
     async def side_effect(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
-        """What `function()` gives, recorded before it is returned; once for each name. See `Group.side_effect`."""
+        """Return the result of `function()`, journalled first, once per name. See `Group.side_effect`."""
         return await self._runtime.record(f"cohort {'.'.join(map(str, self.key))}/{name}", function)
 
     def uniform(self, *key: object) -> float:
-        """A number in [0, 1): the same for the same seed, cohort and key, whatever ran before."""
+        """Return a number in [0, 1), determined by seed, cohort and key."""
         return uniform(self._runtime.seed_of("cohort", *self.key, *key))

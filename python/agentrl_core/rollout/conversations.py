@@ -1,4 +1,4 @@
-"""Lanes: the conversations of one episode, each a trajectory of its own that one branch drives."""
+"""Conversations of one episode, each a separate trajectory, driven by one branch."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 class BranchConversations:
     """The paths of a branch, one for each conversation (see `env.Context`); one of them acts.
 
-    The last action of a lane that waits is not closed: when the episode ends in another lane, it is paid there what the
-    episode's end was paid, as the last action of every lane is.
+    The last action of a waiting conversation stays open: when the episode ends in another one, it gets the episode's
+    final reward, like the last action of every conversation.
 
-    Lanes that ask at the same time have their actions generated at the same time, and the episode gets these one after
-    the other. Which of them asked first is chance: what is stored of a lane hangs on what it began with instead.
+    Actions of concurrent conversations are generated in parallel, and the episode gets them one after the other. The
+    order of requests depends on timing, so a conversation is identified by its first context instead.
 
     Args:
-        path: that of lane 0.
-        chat: how text becomes tokens.
-        title: of the environment, for messages.
+        path: path of conversation 0.
+        chat: chat of the model.
+        title: title of the environment, for messages.
     """
 
     def __init__(self, path: TokenPath, chat: Chat, title: str) -> None:
@@ -42,31 +42,31 @@ class BranchConversations:
         self._title = title
         self._now = 0
         self._unclosed: dict[int, tuple[dict[str, Any], int]] = {}
-        """The steps of lanes that wait: what is said of them, and how many actions the episode had answered then."""
+        """Open steps of waiting conversations: their facts, and the number of answered actions at that time."""
         self._ready: list[int] = []
-        """Lanes that ask beside the one that acts: their contexts are there."""
+        """Conversations with a ready context besides the acting one."""
         self._most: dict[TokenPath, int] = {}
-        """Most tokens of the next action, where a lane says so."""
+        """Largest number of tokens of the next action, if a conversation limits it."""
         self._numbers: set[int] = set()
         self._ahead = False
-        """Whether the action of the lane that acts was generated beside those of others."""
+        """Whether the action of the acting conversation was generated in parallel with others."""
 
     def said(self) -> Segment | None:
-        """The action of the lane that acts, where it was generated before."""
+        """Return the action of the acting conversation, if it was already generated."""
         last = self.paths[self._now].open[-1:]
         return last[0] if self._ahead and last and isinstance(last[0], Segment) else None
 
     def asking(self) -> list[TokenPath]:
-        """The lane that acts, and those whose actions can be generated beside its own."""
+        """Return the acting conversation, and those whose actions can be generated in parallel."""
         return [self.paths[self._now], *(path for lane in self._ready if not (path := self.paths[lane]).open)]
 
     def room(self, path: TokenPath, sampling: Sampling) -> Sampling:
-        """The sampling of the next action of a lane."""
+        """Return the sampling of a conversation's next action."""
         most = self._most.get(path, sampling.max_tokens)
         return sampling if most >= sampling.max_tokens else replace(sampling, max_tokens=most)
 
     def number(self, state: bytes | str) -> int:
-        """What a new lane is known by: not by a count, since which of several begins first is chance."""
+        """Return the identity of a new conversation: not a count, since their order depends on timing."""
         raw = state.encode() if isinstance(state, str) else state
         number = int.from_bytes(hashlib.blake2b(raw, digest_size=4).digest(), "little") >> 1
         while number in self._numbers:
@@ -77,15 +77,15 @@ class BranchConversations:
     def begin(
         self, forest: Forest, contexts: Sequence[Context], begin: Callable[[bytes | str], TokenPath], most: int
     ) -> None:
-        """The episode begins with the first of these contexts, and those of other lanes beside it."""
+        """Start with the first of these contexts, and those of other conversations."""
         self._limit(contexts[0])
         self._listen(forest, contexts[1:], 0, begin, most)
 
     def length_with(self, outcome: StepResult) -> int:
-        """The tokens of the lane that acts next, before its action.
+        """Return the length of the next acting conversation, before its action.
 
         Raises:
-            DataError: there is no such lane, or a new one has no whole context.
+            DataError: the conversation does not exist, or a new one has no whole context.
         """
         context = outcome.context or Context(self._now)
         if context.conversation in self._ready:
@@ -97,8 +97,9 @@ class BranchConversations:
             context.conversation == len(self.paths) and not context.replaces_history
         ):
             raise DataError(
-                f"environment {self._title}: StepResult.context names conversation {context.conversation}, and there "
-                f"are {len(self.paths)}; go on with one of them, or begin lane {len(self.paths)} with a whole context"
+                f"environment {self._title}: StepResult.context names conversation {context.conversation}, but there "
+                f"are {len(self.paths)}; continue one of them, or start conversation {len(self.paths)} with a whole "
+                f"context"
             )
         if context.replaces_history:
             return len(self._whole(context, observation))
@@ -113,15 +114,15 @@ class BranchConversations:
         begin: Callable[[bytes | str], TokenPath],
         most: int,
     ) -> TokenPath:
-        """Have the lane act that the answer names; returns its path.
+        """Switch to the conversation that the answer names, and return its path.
 
         Args:
-            forest: where they are.
-            answer: what the action of the lane that acted was answered.
-            step: what is said of that action.
-            acted: how many actions the episode has answered.
-            begin: makes the empty path of a new lane, which begins in a state.
-            most: tokens of a path.
+            forest: forest of the paths.
+            answer: answer to the last action.
+            step: facts of that action.
+            acted: number of answered actions of the episode.
+            begin: creates the path of a new conversation, which starts in a state.
+            most: largest number of tokens of a path.
         """
         outcome, context = answer.outcome, answer.outcome.context or Context(self._now)
         self._unclosed[self._now] = step, acted
@@ -141,17 +142,17 @@ class BranchConversations:
         begin: Callable[[bytes | str], TokenPath],
         most: int,
     ) -> None:
-        """Have the contexts of lanes that ask beside the one that acts there."""
+        """Render the contexts of other waiting conversations."""
         for context in contexts:
             observation = context.observation or ""
             if self._length(context, observation) >= most:
-                return  # it ends the episode when it is its turn
+                return  # it ends the episode in its turn
             answer = StepRecord(StepResult(observation), context.state_key)
             self._enter(forest, answer, context, acted, begin, most)
             self._ready.append(context.conversation)
 
     def _whole(self, context: Context, observation: Content) -> NDArray[np.int32]:
-        """The tokens of a whole context."""
+        """Return the tokens of a whole context."""
         options = context.chat_template_kwargs
         chat = self._chat.with_options(options) if options else self._chat
         return chat.prompt(observation, tools=context.tools)
@@ -171,7 +172,7 @@ class BranchConversations:
         begin: Callable[[bytes | str], TokenPath],
         most: int,
     ) -> None:
-        """Have the context of a lane there."""
+        """Render the context of a conversation."""
         observation = answer.outcome.observation or ""
         if context.conversation == len(self.paths):
             path = begin(answer.state_key or b"")
@@ -193,7 +194,7 @@ class BranchConversations:
             path.go_on(answer, acted)
 
     def end(self, forest: Forest, status: str, reward: float | None, ended: Mapping[str, Any]) -> None:
-        """End all of them: `reward` is what the episode's last action was paid, where it came to its end."""
+        """End all of them; `reward` is that of the episode's last action, if it came to its end."""
         finished, truncated = status == "finished", status == "truncated"
         for lane, path in enumerate(self.paths):
             if lane in self._unclosed:
@@ -201,7 +202,7 @@ class BranchConversations:
                 paid = step["reward"] if reward is None else (step["reward"] or 0.0) + reward
                 forest.step(path.handle, **(step | {"terminated": finished, "truncated": truncated, "reward": paid}))
                 path.close(acted)
-            elif path.open and lane != self._now:  # nobody heard what it said
+            elif path.open and lane != self._now:  # its last action was not used
                 forest.step(path.handle, terminated=finished, truncated=truncated, reward=reward)
                 path.close(path.acted[-1] or 0)
             if path.turns or path.open:

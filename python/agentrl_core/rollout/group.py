@@ -1,4 +1,4 @@
-"""A group: the branches of one task, and the one program that decides about them."""
+"""A group: the branches of one task, controlled by one program."""
 
 from __future__ import annotations
 
@@ -30,25 +30,24 @@ BranchProgram = Callable[[Branch], Awaitable[None]]
 
 
 class Group(GroupView):
-    """The branches of one task while its program runs.
+    """The branches of one task, controlled by its program.
 
-    Branches are started, counted, scored and dropped by the program's own task alone; a branch's program (`run`) does
-    what it likes with the branch that it drives. Results come in the order in which they were asked for. So the same
-    seeds give the same tree, whoever is faster.
+    Only the program's own task may start, count, score or drop branches; a branch's program (`run`) controls only its
+    own branch. Results are returned in the order of requests. So equal seeds give equal trees, independent of timing.
 
     Attributes:
-        task: what is to be solved.
-        size: how many trajectories were asked for.
-        variant: which prompt variant select chose; -1: none.
+        task: the task.
+        size: requested number of trajectories.
+        variant: selected prompt variant; -1: none.
         key: iteration and place in the selection, then one number for each group that this one was derived from:
             unique in the run.
         name: the key as a text.
-        number: of the group in the forest.
+        number: number of the group in the forest.
         mode: `train`, or `evaluate`.
-        program: what runs it.
-        branches: in the order in which they were started; those that a branch's program forked come when that is done.
-        fact_levels: the level of each fact that the environment and the program declare.
-        state: what components remember, by their place in the recipe, as of the iteration's begin; to be read.
+        program: its program.
+        branches: branches in the order of their start; forks by a branch's program are added when it returns.
+        fact_levels: level of each declared fact.
+        state: states of components at the start of the iteration, by place in the recipe; read-only.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Group(GroupView):
         self._role: Role = role
         self._members: dict[str, int] = {}
         self._derived: list[Group] = []
-        """Those that it made, which live as long as it."""
+        """Derived groups, which live as long as it."""
         self._rounds = 0
         self._decisions = 0
         self._names: dict[str, int] = {}
@@ -89,23 +88,25 @@ class Group(GroupView):
         self._tree: GroupTree | None = None
         self._asked: set[bytes] = set()
         self._late: list[Branch] = []
-        """Forks that branches' programs made, until they are delivered."""
+        """Forks by branches' programs that are not added yet."""
         self._released: set[str] = set()
         self._places: int | None = None
-        """How many members may run, once it gave places back; None: it did not."""
+        """Largest number of running members after slots were released; None: no release."""
 
     @property
     def tree(self) -> GroupTree:
-        """What was tried, and what came of it: the turns of the group and the states that they lead to, as of now."""
+        """The current search tree: the turns of the group and their states."""
         self._decides()
         self._tree = GroupTree(self, self._runtime.forest) if self._tree is None else self._tree
         self._tree.follow()
         return self._tree
 
     def resume_search(self, batch: Batch, group_id: int) -> GroupTree:
-        """Have the tree begin with that of a stored group of the same task: its search goes on here."""
+        """Continue the search of a stored group of the same task."""
         if self._tree is not None:
-            raise InvalidInputError(f"group {self.name} has a tree already; carry on before the first look at it")
+            raise InvalidInputError(
+                f"group {self.name} already has a tree; call resume_search before the first use of tree"
+            )
         self._tree = GroupTree(self, self._runtime.forest, batch, group_id)
         return self.tree
 
@@ -123,20 +124,20 @@ class Group(GroupView):
         origin: Origin = "generated",
         facts: Mapping[str, Any] | None = None,
     ) -> Branch:
-        """A branch at the prompt. Nothing runs before it is awaited.
+        """Start a branch at the prompt. It runs when it is awaited.
 
         Args:
-            prompt: what it is asked, or a function that makes it of what the environment says; None: that itself.
-            prefix: actions that it begins with, which are not trained and which the environment answers.
-            sampling: of its segments; None: the collector's.
-            agent: who speaks, where there are several.
-            environment: which environment answers, where there are several; None: the task's.
-            episode: a branch whose episode it plays too, as another agent; None: it gets one of its own.
-            parent: the branch that it answers without sharing tokens.
-            role: `member`; `baseline`: it is scored and votes, and is never trained; `helper`: it is kept, and never
-                drawn. None: that of the group.
-            origin: where what it does comes from; in an imagined environment it is `imagined`.
-            facts: what the program says of it, as declared in `Rollout.facts`.
+            prompt: its prompt, or a function from the environment's prompt; None: the environment's.
+            prefix: first actions, which are submitted to the environment but not trained.
+            sampling: sampling of its segments; None: the collector's.
+            agent: name of its agent, if there are several.
+            environment: name of its environment, if there are several; None: the task's.
+            episode: a branch whose episode it joins as another agent; None: a new episode.
+            parent: a related branch without shared tokens.
+            role: `member`; `baseline`: scored and votes, never trained; `helper`: stored, never drawn. None: that of
+                the group.
+            origin: origin of its actions; `imagined` in an imagined environment.
+            facts: facts of the program about it, as declared in `Rollout.facts`.
         """
         self._decides()
         runtime, forest = self._runtime, self._runtime.forest
@@ -150,7 +151,7 @@ class Group(GroupView):
         match = None if episode is None else episode._join_episode()
         if match is not None and any(agent == other.agent for other in match.branches):
             raise InvalidInputError(
-                f"start: agent={agent!r} plays the episode of branch {episode} already; fork that branch for another"
+                f"start: agent={agent!r} already plays the episode of branch {episode}; fork that branch for another"
             )
         together = None if episode is None else episode.handle
         origin = "imagined" if match is None and runtime.uses_world_model(self.task, environment) else origin
@@ -184,13 +185,13 @@ class Group(GroupView):
         return branch
 
     def start_many(self, count: int, prompt: Prompt | None = None, **options: Any) -> list[Branch]:
-        """So many branches at the prompt; see `start`."""
+        """Start several branches at the prompt; see `start`."""
         return [self.start(prompt, **options) for _ in range(count)]
 
     async def turn(self, branches: Sequence[Branch], *, sampling: Sampling | None = None) -> list[Turn]:
-        """One turn of each branch, side by side; the turns in the order of the branches.
+        """Run one turn of each branch concurrently, and return the turns in order.
 
-        Branches that play one episode move together: the environment gets their actions as one.
+        Branches of one episode move together: the environment gets their actions as a joint move.
         """
         self._decides()
         turns = await gather_or_cancel([branch.turn(sampling=sampling) for branch in branches if not branch.peers])
@@ -208,16 +209,16 @@ class Group(GroupView):
         return turns
 
     async def advance(self, branches: Sequence[Branch], *, tokens: int | None = None) -> list[Segment | None]:
-        """So many tokens of each branch, side by side, without an answer of the environment: the actions stay open."""
+        """Generate a number of tokens of each branch concurrently, and leave the actions open."""
         self._decides()
         segments = await gather_or_cancel([branch.generate(max_tokens=tokens) for branch in branches])
         self._rounds += 1
         return segments
 
     async def run(self, branches: Sequence[Branch], program: BranchProgram | None = None) -> list[Branch]:
-        """Each branch to its end by `Rollout.branch` or by `program`, side by side; returns them.
+        """Run each branch to its end by `Rollout.branch` or by `program`, concurrently, and return them.
 
-        A branch that is not over when its program returns is finished with what it was paid so far.
+        A branch that has not ended when its program returns is finished with its rewards so far.
         """
         self._decides()
         try:
@@ -233,13 +234,13 @@ class Group(GroupView):
         *,
         order: Literal["given", "arrival"] = "given",
     ) -> AsyncIterator[Branch]:
-        """Each branch when it has come to its end, while the others run on.
+        """Yield each branch when it ends, while the others continue.
 
         Args:
-            branches: which.
+            branches: the branches.
             program: drives each; None: `Rollout.branch`.
-            order: `given`: in the order of `branches`; `arrival`: whoever is first. That order is kept in the journal,
-                so that a run that was killed goes on exactly; between two runs it may differ.
+            order: `given`: in the order of `branches`; `arrival`: in order of completion. This order is journalled, so
+                that a killed run resumes exactly; it may differ between runs.
         """
         self._decides()
         waiting: dict[asyncio.Future[None], Branch] = {
@@ -260,13 +261,13 @@ class Group(GroupView):
             await cancel(waiting)
 
     async def score(self, column: str = "score", branches: Sequence[Branch] | None = None) -> NDArray[np.float64]:
-        """What phase reward makes of the ended branches as the group stands, before more is spent; NaN where none is.
+        """Return scores of the ended branches by phase reward, at this point of the search; NaN if missing.
 
-        Looking moves no component's state.
+        Scoring does not change states of components.
 
         Args:
-            column: of the draws.
-            branches: of which; None: all.
+            column: draw column of the scores.
+            branches: the branches; None: all.
         """
         self._decides()
         scores = self._runtime.scores(self, column)
@@ -282,14 +283,14 @@ class Group(GroupView):
         parent: Branch | None = None,
         role: Role = "member",
     ) -> Group:
-        """A derived group: another task, which begins now and is run to its end.
+        """Run a derived group: another task, which starts now and runs to its end.
 
         Args:
-            task: a task of the environment, or one that was made here.
-            size: how many trajectories.
+            task: a task of the environment, or a new one.
+            size: number of trajectories.
             program: a rollout; None: that of the recipe.
-            parent: the branch that it answers. Groups that are linked so are frozen together.
-            role: of its branches.
+            parent: the related branch. Linked groups freeze together.
+            role: role of its branches.
         """
         self._decides()
         key = (*self.key, self._next("derived"))
@@ -310,15 +311,15 @@ class Group(GroupView):
         return group
 
     async def side_effect(self, name: str, function: Callable[..., Any], *args: Any, thread: bool = False) -> Any:
-        """Something from outside, a judge or a search: what `function(*args)` gives, recorded before it is returned.
+        """Call an external function, such as a judge or a web search, and journal its result.
 
-        A run that was killed gets the record and does not call again; killed in between, it is called once more.
+        A resumed run reads the record instead of calling again; a kill during the call repeats it.
 
         Args:
-            name: what it is.
-            function: plain or asynchronous; its result is made of plain JSON values.
-            args: what it is given.
-            thread: run a plain function in a thread, where it would block the others.
+            name: name of the result.
+            function: plain or asynchronous function; its result consists of plain JSON values.
+            args: its arguments.
+            thread: whether to run a plain function in a thread, so that it does not block others.
         """
         self._decides()
 
@@ -329,16 +330,16 @@ class Group(GroupView):
         return await self._runtime.record(f"{self.name}/effect{self._next(name)}.{name}", call)
 
     async def query(self, column: str, branches: Sequence[Branch]) -> NDArray[np.float64]:
-        """What a model says of branches as they stand (how good they look, how likely a text is), recorded.
+        """Query a model about branches in their current state (a quality, the likelihood of a text), journalled.
 
-        Those who ask at the same time, in all groups, are answered by one call of the model.
+        Concurrent queries of all groups share one call of the model.
 
         Args:
-            column: which; one of the collector's `models`.
-            branches: of which; the model gets the tokens of their paths.
+            column: one of the collector's `models`.
+            branches: the branches, whose path tokens the model gets.
 
         Raises:
-            InvalidInputError: there is no such model.
+            InvalidInputError: the model does not exist.
         """
         self._decides()
         paths = [branch.tokens for branch in branches]
@@ -350,47 +351,47 @@ class Group(GroupView):
 
         A queue of phase replay takes it from the batch (`rollout.deferred_tasks`).
 
-        It stands in the table `decisions` of the batch, and so outlives a kill as the batch does.
+        It is in the table `decisions` of the batch, so it survives a kill like the batch.
 
         Args:
-            task: a task of the environment, or one that was made here; its payload is made of plain JSON values.
-            branch: what it came of.
-            turns: to begin behind so many turns of the branch; None: at the prompt.
-            messages: what is said in the prompt (an error, a feedback).
+            task: a task of the environment, or a new one; its payload consists of plain JSON values.
+            branch: the source branch.
+            turns: number of its turns to start after; None: at the prompt.
+            messages: messages for the prompt (an error, feedback).
 
         Raises:
-            InvalidInputError: the task is not made of plain JSON values, or the branch has not so many turns.
+            InvalidInputError: the task does not consist of plain JSON values, or the branch has fewer turns.
         """
         self._decides()
         place = None if turns is None else branch.position_after(turns)
         self.log_decision("resume", branch, place, as_reason(task, turns, messages))
 
     def drop(self, branches: Iterable[Branch], reason: str) -> None:
-        """Take branches out of the batch: they stay in the files, with the reason."""
+        """Remove branches from the batch; they stay in the files, with the reason."""
         self._decides()
         for branch in branches:
             branch.drop(reason)
 
     def release_slots(self, branches: Iterable[Branch]) -> None:
-        """Give the places of ended branches to groups that wait for room, while the others go on.
+        """Release the slots of ended branches to waiting groups, while others continue.
 
-        A group holds as many places as its program says (`Rollout.final_group_size`) until that has come to its end,
-        since it may start others for those that end. Here it says that it will not.
+        A group holds `Rollout.final_group_size` slots until its program ends, since it may start further branches. A
+        release promises that it will not.
 
         Args:
-            branches: which; each gives its place back once.
+            branches: the branches; each releases its slot once.
 
         Raises:
-            InvalidInputError: a branch runs, is a helper, or belongs to another group. And later: more members are
-                started than there are places left.
+            InvalidInputError: a branch is running, is a helper, or belongs to another group; or later more members
+                start than slots are left.
         """
         self._decides()
         ended = list(branches)
         for branch in ended:
             if branch.group is not self or branch.role == "helper" or not branch.over:
                 raise InvalidInputError(
-                    f"release: branch {branch.name} ({branch.role}, {branch.status}) holds no place of group "
-                    f"{self.name} that could be given back; release its members that are over"
+                    f"release_slots: branch {branch.name} ({branch.role}, {branch.status}) has no slot of group "
+                    f"{self.name} to release; release ended members only"
                 )
         given = {branch.name for branch in ended} - self._released
         self._released |= given
@@ -399,13 +400,13 @@ class Group(GroupView):
         self._runtime.release_slots(self.name, len(given))
 
     def shares_prompt(self, prompt: NDArray[np.int32]) -> bool:
-        """Whether another branch of it began with these tokens (for who counts what is shared)."""
+        """Return whether another branch of it started with these tokens (to count shared tokens)."""
         known = prompt.tobytes() in self._asked
         self._asked.add(prompt.tobytes())
         return known
 
     async def run_program(self, program: Callable[[Group], Awaitable[Any]]) -> None:
-        """Run a program on it, in the task that calls; what it leaves running is aborted."""
+        """Run a program on it in the calling task; branches left running are aborted."""
         self._decider = asyncio.current_task()
         self._places = None
         try:
@@ -416,7 +417,7 @@ class Group(GroupView):
                 branch.stop("left by the program", status="aborted")
 
     def on_turn(self, branch: Branch) -> None:
-        """A branch has something that its tree has not seen."""
+        """Record an answered turn for its tree."""
         if self._tree is not None:
             self._tree.on_turn(branch)
 
@@ -429,7 +430,7 @@ class Group(GroupView):
         *,
         operation: Operation = "fork",
     ) -> None:
-        """A branch made another one."""
+        """Record a fork."""
         if operation != "replace" and child.role != "helper":
             self._check_places()
         (self.branches if self._is_decider() else self._late).append(child)
@@ -448,8 +449,8 @@ class Group(GroupView):
         result: Branch | None = None,
         score: float | None = None,
     ) -> None:
-        """Keep a decision, so that the search can be replayed."""
-        # What a branch's own program decides has no place in the group's order: it is ordered by what it acts on.
+        """Log a decision, so that the search can be replayed."""
+        # Decisions of a branch's own program are ordered by the affected branch, not by the group.
         decider = self._is_decider()
         self._runtime.forest.log_decision(
             operation,
@@ -464,45 +465,45 @@ class Group(GroupView):
         )
 
     async def _driven(self, branch: Branch, program: BranchProgram | None) -> None:
-        """One branch to its end."""
+        """Run one branch to its end."""
         await (self.program.branch if program is None else program)(branch)
         if not branch.over:
             branch.finish()
 
     def _decides(self) -> None:
-        """Refuse what would make the order of things a matter of chance."""
+        """Refuse calls that would make the order non-deterministic."""
         if not self._is_decider():
             raise InvalidInputError(
-                f"group {self.name} is decided about by the task that runs its program alone; a task that drives a "
-                "branch may turn, fork and end that branch: wait for it with round(), run() or completed()"
+                f"group {self.name} can only be changed by the task of its program; a task that drives a branch may "
+                f"turn, fork and end that branch: wait for it with turn(), run() or as_completed()"
             )
 
     def _check_places(self) -> None:
-        """Refuse one more member where the places of others were given back."""
+        """Refuse a new member after slots were released."""
         if self._places is None:
             return
         running = sum(not branch.over and branch.role != "helper" for branch in (*self.branches, *self._late))
         if running >= self._places:
             raise InvalidInputError(
-                f"group {self.name} has {running} members that run, and gave the other places back; release a branch "
-                "only where none takes its place"
+                f"group {self.name} has {running} running members and released its other slots; release a branch only "
+                f"if none replaces it"
             )
 
     def _is_decider(self) -> bool:
         return asyncio.current_task() is self._decider
 
     def _ordinal(self) -> int:
-        """Number of the next decision."""
+        """Return the number of the next decision."""
         self._decisions += 1
         return self._decisions - 1
 
     def _next(self, kind: str) -> int:
-        """A number for one more of a kind."""
+        """Return the next number of a counter."""
         number = self._names[kind] = self._names.get(kind, -1) + 1
         return number
 
     def _deliver(self, of: Branch | None = None) -> None:
-        """Count what branches' programs forked, in the order of the keys."""
+        """Add forks of branches' programs, in the order of keys."""
         come = sorted(branch for branch in self._late if of is None or branch.key[: len(of.key)] == of.key)
         self._late = [branch for branch in self._late if branch not in come]
         self.branches += come

@@ -1,4 +1,4 @@
-"""What groups ask of who runs them, beside what their branches ask."""
+"""Interface between groups and the collector that runs them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 class GroupProgram(Protocol):
-    """What drives a group and its branches: a `Rollout`."""
+    """Interface of the program of a group: a `Rollout`."""
 
     async def branch(self, branch: Any) -> None:
         """Drive one trajectory."""
         ...
 
     async def group(self, group: Any) -> None:
-        """Make the trajectories of one task."""
+        """Create the trajectories of one task."""
         ...
 
     def final_group_size(self, group_size: int) -> int:
-        """How many members a group has in the end."""
+        """Final number of members of a group."""
         ...
 
 
 class GroupRuntime(Runtime, Protocol):
-    """Who runs programs, as a group sees it."""
+    """Interface of the collector for groups."""
 
     @property
     def program(self) -> GroupProgram:
@@ -39,59 +39,59 @@ class GroupRuntime(Runtime, Protocol):
         ...
 
     def agent(self, name: str) -> int:
-        """The number of an agent in the tables."""
+        """Return the number of an agent in the tables."""
         ...
 
     def vocabulary_size(self, agent: str) -> int:
-        """V, the width of the logits of an agent's model."""
+        """Return V, the width of the logits of an agent's model."""
         ...
 
     def episode(self, task: Task, environment: str | None, seed: int) -> RunningEpisode:
-        """An episode of a task, which is reset when it is first asked."""
+        """Create an episode of a task, which is reset on first use."""
         ...
 
     def uses_world_model(self, task: Task, environment: str | None) -> bool:
-        """Whether an episode of a task is a dream of a world model."""
+        """Return whether a world model simulates the episode of a task."""
         ...
 
     def statistics(self, task_id: str) -> Mapping[str, Any]:
-        """What the run knows of a task."""
+        """Return the run's statistics of a task."""
         ...
 
     async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """What the journal holds under a name; else what `make` gives, journalled first."""
+        """Return the journalled value of a name, or that of `make`, which is journalled first."""
         ...
 
     async def derive(self, group: Any) -> None:
-        """Run the program of a group that another group made, to its end."""
+        """Run the program of a derived group to its end."""
         ...
 
     def release_slots(self, name: str, count: int) -> None:
-        """Give back so many of the places of a group, which is known by its name."""
+        """Release slots of a group, by its name."""
         ...
 
     def number(self) -> int:
-        """A number for one more group of the forest."""
+        """Return the number of a new group of the forest."""
         ...
 
     def scores(self, group: Any, column: str) -> dict[int, float]:
-        """What phase reward makes of a group as it stands: a number for the handle of each ended branch."""
+        """Score a group in its current state: a number for the handle of each ended branch."""
         ...
 
     async def run_groups(self, groups: Sequence[Any], program: Callable[[Any], Awaitable[Any]]) -> None:
-        """Run a program on each group, side by side as far as there is room; one that raises fails alone."""
+        """Run a program on each group, concurrently within the limit; an error fails only its group."""
         ...
 
     @property
     def library(self) -> Library:
-        """What the run has solved so far."""
+        """Solved trajectories of the run."""
         ...
 
     @property
     def states(self) -> Mapping[str, Any]:
-        """What components remember, by their place in the recipe, as of the iteration's begin."""
+        """States of components at the start of the iteration, by place in the recipe."""
         ...
 
     async def query(self, column: str, paths: Sequence[NDArray[np.int32]]) -> list[float]:
-        """What a model says of token paths, asked together with those of other groups."""
+        """Query a model about token paths, batched with other groups."""
         ...

@@ -1,4 +1,4 @@
-"""A group as far as it has come, and what it knows: nothing here starts or ends a branch."""
+"""Read-only state of a group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl_core.rollout.turn import uniform
 
 
 class GroupView:
-    """What is known of a group while its program runs; `Group` says what its attributes are."""
+    """State of a running group; see `Group` for its attributes."""
 
     task: Task
     key: tuple[int, ...]
@@ -25,7 +25,7 @@ class GroupView:
 
     @property
     def iteration(self) -> int:
-        """The iteration in which it began."""
+        """The iteration in which it started."""
         return self.key[0]
 
     @property
@@ -35,17 +35,17 @@ class GroupView:
 
     @property
     def count(self) -> int:
-        """How many branches it has that are no helpers."""
+        """Number of its branches without helpers."""
         return sum(branch.role != "helper" for branch in self.branches)
 
     @property
     def statistics(self) -> Mapping[str, Any]:
-        """What the run knows of the task (attempts, successes, …) as of the iteration's begin; empty for a new one."""
+        """Statistics of the task (attempts, successes, …) at the start of the iteration; empty for a new one."""
         return self._runtime.statistics(self.task.task_id)
 
     @property
     def library(self) -> Library:
-        """What the run has solved so far, as of the iteration's begin: demonstrations, and prefixes to begin with."""
+        """Solved trajectories as of the start of the iteration, for demonstrations and prefixes."""
         return self._runtime.library
 
     @property
@@ -60,9 +60,9 @@ class GroupView:
         return self.key < other.key
 
     def sampling(self, **changes: Any) -> Sampling:
-        """How segments are sampled, with some of it changed: `group.sampling(temperature=0.0)`."""
+        """Return the default sampling with changes: `group.sampling(temperature=0.0)`."""
         return replace(self._runtime.sampling("policy"), **changes)
 
     def uniform(self, *key: object) -> float:
-        """A number in [0, 1): the same for the same seed, group and key, whatever ran before."""
+        """Return a number in [0, 1), determined by seed, group and key."""
         return uniform(self._runtime.seed_of("group", self.name, *key, began=self.iteration))

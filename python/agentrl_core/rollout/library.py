@@ -1,4 +1,4 @@
-"""What a run has solved so far, as programs read it: demonstrations to show, and prefixes to begin with."""
+"""Solved trajectories of a run for programs: demonstrations and prefixes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from agentrl_core.rollout.prefix import Prefix
 
 
 class Library(Protocol):
-    """Solved trajectories of earlier iterations; what it holds does not change while an iteration is collected."""
+    """Solved trajectories of earlier iterations; it does not change during an iteration."""
 
     @property
     def folder(self) -> str:
-        """Where the store of the run is; empty where there is none."""
+        """Folder of the run's store; empty without a store."""
         ...
 
     def solved(self, task_id: str | None = None) -> list[int]:
-        """Ids of the trajectories that solved a task, or any; the oldest first."""
+        """Return ids of trajectories that solved a task, or any task; oldest first."""
         ...
 
     def task_id(self, trajectory_id: int) -> str:
         """Return the task that a trajectory solved.
 
         Raises:
-            NotFoundError: the library does not have it, as it has none without a store.
+            NotFoundError: the library does not have it, or there is no store.
         """
         ...
 
@@ -33,12 +33,12 @@ class Library(Protocol):
         ...
 
     def prefix(self, trajectory_id: int, *, turns: int | None = None, tokens: int = 0) -> Prefix:
-        """Return the beginning of a trajectory, to begin with; see `Prefix.stored`; raises as `task_id`."""
+        """Return a prefix of a trajectory to start from; see `Prefix.stored`; raises as `task_id`."""
         ...
 
 
 class EmptyLibrary:
-    """The library of a run that has kept nothing."""
+    """The library of a run without a store."""
 
     folder = ""
 

@@ -1,4 +1,4 @@
-"""A match: one episode that several agents play, each by a branch of its own."""
+"""Multi-agent episodes: one episode with one branch per agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SharedEpisodeBranch(Protocol):
-    """A `Branch`, as its match sees it."""
+    """Interface of `Branch` for its multi-agent episode."""
 
     agent: str
     name: str
@@ -38,28 +38,28 @@ class SharedEpisodeBranch(Protocol):
         ...
 
     def _take_result(self, answer: StepRecord | None) -> Turn:
-        """What the environment answered to the open action."""
+        """Take the environment's answer to the open action."""
         ...
 
     def _take_observation(self, answer: StepRecord) -> None:
-        """What it is told while others move."""
+        """Take an observation during other agents' moves."""
         ...
 
     def _end_with_episode(self) -> None:
-        """The episode is over."""
+        """End with the episode."""
         ...
 
     def _fail(self, reason: str) -> None:
-        """The episode cannot go on."""
+        """Fail with the episode."""
         ...
 
 
 class SharedEpisode:
-    """An episode of several agents, and the branches that play it.
+    """A multi-agent episode and its branches.
 
     Args:
-        episode: what answers them together.
-        name: in the journal: that of the first branch.
+        episode: the running episode.
+        name: its name in the journal: that of the first branch.
     """
 
     def __init__(self, episode: RunningEpisode, name: str) -> None:
@@ -72,21 +72,21 @@ class SharedEpisode:
 
     @property
     def acted(self) -> int:
-        """How many joint moves were answered."""
+        """Number of answered joint moves."""
         return len(self.episode.answers)
 
     @property
     def begin(self) -> JointStep:
-        """What it begins with, by agent.
+        """Return first observations by agent.
 
         Raises:
-            InvalidInputError: the environment knows no agents.
+            InvalidInputError: the environment is single-agent.
         """
         begin: Any = self.episode.observation
         if not isinstance(begin, JointStep):
             raise InvalidInputError(
-                f"branch {self._name}: its environment has one agent, so that no other can play the same episode; give "
-                "one whose reset gives an env.MultiEpisode"
+                f"branch {self._name}: its environment has one agent; to share an episode, use one whose reset returns "
+                f"an env.MultiEpisode"
             )
         return begin
 
@@ -97,51 +97,51 @@ class SharedEpisode:
         return (answers[-1] if answers else self.begin).turn_of
 
     def told(self, agent: str, first: int, last: int) -> list[StepRecord]:
-        """What an agent was answered and told by the joint moves of a range."""
+        """Return an agent's answers and observations in a range of joint moves."""
         answers: Sequence[Any] = self.episode.answers[first:last]
         return [joint.of[agent] for joint in answers if agent in joint.of]
 
     def words(self, agent: str) -> list[StepRecord]:
-        """What an agent was told and paid while others moved."""
+        """Return observation and reward of an agent during other agents' moves."""
         moves: Sequence[Any] = self.episode.moves
         joint = zip(moves, self.episode.answers, strict=True)
         return [answer.of[agent] for move, answer in joint if agent in answer.of and agent not in move]  # type: ignore[attr-defined]
 
     def goes_on(self, agent: str) -> bool:
-        """Whether an agent still has a part."""
+        """Return whether an agent is still active."""
         answers = [answer.outcome for answer in self.told(agent, 0, self.acted)]
         return not any(outcome.terminated or outcome.truncated for outcome in answers)
 
     async def reset(self) -> None:
-        """Find out what it begins with, once for all."""
+        """Reset the episode, once for all agents."""
         async with self._begun:
             await self.episode.reset(f"{self._name}/begin")
 
     async def ready(self) -> None:
-        """Be where the moves have led."""
+        """Replay the moves if needed."""
         async with self._begun:
             await self.episode.ready()
 
     def copy(self, acted: int, name: str) -> SharedEpisode:
-        """A match of its own that is where this one was behind so many moves."""
+        """Return a copy of the episode after the first n moves."""
         return SharedEpisode(self.episode.copy(acted), name)
 
     def close(self) -> None:
-        """A branch has ended: so has the episode when all have."""
+        """Record an ended branch; the episode ends with the last one."""
         if all(branch.over for branch in self.branches):
             self.episode.close()
 
     async def move(self, branches: Sequence[SharedEpisodeBranch]) -> list[Turn]:
-        """Give the open actions of some branches to the episode, as one joint move; the turns in the same order.
+        """Submit the open actions of some branches as one joint move, and return the turns in the same order.
 
         Raises:
-            InvalidInputError: two are of one agent, or another has an action open meanwhile.
+            InvalidInputError: two branches have the same agent, or another branch has an open action.
         """
         moving = [branch for branch in branches if not branch.over]
         texts = {branch.agent: branch.path.action for branch in moving}
         if len(texts) < len(moving):
             raise InvalidInputError(
-                f"match {self._name}: two branches of one agent cannot move together; fork the match for the other"
+                f"match {self._name}: two branches of one agent cannot move together; fork the episode for the other"
             )
         for other in self.branches:
             if other.has_open_action and not other.over and other not in moving:
@@ -161,7 +161,7 @@ class SharedEpisode:
         return turns
 
     async def _answered(self, texts: Mapping[str, str]) -> JointStep | None:
-        """What a joint move gives; None: the episode broke down, and with it all branches."""
+        """Return the result of a joint move; None: the episode failed, and with it all branches."""
         name = f"{self._name}/answer{self._moves}"
         self._moves += 1
         with self._moving:
@@ -175,7 +175,7 @@ class SharedEpisode:
 
 
 class AgentView:
-    """A match as one agent sees it: the episode of its branch."""
+    """The view of one agent on a multi-agent episode: the episode of its branch."""
 
     def __init__(self, match: SharedEpisode, agent: str) -> None:
         self.match = match
@@ -183,16 +183,16 @@ class AgentView:
 
     @property
     def title(self) -> str:
-        """What plays it, for messages."""
+        """Its title, for messages."""
         return self.match.episode.title
 
     @property
     def observation(self) -> Content:
-        """What it began with, and what it was told since, before its first action."""
+        """Observations before its first action."""
         begin = self.match.begin
         if self.agent not in begin.of:
             known = ", ".join(map(repr, begin.of))
-            raise InvalidInputError(f"start: agent={self.agent!r} has no part in the episode; it is played by {known}")
+            raise InvalidInputError(f"start: agent={self.agent!r} is not an agent of the episode; use one of: {known}")
         first: Content = begin.of[self.agent]
         told = [answer.outcome.observation for answer in self.match.told(self.agent, 0, self.match.acted)]
         words = [observation for observation in told if observation is not None]
@@ -200,7 +200,7 @@ class AgentView:
 
     @property
     def state_key(self) -> bytes | str:
-        """The state that it began in, of this agent."""
+        """First state of this agent."""
         return agent_state_key(self.agent, self.match.episode.state_key)
 
     @property
@@ -215,7 +215,7 @@ class AgentView:
 
     @property
     def answers(self) -> Sequence[StepRecord]:
-        """What was answered to all moves."""
+        """Answers to all moves."""
         return self.match.episode.answers
 
     @property
@@ -233,11 +233,11 @@ class AgentView:
         await self.match.ready()
 
     async def step(self, name: str, action: Any) -> StepRecord:
-        """An agent never moves alone: `SharedEpisode.move` does it for all."""
-        raise InternalError(f"{name}: agent {self.agent} of a match was to move alone, by {action!r:.60}")
+        """Not used: `SharedEpisode.move` moves all agents."""
+        raise InternalError(f"{name}: agent {self.agent} of a multi-agent episode cannot move alone, by {action!r:.60}")
 
     def copy(self, turns: int) -> RunningEpisode:
-        """See `RunningEpisode`; the match of the copy has this agent alone."""
+        """See `RunningEpisode`; the copied episode has this agent only."""
         return AgentView(self.match.copy(turns, f"{self.agent} alone"), self.agent)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a branch begins with and did not sample: actions of an expert, of a stored trajectory, of another branch."""
+"""Prefixes: first actions of a branch from an expert, a stored trajectory or another branch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from agentrl_core.rollout.turn import Turn
 
 Action = str | NDArray[np.int32]
-"""A text, or tokens as they were sampled, the one that ends the turn included."""
+"""A text, or sampled tokens including the stop token."""
 
 
 class PrefixSource(Protocol):
-    """A `Branch`, as the prefixes that are made of it see it."""
+    """Interface of `Branch` for prefixes."""
 
     @property
     def name(self) -> str:
@@ -30,7 +30,7 @@ class PrefixSource(Protocol):
 
     @property
     def seed(self) -> int:
-        """That of its episode."""
+        """Seed of its episode."""
         ...
 
     @property
@@ -46,19 +46,19 @@ class PrefixSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """Actions that a branch begins with: it has not sampled them, they are not trained, and its environment sees them.
+    """First actions of a branch that it did not sample: they are not trained, but submitted to its environment.
 
-    The environment answers each of them anew, so that the branch goes on from the place that they lead to. Give
-    `Group.start` one: that of a demonstration (`Prefix(["open the door"])`), of a trajectory in a store (`stored`) or
-    of a branch (`of`). Sources: DR-PO (arXiv:2404.08495), ActiveVLN (arXiv:2509.12618), Tree-OPO (arXiv:2509.09284).
+    The environment answers each of them again, and the branch continues from the resulting state. Pass one to
+    `Group.start`: from a demonstration (`Prefix(["open the door"])`), of a trajectory in a store (`stored`) or of a
+    branch (`of`). Sources: DR-PO (arXiv:2404.08495), ActiveVLN (arXiv:2509.12618), Tree-OPO (arXiv:2509.09284).
 
     Args:
         actions: whole actions, each a text or tokens.
-        begun: the beginning of one more, which the branch goes on with.
-        seed: of the episode; None: the branch's own. An episode that depends on its seed leads elsewhere with another.
-        contexts: the tokens before each action, as far as they are known: where the environment says something else,
-            the branch ends as failed. That before the first action is not known where the prompt is another one.
-        title: what it is, for messages and the table `decisions`.
+        begun: the start of one more action, which the branch continues.
+        seed: seed of the episode; None: the branch's own. Episodes that depend on their seed need the original one.
+        contexts: the tokens before each action, if known: if the environment's answer differs, the branch fails. The
+            context of the first action is unknown if the prompt differs.
+        title: description, for messages and the table `decisions`.
 
     Example:
         >>> from agentrl_core.rollout import Prefix
@@ -86,14 +86,14 @@ class Prefix:
     def stored(
         cls, batch: Batch, trajectory_id: int, *, turns: int | None = None, tokens: int = 0, seed: int | None = None
     ) -> Prefix:
-        """The beginning of a trajectory of a batch (`Store.batch`, `Store.trajectory_batch`).
+        """Return a prefix of a trajectory of a batch (`Store.batch`, `Store.trajectory_batch`).
 
         Args:
-            batch: has the trajectory.
-            trajectory_id: of table `trajectories`.
-            turns: how many of its turns; None: all.
-            tokens: and how many tokens of the action behind them.
-            seed: of its episode, where that depends on it.
+            batch: the batch of the trajectory.
+            trajectory_id: id in table `trajectories`.
+            turns: number of its turns; None: all.
+            tokens: and number of tokens of the next action.
+            seed: seed of its episode, if it depends on it.
 
         Raises:
             NotFoundError: the batch does not have the trajectory.

@@ -1,4 +1,4 @@
-"""What a rollout program is: three methods, of which one overrides the smallest that is enough."""
+"""Rollout programs: override the smallest of three methods."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from agentrl_core.rollout.group import Group
 
 @dataclass(frozen=True)
 class Rollout(Component):
-    """Base of the rollout programs: which trajectories a task gets, and what happens in each.
+    """Base class of rollout programs, which define the trajectories of a task.
 
-    A program is plain asynchronous Python in the order of a paper's pseudo-code. It overrides the smallest of three
-    methods that is enough; each has a default that is made of the one before it. What is awaited runs beside thousands
-    of other branches; a program never waits for anything else, and takes random numbers from `uniform` alone, so that
-    equal seeds give equal trees and a run that was killed goes on where it was.
+    A program is plain asynchronous Python that follows a paper's pseudo-code. It overrides the smallest sufficient of
+    three methods; the default of each calls the one before. Awaited calls run concurrently with thousands of other
+    branches. A program must not block otherwise, and takes random numbers from `uniform` only, so that equal seeds give
+    equal trees and killed runs resume.
 
     Example:
-        A second look before the environment sees the answer:
+        Revise an action before it is submitted:
 
         >>> from dataclasses import dataclass
         >>> from agentrl_core.rollout import Branch, Rollout
@@ -41,50 +41,50 @@ class Rollout(Component):
 
     phase: ClassVar[str] = "rollout"
     facts: ClassVar[Mapping[str, ExtraColumn]] = {}
-    """What the program itself says of branches (`start(facts=...)`, `finish(facts=...)`), found as columns."""
+    """Facts that the program sets on branches (`start(facts=...)`, `finish(facts=...)`), which become columns."""
     forks_at_tools: ClassVar[bool] = False
     """Whether it forks at tool results only; the environment then has to report them (`env.StepFlag.TOOL_RESULT`)."""
 
     async def branch(self, branch: Branch) -> None:
-        """Drive one trajectory. Here: turn after turn until it is over.
+        """Drive one trajectory. By default: turns until it ends.
 
-        A branch that is not over when this returns ends here: it is finished with what it was paid so far.
+        A branch that has not ended when this returns is finished with its rewards so far.
         """
         while not branch.over:
             await branch.turn()
 
     async def group(self, group: Group) -> None:
-        """Make the trajectories of one task. Here: as many as were asked for, side by side, each to its end."""
+        """Create the trajectories of one task. By default: the requested number, concurrently, each to its end."""
         await group.run(group.start_many(group.size))
 
     async def cohort(self, groups: Cohort) -> None:
-        """Run the groups that were selected together. Here: all of them side by side."""
+        """Run the groups that were selected together. By default: all concurrently."""
         await groups.run()
 
     @property
     def queried_models(self) -> tuple[str, ...]:
-        """The collector's models that it asks for numbers (`Group.query`), by name."""
+        """Names of the collector's models that it queries (`Group.query`)."""
         return ()
 
     def final_group_size(self, group_size: int) -> int:
-        """How many members a group has in the end, as far as that is known before."""
+        """Return the final number of members of a group, if known before."""
         return group_size
 
 
 @dataclass(frozen=True)
 class BudgetedRollout(Rollout):
-    """Base of the programs that begin with a few branches of a group and fork them until its budget is spent.
+    """Base class of programs that start a few branches and fork them until the budget is spent.
 
     Args:
-        budget: branches of a group in the end. It takes the place of the collector's `group_size`.
-        initial: branches that start at the prompt.
+        budget: final number of branches of a group. It replaces the collector's `group_size`. initial: branches that
+            start at the prompt.
     """
 
     budget: int = option(16, at_least=1)
     initial: int = option(8, at_least=1)
 
     def check_options(self) -> None:
-        """The group begins within its budget."""
+        """Require initial <= budget."""
         self.require(self.initial <= self.budget, "initial", f"give a whole number from 1 to budget={self.budget}")
 
     def final_group_size(self, group_size: int) -> int:

@@ -1,4 +1,4 @@
-"""What programs ask of who runs them: the collector answers, and a program never sees how."""
+"""Interface between rollout programs and the collector that runs them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RunningEpisode(Protocol):
-    """An episode, and everything that it answered so far."""
+    """A running episode, with all its answers."""
 
     @property
     def title(self) -> str:
@@ -29,73 +29,73 @@ class RunningEpisode(Protocol):
 
     @property
     def observation(self) -> Content:
-        """What it began with."""
+        """First observation."""
         ...
 
     @property
     def state_key(self) -> bytes | str:
-        """The state that it began in."""
+        """First state."""
         ...
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]] | None:
-        """Schemas of the tools that the prompt shows."""
+        """Schemas of the tools in the prompt."""
         ...
 
     @property
     def contexts(self) -> Sequence[Context]:
-        """Where what it began with stands, and what other lanes ask beside it."""
+        """Contexts of the first observation, and of other conversations."""
         ...
 
     @property
     def answers(self) -> Sequence[StepRecord]:
-        """What it answered to its actions, in order."""
+        """Answers to its actions, in order."""
         ...
 
     @property
     def moves(self) -> Sequence[Any]:
-        """The actions that it answered."""
+        """Answered actions."""
         ...
 
     async def reset(self, name: str) -> None:
-        """Find out what it begins with; `name` is that of the answer in the journal.
+        """Reset the episode; `name` is that of the answer in the journal.
 
         Raises:
-            EpisodeError: it does not begin.
+            EpisodeError: the reset fails.
         """
         ...
 
     async def ready(self) -> None:
-        """Be where its actions have led, so that it can answer the next one.
+        """Replay its actions if needed, so that it can answer the next one.
 
         Raises:
-            EpisodeError: it cannot be.
+            EpisodeError: the replay fails.
         """
         ...
 
     async def step(self, name: str, action: Any) -> StepRecord:
-        """Give it the next action (of several agents, a text for each that moves); `name` is that in the journal.
+        """Take the next action (for several agents, one text per moving agent); `name` is that in the journal.
 
         Raises:
-            EpisodeError: it does not answer.
+            EpisodeError: the step fails.
         """
         ...
 
     def copy(self, turns: int) -> RunningEpisode:
-        """An episode of its own that is where this one was behind so many actions."""
+        """Return a copy of the episode after the first n actions."""
         ...
 
     def close(self) -> None:
-        """It is not needed any more."""
+        """Close the episode."""
         ...
 
 
 class Runtime(Protocol):
-    """Who runs programs, as a branch sees it."""
+    """Interface of the collector for branches."""
 
     @property
     def forest(self) -> Forest:
-        """Where everything is kept."""
+        """Forest of the rollouts."""
         ...
 
     @property
@@ -109,64 +109,64 @@ class Runtime(Protocol):
         ...
 
     def chat(self, agent: str) -> Chat:
-        """How text becomes tokens for the model of an agent."""
+        """Return the chat of an agent's model."""
         ...
 
     def policy(self, agent: str) -> int:
-        """The number of the policy that speaks for an agent."""
+        """Return the number of an agent's policy."""
         ...
 
     def precision(self, agent: str) -> int | None:
-        """How many bits the weights have in the engine that speaks for an agent; None: it does not say."""
+        """Return the bits per weight of an agent's engine; None if unknown."""
         ...
 
     def check_images(self, agent: str, title: str) -> None:
-        """Refuse images of an environment for an agent whose engine takes none.
+        """Refuse images of an environment if the agent's engine does not support them.
 
         Raises:
-            UnsupportedError: as said.
+            UnsupportedError: the engine does not support images.
         """
         ...
 
     def sampling(self, agent: str) -> Sampling:
-        """How segments are sampled where a program does not say."""
+        """Default sampling of segments."""
         ...
 
     def will_answer(self, name: str) -> bool:
-        """Whether the journal holds the answer of that name, so that no episode is needed for it."""
+        """Return whether the journal has the answer of that name, so that it needs no episode."""
         ...
 
     async def generate(self, name: str, agent: str, request: Request) -> Segment:
-        """What the model of an agent says to a request; `name` is that of the segment in the journal."""
+        """Generate an agent's response to a request; `name` is that of the segment in the journal."""
         ...
 
     def stop(self, name: str) -> None:
-        """End the segment of that name, if it is being generated, with what there is."""
+        """Stop the segment of that name if it is being generated, and keep its tokens."""
         ...
 
     def count_turn(self, flags: int, failed: str | None) -> None:
-        """A turn was answered with these flags, or its episode broke down."""
+        """Count a turn by its flags, or a failed episode."""
         ...
 
     def began(self) -> None:
-        """There is one more branch."""
+        """Count a started branch."""
         ...
 
     def ended(self) -> None:
-        """A branch is over."""
+        """Count an ended branch."""
         ...
 
     def grew(self, tokens: int, *, shared: bool) -> None:
-        """A path got so many tokens; `shared`: others had put them there."""
+        """Count new tokens of a path; `shared` ones were already stored."""
         ...
 
     def seed_of(self, *parts: object, began: int | None = None) -> int:
-        """63 random bits that depend on the run's seed, on the parts, and on the iteration in which a group began."""
+        """Return 63 random bits from the run's seed, the parts, and the iteration in which a group started."""
         ...
 
 
 class BranchGroup(Protocol):
-    """A group, as its branches see it."""
+    """Interface of a group for its branches."""
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -180,21 +180,21 @@ class BranchGroup(Protocol):
 
     @property
     def task(self) -> Task:
-        """What is to be solved."""
+        """The task."""
         ...
 
     @property
     def fact_levels(self) -> Mapping[str, str]:
-        """The level of each fact that is declared."""
+        """Level of each declared fact."""
         ...
 
     @property
     def number(self) -> int:
-        """Of the group in the forest."""
+        """Number of the group in the forest."""
         ...
 
     def shares_prompt(self, prompt: NDArray[np.int32]) -> bool:
-        """Whether another branch of it began with these tokens."""
+        """Return whether another branch of it started with these tokens."""
         ...
 
     @property
@@ -203,13 +203,13 @@ class BranchGroup(Protocol):
         ...
 
     def on_turn(self, branch: Any) -> None:
-        """A branch was answered."""
+        """Record an answered turn."""
         ...
 
     def on_fork(
         self, parent: Any, child: Any, place: Any, score: float | None, *, operation: Operation = "fork"
     ) -> None:
-        """A branch made another one."""
+        """Record a fork."""
         ...
 
     def log_decision(self, operation: Operation, branch: Any, place: Any, reason: str | None = None) -> None:
@@ -218,10 +218,10 @@ class BranchGroup(Protocol):
 
 
 class OneAtATime:
-    """Held while a task awaits a branch: a second one would make the order of things a matter of chance.
+    """Guard that only one task awaits a branch, since two would make the order non-deterministic.
 
     Args:
-        name: of the branch, for the message.
+        name: name of the branch, for the message.
     """
 
     def __init__(self, name: str) -> None:
@@ -229,19 +229,19 @@ class OneAtATime:
         self._held = False
 
     def __enter__(self) -> None:
-        """Begin to await.
+        """Start to await.
 
         Raises:
-            InvalidInputError: another task does.
+            InvalidInputError: another task awaits the branch.
         """
         if self._held:
             task = asyncio.current_task()
             raise InvalidInputError(
-                f"branch {self._name} is awaited by another task than {task and task.get_name()}; let one task drive a "
+                f"branch {self._name} is awaited by a task other than {task and task.get_name()}; let one task drive a "
                 "branch, and fork it for another"
             )
         self._held = True
 
     def __exit__(self, *_: object) -> None:
-        """It is not awaited any more."""
+        """Stop to await."""
         self._held = False

@@ -1,4 +1,4 @@
-"""The tree of a search: the turns that a group took, the states that they lead to, and what is known of both."""
+"""The tree of a search: the turns of a group and their states, with statistics."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 STATUSES = ("open", "solved", "failed")
 BEGIN = -1
-"""In place of a turn: the beginning, before the first one."""
+"""Stands for the start, before the first turn."""
 
 
 class TreeGroup(Protocol):
-    """A `Group`, as its tree sees it."""
+    """Interface of `Group` for its tree."""
 
     number: int
     branches: list[Branch]
 
     def start(self, *, prefix: Prefix | None = None) -> Branch:
-        """A branch at the prompt."""
+        """Start a branch at the prompt."""
         ...
 
 
 class SearchTree:
-    """The turns and the states of one group, as columns, and the questions that a search asks of them.
+    """The turns and states of one group as columns, with methods for searches.
 
-    A turn is an action and what came of it; what branches share is there once. Turns make a tree, by `parent`. A turn
-    is taken in the state `before` and leads to the state `after`, by their keys, so that states make a graph. Turns and
-    states are known by their rows. `Group.tree` is the tree of a group that grows, `SearchTree.of` one of a batch.
+    A turn is an action and its result; shared turns occur once. Turns form a tree, by `parent`. A turn leads from a
+    state to the next one, identified by their keys, so states form a graph. Turns and states are identified by their
+    rows. `Group.tree` is the tree of a group that grows, `SearchTree.of` one of a batch.
 
     Example:
         >>> import agentrl_core as arl
@@ -62,11 +62,11 @@ class SearchTree:
 
     @classmethod
     def of(cls, batch: Batch, group_id: int) -> SearchTree:
-        """The tree of one group of a frozen batch; its trajectories are known by their ids.
+        """Return the tree of one group of a frozen batch, with trajectories identified by their ids.
 
         Args:
-            batch: holds the group.
-            group_id: of table `trajectories`.
+            batch: the batch of the group.
+            group_id: id in table `trajectories`.
         """
         return SearchTree(_core.SearchTree.of(batch._core, group_id))  # noqa: SLF001
 
@@ -76,7 +76,7 @@ class SearchTree:
 
     @property
     def trajectory(self) -> NDArray[np.int64]:
-        """`int64[turns]`: who took it, a handle of the forest or an id of the batch."""
+        """`int64[turns]`: its trajectory, a handle of the forest or an id of the batch."""
         return self._core.trajectory
 
     @property
@@ -86,17 +86,17 @@ class SearchTree:
 
     @property
     def parent(self) -> NDArray[np.int64]:
-        """`int64[turns]`: the turn before it on its path; -1 for a first one."""
+        """`int64[turns]`: the previous turn on its path; -1 for a first turn."""
         return self._core.parent
 
     @property
     def state(self) -> NDArray[np.uint32]:
-        """`uint32[turns]`: the state that it was taken in."""
+        """`uint32[turns]`: the state before it."""
         return self._core.before
 
     @property
     def next_state(self) -> NDArray[np.uint32]:
-        """`uint32[turns]`: the state that it leads to; each end of an episode is a state of its own."""
+        """`uint32[turns]`: the state after it; each end of an episode is a separate state."""
         return self._core.after
 
     @property
@@ -116,78 +116,78 @@ class SearchTree:
 
     @property
     def value(self) -> NDArray[np.float64]:
-        """`float64[turns]`: the mean of their rewards; NaN where there is none."""
+        """`float64[turns]`: the mean of their rewards; NaN without any."""
         return self._core.value
 
     @property
     def best(self) -> NDArray[np.float64]:
-        """`float64[turns]`: the largest of their rewards; NaN where there is none."""
+        """`float64[turns]`: the largest of their rewards; NaN without any."""
         return self._core.best
 
     @property
     def status(self) -> list[Literal["open", "solved", "failed"]]:
-        """Of each state.
+        """Status of each state.
 
-        `solved`: a solved end, or a turn leads from it to a solved state; `failed`: another end, or all turns that were
-        tried in it lead to failed states; else `open`.
+        `solved`: a solved end, or a turn leads from it to a solved state; `failed`: another end, or all tried turns
+        lead to failed states; otherwise `open`.
         """
         return [STATUSES[code] for code in self._core.status.tolist()]  # type: ignore[misc]
 
     @property
     def distance(self) -> NDArray[np.int64]:
-        """`int64[states]`: the fewest turns to a solved end; -1 where none is known."""
+        """`int64[states]`: the fewest turns to a solved end; -1 if unknown."""
         return self._core.distance
 
     @property
     def first_turn(self) -> NDArray[np.int64]:
-        """`int64[states]`: the turn that reached it first; -1 for one that an episode begins in."""
+        """`int64[states]`: the turn that reached it first; -1 for first states of episodes."""
         return self._core.first
 
     def repeated(self, since: int = 0) -> list[int]:
-        """The turns from row `since` on whose state another turn had reached before."""
+        """Return turns from row `since` on whose state an earlier turn had reached."""
         return self._core.repeated(since)
 
     def expandable(self) -> list[int]:
-        """The turns that did not end their episode: behind them one can go on."""
+        """Turns that did not end their episode and can be expanded."""
         places: list[int] = np.flatnonzero(~self._core.ended[self.next_state]).tolist()
         return places
 
     def prefix(self, batch: Batch, turn: int) -> Prefix:
-        """What a branch of a later group begins with to go on behind a turn.
+        """Return the prefix with which a branch of a later group continues after a turn.
 
         Args:
-            batch: the one that this is the tree of.
-            turn: its row.
+            batch: the batch of this tree.
+            turn: row of the turn.
         """
         trajectory, step = self._core.taken(turn)
         return Prefix.stored(batch, trajectory, turns=step + 1, seed=self._core.seed(turn))
 
     def children(self, turn: int) -> list[int]:
-        """The turns that follow one; the first turns for -1."""
+        """Return the turns after one; the first turns for -1."""
         return self._core.children(turn)
 
     def path(self, turn: int) -> list[int]:
-        """The turns up to one, itself included."""
+        """Return the turns up to and including one."""
         return self._core.path(turn)
 
     def frontier(self, count: int) -> list[int]:
-        """Best first: at most `count` turns that reached a state which is open and in which nothing was tried yet.
+        """Return at most `count` turns to open states without tried turns, best first.
 
-        Those come first whose path is likeliest, by the log-prob of all its turns; the earlier one of equals.
+        Turns are sorted by the log-prob of their path; ties: the earlier one.
         """
         return self._core.frontier(count)
 
     def descend(self, count: int, *, width: int, depth: int, exploration: float) -> list[int]:
-        """Upper confidence bounds: at most `count` turns behind which to go on, -1 for the beginning.
+        """Choose at most `count` turns to expand by upper confidence bounds; -1 is the start.
 
-        Each is found by a walk from the beginning. Where fewer than `width` turns follow it ends, else it goes on with
-        the one that has the largest
+        Each is found by a walk from the start. It ends at a turn with fewer than `width` children, otherwise it
+        continues with the child with the largest
 
             Q + exploration * sqrt(ln N / n)      (Q: `value`, n: `visits`, N: those of the turn before)
 
-        One that nobody visited comes first; the earlier one of equals. Ends are not followed, nor turns with `depth`
-        turns up to them. The walks of one call see each other as visits of value 0 (a virtual loss), and end in
-        different places: what is chosen depends on the tree alone, and not on who is first.
+        Unvisited turns come first; ties: the earlier one. Ends, and turns at depth `depth`, are not followed. The walks
+        of one call count each other as visits of value 0 (a virtual loss), and end in different places: the choice
+        depends on the tree alone, not on timing.
 
         Raises:
             InvalidInputError: width or depth is 0, or exploration negative.
@@ -195,38 +195,39 @@ class SearchTree:
         return self._core.descend(count, width, depth, exploration)
 
     def under_sampled(self, count: int) -> list[int]:
-        """At most `count` turns behind which too little was tried for how likely they are, -1 for the beginning.
+        """Choose at most `count` turns that are under-sampled relative to their probability; -1 is the start.
 
-        Each is found by a walk from the beginning, which goes on with the turn whose share of the visits is furthest
+        Each is found by a walk from the start, which continues with the turn whose share of the visits is furthest
         below its share of the probability, `n / sum(n) - p / sum(p)` over the turns that follow, until none does; one
         that ends its episode is not followed. The walks of one call count as visits of each other.
         """
         return self._core.under_sampled(count)
 
     def solution(self) -> list[int]:
-        """The turns of a shortest way to a solved end; empty where none is known."""
+        """Return the turns of a shortest path to a solved end; empty if unknown."""
         return self._core.solution()
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Turns to be preferred, each with one to be avoided.
+        """Return pairs of preferred and rejected turns.
 
-        Those of the `solution`, with the turns that were tried in the same state and ended the episode unsolved.
+        Preferred turns are those of the `solution`; rejected ones were tried in the same state and ended the episode
+        unsolved.
         """
         return self._core.pairs()
 
     def best_leaf(self) -> int | None:
-        """The last turn that is worth most, the earlier one of equals; None where nothing has a value."""
+        """Return the last turn with the largest value, ties: the earlier one; None without values."""
         return self._core.best_leaf()
 
 
 class GroupTree(SearchTree):
-    """The tree of a group that grows: see `Group.tree`.
+    """The tree of a live group; see `Group.tree`.
 
     Args:
         group: the group.
-        forest: keeps its branches.
-        stored: where the search of a stored group goes on, the batch that holds it.
-        group_id: and the id of that group.
+        forest: forest of its branches.
+        stored: batch of a stored search to continue.
+        group_id: id of the stored group.
     """
 
     def __init__(self, group: TreeGroup, forest: Forest, stored: Batch | None = None, group_id: int = 0) -> None:
@@ -241,15 +242,15 @@ class GroupTree(SearchTree):
 
     @property
     def _group(self) -> TreeGroup:
-        """The group, which holds its tree."""
+        """The group, which owns its tree."""
         return dereference(self._of, "the group of a tree")
 
     def on_turn(self, branch: Branch) -> None:
-        """A branch was answered, and what that was is not in the forest yet."""
+        """Record an answered turn, which is not in the forest yet."""
         self._answered.append(branch)
 
     def follow(self) -> None:
-        """Be up to date, by what changed since it was asked last."""
+        """Update the tree by changes since the last call."""
         answered, self._answered = self._answered, []
         for branch in answered:
             if not branch.over and branch.path.waits:
@@ -257,10 +258,10 @@ class GroupTree(SearchTree):
         self._core.follow(self._forest._core, self._group.number)  # noqa: SLF001
 
     def branch(self, turn: int) -> Branch:
-        """The branch that took a turn.
+        """Return the branch of a turn.
 
         Raises:
-            KeyError: it is a turn of a stored search, or of a branch that was rolled back.
+            KeyError: the turn is of a stored search, or of a branch that was rolled back.
         """
         handle, _ = self._core.taken(turn)
         if handle not in self._owners:
@@ -272,14 +273,14 @@ class GroupTree(SearchTree):
         return self._owners[handle]
 
     def expand(self, turns: Sequence[int], *, score: float | None = None) -> list[Branch]:
-        """Branches that go on behind turns, one for each; -1 is the beginning.
+        """Return branches that continue after turns, one each; -1 is the start.
 
-        A branch that stands there goes on itself, once; the others are forks of it. Behind a turn of a stored search a
-        branch begins with the actions up to there, which it did not sample and which are not trained.
+        A branch that has ended with the turn continues itself, once; others are forks of it. After a turn of a stored
+        search a branch starts with the actions up to it, which it did not sample and which are not trained.
 
         Args:
             turns: rows, in any order.
-            score: what the program decided by, for the log of the search.
+            score: score of the decision, for the log of the search.
         """
         taken: set[Branch] = set()
         grown = []

@@ -1,4 +1,4 @@
-"""The path of a branch: its tokens in the forest, the action that is open, and the context that comes next."""
+"""The path of a branch: its tokens in the forest, the open action, and the next context."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Position:
     """A place on the path of a branch, between two of its tokens.
 
     Attributes:
-        node: handle of the node in the forest that lies before the place; None: the end of the path.
-        end: how many of that node's tokens come before the place; None: all.
-        tokens: how many tokens of the path do.
-        turns: how many turns were answered before it.
+        node: handle of the node before the place; None: the end of the path.
+        end: number of that node's tokens before the place; None: all.
+        tokens: number of the path's tokens before it.
+        turns: number of answered turns before it.
         follows_tool: whether a tool result ends there.
     """
 
@@ -45,18 +45,18 @@ _UNREAD: tuple[object, str] = None, ""
 
 
 class TokenPath:
-    """The tokens of one trajectory, built piece by piece; no sampled token is ever made from text again.
+    """The tokens of one trajectory, built piece by piece; sampled tokens are never re-tokenised from text.
 
-    An answer of the environment waits until the next context is needed, so that more can be said beside it.
+    An answer of the environment is added when the next context is needed, so that more messages can join it.
 
     Attributes:
         name: for messages.
-        handle: of the trajectory in the forest; a rollback gives another one.
-        here: where the open action begins, or the next one; None before the prompt is there.
-        open: the parts of the action that was not answered yet, sampled or written.
-        spans: where the actions of turns lie, of those that are in the present context.
-        acted: how many actions the episode had answered behind so many turns; None: of another episode.
-        first: its first node; None: it has none yet.
+        handle: handle of the trajectory in the forest; a rollback changes it.
+        here: start of the open or next action; None before the prompt.
+        open: parts of the unanswered action, sampled or written.
+        spans: positions of the actions in the current context.
+        acted: number of answered actions of the episode after n turns; None: of another episode.
+        first: its first node; None: none yet.
     """
 
     def __init__(self, name: str, forest: Forest, chat: Chat, handle: int) -> None:
@@ -69,28 +69,28 @@ class TokenPath:
         self._forest = forest
         self._chat = self._plain_chat = chat
         self._ends_with_next = getattr(chat, "ends_with_next", False)
-        """Whether a turn ends with the first token of the next message, for want of an end of its own."""
+        """Whether a turn ends with the first token of the next message, because it lacks a stop token."""
         self._nodes: list[tuple[int | None, int]] = []
-        """Each node with the number of tokens behind which it ends."""
+        """Each node with the number of tokens up to its end."""
         self._said: list[Content] = []
         self._answer: StepRecord | None = None
-        """What the next context holds, of which no token is in the forest yet, and the answer that it begins with."""
+        """Messages of the next context that are not in the forest yet, and the answer that they start with."""
         self._ends: list[Position] = []
-        """Where each turn ends, answer included; and below, where its action does."""
+        """End of each turn including the answer; below, end of its action."""
         self._closings: list[Position] = []
         self._rendered = _NOTHING
-        """The last observation that was looked at, and its tokens."""
+        """The last rendered observation, and its tokens."""
         self._read = _UNREAD
-        """The last part of the open action that was decoded, and the text up to its end."""
+        """The last decoded part of the open action, and the text up to its end."""
         self._counted = 0
-        """How many of its tokens somebody counted."""
+        """Number of counted tokens."""
         self._images: list[tuple[int, int, tuple[Image, ...]]] = []
-        """What the nodes show that show images, and the tokens between which they lie."""
+        """Nodes with images, and their token ranges."""
         self.spans: dict[int, tuple[int, int]] = {}
 
     @property
     def turns(self) -> int:
-        """How many turns were answered."""
+        """Number of answered turns."""
         return len(self.acted) - 1
 
     @property
@@ -105,7 +105,7 @@ class TokenPath:
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """All that it shows, in order."""
+        """All images, in order."""
         return tuple(image for _, _, images in self._images for image in images) if self._images else ()
 
     @property
@@ -128,7 +128,7 @@ class TokenPath:
 
     @property
     def cut(self) -> bool:
-        """Whether the open action lacks the token that ends a turn."""
+        """Whether the open action lacks a stop token."""
         if not self.open:
             return False
         last = self.open[-1]
@@ -142,19 +142,19 @@ class TokenPath:
         self._chat = plain.with_options(chat_template_kwargs) if chat_template_kwargs else plain
 
     def prompt(self, content: Content, tools: Any, state: bytes | str, most: int) -> NDArray[np.int32]:
-        """Begin with a prompt, which has to be shorter than `most` tokens; returns it."""
+        """Start with a prompt, which must be shorter than `most` tokens, and return it."""
         tokens = self._chat.prompt(content, tools=tools) if tools else self._chat.prompt(content)
         if len(tokens) >= most:
             raise DataError(
-                f"context_tokens={most} leaves no room after the {len(tokens)} tokens of the prompt of branch "
-                f"{self.name}; raise it, shorten the prompt, or leave the task out"
+                f"context_tokens={most} is too small for the {len(tokens)} tokens of the prompt of branch {self.name}; "
+                f"raise it, shorten the prompt, or remove the task"
             )
         self.append(tokens, "prompt", state=state, images=images_in(content))
         self.here = self._end()
         return tokens
 
     def act(self, part: Segment | NDArray[np.int32], **options: Any) -> None:
-        """Another part of the open action."""
+        """Append a part of the open action."""
         self.append(part.tokens if isinstance(part, Segment) else part, "action", **options)
         self.open.append(part)
 
@@ -166,7 +166,7 @@ class TokenPath:
         images: tuple[Image, ...] = (),
         **options: Any,
     ) -> None:
-        """Add a node, with the images that it shows."""
+        """Append a node with its images."""
         if images:
             options["blobs"] = [self._forest.add_blob(image.content) for image in images]
             self._images.append((self.length, self.length + len(tokens), images))
@@ -175,28 +175,28 @@ class TokenPath:
         self._nodes.append((node, self.length + len(tokens)))
 
     def _is_closed_here(self) -> bool:
-        """Whether the open action lacks the token that ends it, and the next message does not begin with one."""
+        """Return whether the open action lacks a stop token, and the next message does not start with one."""
         return self.cut and not self._ends_with_next
 
     def _observed(self, content: Content, before: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
-        """The tokens of what is said after an action, which is the last of the path, or of the tokens before it."""
+        """Return the tokens of messages after an action, the last one of the path or of the tokens before it."""
         if not self._ends_with_next:
             return self._chat.observation(content)
         own = self._forest.tokens(self.handle) if before is None else before
         return self._chat.observation(content, int(own[-1]) if len(own) else None)
 
     def grown(self) -> int:
-        """How many tokens it got since this was last asked."""
+        """Return the number of new tokens since the last call."""
         before, self._counted = self._counted, self.length
         return self._counted - before
 
     def length_with(self, observation: Content) -> int:
-        """Its tokens if the open action were answered so."""
+        """Return its length if the open action had this answer."""
         self._rendered = observation, self._observed(observation)
         return self.length + self._is_closed_here() + len(self._rendered[1])
 
     def go_on(self, answer: StepRecord | None, acted: int) -> None:
-        """The open action is closed; the next context begins with the answer, if there is one."""
+        """Close the open action; the next context starts with the answer, if there is one."""
         if self._is_closed_here():
             self.append([self._chat.end_of_turn], "injected")
         self.open = []
@@ -209,42 +209,42 @@ class TokenPath:
         self._answer = answer
 
     def close(self, acted: int) -> None:
-        """The open action was the last."""
+        """Close the last action."""
         self.open = []
         self.acted.append(acted)
         self._closings.append(self._end())
 
     def say(self, content: Content) -> None:
-        """Add something to the next context."""
-        if self._said == [""]:  # nothing was said yet
+        """Add a message to the next context."""
+        if self._said == [""]:  # there are no messages yet
             self._said = []
         self._said.append(content)
 
     def answered(self, turns: int, told: Sequence[StepRecord]) -> None:
-        """Behind so many actions, of which the last was answered so, and then it was told more."""
+        """Set the answer of the last of n actions, and later messages."""
         self.acted, self.here = self.acted[: turns + 1], self._closings[turns - 1]
         self._answer, self._said = told[0], [told[0].outcome.observation or ""]
         for answer in told[1:]:
             self.tell(answer)
 
     def tell(self, answer: StepRecord) -> None:
-        """Something was said while others moved."""
+        """Add an observation from other agents' moves."""
         if self._answer is not None and answer.state_key is not None:
             self._answer = replace(self._answer, state_key=answer.state_key)
         if answer.outcome.observation is not None:
             self.say(answer.outcome.observation)
 
     def closing(self, turns: int) -> Position | None:
-        """Where the last of so many actions ends, before its answer; None: nothing comes before."""
+        """Return the end of the last of n actions, before its answer; None if there is none."""
         return self._closings[turns - 1] if turns else None
 
     @property
     def waits(self) -> bool:
-        """Whether there is something said that no token of the forest holds yet."""
+        """Whether there are messages that are not in the forest yet."""
         return bool(self._said)
 
     def flush(self) -> None:
-        """Have what was said in the forest."""
+        """Write pending messages to the forest."""
         if not self._said:
             return
         content = _together(self._said)
@@ -258,21 +258,21 @@ class TokenPath:
             self._ends.append(self.here)
 
     def end_of(self, turn: int) -> Position:
-        """Where a turn ends: behind its answer, or behind the action that is the last."""
+        """Return the end of a turn: after its answer, or after the last action."""
         self.flush()
         return self._ends[turn] if turn < len(self._ends) else self._end()
 
     def position(self, token: int, turns: int) -> Position:
-        """The place behind so many tokens.
+        """Return the place after a number of tokens.
 
         Raises:
-            InvalidInputError: there are not so many, or the place lies in a context that was rewritten or among images.
+            InvalidInputError: there are fewer tokens, or the place is in a rewritten context or inside images.
         """
         self.flush()
         if any(begin < token < end for begin, end, _ in self._images):
             raise InvalidInputError(
-                f"branch {self.name}: place token={token} lies in what shows images, which is not cut; give its begin "
-                "or its end, or a place of an action"
+                f"branch {self.name}: place token={token} is inside images, which cannot be split; give their start or "
+                f"end, or a place of an action"
             )
         first = 0
         for node, end in self._nodes:
@@ -282,11 +282,11 @@ class TokenPath:
         raise InvalidInputError(f"branch {self.name}: place token={token}; give a whole number from 1 to {first}")
 
     def context(self, items: Sequence[Content | int], tools: Any) -> tuple[NDArray[np.int32], dict[int, int]]:
-        """The tokens of another context: what is said, and turns of this path by number; and where each begins there.
+        """Return the tokens of a new context from messages and turns of this path by number, and the turns' positions.
 
         Raises:
-            InvalidInputError: it does not begin and end with a message, two turns have none between them, or a turn is
-                not in the present context.
+            InvalidInputError: it does not start and end with a message, two turns have no message between them, or a
+                turn is not in the current context.
         """
         self.flush()
         own = self._forest.tokens(self.handle)
@@ -300,13 +300,13 @@ class TokenPath:
             if not said:
                 raise InvalidInputError(
                     f"branch {self.name}: rewrite has no message before {'its end' if item is None else 'a turn'}; "
-                    "begin and end the context with a message, and put one between two turns"
+                    "start and end the context with a message, and put one between two turns"
                 )
             content, said = _together(said), []
             if images_in(content):
                 raise UnsupportedError(
-                    f"branch {self.name}: rewrite cannot show images; say in words what they show, or let the context "
-                    "grow: what was shown stays where it is"
+                    f"branch {self.name}: rewrite does not support images; describe them in text, or extend the "
+                    f"context, which keeps earlier images"
                 )
             if pieces:
                 pieces.append(self._observed(content, pieces[-1]))
@@ -315,7 +315,8 @@ class TokenPath:
             if item is not None:
                 if item not in self.spans:
                     raise InvalidInputError(
-                        f"branch {self.name}: turn {item} is not in its present context, which has {sorted(self.spans)}"
+                        f"branch {self.name}: turn {item} is not in its current context; use one of: "
+                        f"{sorted(self.spans)}"
                     )
                 begin, end = self.spans[item]
                 begins[item] = sum(map(len, pieces))
@@ -323,7 +324,7 @@ class TokenPath:
         return np.concatenate(pieces), begins
 
     def rewritten(self, length: int, begins: Mapping[int, int]) -> None:
-        """It has another context of so many tokens, in which turns begin where `begins` says."""
+        """Switch to a new context, with the starts of turns in `begins`."""
         lengths = {turn: end - begin for turn, (begin, end) in self.spans.items()}
         self.spans = {turn: (begin, begin + lengths[turn]) for turn, begin in begins.items()}
         self._said, self._answer, self.open = [], None, []
@@ -332,13 +333,13 @@ class TokenPath:
         self.here = self._end()
 
     def restart(self, answer: StepRecord, acted: int, length: int) -> None:
-        """The open action is closed; the next context is a whole one, of so many tokens."""
+        """Close the open action; the next context is complete, with this number of tokens."""
         self.go_on(answer, acted)
         self._ends.append(self._end())
         self.rewritten(length, {})
 
     def copy(self, handle: int, place: Position, name: str, begin: Position | None = None) -> TokenPath:
-        """What another trajectory has that leaves this one at a place; `begin`: of the action that it may cut."""
+        """Return the path of a fork at a place; `begin` is the start of the action that it may split."""
         path = TokenPath(name, self._forest, self._chat, handle)
         path.first = self.first
         path._plain_chat = self._plain_chat
@@ -357,14 +358,14 @@ class TokenPath:
         return path
 
     def anew(self, handle: int, name: str) -> TokenPath:
-        """That of another trajectory which has nothing of this one."""
+        """Return the path of a trajectory that shares nothing with this one."""
         return TokenPath(name, self._forest, self._chat, handle)
 
     def behind(self, token: int) -> tuple[int, int]:
-        """The node that lies behind so many tokens, and how many of its tokens come before that place.
+        """Return the node after a number of tokens, and the number of its tokens before that place.
 
         Raises:
-            InvalidInputError: there is none, or it lies in a context that was rewritten.
+            InvalidInputError: there is none, or it is in a rewritten context.
         """
         self.flush()
         first = 0
@@ -373,11 +374,11 @@ class TokenPath:
                 return node, token - first
             first = end
         raise InvalidInputError(
-            f"branch {self.name} has nothing behind token {token}; give a place before its end, of its present context"
+            f"branch {self.name} has no tokens after token {token}; give a place before its end, in its current context"
         )
 
     def told(self, prompt: int, other: TokenPath, begin: Position, group: int) -> None:
-        """It was given another prompt of so many tokens, and another path behind its own prompt."""
+        """Record another prompt, and the end of another path after it."""
         self._nodes = [(None, prompt)]
         self.carry_on(other, begin, group)
         first = self._forest.tree(group).path(cast("int", self._nodes[-1][0]))[0]
@@ -386,7 +387,7 @@ class TokenPath:
         self.acted = list(other.acted)
 
     def carry_on(self, suffix: TokenPath, start: Position, group: int) -> None:
-        """It was given the end of another path, behind a place of that; what came before has no episode here."""
+        """Record the end of another path after a place; turns before it have no episode here."""
         frontier = self._forest.running(group)
         tip = int(frontier.node[frontier.trajectory == self.handle][0])
         ends = [end for _, end in suffix._nodes if end > start.tokens]
@@ -411,5 +412,5 @@ class TokenPath:
 
 
 def _together(said: Sequence[Content]) -> Content:
-    """Several contents as one; a text alone takes the role that its place has."""
+    """Merge several contents; a plain text gets the role of its place."""
     return said[0] if len(said) == 1 else [message for content in said for message in as_messages(content)]

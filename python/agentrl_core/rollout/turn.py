@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 class TurnBranch(Protocol):
-    """A `Branch`, as its turns see it."""
+    """Interface of `Branch` for its turns."""
 
     @property
     def name(self) -> str:
@@ -29,15 +29,15 @@ class TurnBranch(Protocol):
 
     @property
     def seed(self) -> int:
-        """63 bits of its own."""
+        """Its seed of 63 bits."""
         ...
 
     def position(self, token: int) -> Position:
-        """The place behind so many tokens of its path."""
+        """Return the place after a number of its path's tokens."""
         ...
 
     def end_of(self, turn: int) -> Position:
-        """The place behind a turn of its path."""
+        """Return the place after a turn of its path."""
         ...
 
 
@@ -46,18 +46,18 @@ class Turn:
     """One action of a branch and what the environment answered.
 
     Attributes:
-        taker: the branch that took it, which has its turns in turn: so it is held weakly, and `branch` gives it.
+        taker: weak reference to its branch; use `branch`.
         index: its number among the turns of the path, from 0.
         begin: the place before its first token.
-        length: how many tokens the action has.
-        segments: what was generated for it, in parts where it was interrupted; none for a written action.
+        length: number of the action's tokens.
+        segments: generated segments, several if it was interrupted; none for a written action.
         text: the action, without its stop token.
-        observation: what the environment said; None where the episode is over.
-        reward: what the action was paid, or None.
-        facts: what else the environment said of it.
+        observation: observation of the environment; None at the end of the episode.
+        reward: reward of the action, or None.
+        facts: its facts from the environment.
         flags: `env.StepFlag` bits.
-        failed: why the episode broke down, or None.
-        over: whether the branch is over with it.
+        failed: reason for a failed episode, or None.
+        over: whether the branch ends with it.
     """
 
     branch_ref: ReferenceType[TurnBranch] = field(repr=False)
@@ -75,21 +75,21 @@ class Turn:
 
     @property
     def branch(self) -> TurnBranch:
-        """Which one took it.
+        """Return its branch.
 
         Raises:
-            InvalidInputError: nobody holds its branch any more.
+            InvalidInputError: its branch was garbage-collected.
         """
         return dereference(self.branch_ref, "the branch that took a turn")
 
     @property
     def end(self) -> Position:
-        """The place behind the answer, or behind the action where the branch is over with it."""
+        """The place after the answer, or after the action if the branch ends with it."""
         return self.branch.end_of(self.index)
 
     @property
     def follows_tool(self) -> bool:
-        """Whether it was taken at a tool result."""
+        """Whether it follows a tool result."""
         return self.begin.follows_tool
 
     @property
@@ -98,7 +98,7 @@ class Turn:
         return bool(self.flags & StepFlag.TOOL_RESULT)
 
     def position(self, token: int) -> Position:
-        """The place behind so many tokens of the action.
+        """Return the place after a number of the action's tokens.
 
         Raises:
             InvalidInputError: the path has fewer tokens.
@@ -117,17 +117,17 @@ def uniform(seed: int, column: int = 0) -> float:
 
 
 def dereference(reference: ReferenceType[Value], what: str) -> Value:
-    """What a weak reference leads to, as long as somebody holds it.
+    """Dereference a weak reference, or raise.
 
     Args:
-        reference: to what holds whoever has the reference: with a strong one, both would stay in memory until Python
-            looks for cycles, and with them all that was sampled.
-        what: it leads to, for the message.
+        reference: weak reference to the owner. A strong one would be a cycle, which keeps all sampled data in memory
+            until garbage collection.
+        what: description of the object, for the message.
 
     Raises:
-        InvalidInputError: nobody holds it any more.
+        InvalidInputError: the object was garbage-collected.
     """
     value = reference()
     if value is None:
-        raise InvalidInputError(f"{what} is gone, since nobody holds it; hold it as long as its parts are asked for it")
+        raise InvalidInputError(f"{what} was garbage-collected; keep a reference to it while you use its branches")
     return value

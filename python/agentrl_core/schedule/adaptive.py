@@ -1,4 +1,4 @@
-"""Coefficients that hold a metric at a target: proportional, in steps of the logarithm, as a dual variable."""
+"""Coefficients that keep a metric at a target: proportional, logarithmic or as a dual variable."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from agentrl_core.component.controller import Controller
 
 @dataclass(frozen=True)
 class Adaptive(Controller, ABC):
-    """Base of coefficients that grow while a metric is above its target and shrink while it is below.
+    """Base class of coefficients that grow while a metric is above its target and shrink while it is below.
 
     Args:
         metric: name of the metric.
-        target: what it should be.
-        start: the coefficient before the first move.
+        target: target value of the metric. start: the coefficient before the first move.
         at_least: smallest coefficient.
         at_most: largest coefficient; None: none.
     """
@@ -30,25 +29,25 @@ class Adaptive(Controller, ABC):
     at_most: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """The coefficient begins within its bounds."""
+        """Require `start` within the bounds."""
         self.require(self.start == self._held(self.start), "start", "give a number from at_least to at_most")
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The metric."""
+        """Return the metric."""
         return (self.metric,)
 
     @property
     def examples(self) -> tuple[float, ...]:
-        """Where it begins, and its bounds: an option that cannot be 0 needs `at_least`."""
+        """Return the start and the bounds: an option that cannot be 0 needs `at_least`."""
         return (self.start, self.at_least, *(() if self.at_most is None else (self.at_most,)))
 
     def begin(self) -> State:
-        """The coefficient `start`."""
+        """Return the coefficient `start`."""
         return {"value": self.start}
 
     def value(self, state: State) -> float:
-        """The coefficient."""
+        """Return the coefficient."""
         return float(state["value"])
 
     def _held(self, value: float) -> float:
@@ -57,12 +56,12 @@ class Adaptive(Controller, ABC):
 
 @dataclass(frozen=True)
 class AdaptiveKL(Adaptive):
-    """The adaptive KL coefficient of PPO for language models: it grows in proportion to the relative error, clipped.
+    """Adapt the KL coefficient in proportion to the clipped relative error, as PPO for language models does.
 
     coefficient <- coefficient (1 + gain clip(metric / target - 1, -limit, limit))
 
     Fine-tuning language models from human preferences, arXiv:1909.08593, section 2.2 (gain 0.1, limit 0.2). Public code
-    has gain = sequences of a batch / horizon (10 000).
+    uses gain = sequences of a batch / horizon (10 000).
 
     Args:
         gain: K, above 0.
@@ -80,26 +79,26 @@ class AdaptiveKL(Adaptive):
     limit: float = option(0.2, above=0)
 
     def move(self, state: State, *metrics: float) -> State:
-        """One step towards the target."""
+        """Move the coefficient one step towards the target."""
         error = min(max(metrics[0] / self.target - 1.0, -self.limit), self.limit)
         return {"value": self._held(state["value"] * (1.0 + self.gain * error))}
 
 
 @dataclass(frozen=True)
 class LogStep(Adaptive):
-    """A coefficient whose logarithm moves with the relative error of the metric's average, clipped (ARES).
+    """Move the logarithm of a coefficient by the clipped relative error of the metric's average (ARES).
 
-    average <- momentum average + (1 - momentum) metric, at first the metric itself
-    log coefficient <- log coefficient + clip(rate e, -limit, limit), e = average / target - 1, where |e| > dead_zone
+    average <- momentum average + (1 - momentum) metric, initially the metric itself log coefficient <- log coefficient
+    + clip(rate e, -limit, limit), e = average / target - 1, if |e| > dead_zone
 
     ARES, arXiv:2510.08457 (rate 0.05, limit 0.2, coefficient from 1e-4 to 100), which keeps one for each bucket of
     difficulty: name the bucket's metric.
 
     Args:
-        rate: of the logarithm, above 0.
+        rate: step size of the logarithm, above 0.
         limit: largest step of the logarithm, above 0.
-        momentum: of the average, at least 0 and below 1; 0: the metric itself.
-        dead_zone: relative errors up to this move nothing.
+        momentum: momentum of the average, at least 0 and below 1; 0: the metric itself.
+        dead_zone: relative errors up to this are ignored.
 
     Example:
         >>> from agentrl_core.schedule.adaptive import LogStep
@@ -116,11 +115,11 @@ class LogStep(Adaptive):
     dead_zone: float = option(0.0, at_least=0)
 
     def begin(self) -> State:
-        """The coefficient `start`, and no average."""
+        """Return the coefficient `start`, without an average."""
         return {"value": self.start, "average": None}
 
     def move(self, state: State, *metrics: float) -> State:
-        """One step towards the target."""
+        """Move the coefficient one step towards the target."""
         before = metrics[0] if state["average"] is None else state["average"]
         average = self.momentum * before + (1.0 - self.momentum) * metrics[0]
         error = average / self.target - 1.0
@@ -130,17 +129,17 @@ class LogStep(Adaptive):
 
 @dataclass(frozen=True)
 class Dual(Adaptive):
-    """The dual variable of a constraint: it rises by the violation, and falls while the constraint is slack.
+    """Dual variable of a constraint: it rises by the violation and falls while the constraint is slack.
 
     linear:       coefficient <- max(at_least, coefficient + rate (metric - target))
     logarithmic:  log coefficient <- log coefficient + rate (metric - target)
 
-    with the sign turned where `holds` is `at_least`: the temperature of soft actor-critic (arXiv:1812.05905) is
+    with the opposite sign if `holds` is `at_least`: the temperature of soft actor-critic (arXiv:1812.05905) is
     `Dual("entropy", target=..., holds="at_least", kind="logarithmic")`. FixPO's multiplier of max KL <= eps is the
     linear one with metric `max_kl`, target eps / C and rate C times its learning rate, `every="step"`.
 
     Args:
-        rate: of the ascent, above 0.
+        rate: step size of the ascent, above 0.
         holds: `at_most`: the metric should not be above the target; `at_least`: not below.
         kind: `linear` or `logarithmic`.
 
@@ -159,12 +158,12 @@ class Dual(Adaptive):
     kind: Literal["linear", "logarithmic"] = "linear"
 
     def check_options(self) -> None:
-        """A logarithm needs a positive number."""
+        """Require a positive `start` for the logarithmic kind."""
         super().check_options()
         self.require(self.kind == "linear" or self.start > 0, "start", "give a number above 0: its logarithm moves")
 
     def move(self, state: State, *metrics: float) -> State:
-        """One step of the ascent."""
+        """Take one step of the ascent."""
         step = self.rate * (metrics[0] - self.target) * (1.0 if self.holds == "at_most" else -1.0)
         value = state["value"] + step if self.kind == "linear" else state["value"] * math.exp(step)
         return {"value": self._held(value)}

@@ -1,4 +1,4 @@
-"""Conditions of what was measured, which are numbers too: 1 where they hold, 0 where they do not."""
+"""Conditions on metrics: controllers that are 1 while they hold and 0 otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl_core.component.controller import Controller
 
 @dataclass(frozen=True)
 class Condition(Controller, ABC):
-    """Base of controllers that are 0 or 1: for `when` of an action, and to choose between two.
+    """Base class of controllers that are 0 or 1: for `when` of a hook, or a `Choice` between two.
 
     Args:
         metric: name of the metric.
@@ -26,24 +26,24 @@ class Condition(Controller, ABC):
 
     @property
     def examples(self) -> tuple[float, ...]:
-        """Both."""
+        """Return both values."""
         return 0.0, 1.0
 
     def begin(self) -> State:
-        """It does not hold."""
+        """Return the state in which it does not hold."""
         return {"value": 0.0}
 
     def value(self, state: State) -> float:
-        """1 or 0."""
+        """Return 1 or 0."""
         return float(state["value"])
 
 
 @dataclass(frozen=True)
 class Above(Condition):
-    """Holds where the metric was last above a threshold.
+    """Hold while the latest metric is above a threshold.
 
     Args:
-        threshold: what it has to be above.
+        threshold: the threshold.
 
     Example:
         >>> from agentrl_core.schedule import Above
@@ -55,16 +55,16 @@ class Above(Condition):
     threshold: float = 0.0
 
     def move(self, state: State, *metrics: float) -> State:  # noqa: ARG002 - the last one alone counts
-        """Whether it holds."""
+        """Return whether it holds."""
         return {"value": float(metrics[0] > self.threshold)}
 
 
 @dataclass(frozen=True)
 class Below(Condition):
-    """Holds where the metric was last below a threshold.
+    """Hold while the latest metric is below a threshold.
 
     Args:
-        threshold: what it has to be below.
+        threshold: the threshold.
 
     Example:
         >>> from agentrl_core.schedule import Below
@@ -76,20 +76,20 @@ class Below(Condition):
     threshold: float = 0.0
 
     def move(self, state: State, *metrics: float) -> State:  # noqa: ARG002 - the last one alone counts
-        """Whether it holds."""
+        """Return whether it holds."""
         return {"value": float(metrics[0] < self.threshold)}
 
 
 @dataclass(frozen=True)
 class Plateau(Condition):
-    """Holds when a metric has not risen by more than `gain` over its best for `patience` measurements; then anew.
+    """Hold once a metric has not risen by more than `gain` over its best in `patience` measurements; then restart.
 
-    BFS-Prover-V2 (arXiv:2509.06493) starts again from the base model where the success rate gained no more than 0.5 %
-    in three rounds: Restart("policy", when=Plateau("evaluation")).
+    BFS-Prover-V2 (arXiv:2509.06493) restarts from the base model if the success rate gained no more than 0.5 % in three
+    rounds: SyncModel("start", "policy", when=Plateau("evaluation")).
 
     Args:
-        gain: the rise that counts, at least 0.
-        patience: how many measurements without one, at least 1.
+        gain: smallest rise that counts, at least 0.
+        patience: number of measurements without a rise, at least 1.
 
     Example:
         >>> from agentrl_core.schedule.condition import Plateau
@@ -106,11 +106,11 @@ class Plateau(Condition):
     patience: int = option(3, at_least=1)
 
     def begin(self) -> State:
-        """No best yet."""
+        """Return the state without a best value."""
         return {"value": 0.0, "best": None, "waited": 0}
 
     def move(self, state: State, *metrics: float) -> State:
-        """One measurement."""
+        """Update the state with one measurement."""
         best, waited = state["best"], state["waited"] + 1
         if best is None or metrics[0] > best + self.gain or state["value"]:
             return {"value": 0.0, "best": metrics[0], "waited": 0}
@@ -119,11 +119,11 @@ class Plateau(Condition):
 
 @dataclass(frozen=True)
 class FirstValue(Controller):
-    """What a metric was when it was first measured: an anchor, as that of SIREN's entropy (arXiv:2509.25133).
+    """First measured value of a metric: an anchor, like that of SIREN's entropy (arXiv:2509.25133).
 
     Args:
         metric: name of the metric.
-        start: the number before.
+        start: the number before the first measurement.
 
     Example:
         >>> from agentrl_core.schedule.condition import FirstValue
@@ -144,13 +144,13 @@ class FirstValue(Controller):
         return (self.metric,)
 
     def begin(self) -> State:
-        """Nothing measured."""
+        """Return the state without a measurement."""
         return {"value": None}
 
     def move(self, state: State, *metrics: float) -> State:
-        """What was measured first."""
+        """Keep the first measurement."""
         return {"value": metrics[0] if state["value"] is None else state["value"]}
 
     def value(self, state: State) -> float:
-        """The anchor."""
+        """Return the anchor."""
         return self.start if state["value"] is None else float(state["value"])

@@ -1,4 +1,4 @@
-"""Numbers by feedback: PID, and switches between two numbers."""
+"""Feedback controllers: PID, and switches between two numbers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from agentrl_core.component.controller import Controller
 
 @dataclass(frozen=True)
 class PID(Controller):
-    """start + proportional e + integral I + derivative (e - e of before): a classical controller.
+    """Control a number by PID: start + proportional e + integral I + derivative (e - previous e).
 
-    e = x - target, where x is the metric, or its velocity: the change of the average that
-    average <- momentum average + (1 - momentum) metric makes. I is the sum of all e, within +- windup. At the first
-    metric there is no e before it, and no velocity yet: the number stays `start`. SAFE moves its KL
-    threshold of 0.3 by the velocity of the reward: PID("reward", target=0.001, start=0.3, of="velocity").
+    e = x - target, with x the metric, or its velocity: the change of the average in average <- momentum average + (1 -
+    momentum) metric. I is the sum of all e, within +- windup. The first metric has no previous e and no velocity, so
+    the number stays `start`. SAFE moves its KL threshold of 0.3 by the velocity of the reward: PID("reward",
+    target=0.001, start=0.3, of="velocity").
 
     Args:
         metric: name of the metric.
-        target: what x should be.
-        start: the number without an error.
+        target: target value of x.
+        start: the number at error 0.
         proportional: gain of e.
         integral: gain of I.
         derivative: gain of the change of e.
-        of: `level` or `velocity`: what x is.
-        momentum: of the average, at least 0 and below 1.
+        of: meaning of x: `level` or `velocity`.
+        momentum: momentum of the average, at least 0 and below 1.
         windup: bound of I, above 0.
         at_least: smallest number; None: none.
         at_most: largest number; None: none.
@@ -60,15 +60,15 @@ class PID(Controller):
 
     @property
     def examples(self) -> tuple[float, ...]:
-        """Where it begins, and its bounds."""
+        """Return the start and the bounds."""
         return (self._held(self.start), *(bound for bound in (self.at_least, self.at_most) if bound is not None))
 
     def begin(self) -> State:
-        """No error, and nothing measured."""
+        """Return the state before the first metric."""
         return {"value": self._held(self.start), "error": None, "integral": 0.0, "average": None}
 
     def move(self, state: State, *metrics: float) -> State:
-        """One measurement."""
+        """Update the state with one measurement."""
         before = state["average"]
         average = metrics[0] if before is None else self.momentum * before + (1.0 - self.momentum) * metrics[0]
         if self.of == "velocity" and before is None:

@@ -1,4 +1,4 @@
-"""What happens to models, rates and the loop between optimizer steps and after them."""
+"""Hooks: actions on models, learning rates and the loop, between and after optimizer steps."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from agentrl_core.component import Component, option
 from agentrl_core.component.controller import Controller
 
 BEGIN = "begin"
-"""The name of what a model was when the iteration began, where an action names a model."""
+"""Model name in hooks for the model's parameters at the start of the iteration."""
 Unit = Literal["iterations", "steps", "steps_of_iteration"]
-"""What an action counts."""
+"""Unit in which a hook counts."""
 
 
 @dataclass(frozen=True)
 class Hook(Component, ABC):
-    """Base of the actions of a recipe: what is done, and when.
+    """Base class of hooks, with the conditions for when they run.
 
-    Iterations and optimizer steps are numbered from 1 here, over the whole run. An action is done in those that every
-    condition allows; without one, in all.
+    Iterations and optimizer steps are numbered from 1 here, over the whole run. A hook runs if all conditions hold;
+    without conditions, always.
 
     Args:
-        every: in each of which the number is a multiple of this; None: in all.
-        once: in this one alone; None: in all.
-        until: in those before this one; None: in all.
-        since: in this one and those behind it; None: in all.
-        when: where this controller (a condition such as `schedule.Above`) is not 0, by what was just measured.
-        unit: what is counted: `iterations`, optimizer `steps`, or `steps_of_iteration`: the steps of each iteration by
-            themselves, from 1.
+        every: run at multiples of this number; None: no condition.
+        once: run at this number only; None: no condition.
+        until: run before this number; None: no condition.
+        since: run from this number on; None: no condition.
+        when: run while this controller (a condition such as `schedule.Above`) is not 0, by the latest metrics.
+        unit: what is counted: `iterations`, optimizer `steps`, or `steps_of_iteration`: the steps within each
+            iteration, from 1.
 
     Example:
         >>> from agentrl_core import schedule
@@ -56,7 +56,7 @@ class Hook(Component, ABC):
     unit: Unit = "iterations"
 
     def is_due(self, number: int) -> bool:
-        """Whether it is done in the iteration or step of this number, as far as `when` allows."""
+        """Return whether it runs in the iteration or step of this number, apart from `when`."""
         return (
             (self.every is None or number % self.every == 0)
             and (self.once is None or number == self.once)
@@ -73,12 +73,12 @@ class Hook(Component, ABC):
         return 1.0
 
     def is_active(self, iteration: int, states: Mapping[str, Any], place: str) -> bool:
-        """Whether it is done in an iteration (numbered from 0), by what is remembered when that begins.
+        """Return whether it runs in an iteration (numbered from 0), by the states at its start.
 
         Args:
             iteration: numbered from 0.
-            states: what components remember, by place.
-            place: its own.
+            states: states of components by place.
+            place: of this hook.
         """
         return self.is_due(iteration + 1) and (
             self.when is None or self.when.now(iteration, states, f"{place}.when") != 0.0
@@ -87,10 +87,10 @@ class Hook(Component, ABC):
 
 @dataclass(frozen=True)
 class SyncModel(Hook):
-    """Moves a model towards another one: to <- (1 - mix) to + mix of, parameters and buffers, in place.
+    """Move a model towards another one: to <- (1 - mix) to + mix of, parameters and buffers, in place.
 
-    With `mix=1` it is a copy. `source` and `target` are names of models that `recipe.updates` and `recipe.run_hooks`
-    are given; `begin` stands for what `target` was when the iteration began. So it is:
+    With `mix=1` it copies. `source` and `target` are names of models that `recipe.updates` and `recipe.run_hooks`
+    receive; `begin` is `target` at the start of the iteration. Uses:
 
     - a reference that follows: SyncModel("policy", "reference", every=4), or softly with mix=0.6 and unit="steps"
       (TR-DPO, arXiv:2404.09656);
@@ -100,15 +100,15 @@ class SyncModel(Hook):
     (SFPO);
     - a restart: SyncModel("start", "policy", when=schedule.Plateau("evaluation")).
 
-    Numbers are computed in float32 (float64 where a model is) and stored as `target` stores them: an average that moves
-    slowly needs a model in float32. The state of optimizers stays as it is.
+    Numbers are computed in float32 (float64 for models in float64) and stored in the dtype of `target`: a slow average
+    needs a model in float32. The state of optimizers does not change.
 
     Args:
         source: name of the model that is followed.
         target: name of the model that moves.
         mix: share of `source`, above 0 and at most 1.
-        corrected: the share of the n-th time is mix / (1 - (1 - mix)^(n + 1)), so that what `target` was at first
-            counts as one of n + 1 terms, and not as all of the past. It needs neither `once` nor `when`.
+        corrected: whether the share of the n-th time is mix / (1 - (1 - mix)^(n + 1)), so that the first `target`
+            counts as one of n + 1 terms, not as the whole past. It excludes `once` and `when`.
 
     Example:
         >>> from agentrl_core import recipes
@@ -122,14 +122,14 @@ class SyncModel(Hook):
     corrected: bool = False
 
     def check_options(self) -> None:
-        """Two models, and a number of times that is known."""
+        """Require two models and, with `corrected`, a known number of times."""
         self.require(self.source != self.target, "target", "name another model than `source`")
         self.require(self.target != BEGIN, "target", "name a model that is given: what was at the begin is past")
         regular = self.once is None and self.when is None
         self.require(not self.corrected or regular, "corrected", "say how often with `every` alone")
 
     def share(self, number: int) -> float:
-        """The share of `source` in the iteration or step of this number."""
+        """Return the share of `source` in the iteration or step of this number."""
         if not self.corrected:
             return self.mix
         times = number // (self.every or 1)
@@ -138,11 +138,11 @@ class SyncModel(Hook):
 
 @dataclass(frozen=True)
 class SwapModels(Hook):
-    """Exchanges two models, parameters and buffers, in place.
+    """Exchange two models, parameters and buffers, in place.
 
     Args:
         one: name of a model.
-        other: name of another.
+        other: name of another model.
 
     Example:
         >>> from agentrl_core.schedule.hook import SwapModels
@@ -154,16 +154,16 @@ class SwapModels(Hook):
     other: str = option(filled=True)
 
     def check_options(self) -> None:
-        """Two models."""
+        """Require two different models."""
         self.require(self.one != self.other, "other", "name another model")
 
 
 @dataclass(frozen=True)
 class StopTraining(Hook):
-    """Ends the training, as `HookResult.stop` says; with unit `steps` it ends the updates of the iteration.
+    """End the training (`HookResult.stop`), or with unit `steps` the updates of the iteration.
 
     Args:
-        when: where nothing more is to be done: StopTraining(when=Above("approximate_kl", 0.02), unit="steps") is PPO's
+        when: the stopping condition: StopTraining(when=Above("approximate_kl", 0.02), unit="steps") is PPO's
             early stop.
 
     Example:
@@ -175,11 +175,11 @@ class StopTraining(Hook):
 
 @dataclass(frozen=True)
 class FreezeModel(Hook):
-    """Leaves out the updates of a model: a warm-up of the others, alternation, delay.
+    """Skip the updates of a model: for a warm-up of others, alternation or delay.
 
     `FreezeModel("policy", until=51)` trains the critic alone for 50 iterations; `FreezeModel("policy", every=2)` trains
-    the policy in every other iteration (delayed policy updates of TD3, arXiv:1802.09477). Its `when` is read as of the
-    iteration's begin.
+    the policy in every other iteration (delayed policy updates of TD3, arXiv:1802.09477). Its `when` is read at the
+    start of the iteration.
 
     Args:
         model: name of the model.
@@ -193,27 +193,28 @@ class FreezeModel(Hook):
     model: str = option(filled=True)
 
     def check_options(self) -> None:
-        """Models are frozen for iterations."""
+        """Require unit `iterations`."""
         self.require(self.unit == "iterations", "unit", "models are frozen for whole iterations: give 'iterations'")
 
 
 @dataclass(frozen=True)
 class LimitStaleness(Hook):
-    """Holds back what is generated ahead of the trainer: the staleness gate of asynchronous training.
+    """Limit how far generation runs ahead of the trainer: the staleness gate of asynchronous training.
 
-    `Collector(..., staleness=s)` begins up to s iterations behind the open one. When the batch of iteration k is asked
-    for, iterations up to k + min(s, at_most) are begun, as far as they are not; the smallest `at_most` of all actions
-    that hold counts. What has begun goes on and is trained. So a batch that was begun by this is at most `at_most`
-    policy versions old, and with 0 everything waits for the trainer. It is AReaL's gate (arXiv:2505.24298) counted in
-    batches, with an eta that may follow a metric. What it follows is read as of the begin of iteration k: what the
-    iterations before were closed with.
+    `Collector(..., staleness=s)` starts up to s iterations after the open one. When the batch of iteration k is
+    requested, iterations up to k + min(s, at_most) start, with the smallest `at_most` of all active hooks. Iterations
+    that have started continue and are trained. So a batch that starts under this limit is at most `at_most` policy
+    versions old, and with 0 generation waits for the trainer. It is AReaL's gate (arXiv:2505.24298) counted in batches,
+    with an eta that may follow a metric. Controllers are read at the start of iteration k, from the metrics of closed
+    iterations.
 
-    - hold back while the policies are far apart: LimitStaleness(0, when=Above("approximate_kl", 0.02));
-    - let on while enough samples count: LimitStaleness(Choice((0, 4), by=Above("effective_fraction", 0.8)));
-    - aim at an age: LimitStaleness(PID("tokens.staleness", target=1, start=2, proportional=-1, at_least=0, at_most=4)).
+    - wait while the policies differ much: LimitStaleness(0, when=Above("approximate_kl", 0.02));
+    - run ahead while the effective sample size is large: LimitStaleness(Choice((0, 4), by=Above("effective_fraction",
+    0.8))); - keep a target staleness: LimitStaleness(PID("tokens.staleness", target=1, start=2, proportional=-1,
+    at_least=0, at_most=4)).
 
     Args:
-        at_most: how many iterations are begun behind the open one, a whole number of at least 0.
+        at_most: number of iterations that may start after the open one, an integer of at least 0.
 
     Example:
         >>> from agentrl_core import recipes
@@ -224,16 +225,16 @@ class LimitStaleness(Hook):
     at_most: int = option(0, at_least=0)
 
     def check_options(self) -> None:
-        """Iterations are begun, not steps."""
+        """Require unit `iterations`."""
         self.require(self.unit == "iterations", "unit", "iterations are begun ahead: give 'iterations'")
 
 
 @dataclass(frozen=True)
 class SkipStep(Hook):
-    """`update.step` leaves out the step, and forgets its gradients: where what it said is not to be trusted.
+    """Skip the optimizer step in `update.step` and clear its gradients, if its metrics show a problem.
 
     Args:
-        model: name of the model whose steps these are.
+        model: name of the model whose steps are skipped.
 
     Example:
         >>> from agentrl_core.schedule import Above, SkipStep
@@ -253,12 +254,12 @@ class SkipStep(Hook):
 
 @dataclass(frozen=True)
 class RepeatStage(Hook):
-    """Further passes of a stage behind the updates, until what a pass said is fine (FixPO's fix-up phase).
+    """Repeat a stage after the updates until its metrics meet a condition (FixPO's fix-up phase).
 
     Args:
         stage: the stage whose losses each pass trains; see `loss.Train`.
-        at_most: how many passes, at least 1.
-        when: passes go on where this is not 0 after the last one: Above("max_kl", 0.2).
+        at_most: largest number of passes, at least 1.
+        when: passes continue while this is not 0 after the last one: Above("max_kl", 0.2).
 
     Example:
         >>> from agentrl_core.schedule import Above, RepeatStage
@@ -270,5 +271,5 @@ class RepeatStage(Hook):
     at_most: int = option(1, at_least=1)
 
     def check_options(self) -> None:
-        """Passes belong to iterations."""
+        """Require unit `iterations`."""
         self.require(self.unit == "iterations", "unit", "passes are repeated behind all updates: give 'iterations'")

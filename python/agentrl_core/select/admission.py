@@ -1,4 +1,4 @@
-"""Which finished groups enter the batch."""
+"""Admission of finished groups to the batch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.select.band import Band
 
 Rejected = Literal["replace", "regenerate", "extend"]
-"""What a rejected group becomes: one of another task, one of the same task, or itself with more members."""
+"""Replacement of a rejected group: another task, the same task again, or the same group with more members."""
 
 
 @dataclass(frozen=True)
 class Admission(Component, ABC):
-    """Base of the components that accept or reject finished groups.
+    """Base class of components that accept or reject finished groups.
 
-    In place of rejected groups the collector rolls out what `becomes` says, at most `rounds` rounds in one iteration.
+    The collector replaces rejected groups as `becomes` returns, in at most `rounds` rounds per iteration.
     """
 
     phase: ClassVar[str] = "admit"
@@ -29,11 +29,11 @@ class Admission(Component, ABC):
 
     @property
     def rounds(self) -> int:
-        """How many rounds of rollouts an iteration may take to fill its batch."""
+        """Largest number of rollout rounds in an iteration."""
         return 1
 
     def becomes(self, tried: int) -> Rejected:  # noqa: ARG002 - its place goes to another task
-        """What a rejected group becomes whose task was tried again so often before."""
+        """Return the replacement of a rejected group, by how often its task was already retried."""
         return "replace"
 
     def __call__(self, scores: NDArray[np.floating], groups: NDArray[np.uint32]) -> NDArray[np.bool_]:
@@ -59,12 +59,12 @@ class Admission(Component, ABC):
 
     @abstractmethod
     def members(self, scores: NDArray[np.floating], groups: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Which trajectories speak for their group: one is enough to admit it."""
+        """Mark trajectories that admit their group; one per group is enough."""
 
 
 @dataclass(frozen=True)
 class AcceptAll(Admission):
-    """Admits every group, so that an iteration is one round of rollouts.
+    """Admit every group, so that an iteration has one round of rollouts.
 
     Example:
         >>> import numpy as np
@@ -78,28 +78,27 @@ class AcceptAll(Admission):
         scores: NDArray[np.floating],  # noqa: ARG002 - it asks for none
         groups: NDArray[np.uint32],
     ) -> NDArray[np.bool_]:
-        """All of them."""
+        """Mark all trajectories."""
         return np.ones(len(groups), dtype=np.bool_)
 
 
 @dataclass(frozen=True)
 class DynamicSampling(Admission):
-    """Rolls out more in place of groups from which nothing is learned, until the batch is full or the rounds are over.
+    """Replace groups without a learning signal, until the batch is full or `max_rounds` is reached.
 
     By default a group whose scores are all equal is rejected: its group-relative advantages are zero (DAPO,
-    arXiv:2503.14476). Other bands have their sources at `Band`; `weight.GroupFilter` holds one after the advantages
-    are made. A group without a score is always rejected.
+    arXiv:2503.14476). `Band` lists sources of other bands; `weight.GroupFilter` applies one after the advantages. A
+    group without a score is always rejected.
 
-    What is rejected is kept, and drawn by nobody; a task that is tried again counts all its rollouts.
+    Rejected groups are stored but never drawn. The statistics of a retried task count all its rollouts.
 
     Args:
-        band: what the scores of an admitted group are like. A group with one score is admitted by default, as in
-            DAPO's public code.
+        band: the scores of an admitted group. A group with one score is admitted by default, as in DAPO's public code.
         max_rounds: rounds of rollouts in one iteration.
-        rejected: what a rejected group becomes in the next round: another task takes its place (`replace`), its own
-            task is rolled out anew (`regenerate`), or as many members as were asked for at first join it, and it is
-            judged with all of them (`extend`: a task is sampled until its group has both outcomes).
-        tries: how often a task is tried again, by `regenerate` or `extend`, before another takes its place.
+        rejected: replacement in the next round: another task (`replace`), new rollouts of the same task (`regenerate`),
+            or more members, as many as at first, judged together with the old ones (`extend`: a task is sampled until
+            its group has both outcomes).
+        tries: how often `regenerate` or `extend` retry a task before another task replaces it.
 
     Raises:
         RecipeError: an option is out of range.
@@ -122,13 +121,13 @@ class DynamicSampling(Admission):
 
     @property
     def rounds(self) -> int:
-        """How many rounds of rollouts an iteration takes at most."""
+        """Largest number of rollout rounds in an iteration."""
         return self.max_rounds
 
     def becomes(self, tried: int) -> Rejected:
-        """What a rejected group becomes whose task was tried again so often before."""
+        """Return the replacement of a rejected group, by how often its task was already retried."""
         return self.rejected if tried < self.tries else "replace"
 
     def members(self, scores: NDArray[np.floating], groups: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Those with a score whose group is in the band."""
+        """Mark trajectories with a score whose group is in the band."""
         return self.band.holds(scores, groups)

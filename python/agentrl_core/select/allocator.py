@@ -1,4 +1,4 @@
-"""How many rollouts each chosen task gets, under the total of the iteration."""
+"""Allocators: number of rollouts of each chosen task, within the total of the iteration."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     from agentrl_core.select.task_outcomes import TaskOutcomes
 
 Numbers = Mapping[str, NDArray[np.float64]]
-"""What is tracked of some tasks: `estimate`, and the columns of the tracker."""
+"""Tracked numbers of some tasks: `estimate`, and the columns of the tracker."""
 
 
 @dataclass(frozen=True)
 class Allocator(Component, ABC):
-    """Base of what answers numbers of rollouts. One that remembers overrides `initial_state` and `next`."""
+    """Base class of allocators of rollouts. One with state overrides `initial_state` and `next`."""
 
     @abstractmethod
     def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:
-        """Rollouts of each chosen task, at least 1.
+        """Return the number of rollouts of each chosen task, at least 1.
 
         Args:
-            state: what it remembers.
-            known: what is tracked of the tasks.
-            total: rollouts that the iteration asked for.
+            state: its state.
+            known: tracked numbers of the tasks.
+            total: requested rollouts of the iteration.
         """
 
     def initial_state(self) -> State:
-        """Nothing."""
+        """Return the empty state."""
         return {}
 
     def next(self, state: State, visits: TaskOutcomes, known: Numbers) -> State:  # noqa: ARG002 - it learns nothing
-        """What it remembers after an iteration; `known` is what was tracked of the visited tasks when it began."""
+        """Return the state after an iteration; `known` has the tracked numbers of visited tasks at its start."""
         return state
 
 
 @dataclass(frozen=True)
 class GreedyAllocator(Allocator):
-    """Rollouts to where they most likely make a group with both outcomes.
+    """Allocate rollouts to the tasks most likely to give a group with both outcomes.
 
     Maximises sum_i w_i (1 - p_i^n_i - (1 - p_i)^n_i) under sum n_i <= total and low <= n_i <= high; exact, since the
     gain of a further rollout falls with n. Tasks that were never solved (p = 0) share what is left.
@@ -56,9 +56,9 @@ class GreedyAllocator(Allocator):
 
     Args:
         weight: w: `information` or `one`.
-        low: fewest rollouts of a task; where the total is too small for it, all get equally many.
+        low: fewest rollouts of a task; if the total is too small, all tasks get the same number.
         high: most rollouts of a task.
-        gain_above: a rollout that gains no more is not spent on a task.
+        gain_above: a rollout must gain more than this.
 
     Raises:
         RecipeError: an option is out of range.
@@ -76,11 +76,11 @@ class GreedyAllocator(Allocator):
     gain_above: float = option(0.0, at_least=0)
 
     def check_options(self) -> None:
-        """The fewest are no more than the most."""
+        """Require low <= high."""
         self.require(self.low <= self.high, "low", f"give a number up to high={self.high}")
 
     def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
-        """Rollouts of each task."""
+        """Return the number of rollouts of each task."""
         rates = known["estimate"]
         weights = rates * (1.0 - rates) ** 2 if self.weight == "information" else np.ones(len(rates))
         options = {"total": total, "low": self.low, "high": self.high, "gain_above": self.gain_above}
@@ -89,7 +89,7 @@ class GreedyAllocator(Allocator):
 
 @dataclass(frozen=True)
 class ProportionalAllocator(Allocator):
-    """Rollouts in proportion to a score, rounded so that they sum to the total.
+    """Allocate rollouts in proportion to a score, rounded so that they sum to the total.
 
     Source: GDRO-RL arXiv:2601.19280 (`ProportionalAllocator(OutcomeVariance())`: the optimal n is proportional to the
     standard deviation).
@@ -116,25 +116,26 @@ class ProportionalAllocator(Allocator):
     high: int = option(128, at_least=1)
 
     def check_options(self) -> None:
-        """The fewest are no more than the most."""
+        """Require low <= high."""
         self.require(self.low <= self.high, "low", f"give a number up to high={self.high}")
 
     def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
-        """Rollouts of each task."""
+        """Return the number of rollouts of each task."""
         scores = self.by(known["estimate"])
         return _core.select.shares(scores, total=total, low=self.low, high=self.high).astype(np.int32)
 
 
 @dataclass(frozen=True)
 class DecayAllocator(Allocator):
-    """Fewer rollouts of a task the better it is solved: n for success rates up to `above`, then falling to `low` at 1.
+    """Allocate fewer rollouts to solved tasks: n up to success rate `above`, then falling to `low` at 1.
 
-    n(p) = max(low, round_up(n min(1, (1 - p) / (1 - above)))), with n the mean of the total. What that leaves is saved.
+    n(p) = max(low, round_up(n min(1, (1 - p) / (1 - above)))), with n the mean of the total. Remaining rollouts are
+    saved.
 
-    Source: DART arXiv:2509.23866, which says from where on (0.6) and not how the number falls.
+    Source: DART arXiv:2509.23866, which gives the threshold (0.6) but not the shape of the decay.
 
     Args:
-        above: success rate from which on there are fewer.
+        above: success rate above which the number falls.
         low: fewest rollouts.
 
     Raises:
@@ -151,17 +152,17 @@ class DecayAllocator(Allocator):
     low: int = option(1, at_least=1)
 
     def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - remembers nothing
-        """Rollouts of each task."""
+        """Return the number of rollouts of each task."""
         rates = known["estimate"]
         each = total // max(len(rates), 1)
         parts = each * np.minimum(1.0, (1 - rates) / (1 - self.above))
-        # What a product has too much in its last bits is no further rollout.
+        # Rounding errors in the last bits must not add a rollout.
         return np.clip(np.ceil(parts - 1e-9), min(self.low, each), each).astype(np.int32)
 
 
 @dataclass(frozen=True)
 class BanditAllocator(Allocator):
-    """A bandit for each difficulty, whose arms are numbers of rollouts, with a price that holds the total.
+    """Choose the number of rollouts by a bandit per difficulty, with a price that keeps the total.
 
     Tasks lie in bins by the tracker's column `bin` (`RecentVisits(bins=)`), or else by their estimate. Bin b plays arm
     n_b, all bins together the choice that maximises sum_b ln p_b(n_b) under sum of rollouts = total, where
@@ -175,11 +176,11 @@ class BanditAllocator(Allocator):
     Args:
         low: the smallest arm.
         high: the largest.
-        bins: of success rates.
-        rate: of the arms' scores.
-        explore: part of the probability that all arms share.
-        price_rate: of the price.
-        average: rollouts of a task that are paid for.
+        bins: number of bins of success rates.
+        rate: learning rate of the arms' scores.
+        explore: share of the probability that is uniform over arms.
+        price_rate: learning rate of the price.
+        average: target mean of rollouts per task.
 
     Raises:
         RecipeError: an option is out of range.
@@ -199,11 +200,11 @@ class BanditAllocator(Allocator):
     average: float = option(4.0, above=0)
 
     def check_options(self) -> None:
-        """There is an arm."""
+        """Require at least one arm."""
         self.require(self.low <= self.high, "low", f"give a number up to high={self.high}")
 
     def initial_state(self) -> State:
-        """All arms alike, and no price."""
+        """Return equal arms and price 0."""
         return {"scores": np.zeros((self.bins, self.high - self.low + 1)), "price": 0.0}
 
     def _bins(self, known: Numbers) -> NDArray[np.int64]:
@@ -211,7 +212,7 @@ class BanditAllocator(Allocator):
         return np.clip(bins.astype(np.int64), 0, self.bins - 1)
 
     def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:
-        """The arm of each task's bin."""
+        """Return the arm of each task's bin."""
         bins = self._bins(known)
         scores = state["scores"]
         chances = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -222,7 +223,7 @@ class BanditAllocator(Allocator):
         return arms[played[bins]].astype(np.int32)
 
     def next(self, state: State, visits: TaskOutcomes, known: Numbers) -> State:
-        """Scores and price after an iteration."""
+        """Return scores and price after an iteration."""
         bins, counts = self._bins(known), visits.counts
         rewards = visits.sums(np.nan_to_num(visits.rewards))
         scores = state["scores"].copy()

@@ -1,4 +1,4 @@
-"""Which groups are worth training on: one rule, held by admission (before training) and by filters (after credit)."""
+"""The band rule, which marks groups worth training on: used by admission (before credit) and filters (after it)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from agentrl_core.operators import filters
 
 @dataclass(frozen=True)
 class Band(Component):
-    """Tells groups that teach something from those that are too easy, too hard, or all alike.
+    """Separate groups with a learning signal from those that are too easy, too hard, or uniform.
 
     A group is in the band if std > `std_above`, `at_least` <= mean <= `at_most`, and enough of its members have a
-    value. With the defaults only the spread is asked for: the dynamic sampling of DAPO, arXiv:2503.14476.
+    value. With the defaults only the spread is checked: the dynamic sampling of DAPO, arXiv:2503.14476.
 
     Sources of other bands: PRIME arXiv:2502.01456 (`std_above=None, at_least=0.2, at_most=0.8`); UI-S1 arXiv:2509.11543
     (`std_above=0.3`); SimpleTIR arXiv:2509.02479 (`std_above=1e-3, at_least=0.1, at_most=0.9`); EMPO arXiv:2504.05812
     (`std_above=None, at_least=0.3`).
 
     Args:
-        std_above: the standard deviation of the group is larger than this; None: not asked.
-        at_least: smallest mean of the group; None: any.
+        std_above: the standard deviation of the group is larger than this; None: any. at_least: smallest mean of the
+            group; None: any.
         at_most: largest mean of the group; None: any.
-        members_at_least: how many members have a value.
+        members_at_least: smallest number of members with a value.
         ddof: the variance divides by (count - ddof); 0 or 1.
-        accept_single: whether a group of which one member has a value needs no spread, as in DAPO's public code (its
+        accept_single: whether a group with one value needs no spread, as in DAPO's public code (its
             advantage follows the `singleton` rule).
 
     Raises:
@@ -51,7 +51,7 @@ class Band(Component):
     accept_single: bool = False
 
     def check_options(self) -> None:
-        """The smallest mean is no larger than the largest."""
+        """Require at_least <= at_most."""
         self.require(
             self.at_least is None or self.at_most is None or self.at_least <= self.at_most,
             "at_least",
@@ -65,10 +65,10 @@ class Band(Component):
         *,
         valid: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.bool_]:
-        """Whether each row has a value and its group is in the band.
+        """Return whether each row has a value and a group in the band.
 
         Args:
-            values: one a row; not finite where there is none.
+            values: one per row; NaN or infinite if missing.
             groups: the group of each row.
             valid: rows that are False do not vote either. None: all rows with a value do.
         """

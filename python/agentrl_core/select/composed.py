@@ -1,4 +1,4 @@
-"""The selector that is made of parts: what is tracked, what it is worth, how it is chosen, how often it is tried."""
+"""Compose a selector of a tracker, a score, a sampler and an allocator."""
 
 from __future__ import annotations
 
@@ -30,33 +30,34 @@ if TYPE_CHECKING:
     from agentrl_core.select.pool import Pool
 
 _CANDIDATES, _SAMPLE, _POSTERIOR, _VARIANT, _SURVEY, _REST = range(6)
-"""What a key is used for, so that no two uses share their numbers."""
+"""Uses of a key, so that no two share random numbers."""
 _PIECE = 1 << 17
-"""Tasks that are looked at between two steps of numpy: few enough for a core's own memory, and enough for threads."""
+"""Tasks per piece: few enough for the cache of a core, and enough for threads."""
 
 
 @dataclass(frozen=True)
 class ComposedSelector(Selector):
-    """Chooses tasks by what is remembered of them, and says how many rollouts each of them gets.
+    """Choose tasks by tracked statistics, and allocate rollouts to them.
 
-    In one round: surveys where they are due; what the queue offers; then, from the tasks that the pool rule keeps, that
-    the stage opens and that this iteration has not taken, so many of each quota, by the scores that are made of the
-    tracker's numbers. The allocator says how many rollouts each gets, the arms which prompt variant. Without a score
-    every task is equally likely, and no task is looked at.
+    A round consists of surveys if they are due, tasks of the queue, and sampled tasks. Sampled tasks are those that the
+    pool rule keeps, the stage opens and this iteration has not taken yet. Each quota is filled by scores of the
+    tracker's numbers. The allocator sets the number of rollouts, the bandit the prompt variant. Without a score all
+    tasks are equally likely, and none is read.
 
-    All parts are read as of the iteration's begin, and learn when it is closed, from the outcomes of all its groups.
+    All parts use their state at the start of the iteration. They are updated when it closes, with the outcomes of all
+    its groups.
 
     Args:
-        pool: which tasks stay in; None: all.
+        pool: filter of tasks; None: all.
         stage: a curriculum; None: all tasks at once.
-        quota: shares of domains; None: as they come.
-        track: what is remembered of each task.
-        score: what that is worth; None: all alike.
-        sample: how tasks are chosen by their scores.
-        count: how many rollouts each gets; None: `group_size`.
+        quota: shares of domains; None: no shares.
+        track: tracker of a number for each task.
+        score: score of that number; None: all equal.
+        sample: sampler of tasks by their scores.
+        count: allocator of rollouts; None: `group_size` each.
         variant: prompt variants; None: one prompt.
-        survey: tasks that are only looked at; None: none.
-        queue: tasks that are tried again; None: none.
+        survey: tasks to measure; None: none.
+        queue: tasks to retry; None: none.
 
     Raises:
         RecipeError: an option is out of range.
@@ -85,17 +86,17 @@ class ComposedSelector(Selector):
     queue: RetryQueue | None = None
 
     def own_makes(self) -> Iterable[Column]:
-        """What draws can read of their tasks."""
+        """Columns that draws can read of their tasks."""
         return (draw(f"task_{name}") for name in self.track.names)
 
     def initial_state(self) -> State:
-        """Nothing known of any task."""
+        """Return the state without any task."""
         parts = {name: getattr(self, name) for name in ("pool", "stage", "quota", "track", "count", "variant", "queue")}
         states = {name: part.initial_state() for name, part in parts.items() if part is not None}
         return {"rows": np.zeros(0, np.int64), "groups": 0, **states}
 
     def choose(self, pool: Pool, state: State, wanted: SelectionRequest, key: int) -> Selection:
-        """The groups of one round."""
+        """Choose the groups of one round."""
         key = _core.rng.structural_seed(key, wanted.round)
         state = self.initial_state() | state
         items = np.zeros(0, np.int64)
@@ -127,7 +128,7 @@ class ComposedSelector(Selector):
     def _chosen(
         self, pool: Pool, state: State, wanted: SelectionRequest, count: int, taken: NDArray[np.int64], key: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-        """Rows that were not taken, and how probable each was."""
+        """Choose rows that were not taken, and return their probabilities."""
         out = state["rows"][: len(state["pool"]["out"])][state["pool"]["out"]] if self.pool is not None else taken[:0]
         excluded = np.unique(np.concatenate([taken, out]))
         parts = self._parts(pool, state)
@@ -141,7 +142,7 @@ class ComposedSelector(Selector):
             rows, _ = self._sampled(pool, state, wanted, mask, int(numbers[number]), excluded, of_part)
             found.append(rows)
             excluded = np.concatenate([excluded, rows])
-        # Where a part has too few tasks, the others fill the round.
+        # If a part has too few tasks, the others fill the round.
         missing = count - sum(map(len, found))
         everything = np.logical_or.reduce([mask for mask, _ in parts])
         rest = _core.rng.structural_seed(key, len(parts), _REST)
@@ -149,7 +150,7 @@ class ComposedSelector(Selector):
         return np.concatenate(found), None
 
     def _parts(self, pool: Pool, state: State) -> list[tuple[NDArray[np.bool_], float]] | None:
-        """Masks of the pool and their shares: every stage with every quota."""
+        """Return masks of the pool and their shares: every stage combined with every quota."""
         parts = None if self.stage is None else list(self.stage.parts(state["stage"], pool))
         if self.quota is None:
             return parts
@@ -170,7 +171,7 @@ class ComposedSelector(Selector):
         excluded: NDArray[np.int64],
         key: int,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-        """`count` rows of a mask, or all that there are."""
+        """Choose `count` rows of a mask, or all if there are fewer."""
         allowed = None
         if mask is not None:
             allowed = np.flatnonzero(mask)
@@ -181,7 +182,7 @@ class ComposedSelector(Selector):
         count = max(min(count, free), 0)
         looked_at = count if self.score is None else min(free, count * (self.sample.among or free))
         if self.score is None or self.sample.among is not None:
-            # Nobody looks at the others.
+            # The others are not read.
             of_candidates = _core.rng.structural_seed(key, _CANDIDATES)
             if allowed is None:
                 allowed = _core.select.drawn(len(pool), looked_at, of_candidates, excluded)
@@ -203,7 +204,7 @@ class ComposedSelector(Selector):
         return self.track.posterior_draw(state["track"], candidates, _core.rng.structural_seed(key, _POSTERIOR))
 
     def _pieces(self, pool: Pool, state: State, rows: NDArray[np.int64], iteration: int) -> Iterator[Candidates]:
-        """Some tasks, piece by piece."""
+        """Return some tasks, piece by piece."""
         pieces = [rows[begin : begin + _PIECE] for begin in range(0, len(rows), _PIECE)]
         if len(pieces) < 2:
             yield self._candidates(pool, state, rows, iteration)
@@ -235,14 +236,14 @@ class ComposedSelector(Selector):
         return self.variant.choose(state["variant"], groups, _core.rng.structural_seed(key, _VARIANT))
 
     def columns(self, pool: Pool, state: State, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
-        """What the tracker knows of tasks."""
+        """Return the tracker's columns of tasks."""
         state = self.initial_state() | state
-        # They are read as of the iteration's begin, which is the state's own.
+        # They are read at the iteration of the state.
         candidates = self._candidates(pool, state, rows, int(state.get("iteration", 0)))
         return self.track.columns(state["track"], candidates)
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """What is known after an iteration."""
+        """Return the state after an iteration."""
         state = self.initial_state() | state
         visits, rows = TaskOutcomes.of(closed, state["rows"])
         groups = state["groups"]
@@ -266,7 +267,7 @@ class ComposedSelector(Selector):
         return following
 
     def _learned(self, state: State, visits: TaskOutcomes, closed: IterationRecord) -> State:
-        """What the allocator remembers, by what was tracked when it answered."""
+        """Return the allocator's next state, from the numbers that it was given."""
         if self.count is None or closed.pool is None:
             kept: State = state["count"]
             return kept
@@ -275,7 +276,7 @@ class ComposedSelector(Selector):
 
 
 def _places(pool: Pool, state: State) -> NDArray[np.int64]:
-    """Where trackers keep what they know of each task of the pool; -1: nobody tried it yet."""
+    """Return the position of each task in the arrays of trackers; -1: not tried yet."""
     places = np.full(len(pool), -1, np.int64)
     places[state["rows"]] = np.arange(len(state["rows"]))
     return places

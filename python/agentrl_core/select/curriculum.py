@@ -1,4 +1,4 @@
-"""What an iteration is made of: stages of a curriculum, and quotas of domains."""
+"""Curricula: stages of difficulty, and quotas of domains."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from agentrl_core.select.task_outcomes import TaskOutcomes
 
 Parts = Sequence[tuple[NDArray[np.bool_], float]]
-"""Tasks of the pool as masks, each with its share of the groups."""
+"""Masks of the pool, each with its share of the groups."""
 
 
 @dataclass(frozen=True)
 class Curriculum(Component):
-    """A curriculum: tasks in buckets from easy to hard, and a rule that opens the next one.
+    """Open buckets of tasks from easy to hard.
 
-    In stage s tasks of the buckets 0 to s are chosen, `earlier` of them from buckets before s. A stage ends when the
-    smoothed success rate of its own bucket (or a metric) is above a number, or after so many iterations.
+    Stage s chooses tasks of buckets 0 to s, a share `earlier` of them from buckets before s. A stage ends when the
+    smoothed success rate of its own bucket (or a metric) exceeds `above`, or after `iterations` iterations.
 
     Sources: CRAFT-GUI arXiv:2508.11360 (`Curriculum("steps", "3,8", above=0.8, earlier=0.15)`); SearchGym-RL
     (`above=0.7`); AceReason-Nemotron arXiv:2505.16400 (`Curriculum("domain", "math,code", iterations=, earlier=0.0)`);
     URPO arXiv:2507.17515 (`metric="success@preference", above=0.7`).
 
     Args:
-        by: column of the pool that tells how hard a task is; `domain`: by its name.
-        buckets: numbers in ascending order, the largest of each bucket but the last, with commas between; or names of
-            domains in their order, those of one bucket joined by `+`.
-        above: success rate from which on the next stage begins; None: only `iterations` ends one.
-        metric: the named metric that is compared with `above`; empty: the success rate of the bucket.
-        smoothing: part of the rate that the iterations before have.
-        iterations: a stage ends after so many; None: never.
-        earlier: part of the groups that are of earlier buckets; None: all open tasks alike.
+        by: column of the pool with the difficulty; `domain`: by its name.
+        buckets: ascending numbers with commas between, the largest value of each bucket but the last; or names of
+            domains in order, those of one bucket joined by `+`.
+        above: success rate above which the next stage begins; None: only `iterations` ends one.
+        metric: name of a metric to compare with `above`; empty: the success rate of the bucket.
+        smoothing: weight of earlier iterations in the smoothed rate.
+        iterations: longest length of a stage; None: no limit.
+        earlier: share of groups from earlier buckets; None: all open tasks are equal.
 
     Raises:
         RecipeError: an option is out of range.
@@ -62,7 +62,7 @@ class Curriculum(Component):
     earlier: float | None = option(None, at_least=0, at_most=1)
 
     def check_options(self) -> None:
-        """The numbers ascend."""
+        """Require ascending numbers."""
         if self.by != "domain":
             bounds = self._bounds()
             self.require(
@@ -86,11 +86,11 @@ class Curriculum(Component):
 
     @property
     def last(self) -> int:
-        """The number of the last stage, counted from 0."""
+        """Return the number of the last stage, counted from 0."""
         return len(self.buckets.split(",")) - (self.by == "domain")
 
     def of(self, pool: Pool) -> NDArray[np.int64]:
-        """The bucket of each task; -1 where it is in none."""
+        """Return the bucket of each task; -1 if it is in none."""
         if self.by != "domain":
             return np.searchsorted(np.array(self._bounds()), pool.column(self.by), side="left").astype(np.int64)
         named = {name: place for place, part in enumerate(self.buckets.split(",")) for name in part.split("+")}
@@ -99,18 +99,18 @@ class Curriculum(Component):
         return chosen
 
     def initial_state(self) -> State:
-        """The first stage."""
+        """Return the first stage."""
         return {"stage": 0, "begun": 0, "rate": None}
 
     def parts(self, state: State, pool: Pool) -> Parts:
-        """What is open, and its shares."""
+        """Return the open tasks, and their shares."""
         buckets, stage = self.of(pool), state["stage"]
         if self.earlier is None or stage == 0:
             return [((buckets >= 0) & (buckets <= stage), 1.0)]
         return [(buckets == stage, 1 - self.earlier), ((buckets >= 0) & (buckets < stage), self.earlier)]
 
     def next(self, state: State, visits: TaskOutcomes, closed: IterationRecord) -> State:
-        """The stage after an iteration."""
+        """Return the stage after an iteration."""
         stage, begun, rate = state["stage"], state["begun"], state["rate"]
         now = closed.metrics.get(self.metric, math.nan) if self.metric else self._success(stage, visits, closed)
         if not math.isnan(now):

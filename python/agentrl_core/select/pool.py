@@ -1,4 +1,4 @@
-"""The tasks that are selected from."""
+"""The pool of tasks that select chooses from."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from agentrl_core.env.base import Task
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
 
 _FACTS = {"attempts": 0, "successes": 0, "last_version": -1, "uses": 0}
-"""Columns of the task table, and what they are for a task that nobody tried."""
+"""Columns of the task table, with their values for an untried task."""
 
 
 class MixedTasks(Sequence[tuple[str, Task]]):
-    """The tasks of several worlds in turn, each with the name of its world; a task is made when it is asked for.
+    """Tasks of several worlds interleaved, each with the name of its world. A task is created on access.
 
     Args:
-        worlds: the tasks of each, by its name.
-        asking: held while a task is asked for, where several threads do; None: one does.
+        worlds: the tasks of each world, by its name.
+        asking: a lock held while a task is created, for access from several threads; None: one thread.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         self._asking = nullcontext() if asking is None else asking
         lengths = sorted({len(tasks) for tasks in worlds.values()} - {0})
         self._begins: list[int] = []
-        """Where the rows begin in which as many worlds take turns."""
+        """First row of each stretch in which the same worlds alternate."""
         self._turns: list[tuple[int, list[str]]] = []
-        """From which task of theirs on, and which worlds."""
+        """For each stretch: the first task of each world, and the worlds."""
         begin = before = 0
         for length in lengths:
             names = [name for name, tasks in worlds.items() if len(tasks) >= length]
@@ -46,12 +46,12 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         self._length = begin
 
     def __len__(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
         return self._length
 
     @property
     def worlds(self) -> Mapping[str, Sequence[Task]]:
-        """The tasks of each world, by its name."""
+        """Tasks of each world, by its name."""
         return self._worlds
 
     @overload
@@ -59,7 +59,7 @@ class MixedTasks(Sequence[tuple[str, Task]]):
     @overload
     def __getitem__(self, row: slice) -> list[tuple[str, Task]]: ...
     def __getitem__(self, row: int | slice) -> tuple[str, Task] | list[tuple[str, Task]]:
-        """A task and its world."""
+        """Return a task and its world."""
         if isinstance(row, slice):
             return [self[place] for place in range(*row.indices(self._length))]
         if not 0 <= row < self._length:
@@ -72,7 +72,7 @@ class MixedTasks(Sequence[tuple[str, Task]]):
             return name, self._worlds[name][first + number]
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """A column that every world's tasks have (`columns` of the sequence), in the order of the rows."""
+        """Return a column that the tasks of all worlds have (`columns` of the sequence), in row order."""
         given: dict[str, NDArray[Any]] = {}
         for world, tasks in self._worlds.items():
             columns: Mapping[str, Any] = getattr(tasks, "columns", {})
@@ -92,15 +92,15 @@ class MixedTasks(Sequence[tuple[str, Task]]):
 
 
 class Pool:
-    """The tasks of a run by row, with what is known of them. Row numbers never change.
+    """The tasks of a run by row, with their statistics. Row numbers never change.
 
-    Nothing is read before it is asked for, and tasks where they are chosen: ten million of them may be made on demand.
-    The sequence that `Environment.tasks` returns may have `columns`, a table of arrays with a value or a vector for
-    each task (`domain`: its name). Without them `domain` looks at every task, as the facts do, to know their ids.
+    Columns are read on first use and tasks only when chosen, so a pool of ten million generated tasks is possible. The
+    sequence that `Environment.tasks` returns may have `columns`, a table of arrays with a value or a vector for each
+    task (`domain`: its name). Without it `domain` visits every task, and so do the statistics, which need the ids.
 
     Args:
         tasks: each with the name of its world.
-        statistics: the task table of the run: its last row of a task counts. None: nothing was attempted yet.
+        statistics: the task table of the run; the last row of a task counts. None: no task was attempted yet.
 
     Example:
         >>> from agentrl_core.env import Task
@@ -117,7 +117,7 @@ class Pool:
         self._domains: list[str] | None = None
 
     def __len__(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
         return len(self._tasks)
 
     @property
@@ -128,15 +128,15 @@ class Pool:
         return self._domains or []
 
     def column(self, name: str) -> NDArray[Any]:
-        """A value for each task.
+        """Return one value per task.
 
         Args:
             name: `attempts`, `successes`, `uses`, `last_version` (-1: never), `domain` (a code), or one of the
                 environment's own columns.
 
         Raises:
-            NotFoundError: there is no such column.
-            InvalidInputError: the environment's column does not have a value for each task.
+            NotFoundError: the column does not exist.
+            InvalidInputError: the environment's column does not have one value per task.
         """
         if name in self._columns:
             return self._columns[name]
@@ -149,8 +149,8 @@ class Pool:
             if found is None:
                 known = ", ".join([*_FACTS, "domain"])
                 raise NotFoundError(
-                    f"the pool has no column {name!r}; it has: {known}, and what the `columns` of the sequence that "
-                    "Environment.tasks returns have"
+                    f"the pool has no column {name!r}; use one of: {known}, or a column in `columns` of the sequence "
+                    f"that Environment.tasks returns"
                 )
             if len(found) != len(self):
                 raise InvalidInputError(f"column {name!r} has {len(found)} values for {len(self)} tasks; give one each")
@@ -184,9 +184,9 @@ class Pool:
         self._columns |= columns
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
-        """The ids of some tasks."""
+        """Return the ids of some tasks."""
         return [self._tasks[row][1].task_id for row in rows.tolist()]
 
     def tasks(self, rows: NDArray[np.int64]) -> list[tuple[str, Task]]:
-        """Some tasks, each with the name of its world."""
+        """Return some tasks, each with the name of its world."""
         return [self._tasks[row] for row in rows.tolist()]

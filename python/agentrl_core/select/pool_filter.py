@@ -1,4 +1,4 @@
-"""Which tasks stay in the pool, by how often they were solved."""
+"""Filter the pool by success rate."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PoolFilter(Component):
-    """The tasks that stay in the pool: those with a success rate in a band, and those that were not tried enough.
+    """Keep tasks with a success rate in a band, and tasks with too few attempts.
 
-    The success rate is that of all attempts, or with `newest` of the last visit. A task that is out comes back only
-    where others of its rollouts change its rate (surveys, the queue).
+    The success rate is that of all attempts, or with `newest` of the last visit. A removed task returns only if other
+    rollouts change its rate (surveys, the queue).
 
     Sources: ARPO for GUI agents, arXiv:2505.16282 (`above=0.0, attempts=16`, after a survey of 16);
     Fathom-DeepResearch arXiv:2509.24107 (`below=0.9, newest=True, per="epoch"`); AceReason-Nemotron arXiv:2505.16400
@@ -33,10 +33,10 @@ class PoolFilter(Component):
         at_least: or at least this.
         below: success rates are smaller than this; None: any.
         at_most: or at most this.
-        attempts: a task stays until it had so many.
-        spare: part of the tasks outside of the band that stays nevertheless, chosen once and for all.
+        attempts: a task stays until it had this many.
+        spare: share of the tasks outside of the band that stays, chosen once.
         newest: whether only the last visit counts.
-        per: when tasks leave: at once, or when as many groups were trained on as the pool has tasks (`epoch`).
+        per: when tasks leave: at once, or at the end of an `epoch`, after as many trained groups as the pool has tasks.
 
     Raises:
         RecipeError: an option is out of range.
@@ -57,7 +57,7 @@ class PoolFilter(Component):
     per: Literal["iteration", "epoch"] = "iteration"
 
     def initial_state(self) -> State:
-        """Every task is in."""
+        """Return the state with all tasks."""
         return {
             "attempts": np.zeros(0, np.int64),
             "successes": np.zeros(0, np.int64),
@@ -66,13 +66,13 @@ class PoolFilter(Component):
         }
 
     def next(self, state: State, visits: TaskOutcomes, rows: NDArray[np.int64], epoch: int) -> State:
-        """Who is out after an iteration.
+        """Return the removed tasks after an iteration.
 
         Args:
-            state: who was out.
-            visits: what was learned.
-            rows: of all known tasks.
-            epoch: how many epochs are over.
+            state: the removed tasks before.
+            visits: outcomes of the iteration.
+            rows: rows of all known tasks.
+            epoch: number of finished epochs.
         """
         visits = visits.subset(~np.isnan(visits.solved))
         attempts, successes, out = (grown(state[name], len(rows), 0) for name in ("attempts", "successes", "out"))

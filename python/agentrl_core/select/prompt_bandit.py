@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptBandit(Component):
-    """One prompt variant for each group, by how well it did: p_j = softmax(w / temperature).
+    """Choose a prompt variant for each group by its rewards: p_j = softmax(w / temperature).
 
     After an iteration w_j <- (1 - rate) w_j + rate mean(reward) for the variants that were used. Every `halve_every`
     iterations the worse half of those with at least `least` rollouts is dropped, down to two.
@@ -26,8 +26,8 @@ class PromptBandit(Component):
     Source: INSPO, whose public reviews give the softmax and the halving; rate, temperature and numbers are chosen here.
 
     Args:
-        variants: how many variants there are.
-        temperature: of the softmax.
+        variants: number of variants.
+        temperature: temperature of the softmax.
         rate: how fast w follows the rewards.
         halve_every: iterations between two halvings; None: never.
         least: rollouts of a variant before it may be dropped.
@@ -49,7 +49,7 @@ class PromptBandit(Component):
     least: int = option(32, at_least=1)
 
     def initial_state(self) -> State:
-        """All variants alike."""
+        """Return equal weights."""
         return {
             "weights": np.zeros(self.variants),
             "rollouts": np.zeros(self.variants, np.int64),
@@ -57,17 +57,17 @@ class PromptBandit(Component):
         }
 
     def probabilities(self, state: State) -> NDArray[np.float64]:
-        """How probable each variant is."""
+        """Return the probability of each variant."""
         scaled = np.where(state["alive"], state["weights"] / self.temperature, -np.inf)
         weights = np.exp(scaled - scaled.max())
         return np.asarray(weights / weights.sum())
 
     def choose(self, state: State, groups: int, key: int) -> NDArray[np.int32]:
-        """A variant for each group."""
+        """Choose a variant for each group."""
         return _core.select.independent(self.probabilities(state), groups, key).astype(np.int32)
 
     def next(self, state: State, visits: TaskOutcomes) -> State:
-        """What is known of the variants after an iteration."""
+        """Return the weights after an iteration."""
         used = (visits.variants >= 0) & (visits.variants < self.variants) & ~np.isnan(visits.rewards) & ~visits.survey
         variants, rewards = visits.variants[used], visits.rewards[used]
         counts = np.bincount(variants, minlength=self.variants)
@@ -78,6 +78,6 @@ class PromptBandit(Component):
         if self.halve_every is not None and (visits.iteration + 1) % self.halve_every == 0:
             known = np.flatnonzero(alive & (rollouts >= self.least))
             drop = min(len(known) // 2, int(alive.sum()) - 2)
-            # Of equal weights the later variant goes.
+            # Among equal weights the later variant is dropped.
             alive[known[np.lexsort((-known, weights[known]))][: max(drop, 0)]] = False
         return {"weights": weights, "rollouts": rollouts, "alive": alive}

@@ -1,4 +1,4 @@
-"""How tasks are chosen by their scores."""
+"""Samplers: choose tasks by their scores."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from agentrl_core.exceptions import InvalidInputError
 
 @dataclass(frozen=True)
 class Sampler(Component, ABC):
-    """Base of the ways to choose by scores.
+    """Base class of samplers.
 
     Args:
-        among: candidates for each task that is wanted, drawn evenly before anything is looked at; None: the whole pool.
-        posterior: whether scores are made of draws of the tracker's posterior instead of its estimates (Thompson
-            sampling).
+        among: number of candidates per requested task, drawn uniformly before scoring; None: the whole pool.
+        posterior: whether to score samples of the tracker's posterior instead of its estimates (Thompson sampling).
     """
 
     among: int | None = option(None, at_least=1)
@@ -30,12 +29,12 @@ class Sampler(Component, ABC):
     def choose(
         self, scores: NDArray[np.float64], rows: NDArray[np.int64], count: int, key: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-        """Positions of the chosen candidates, and the probability of each where it is known."""
+        """Return positions of the chosen candidates, and their probabilities if known."""
 
 
 @dataclass(frozen=True)
 class TopSampler(Sampler):
-    """The tasks with the largest scores; of equal ones a key chooses. A score of minus infinity is never chosen.
+    """Choose the tasks with the largest scores, ties by key. A score of minus infinity is never chosen.
 
     Source: MoPPS arXiv:2507.04632 (`TopSampler(posterior=True, among=16)`), VADE arXiv:2511.18902
     (`TopSampler(posterior=True)`).
@@ -53,22 +52,21 @@ class TopSampler(Sampler):
     def choose(
         self, scores: NDArray[np.float64], rows: NDArray[np.int64], count: int, key: int
     ) -> tuple[NDArray[np.int64], None]:
-        """The positions of the largest."""
+        """Return the positions of the largest scores."""
         return _core.select.top(scores, rows, count, key), None
 
 
 @dataclass(frozen=True)
 class ProportionalSampler(Sampler):
-    """Tasks at random, by their scores.
+    """Sample tasks with probabilities from their scores.
 
-    With n candidates: P = (1 - uniform) w / sum w + uniform / n, where w is the score, or exp(score / temperature).
-    Without replacement a task is drawn from what is left, by the Gumbel trick; the probability that is told is that of
-    the first draw.
+    With n candidates: P = (1 - uniform) w / sum w + uniform / n, with w the score or exp(score / temperature). Sampling
+    without replacement uses the Gumbel trick; the returned probability is that of the first draw.
 
     Args:
-        temperature: of a softmax; None: the scores are weights, at least 0.
-        uniform: part of the probability that all tasks share evenly.
-        replace: whether a task may come several times.
+        temperature: temperature of a softmax; None: the scores are weights, at least 0.
+        uniform: share of the probability that is uniform over tasks.
+        replace: whether a task may be drawn several times.
 
     Raises:
         RecipeError: an option is out of range.
@@ -92,9 +90,9 @@ class ProportionalSampler(Sampler):
     def choose(
         self, scores: NDArray[np.float64], rows: NDArray[np.int64], count: int, key: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Draw so many."""
+        """Draw `count` candidates."""
         if self.temperature and not self.uniform and not self.replace:
-            # Whose probabilities nobody asks for need none.
+            # Skip probabilities that are not returned.
             self._check_finite(scores)
             logits = scores / self.temperature
             places = _core.select.successive(logits, rows, count, key)
@@ -108,7 +106,7 @@ class ProportionalSampler(Sampler):
         return places, chances[places]
 
     def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The probability of each candidate to be drawn first."""
+        """Return the probability of each candidate to be drawn first."""
         if not len(scores):
             return scores
         if self.temperature is None:
@@ -130,17 +128,17 @@ class ProportionalSampler(Sampler):
             return even
         if learned is None and self.uniform == 0:
             raise InvalidInputError(
-                f"{self.title()}: all {len(scores)} scores are 0; give `uniform` a part, or use a score with a floor"
+                f"{self.title()}: all {len(scores)} scores are 0; set `uniform` above 0, or use a score that is never 0"
             )
-        # Where nothing has a weight yet, all are alike.
+        # If no candidate has a weight yet, all are equal.
         return (1 - self.uniform) * (even if learned is None else learned) + self.uniform / len(scores)
 
     def _softmax(self, logits: NDArray[np.float64], places: NDArray[np.int64] | slice) -> NDArray[np.float64]:
-        """The probabilities of some, each by itself: nobody has to make those of all."""
+        """Return the probabilities of some candidates, without computing those of all."""
         return np.asarray(np.exp(logits[places] - _core.select.log_total(logits)))
 
     def _check_finite(self, scores: NDArray[np.float64]) -> None:
-        """Refuse what is no number; minus infinity is never chosen."""
+        """Refuse scores that are NaN or plus infinity; minus infinity is never chosen."""
         if not scores.max(initial=-np.inf) < np.inf:  # NaN is not below anything
             place = int(np.flatnonzero(np.isnan(scores) | np.isposinf(scores))[0])
-            raise InvalidInputError(f"{self.title()}: scores[{place}] is {scores[place]}; a score has to be a number")
+            raise InvalidInputError(f"{self.title()}: scores[{place}] is {scores[place]}; a score must be a number")

@@ -1,4 +1,4 @@
-"""What select answers, and what it is asked for."""
+"""Selection, the result of select, and its request."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from agentrl_core.exceptions import InvalidInputError
 
 TRAIN, SURVEY = 0, 1
-"""Purposes of a group: it may be drawn; or it is rolled out to measure, and drawn by nobody."""
+"""Purposes of a group: to train on; or a survey, which is measured and never drawn."""
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Which tasks are rolled out, how often, and what for: one row a group.
+    """Selected tasks with their number of rollouts and purpose: one row per group.
 
     Attributes:
-        rows: of the pool.
+        rows: rows of the pool.
         counts: rollouts of each, at least 1.
         variants: prompt variant; -1: none.
-        purpose: 0: to train; 1: a survey, which is rolled out and kept, and drawn by nobody.
-        probabilities: how probable each row was, where that is known.
-        items: of the queue; -1: none.
+        purpose: 0: to train; 1: a survey, which is rolled out and kept but never drawn.
+        probabilities: probability of each row; None if unknown.
+        items: items of the queue; -1: none.
     """
 
     rows: NDArray[np.int64]
@@ -36,7 +36,7 @@ class Selection:
 
     @classmethod
     def of(cls, rows: NDArray[np.int64], group_size: int) -> Self:
-        """Rows to train on, `group_size` rollouts of each."""
+        """Select rows to train on, with `group_size` rollouts each."""
         count = len(rows)
         return cls(
             rows.astype(np.int64),
@@ -48,14 +48,15 @@ class Selection:
         )
 
     def __len__(self) -> int:
-        """How many groups."""
+        """Number of groups."""
         return len(self.rows)
 
     def check(self, pool_size: int, title: str) -> None:
-        """Refuse what cannot be rolled out.
+        """Refuse a selection that cannot be rolled out.
 
         Raises:
-            InvalidInputError: columns have unequal lengths, or hold what is not possible; `title` made them.
+            InvalidInputError: columns have unequal lengths or invalid values. The message names `title`, which made
+                them.
         """
         for option in fields(self):
             value = getattr(self, option.name)
@@ -73,19 +74,19 @@ class Selection:
                 raise InvalidInputError(f"{title}: {name}[{place}]={getattr(self, name)[place]}; {remedy}")
 
     def take(self, order: NDArray[np.int64]) -> Self:
-        """Some of the groups, in this order."""
+        """Return some of the groups, in this order."""
         columns: dict[str, Any] = {option.name: getattr(self, option.name) for option in fields(self)}
         taken: dict[str, Any] = {name: None if each is None else each[order] for name, each in columns.items()}
         return type(self)(**taken)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, which `from_dict` reads back bit for bit."""
+        """Return plain values, which `from_dict` reads back exactly."""
         table = {option.name: getattr(self, option.name) for option in fields(self)}
         return {name: None if column is None else column.tolist() for name, column in table.items()}
 
     @classmethod
     def from_dict(cls, table: dict[str, Any]) -> Self:
-        """What `to_dict` wrote."""
+        """Read the output of `to_dict`."""
         kinds = {"rows": np.int64, "counts": np.int32, "variants": np.int32, "purpose": np.uint8, "items": np.int64}
         columns = {name: np.asarray(table[name], kind) for name, kind in kinds.items()}
         chances = table["probabilities"]
@@ -93,7 +94,7 @@ class Selection:
 
     @classmethod
     def concat(cls, parts: list[Self]) -> Self:
-        """The groups of several rounds, one round after the other."""
+        """Concatenate the groups of several rounds."""
         known = all(part.probabilities is not None for part in parts)
         columns = {
             option.name: np.concatenate([getattr(part, option.name) for part in parts])
@@ -105,13 +106,13 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class SelectionRequest:
-    """What an iteration asks of select.
+    """Request for the tasks of one round.
 
     Attributes:
         groups: how many groups are still needed.
-        group_size: rollouts of a group, unless the selector says something else.
-        round: 0 at first, then counted up where admission rejected groups.
-        taken: rows that this iteration has chosen in earlier rounds, in their order.
+        group_size: rollouts of a group, unless the selector chooses another number.
+        round: 0 at first, then 1, 2, ... after admission rejected groups.
+        taken: rows that earlier rounds of this iteration chose, in order.
         iteration: its number.
     """
 

@@ -1,4 +1,4 @@
-"""Which tasks an iteration rolls out."""
+"""Base class of components that select tasks."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from agentrl_core.select.selection import Selection, SelectionRequest
 
 @dataclass(frozen=True)
 class Selector(Stateful, ABC):
-    """Base of the components that choose tasks. One that remembers overrides `initial_state` and `next`."""
+    """Base class of components that choose tasks. One with state overrides `initial_state` and `next`."""
 
     phase: ClassVar[str] = "select"
 
     @abstractmethod
     def choose(self, pool: Pool, state: State, wanted: SelectionRequest, key: int) -> Selection:
-        """The groups of one round.
+        """Choose the groups of one round.
 
         Args:
             pool: the tasks.
-            state: what it remembers, as of the iteration's begin.
-            wanted: how many groups, and what the rounds before took.
-            key: the only randomness, the same in every round of an iteration: `structural_seed(seed, iteration)`. What
-                is to be drawn afresh in each round takes `structural_seed(key, wanted.round)`.
+            state: its state at the start of the iteration.
+            wanted: number of groups, and the rows that earlier rounds took.
+            key: the only randomness, the same in every round of an iteration: `structural_seed(seed, iteration)`. Use
+                `structural_seed(key, wanted.round)` for numbers that differ between rounds.
 
         Returns:
-            Up to `wanted.groups` groups to train on, and as many surveys as it likes; fewer where the pool has no more.
+            Up to `wanted.groups` groups to train on (fewer if the pool has no more), and any number of surveys.
         """
 
     def columns(self, pool: Pool, state: State, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:  # noqa: ARG002 - as above
-        """What it knows of tasks: numbers by name, of each row; readable on draws as `task_<name>`."""
+        """Return columns of tasks: one number per row, by name. Draws have them as `task_<name>`."""
         return {}
 
     def initial_state(self) -> State:
-        """Nothing."""
+        """Return the empty state."""
         return {}
 
     def next(self, state: State, closed: IterationRecord) -> State:  # noqa: ARG002 - it learns nothing
-        """What it knew."""
+        """Return the state unchanged."""
         return state

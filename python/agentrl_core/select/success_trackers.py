@@ -1,4 +1,4 @@
-"""Trackers of success: rates whose evidence fades, and windows of the last visits."""
+"""Trackers of success: rates with decaying evidence, and windows of the last visits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Beta(Tracker):
-    """The success rate of each task, as a Beta distribution whose evidence fades.
+    """Track the success rate of each task, as a Beta distribution with decaying evidence.
 
     With s successes among n rollouts of a visit, and k iterations without a visit before it:
 
@@ -28,8 +28,8 @@ class Beta(Tracker):
         success rate ~ Beta(prior_success + S, prior_failure + F)
 
     so that old evidence regresses to the prior. The estimate is the mean (S + prior_success) / (S + F + both priors),
-    `unseen` where that is 0 / 0. Idle iterations are counted when a task is looked at: no task costs anything while it
-    waits. With `decay=1` and no prior the estimate is the plain share of successes.
+    or `unseen` if that is 0 / 0. Idle decay is applied on access, so idle tasks cost nothing. With `decay=1` and no
+    prior the estimate is the plain share of successes.
 
     MoPPS arXiv:2507.04632 (alpha <- decay alpha + (1 - decay) alpha_0 + s is this rule); VADE arXiv:2511.18902
     (`idle_decay`); MSSR arXiv:2512.18215 (no prior, `decay` of about 0.9); Knapsack RL arXiv:2509.25849.
@@ -37,11 +37,11 @@ class Beta(Tracker):
     Args:
         prior_success: evidence of success that every task has.
         prior_failure: evidence of failure.
-        decay: what of the evidence a visit leaves.
-        idle_decay: what of it an iteration without a visit leaves.
-        of: what a rollout says: its `success`, or its `reward`, which has to be from 0 to 1 then.
-        expected: column of the pool with the success rate that is expected of a task; its prior evidence is shared out
-            by it. Empty: as given.
+        decay: share of the evidence that remains after a visit.
+        idle_decay: share that remains after an iteration without a visit.
+        of: the outcome of a rollout: its `success`, or its `reward`, which must be from 0 to 1.
+        expected: column of the pool with the expected success rate of each task, which divides the sum of both priors.
+            Empty: priors as given.
         unseen: the estimate without any evidence.
 
     Raises:
@@ -64,11 +64,11 @@ class Beta(Tracker):
     unseen: float = option(0.5, at_least=0, at_most=1)
 
     def initial_state(self) -> State:
-        """No evidence."""
+        """Return the state without evidence."""
         return {"successes": np.zeros(0), "failures": np.zeros(0), "last": np.zeros(0, np.int64)}
 
     def next(self, state: State, visits: TaskOutcomes) -> State:
-        """The evidence after an iteration."""
+        """Return the evidence after an iteration."""
         values = visits.solved if self.of == "success" else visits.rewards
         visits = visits.subset(~np.isnan(values))
         values = visits.solved if self.of == "success" else visits.rewards
@@ -84,19 +84,19 @@ class Beta(Tracker):
         return {"successes": successes, "failures": failures, "last": last}
 
     def _idle(self, last: NDArray[Any], iteration: int) -> NDArray[np.float64]:
-        """What iterations without a visit left of the evidence, before `iteration`."""
+        """Return the share of evidence that remains at `iteration` after idle iterations."""
         waited = np.maximum(iteration - last - 1, 0)
         return np.ones(len(waited)) if self.idle_decay == 1 else np.asarray(self.idle_decay**waited)
 
     def evidence(self, state: State, candidates: Candidates) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Both parameters of the distribution of each candidate."""
+        """Return both parameters of the distribution of each candidate."""
         alpha, beta = (np.full(len(candidates), prior) for prior in (self.prior_success, self.prior_failure))
         if self.expected:
             rate = candidates.column(self.expected).astype(np.float64)
             if not ((rate >= 0) & (rate <= 1)).all():
                 raise InvalidInputError(
                     f"{self.title()}: column {self.expected!r} of the pool has numbers outside 0 to 1; give the "
-                    "success rate that is expected of each task"
+                    f"expected success rate of each task"
                 )
             total = self.prior_success + self.prior_failure
             alpha, beta = total * rate, total * (1 - rate)
@@ -107,7 +107,7 @@ class Beta(Tracker):
         return alpha, beta
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
-        """The mean success rate."""
+        """Return the mean success rate."""
         alpha, beta = self.evidence(state, candidates)
         total = alpha + beta
         means = np.full(len(candidates), self.unseen)
@@ -115,22 +115,22 @@ class Beta(Tracker):
         return means
 
     def posterior_draw(self, state: State, candidates: Candidates, key: int) -> NDArray[np.float64]:
-        """A draw of the success rate."""
+        """Sample the success rate of each candidate."""
         alpha, beta = self.evidence(state, candidates)
         return _core.select.beta_draws(alpha, beta, candidates.rows, key)
 
 
 @dataclass(frozen=True)
 class RecentVisits(Tracker):
-    """The last visits of each task, in a ring: their mean, and the bin that it lies in.
+    """Track the mean of the last visits of each task, and the bin in which it lies.
 
     Args:
-        size: visits that count.
-        of: what a visit leaves: `solved`, 1 if any rollout succeeded; `success`, the share that did (a learning curve);
-            `reward`, the mean.
-        bins: equal parts of [0, 1] that the mean is put into; the column `bin` says which. 0: none.
-        hysteresis: how far beyond its border a mean has to be before its task changes the bin.
-        unseen: the mean of a task that nobody tried.
+        size: number of visits in the window.
+        of: the value of a visit: `solved`, 1 if any rollout succeeded; `success`, the share that succeeded (a learning
+            curve); `reward`, the mean.
+        bins: number of equal bins of [0, 1]; column `bin` has the bin of the mean. 0: none.
+        hysteresis: how far the mean must pass a border before its task changes the bin.
+        unseen: the mean of an untried task.
 
     Raises:
         RecipeError: an option is out of range.
@@ -154,11 +154,11 @@ class RecentVisits(Tracker):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The mean, and where there are bins `bin`."""
+        """Names of its columns: the mean and, with bins, `bin`."""
         return (self.column, "bin") if self.bins else (self.column,)
 
     def initial_state(self) -> State:
-        """No visit of any task."""
+        """Return the state without visits."""
         return {
             "visits": np.zeros((0, self.size), np.float32),
             "count": np.zeros(0, np.int64),
@@ -166,7 +166,7 @@ class RecentVisits(Tracker):
         }
 
     def next(self, state: State, visits: TaskOutcomes) -> State:
-        """The windows after an iteration."""
+        """Return the windows after an iteration."""
         values = visits.rewards if self.of == "reward" else visits.solved
         visits = visits.subset(~np.isnan(values))
         sums = visits.sums(visits.rewards if self.of == "reward" else visits.solved)
@@ -184,7 +184,7 @@ class RecentVisits(Tracker):
         return {"visits": ring, "count": count, "bin": bins}
 
     def _means(self, ring: NDArray[Any], count: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What a ring does not have yet is 0."""
+        """Unfilled places of the ring are 0."""
         means: NDArray[np.float64] = ring.sum(axis=1, dtype=np.float64) / np.clip(count, 1, self.size)
         return means
 
@@ -192,7 +192,7 @@ class RecentVisits(Tracker):
         return np.clip((means * self.bins).astype(np.int64), 0, self.bins - 1)
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
-        """The mean of the window."""
+        """Return the mean of the window."""
         found = np.full(len(candidates), self.unseen)
         here, there = candidates.known(state["count"])
         count = state["count"][there]
@@ -200,7 +200,7 @@ class RecentVisits(Tracker):
         return found
 
     def columns(self, state: State, candidates: Candidates) -> dict[str, NDArray[np.float32]]:
-        """The mean of the window, and its bin (the middle one for a task that nobody tried)."""
+        """Return the mean of the window, and its bin (the middle one for an untried task)."""
         found = super().columns(state, candidates)
         if self.bins:
             seen = candidates.read(state["count"], 0) > 0
@@ -208,7 +208,7 @@ class RecentVisits(Tracker):
         return found
 
     def curves(self, state: State, candidates: Candidates, length: int) -> NDArray[np.float64]:
-        """The last `length` visits of each candidate, oldest first; NaN where there were fewer."""
+        """Return the last `length` visits of each candidate, oldest first, padded with NaN."""
         count = candidates.read(state["count"], 0).astype(np.int64)
         ages = np.arange(length, 0, -1)
         there = (ages <= count[:, None]) & (ages <= self.size)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Survey(Component):
-    """A look at tasks that nobody trains on: they are rolled out in round 0, kept and drawn by nobody.
+    """Roll out tasks to measure them, in round 0. Their groups are stored but never trained on.
 
     Sources: ARPO arXiv:2505.16282 (`Survey(rollouts=16)`, once over the pool), A*-PO arXiv:2505.20686
     (`Survey(rollouts=8)`), DOTS arXiv:2506.05316 (`Survey(tasks=256, every=2)`).
 
     Args:
-        tasks: how many, drawn evenly; None: the whole pool.
-        rollouts: of each; None: as many as a group has.
+        tasks: number of tasks, drawn uniformly; None: the whole pool.
+        rollouts: rollouts of each; None: the group size.
         every: iterations between two surveys, the first in iteration 0; None: once.
 
     Raises:
@@ -41,10 +41,10 @@ class Survey(Component):
     every: int | None = option(None, at_least=1)
 
     def due(self, iteration: int) -> bool:
-        """Whether an iteration has one."""
+        """Return whether an iteration has a survey."""
         return iteration == 0 if self.every is None else iteration % self.every == 0
 
     def rows(self, pool: Pool, key: int) -> NDArray[np.int64]:
-        """The tasks that are looked at."""
+        """Return the rows of the surveyed tasks."""
         count = len(pool) if self.tasks is None else min(self.tasks, len(pool))
         return _core.select.drawn(len(pool), count, key, np.zeros(0, np.int64))

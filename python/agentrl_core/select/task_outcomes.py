@@ -1,4 +1,4 @@
-"""What an iteration learned of tasks: the outcomes of its rollouts, by task."""
+"""Outcomes of an iteration's rollouts, by task."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TaskOutcomes:
-    """The outcomes of an iteration by task: one row a task that was tried, its rollouts one after the other.
+    """Outcomes of an iteration by task: one row per tried task, with its rollouts in sequence.
 
-    Only what the policy did counts: members that finished or were truncated. Rejected groups and surveys count too.
+    Only rollouts of the policy count: members that finished or were truncated. Rejected groups and surveys count too.
 
     Attributes:
-        rows: of the pool, each once, ascending.
+        rows: rows of the pool, each once, ascending.
         offsets: rollouts of task i are `offsets[i]` to `offsets[i + 1]`, at least one each.
-        rewards: what the environment paid for each rollout; NaN where it is not known.
-        solved: 1 or 0 for each rollout; NaN where nobody said.
-        survey: whether the rollout was one of a survey.
+        rewards: reward of each rollout; NaN if unknown.
+        solved: 1 or 0 for each rollout; NaN if unknown.
+        survey: whether the rollout belongs to a survey.
         variants: the prompt variant of each rollout; -1: none.
-        places: where a tracker keeps what it knows of the task.
-        known: of how many tasks it knows after these visits.
-        iteration: which one.
+        places: position of the task in the arrays of trackers.
+        known: number of known tasks after these visits.
+        iteration: number of the iteration.
     """
 
     rows: NDArray[np.int64]
@@ -47,7 +47,7 @@ class TaskOutcomes:
 
     @classmethod
     def of(cls, closed: IterationRecord, known: NDArray[np.int64]) -> tuple[Self, NDArray[np.int64]]:
-        """The visits of an iteration that is closed, and the rows that are known then: new ones come last.
+        """Return the outcomes of a closed iteration, and all known rows: new ones come last.
 
         Args:
             closed: the iteration, with its selection and pool.
@@ -77,11 +77,11 @@ class TaskOutcomes:
         return visits, np.concatenate([known, tasks[new]])
 
     def __len__(self) -> int:
-        """How many tasks were tried."""
+        """Number of tried tasks."""
         return len(self.rows)
 
     def subset(self, keep: NDArray[np.bool_]) -> Self:
-        """The visits with some of the rollouts alone; tasks without one are no longer visited."""
+        """Return the outcomes of some rollouts only; tasks without any are removed."""
         counts = np.add.reduceat(keep, self.offsets[:-1]) if len(self) else np.zeros(0, np.int64)
         stays = counts > 0
         return replace(
@@ -96,20 +96,20 @@ class TaskOutcomes:
         )
 
     def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The sum of a number of each rollout, by task."""
+        """Sum a number of each rollout by task."""
         return np.add.reduceat(values, self.offsets[:-1]) if len(self) else np.zeros(0)
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """How many rollouts each task had."""
+        """Number of rollouts of each task."""
         return np.diff(self.offsets)
 
 
 def _outcomes(closed: IterationRecord) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Of each rollout that counts: its entry in the selection, its reward and whether it solved the task."""
+    """Return entry in the selection, reward and success of each counted rollout."""
     table = closed.finished.trajectories
     codes = {name: np.asarray(table.column(name)) for name in ("status", "role", "origin", "iteration", "group_id")}
-    # What replay joined was counted when it was new.
+    # Replayed trajectories were counted when they were new.
     here = np.flatnonzero(codes["iteration"] == closed.iteration)
     _, first, inverse = np.unique(codes["group_id"][here], return_index=True, return_inverse=True)
     tasks = table.column("task_id")
@@ -123,9 +123,9 @@ def _outcomes(closed: IterationRecord) -> tuple[NDArray[np.int64], NDArray[np.fl
 
 
 def entries_of(tasks: list[str], selection: Selection | None, pool: Pool | None) -> NDArray[np.int64]:
-    """The entry of the selection that each group came of, by its task; of several of one task, in their order.
+    """Return the selection entry of each group, by its task; several entries of one task in order.
 
-    Groups that were derived from others have none (-1).
+    Groups derived from others have none (-1).
     """
     waiting: dict[str, list[int]] = {}
     if selection is not None and pool is not None:

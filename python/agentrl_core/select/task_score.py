@@ -1,4 +1,4 @@
-"""What a task is worth now, by what is tracked of it."""
+"""Scores of tasks, computed from tracked numbers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from agentrl_core.component import Component, option
 
 @dataclass(frozen=True)
 class TaskScore(Component, ABC):
-    """Base of what makes a score of the number that a tracker has of each candidate: the larger, the sooner.
+    """Base class of scores of candidates, computed from a tracker's number. Larger scores are chosen first.
 
-    Each number has a score of its own, whatever the others are: of a large pool they come piece by piece.
+    The score of a number must not depend on other numbers, since large pools are scored in pieces.
     """
 
     @abstractmethod
     def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One score a candidate; minus infinity for what is never chosen."""
+        """Return one score per candidate; minus infinity excludes it."""
 
 
 @dataclass(frozen=True)
 class NearTarget(TaskScore):
-    """Tasks whose number is near a target: -max(|x - target| - width, 0).
+    """Prefer tasks with a number near a target: -max(|x - target| - width, 0).
 
     Args:
         target: the best number.
-        width: numbers no further away than this are all equally good.
+        width: numbers within this distance score 0.
 
     Raises:
         RecipeError: an option is out of range.
@@ -47,7 +47,7 @@ class NearTarget(TaskScore):
     width: float = option(0.0, at_least=0)
 
     def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How near each is."""
+        """Return the negative distance of each."""
         return -np.maximum(np.abs(estimates - self.target) - self.width, 0.0)
 
 

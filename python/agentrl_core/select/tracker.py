@@ -1,4 +1,4 @@
-"""What is remembered of each task: trackers, and the tasks they are asked about."""
+"""Trackers, which keep a number for each task, and the candidates that they estimate."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Candidates:
     """Tasks that may be chosen.
 
     Attributes:
-        pool: the pool they are of.
-        rows: their rows in it.
-        places: where trackers keep what they know of each; -1: nobody tried it yet.
-        iteration: for which they are asked.
+        pool: the pool of the tasks.
+        rows: their rows in the pool.
+        places: their positions in the arrays of trackers; -1: not tried yet.
+        iteration: number of the iteration.
     """
 
     pool: Pool
@@ -34,33 +34,33 @@ class Candidates:
     iteration: int
 
     def __len__(self) -> int:
-        """How many tasks."""
+        """Number of tasks."""
         return len(self.rows)
 
     def known(self, array: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The tasks that an array of a tracker has something for: their positions here, and their places there."""
-        # A place of -1 is the largest there is where there is no sign.
+        """Return the candidates that an array covers: their positions here, and their places in the array."""
+        # As an unsigned number, place -1 is the largest.
         here = np.flatnonzero(self.places.view(np.uint64) < len(array))
         return here, self.places[here]
 
     def read(self, array: NDArray[Any], unknown: float) -> NDArray[np.float64]:
-        """What an array of a tracker has for each task; `unknown` where it has nothing."""
+        """Return the array's value of each task, or `unknown` if it has none."""
         found = np.full(len(self), unknown, np.float64)
         here, there = self.known(array)
         found[here] = array[there]
         return found
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of the pool, of these tasks."""
+        """Return a column of the pool for these tasks."""
         return self.pool.column(name)[self.rows]
 
     def some(self, keep: NDArray[Any] | slice) -> Candidates:
-        """Some of them, by a mask, by positions or by a slice."""
+        """Return a subset, by a mask, positions or a slice."""
         return Candidates(self.pool, self.rows[keep], self.places[keep], self.iteration)
 
 
 def grown(array: NDArray[Any], known: int, fill: float) -> NDArray[Any]:
-    """A copy of an array with a row for each task that is known; new rows are `fill`."""
+    """Return a copy of an array with one row per known task; new rows are `fill`."""
     longer = np.full((known, *array.shape[1:]), fill, array.dtype)
     longer[: len(array)] = array
     return longer
@@ -68,36 +68,36 @@ def grown(array: NDArray[Any], known: int, fill: float) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Tracker(Component, ABC):
-    """Base of what remembers a number of each task, in arrays that have a row for each task that was tried.
+    """Base class of trackers, which keep a number for each task, in arrays with one row per tried task.
 
-    A tracker is a fold: `next` makes the state that follows from this one and the outcomes of an iteration, and leaves
-    `state` as it is.
+    A tracker is a fold: `next` returns a new state from this state and the outcomes of an iteration; it does not modify
+    `state`.
     """
 
     column: ClassVar[str] = "estimate"
-    """What its number is called: draws read it as `task_<column>`."""
+    """Name of its number: draws have it as `task_<column>`."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its `columns`."""
+        """Names of its `columns`."""
         return (self.column,)
 
     @abstractmethod
     def initial_state(self) -> State:
-        """Nothing known of any task."""
+        """Return the state without any task."""
 
     @abstractmethod
     def next(self, state: State, visits: TaskOutcomes) -> State:
-        """What is known after an iteration."""
+        """Return the state after an iteration."""
 
     @abstractmethod
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
-        """Its number for each candidate."""
+        """Return its number for each candidate."""
 
     def posterior_draw(self, state: State, candidates: Candidates, key: int) -> NDArray[np.float64]:  # noqa: ARG002
-        """The number as it may be: a draw for each candidate. Without uncertainty, the number itself."""
+        """Sample the number of each candidate from its posterior. Without uncertainty, return the number itself."""
         return self.estimate(state, candidates)
 
     def columns(self, state: State, candidates: Candidates) -> dict[str, NDArray[np.float32]]:
-        """What draws can read of their tasks."""
+        """Return the columns that draws can read of their tasks."""
         return {self.column: self.estimate(state, candidates).astype(np.float32)}

@@ -1,4 +1,4 @@
-"""Tasks in a random order."""
+"""Select tasks in a random order."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from agentrl_core.select.selector import Selector
 
 @dataclass(frozen=True)
 class Uniform(Selector):
-    """Every task equally likely, without repetition inside an iteration.
+    """Select every task with equal probability, without repetition in an iteration.
 
     Task i gets the counter-based number u_i = uniform(key + i); the iteration takes the tasks in ascending order of u.
-    So the choice depends on the key alone, and the second round of an iteration continues where the first stopped.
+    So the choice depends on the key alone, and each round continues after the one before.
 
     Example:
         >>> import numpy as np
@@ -35,10 +35,10 @@ class Uniform(Selector):
     """
 
     def choose(self, pool: Pool, state: State, wanted: SelectionRequest, key: int) -> Selection:  # noqa: ARG002 - knows nothing
-        """The next tasks of the iteration's order, in later rounds fewer where the pool has no more.
+        """Choose the next tasks of the iteration's order; later rounds return fewer if the pool has no more.
 
         Raises:
-            InvalidInputError: the first round wants more tasks than there are.
+            InvalidInputError: the first round requests more tasks than the pool has.
         """
         if wanted.groups > len(pool) and not wanted.round:
             raise InvalidInputError(

@@ -33,18 +33,18 @@ class VisitCount(Tracker):
     column: ClassVar[str] = "visits"
 
     def initial_state(self) -> State:
-        """No visit."""
+        """Return the state without visits."""
         return {"count": np.zeros(0, np.int64)}
 
     def next(self, state: State, visits: TaskOutcomes) -> State:
-        """One visit more of each task that was trained on."""
+        """Count one more visit for each trained task."""
         visits = visits.subset(~visits.survey)
         count = grown(state["count"], visits.known, 0)
         count[visits.places] += 1
         return {"count": count}
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
-        """How often."""
+        """Return the number of visits."""
         return candidates.read(state["count"], 0.0)
 
 

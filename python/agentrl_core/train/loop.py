@@ -1,8 +1,8 @@
-"""`agentrl train`: the loop of the README, grown to one file that runs every recipe. Meant to be read and copied.
+"""`agentrl train`: the loop of the README, extended to run every recipe. Read it and copy it.
 
-A small model is built and warmed up (or a local one is loaded), evaluated on held-out tasks, trained by a recipe, and
-evaluated again. Everything that training generates is in the run directory, which is a `Store`; beside it lie
-`recipe.toml` (recipe and options), the checkpoints, `summary.json` and `learning_curve.png`.
+It builds and warms up a small model (or loads a local one), evaluates it on held-out tasks, trains it with a recipe,
+and evaluates it again. The run directory is a `Store` with all training data. It also has `recipe.toml` (recipe and
+options), the checkpoints, `summary.json` and `learning_curve.png`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TrainOptions:
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise InvalidInputError(f"device={self.device!r}, but torch sees no GPU here; use cpu")
         if self.model and not (Path(self.model) / "config.json").is_file():
-            raise InvalidInputError(f"model={self.model!r} holds no config.json; give the directory of a saved model")
+            raise InvalidInputError(f"model={self.model!r} has no config.json; give the directory of a saved model")
         for name in (
             "iterations",
             "rollouts",
@@ -102,11 +102,11 @@ class TrainOptions:
 
 
 _KEPT = {option.name for option in fields(TrainOptions)} - {"run", "resume", "iterations", "device"}
-"""The options that a run keeps when it goes on."""
+"""Options that stay fixed when a run resumes."""
 
 
 def _check_type(name: str, value: object, default: object) -> None:
-    """Options can come from a file, where any type can stand."""
+    """Options of a file can have any type."""
     if isinstance(default, tuple):
         fits = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
     elif isinstance(default, float):
@@ -119,25 +119,25 @@ def _check_type(name: str, value: object, default: object) -> None:
 
 
 class TrainingProgress(Protocol):
-    """Who watches a run."""
+    """Interface of progress displays of a run."""
 
     def phase(self, name: str, total: int) -> None:
-        """A phase of `total` steps begins."""
+        """Start a phase of `total` steps."""
 
     def step(self, count: int = 1, /, **shown: float) -> None:
-        """Steps of the phase are done; `shown` are the latest numbers."""
+        """Report finished steps of the phase; `shown` has the latest numbers."""
 
     def rollouts(self, progress: Rollouts) -> None:
-        """How the rollouts go, ten times a second. May raise KeyboardInterrupt, which stops the run cleanly."""
+        """Report the progress of rollouts, ten times a second. A KeyboardInterrupt here stops the run cleanly."""
 
 
 def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> dict[str, Any]:
-    """Run a recipe from the warm start to the evaluation; returns what `summary.json` holds.
+    """Run a recipe from the warm start to the evaluation, and return the contents of `summary.json`.
 
     Raises:
-        InvalidInputError: the run directory holds a run and `resume` is not set; or the run that is resumed had another
-            recipe or other options.
-        KeyboardInterrupt: the run was interrupted; `resume` goes on.
+        InvalidInputError: the run directory has a run and `resume` is not set; or the resumed run had another recipe or
+            other options.
+        KeyboardInterrupt: the run was interrupted; `resume` continues it.
     """
     world = env.ReasoningGym(
         list(options.families), seed=options.seed, held_out=options.held_out, instructions=_is_instructed(options)
@@ -158,11 +158,11 @@ def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> 
 
 
 def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
-    """The recipe and the options that a run was begun with; None where there is none.
+    """Return the recipe and options that a run started with; None without a run.
 
     Raises:
-        InvalidInputError: its `recipe.toml` is cut short, as a kill leaves it, or cannot be read.
-        RecipeError: it is no recipe of this version.
+        InvalidInputError: its `recipe.toml` is truncated, as after a kill, or cannot be read.
+        RecipeError: it is not a recipe of this version.
     """
     about = run / "recipe.toml"
     if not about.is_file():
@@ -175,18 +175,18 @@ def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
         why = "options of table [train] are missing"
     options = table.pop("train", {})
     if options:
-        options.setdefault("staleness", 0)  # earlier versions had no other
+        options.setdefault("staleness", 0)  # earlier versions had only this one
         options.setdefault("instructions", "off")  # and gave none
     if not options.keys() >= _KEPT:
         raise InvalidInputError(
-            f"{about} is not whole: {why}; the run was killed while it began, or somebody changed the file. Remove the "
-            "file to begin anew where nothing was trained yet; or write it as it was"
+            f"{about} is incomplete: {why}; the run was killed while it started, or the file was edited. If nothing "
+            f"was trained yet, remove the file to start again; otherwise restore it"
         )
     return Recipe.from_dict(table), options
 
 
 def _is_instructed(options: TrainOptions) -> bool:
-    """Whether the model is told how to call and answer; one that comes from a warm start has learnt it."""
+    """Return whether prompts explain the format; a warm-started model has learnt it."""
     if options.instructions != "auto":
         return options.instructions == "on"
     if not options.model:
@@ -196,34 +196,34 @@ def _is_instructed(options: TrainOptions) -> bool:
 
 
 def _begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> None:
-    """Write down what the run is; refuse to go on with another one."""
+    """Record recipe and options of the run; refuse to resume with others."""
     about = run / "recipe.toml"
     before = begun(run)
     if before is None:
         if store.version:
-            raise InvalidInputError(f"{run} holds a store that agentrl train did not begin; choose another --run")
+            raise InvalidInputError(f"{run} has a store that agentrl train did not create; choose another --run")
         text = recipe.to_toml() + _options_toml(options)
         with new_file(about) as file:
             file.write(text.encode())
         return
     if not options.resume:
-        raise InvalidInputError(f"{run} holds a run already; pass --resume to go on with it, or another --run")
+        raise InvalidInputError(f"{run} already has a run; pass --resume to continue it, or choose another --run")
     old, values = before
     if old != recipe:
         raise InvalidInputError(
-            f"{run} was begun with recipe {old.name!r} as it is in {about}, not with {recipe.name!r} as it is given; "
-            "leave --recipe out to go on with it, or choose another --run"
+            f"{run} started with recipe {old.name!r} as in {about}, not with {recipe.name!r} as given; omit --recipe "
+            f"to continue it, or choose another --run"
         )
     for name, value in _kept_options(options).items():
         if values.get(name) != value:
             raise InvalidInputError(
-                f"{run} was begun with {name}={values.get(name)!r}, not {value!r}; leave the option out to go on, "
-                f"choose another --run, or insist by changing it in {about}"
+                f"{run} started with {name}={values.get(name)!r}, not {value!r}; omit the option to continue, choose "
+                f"another --run, or change it in {about}"
             )
 
 
 def _kept_options(options: TrainOptions) -> dict[str, Any]:
-    """The options that a run keeps when it goes on; its length and the machine may change."""
+    """Return the options that stay fixed when a run resumes; its length and the machine may change."""
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
     return {name: value for name, value in values.items() if name in _KEPT}
 
@@ -254,10 +254,10 @@ def _learn(
         seed=options.seed,
         task_pool=options.task_pool,
         staleness=options.staleness,
-        allow_changes=True,  # what may change is checked against recipe.toml, where it can be insisted on
+        allow_changes=True,  # options are checked against recipe.toml, in which users can change them
         **limits,  # type: ignore[arg-type]
     )
-    with closing(collect):  # what runs ahead ends with the loop, whatever ends that
+    with closing(collect):  # prefetching ends with the loop, even after an error
         return _loop(options, recipe, progress, store, collect, policy, generate, models, seconds)
 
 
@@ -318,7 +318,7 @@ def _loop(
             collect.end_iteration(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
             _drop_checkpoints(run, checkpoint)
         progress.step(**shown)
-    collect.close()  # whatever is under way for iterations that do not come
+    collect.close()  # drops prefetched iterations that are not needed
     success_after = success("evaluate after")
     summary = {
         "seed": options.seed,
@@ -339,7 +339,7 @@ def _loop(
 def _policy(
     options: TrainOptions, run: Path, world: env.ReasoningGym, store: Store, progress: TrainingProgress
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model to train and its tokenizer: where the run stopped, or a local model, or a small one warmed up."""
+    """Return the model to train and its tokenizer: the last checkpoint, a local model, or a small new one."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -359,7 +359,7 @@ def _policy(
                 steps=options.warm_start_steps,
                 progress=lambda _, loss: progress.step(loss=loss),
             )
-        # Named when it is whole, so that an interrupted warm start is no start.
+        # Renamed when complete, so that an interrupted warm start is not used.
         half = new_folder(start)
         policy.save_pretrained(half)
         tokenizer.save_pretrained(half)
@@ -372,7 +372,7 @@ def _policy(
 
 
 def _start(run: Path, policy: PreTrainedModel) -> PreTrainedModel:
-    """The policy as it was before reinforcement learning."""
+    """Return the policy from before reinforcement learning."""
     from transformers import AutoModelForCausalLM
 
     start: Any = AutoModelForCausalLM.from_pretrained(run / "start", dtype=torch.float32, local_files_only=True)
@@ -383,19 +383,19 @@ def _start(run: Path, policy: PreTrainedModel) -> PreTrainedModel:
 def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Engine:
     if options.engine == "vllm":
         return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens)
-    # What generates while the policy is trained has weights of its own.
+    # An engine that generates during training needs its own weights.
     return engines.Transformers(policy, tokenizer, copy=options.staleness > 0)
 
 
 def _schedule(iteration: int, iterations: int) -> float:
-    """Linear warm-up over 4 iterations, then a half cosine from 1 to 0.1."""
+    """Return the learning-rate factor: linear warm-up over 4 iterations, then a half cosine from 1 to 0.1."""
     if iteration < 4:
         return (iteration + 1) / 4
     return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (iteration - 3) / max(iterations - 3, 1)))
 
 
 def _shown(batch: Batch) -> dict[str, float]:
-    """The numbers of the progress bar."""
+    """Return the numbers of the progress bar."""
     drawn = batch.num_draws > 0
     entropy, success = batch.column("entropy", "node_token"), batch.column("success", "draw")
     return {
@@ -408,12 +408,12 @@ def _shown(batch: Batch) -> dict[str, float]:
 
 
 def _checkpoint(run: Path, store: Store) -> dict[str, Any]:
-    """The weights that belong to the last closed iteration."""
+    """Return the checkpoint of the last closed iteration."""
     return torch.load(run / str(store.state["checkpoint"]), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
 
 
 def _save_checkpoint(run: Path, iteration: int, state: Mapping[str, Any]) -> str:
-    """Write the weights after an iteration, durably: the store is about to name them. The older ones stay till then."""
+    """Write the weights after an iteration durably. Older ones stay until the store refers to the new ones."""
     folder = run / "checkpoints"
     if not folder.is_dir():
         folder.mkdir()
@@ -425,7 +425,7 @@ def _save_checkpoint(run: Path, iteration: int, state: Mapping[str, Any]) -> str
 
 
 def _drop_checkpoints(run: Path, keep: str) -> None:
-    """Remove all checkpoints but the one that the store names, and those that a kill left unfinished."""
+    """Remove unfinished checkpoints, and all others except the one that the store refers to."""
     for path in (run / "checkpoints").iterdir():
         if path != run / keep and path.suffix in (".pt", ".tmp", UNFINISHED):
             path.unlink()

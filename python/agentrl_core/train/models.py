@@ -1,4 +1,4 @@
-"""The models of a recipe beside the policy: what is trained or asked, its columns, and what cannot be run here."""
+"""Models of a recipe besides the policy, their columns, and checks of what `agentrl train` supports."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 
 _OF_POLICY = ("policy", "proximal")
-"""Models that are the policy as it is before the updates, unless the recipe moves them by themselves."""
+"""Models that equal the policy before the updates, unless hooks of the recipe modify them."""
 _FROZEN = ("reference", "reward_reference")
-"""Models that stay as the policy was before reinforcement learning."""
+"""Models that stay equal to the policy before reinforcement learning."""
 _TRAINED = ("critic", "reward_model")
-"""Models that begin as a copy of the policy."""
+"""Models that start as a copy of the policy."""
 _LOOKED_AT = 64
-"""Tasks that a selector is tried on."""
+"""Number of tasks on which a selector is tried."""
 
 
 def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
-    """Refuse a recipe that the reference loop cannot run with an environment, before anything is made.
+    """Refuse a recipe that the reference loop cannot run with an environment, before anything is created.
 
     Raises:
-        InvalidInputError: the environment says too little, or a model is another one than the loop makes.
+        InvalidInputError: the environment lacks facts, or the loop does not provide a model.
         RecipeError: the recipe itself cannot run.
     """
     name = f"recipe {recipe.name!r}"
@@ -55,79 +55,80 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
     ]
     if missing:
         raise InvalidInputError(
-            f"{name} reads facts that these tasks do not say: {', '.join(missing)}; they say: {', '.join(said)}. Give "
-            "the recipe's column options the names of those, or copy the loop, and collect in an environment of yours "
-            "that declares them; `agentrl recipes --facts` lists who needs what"
+            f"{name} reads facts that these tasks do not have: {', '.join(missing)}; available: {', '.join(said)}. Set "
+            f"the recipe's column options to those names, or copy the loop and use an environment that declares them; "
+            f"`agentrl recipes --facts` lists the facts of each recipe"
         )
     recipe.check(facts=by_level({**said, **recipe.rollout.facts}))
     if recipe.rollout.at(0).queried_models:
         raise InvalidInputError(
-            f"{name} asks model {recipe.rollout.at(0).queried_models[0]!r} while it collects, which "
-            "agentrl train does not add; use your own loop and give the collector models="
+            f"{name} queries model {recipe.rollout.at(0).queried_models[0]!r} during collection, which agentrl train "
+            f"does not provide; use your own loop and pass models= to the collector"
         )
     if isinstance(recipe.rollout.at(0), SelfPlay):
         raise InvalidInputError(
-            f"{name} plays matches of several agents, and an episode of agentrl train has one; copy its loop, and "
-            "collect in an environment whose reset gives an env.MultiEpisode"
+            f"{name} needs a multi-agent environment, but agentrl train has one agent; copy its loop and use an "
+            f"environment whose reset returns an env.MultiEpisode"
         )
     if getattr(recipe.rollout.at(0), "environment", ""):
         raise InvalidInputError(
-            f"{name} begins branches in a second environment, which agentrl train does not have; copy its loop, give "
-            "the collector both"
+            f"{name} starts branches in a second environment, which agentrl train does not have; copy its loop and "
+            f"pass both environments to the collector"
         )
     unknown = _moved(recipe) - {*_OF_POLICY, *_FROZEN, *_TRAINED}
     if unknown:
         raise InvalidInputError(
-            f"{name} moves model {min(unknown)!r}, but agentrl train makes policy, {', '.join((*_FROZEN, *_TRAINED))}; "
-            "copy its loop, and give recipe.updates and recipe.run_hooks that model"
+            f"{name} modifies model {min(unknown)!r}, but agentrl train has policy, "
+            f"{', '.join((*_FROZEN, *_TRAINED))}; "
+            "copy its loop and pass that model to recipe.updates and recipe.run_hooks"
         )
     for training in _trainings(recipe):
         if "value_logits" in training.loss.outputs or getattr(training.loss, "heads", "each") != "each":
             raise InvalidInputError(
-                f"{name} trains model {training.model!r} to say several values, and agentrl train gives it one head; "
-                "copy its loop, and add value_head"
+                f"{name} trains model {training.model!r} with several values, but agentrl train adds one value head; "
+                f"copy its loop and set value_head"
             )
         if training.model not in ("policy", *_TRAINED):
             raise InvalidInputError(
-                f"{name} trains model {training.model!r}, but agentrl train makes policy, {', '.join(_TRAINED)}; copy "
-                "its loop, and step update.model there"
+                f"{name} trains model {training.model!r}, but agentrl train has policy, {', '.join(_TRAINED)}; copy "
+                f"its loop and step update.model there"
             )
         made = {"advantage", "return"} & {column.name for column in training.needs}
         if made and training.stage in other_stages(recipe):
             raise InvalidInputError(
-                f"{name} trains model {training.model!r} in stage {training.stage!r} on data of its own, which has "
-                f"column {min(made)!r}; copy the loop of agentrl train, and give that stage its batch"
+                f"{name} trains model {training.model!r} in stage {training.stage!r} on separate data with column "
+                f"{min(made)!r}; copy the loop of agentrl train and pass that stage its batch"
             )
         if training.model == "policy" and "value" in training.loss.outputs:
             raise InvalidInputError(
-                f"{name} trains model 'policy' to say values, for which agentrl train gives it no head; copy its loop, "
-                "and add policy.value_head"
+                f"{name} needs a value head on the policy, which agentrl train does not add; copy its loop and set "
+                f"policy.value_head"
             )
         if "pair" in training.loss.streams and recipe.rollout.at(0).final_group_size(group_size) != 2:
-            raise InvalidInputError(f"{name} compares two answers to a task; call with --group-size 2")
+            raise InvalidInputError(f"{name} compares two rollouts of a task; use --group-size 2")
     for column in recipe.model_columns:
         known = column.model in (*_OF_POLICY, *_FROZEN, *_TRAINED)
         if not known or (column.level != "token" and (column.level, column.name) != ("step", "value")):
             raise InvalidInputError(
-                f"{name} asks model {column.model!r} for column {column.name!r} of each {column.level}, which "
-                "agentrl train does not make; copy its loop, and add the column there: arl.annotate or "
+                f"{name} needs column {column.name!r} of each {column.level} from model {column.model!r}, which "
+                f"agentrl train does not compute; copy its loop and add the column: arl.annotate or "
                 "batch.with_columns"
             )
     pool = Pool([("world", task) for task in world.tasks(_LOOKED_AT)])
     select = recipe.at(0).select
     for part in vars(select).values():
-        if isinstance(part, PredictedSuccess):  # it looks at its column when it has surveyed
+        if isinstance(part, PredictedSuccess):  # it reads its column after the survey
             pool.column(part.by)
     wanted = SelectionRequest(1, max(group_size, 1), 0, np.zeros(0, np.int64), iteration=0)
     if not len(select.choose(pool, select.initial_state(), wanted, 0).rows):
         raise InvalidInputError(
-            f"{name} chooses none of these tasks, whose domains are: {', '.join(pool.domains)}; write the recipe to a "
-            "file and name them in its phase select"
+            f"{name} selects none of these tasks (domains: {', '.join(pool.domains)}); write the recipe to a file and "
+            f"set these domains in its phase select"
         )
 
 
 def other_stages(recipe: Recipe) -> list[str]:
-    """The stages before that of the updates; the first batch trains them, before it has credit."""
+    """Return the stages before the updates; the first batch trains them, before it has credit."""
     behind = {action.stage for action in recipe.at(0).chain("hooks") if isinstance(action, RepeatStage)}
     return [
         stage for stage in dict.fromkeys(each.stage for each in _trainings(recipe)) if stage not in behind | {"update"}
@@ -135,7 +136,7 @@ def other_stages(recipe: Recipe) -> list[str]:
 
 
 def _moved(recipe: Recipe) -> set[str]:
-    """The models that actions name."""
+    """Return the models that hooks name."""
     actions = recipe.at(0).chain("hooks")
     return {getattr(action, at, "") for action in actions for at in ("source", "target", "one", "other")} - {"", BEGIN}
 
@@ -150,11 +151,11 @@ class Models:
     """The models of a run by name, and an optimizer for each that is trained.
 
     Args:
-        recipe: that is run.
-        policy: the model that speaks.
-        start: as it was before reinforcement learning.
-        learning_rate: of every optimizer.
-        seed: of the heads that are new.
+        recipe: the recipe.
+        policy: the model that generates.
+        start: the policy before reinforcement learning.
+        learning_rate: learning rate of every optimizer.
+        seed: seed of new heads.
     """
 
     recipe: Recipe
@@ -183,7 +184,7 @@ class Models:
             self.optimizers[name] = torch.optim.AdamW(weights, lr=self.learning_rate, weight_decay=0.0)
 
     def annotated(self, batch: Batch, max_tokens: int) -> Batch:
-        """The batch with what its models say of each token."""
+        """Return the batch with the columns of its models."""
         for column in self.recipe.model_columns:
             if not batch.has(column.name, column.level):
                 own = str(column.model)
@@ -193,7 +194,7 @@ class Models:
         return batch
 
     def step(self, updates: Updates, *, rate: float, gradient_clip: float, max_tokens: int) -> None:
-        """Take the optimizer's steps at a learning rate."""
+        """Step the optimizer at a learning rate."""
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -205,14 +206,14 @@ class Models:
             update.step(self.optimizers[update.model])
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights of what is trained or moved, and the optimizers."""
+        """Return the weights of trained or modified models, and the optimizers."""
         return {
             "models": {name: model.state_dict() for name, model in self.named.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was saved."""
+        """Restore a saved state."""
         for name, weights in state["models"].items():
             self.named[name].load_state_dict(weights)
         for name, saved in state["optimizers"].items():

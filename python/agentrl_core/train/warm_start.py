@@ -1,7 +1,7 @@
-"""A small language model that can use a tool, but poorly: where reinforcement learning starts when no model is given.
+"""Build a small language model that uses a tool poorly, the default start of reinforcement learning.
 
-Nothing is downloaded: the tokenizer is trained on the text of the tasks, the model is made from a config with random
-weights, and both learn from scripts that are played in the real environment. Held-out tasks are never looked at.
+Nothing is downloaded: the tokenizer is trained on the text of the tasks, the model starts from random weights, and it
+learns from scripts played in the real environment. Held-out tasks are never used.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 WARM_START = "agentrl_warm_start"
-"""Entry of the configuration of models that are built here."""
+"""Key in the configuration of models built here."""
 
-# What the environment may answer beside numbers.
+# Texts that the environment may return besides numbers.
 _REPLIES = (
     "syntax error",
     "too long",
@@ -75,20 +75,20 @@ def warm_start(
     family: Family = "qwen3",
     progress: Callable[[int, float], None] | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A tiny model (float32, on the CPU) after a short supervised training, and its tokenizer.
+    """Train a tiny model (float32, on the CPU) briefly with supervision, and return it with its tokenizer.
 
     A step minimises, over the action tokens T of 16 traces of training tasks,
 
         L = -(1 / |T|) sum_{t in T} log p(token_t | tokens before t)
 
     with AdamW (learning rate 2e-3: linear ramp over 20 steps, cosine to a quarter, then linear to 0). The first 75 % of
-    the steps show correct traces (call the tool with the problem, answer with its result). The others show a mixture:
-    26 % correct, 28 % answers guessed without the tool, 23 % calls that do not parse, 23 % calls with one wrong digit.
+    the steps use correct traces (call the tool with the problem, answer with its result). The others use a mixture: 26
+    % correct, 28 % answers guessed without the tool, 23 % calls that do not parse, 23 % calls with one wrong digit.
 
     Args:
         environment: its tasks must be of the domains chain_sum, products or lcm.
-        seed: of the weights and of the traces.
-        steps: 0 leaves the random weights.
+        seed: seed of the weights and of the traces.
+        steps: number of steps; 0 keeps the random weights.
         family: architecture, "qwen3" or "llama".
         progress: called after each step with the number of steps done and the loss.
 
@@ -97,7 +97,7 @@ def warm_start(
 
     Raises:
         InvalidInputError: steps is negative, or the family is unknown.
-        UnsupportedError: a task of another domain.
+        UnsupportedError: a task has another domain.
     """
     if steps < 0:
         raise InvalidInputError(f"warm_start: steps is {steps}; give 0 or more")
@@ -123,19 +123,19 @@ def warm_start(
 def build(
     environment: Environment, *, seed: int, family: Family = "qwen3"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model of 1.1 million random parameters, and a tokenizer trained on the environment's training tasks.
+    """Build a model of 1.1 million random parameters, and train a tokenizer on the environment's training tasks.
 
     Hidden size 128, 4 layers, 4 heads of width 32, feed-forward 512, tied embeddings. The tokenizer is a byte-level BPE
     that keeps digits apart and may merge across words: the fixed text of a question is one or two tokens.
 
     Args:
-        environment: where the text comes from.
-        seed: of the weights; the tokenizer depends on the environment alone.
+        environment: source of the text.
+        seed: seed of the weights; the tokenizer depends on the environment alone.
         family: architecture, "qwen3" or "llama".
 
     Raises:
         InvalidInputError: the family is unknown.
-        UnsupportedError: a task of a domain other than chain_sum, products and lcm.
+        UnsupportedError: a task has a domain other than chain_sum, products and lcm.
     """
     import transformers
 
@@ -178,7 +178,7 @@ class _Trace:
 
 
 class _TraceWriter:
-    """Plays scripts in the environment, so that a trace holds what the environment really answered."""
+    """Play scripts in the environment, so that traces have real observations."""
 
     def __init__(self, environment: Environment, chat: Chat, generator: random.Random) -> None:
         self._environment = environment
@@ -187,7 +187,7 @@ class _TraceWriter:
         self._tasks = environment.tasks(_TASKS)
 
     def write(self, mixture: dict[str, float]) -> _Trace:
-        """A trace of a random task and of a random kind."""
+        """Write a trace of a random task and a random kind."""
         task = self._random.choice(self._tasks)
         [kind] = self._random.choices(list(mixture), list(mixture.values()))
         expression = _expression(task)
@@ -213,14 +213,14 @@ class _TraceWriter:
         )
 
     def _guess(self, task: Task) -> str:
-        """A number with as many digits as the right one."""
+        """Return a number with as many digits as the right one."""
         right = Calculator(max_digits=40)(_expression(task)).text
         digits = len(right.lstrip("-"))
         number = self._random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
         return f"-{number}" if right.startswith("-") else str(number)
 
     def _broken(self, expression: str) -> str:
-        """The expression with something too much in it, so that it does not parse."""
+        """Return the expression with an extra character, so that it does not parse."""
         places = [index for index, character in enumerate(expression) if not character.isdigit()]
         place = self._random.choice([*places, len(expression)])
         return expression[:place] + self._random.choice(["(", ")", "+*"]) + expression[place:]
@@ -232,7 +232,7 @@ class _TraceWriter:
 
 
 def _loss(model: PreTrainedModel, traces: Sequence[_Trace]) -> torch.Tensor:
-    """Mean cross-entropy of the action tokens. Padding is on the right, where a causal model never looks."""
+    """Mean cross-entropy of the action tokens. Padding is on the right, which causal models ignore."""
     shape = (len(traces), max(len(trace.tokens) for trace in traces))
     ids, is_action = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
     for row, trace in enumerate(traces):
@@ -245,7 +245,7 @@ def _loss(model: PreTrainedModel, traces: Sequence[_Trace]) -> torch.Tensor:
 
 
 def _schedule(step: int, steps: int) -> float:
-    """Linear ramp and a cosine from 1 to 0.25 while traces are correct, then linear to 0."""
+    """Return the learning-rate factor: linear ramp and cosine from 1 to 0.25 for correct traces, then linear to 0."""
     copying = _CORRECT_ONLY_SHARE * steps
     if step < copying:
         return min(1.0, (step + 1) / _RAMP_STEPS) * (0.25 + 0.75 * 0.5 * (1 + math.cos(math.pi * step / copying)))
@@ -253,15 +253,15 @@ def _schedule(step: int, steps: int) -> float:
 
 
 def _expression(task: Task) -> str:
-    """What to type into the calculator, read off the question."""
+    """Return the calculator's input for a question."""
     if task.domain == "lcm":
         return "lcm(" + task.question.rpartition(":")[2].replace(" ", "") + ")"
     if task.domain in ("chain_sum", "products") and (match := _ARITHMETIC.search(task.question)):
         return match.group().replace(" ", "")
     raise UnsupportedError(
-        f"warm_start: task {task.task_id!r} is of domain {task.domain!r}, and traces can be written for chain_sum, "
-        "products and lcm alone; take those families, or for an environment of your own bring a model (any causal "
-        "model of Hugging Face with a chat template), taught with loss.Imitation where it knows too little"
+        f"warm_start: task {task.task_id!r} has domain {task.domain!r}, but warm starts support only chain_sum, "
+        f"products and lcm; use those families, or give a model (any causal Hugging Face model with a chat template), "
+        f"if needed after training with loss.Imitation"
     )
 
 

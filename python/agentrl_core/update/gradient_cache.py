@@ -1,9 +1,9 @@
 """Gradient caching: the loss of several packs at once, exact, with the memory of one.
 
-A loss may compare rows that lie in different packs. So every pack is run without gradients, the loss L is evaluated
-once on what the model said about all rows, and every pack is run again with the gradients of L by what it said: with
-y_i what the model says about row i (log-prob, entropy, answers), the gradient of L is the sum over rows of dL/dy_i
-times that of y_i. No pack needs to know another one, whatever L does with the rows (GradCache, arXiv:2101.06983).
+A loss may compare rows of different packs. So every pack is run without gradients, the loss L is evaluated once on the
+model's outputs for all rows, and every pack is run again with the gradients of L by its outputs. With y_i the outputs
+for row i (log-prob, entropy, answers), the gradient of L is the sum over rows of dL/dy_i times that of y_i. Packs stay
+independent of each other for any L (GradCache, arXiv:2101.06983).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Rows = dict[str, Tensor]
 
 
 class GradientCache:
-    """A loss over all rows of some packs, which are run one at a time.
+    """A loss over all rows of several packs, which are run one at a time.
 
     Args:
         loss: the loss.
-        ids: of every token of the batch the segments that the loss reads.
-        model: what is run: a module, or a function of a pack.
+        ids: segments that the loss reads, for every token of the batch.
+        model: a module, or a function of a pack.
         group: the processes that hold packs of the same update, or None.
     """
 
@@ -53,13 +53,13 @@ class GradientCache:
         self._group = group
 
     def in_one_pack(self, pack: Pack) -> tuple[Tensor, Rows]:
-        """Loss and metrics of a pack that holds all rows: it needs one run, and the loss has its gradient."""
+        """Return loss and metrics of a pack with all rows, from one run; the loss has its gradient."""
         outputs = self._outputs(pack)
         here = pack.to(outputs["logprob"].device)
         return self._evaluated(here.token, outputs, here.streams)
 
     def evaluate(self, packs: Iterable[Pack]) -> tuple[Tensor, Rows]:
-        """Run the packs without gradients; the loss of all rows, without gradient, and its metrics."""
+        """Run the packs without gradients, and return the loss of all rows, without gradient, and its metrics."""
         self._noise: list[_Noise] = []
         tokens: list[Tensor] = []
         outputs: list[Rows] = []
@@ -69,7 +69,7 @@ class GradientCache:
                 self._noise.append(_Noise())
                 outputs.append(self._outputs(pack))
                 here = pack.to(outputs[-1]["logprob"].device)
-                tokens.append(here.token.clone())  # the memory of a pack may be written again
+                tokens.append(here.token.clone())  # the memory of a pack may be reused
                 streams.append({name: stream.clone() for name, stream in here.streams.items() if name not in self._ids})
         ends = np.cumsum([len(rows) for rows in tokens]).tolist()
         self._rows = [slice(begin, end) for begin, end in itertools.pairwise([0, *ends])]
@@ -94,7 +94,7 @@ class GradientCache:
         return value.detach(), metrics
 
     def parts(self, packs: Iterable[Pack]) -> Iterator[Tensor]:
-        """Run the packs of `evaluate` again: of each its part of the loss, with the gradient of its rows."""
+        """Run the packs of `evaluate` again, and yield each pack's part of the loss, with the gradient of its rows."""
         for pack, noise, rows in zip(packs, self._noise, self._rows, strict=True):
             noise.repeat()
             yield self._part(self._outputs(pack), rows)
@@ -108,12 +108,12 @@ class GradientCache:
         return part
 
     def _outputs(self, pack: Pack) -> Rows:
-        """What the model says about a pack, by name."""
+        """Return the model's outputs for a pack, by name."""
         output: object = self._run(pack)
         if not isinstance(output, PackOutput) or isinstance(output, FusedOutput):
             raise InvalidInputError(
                 f"the function returned {type(output).__name__} for a pack; return a PackOutput, such as "
-                "pack.run(model), or PackOutput(*loss.linear_logprob(...)) where the logits shall not be kept"
+                "pack.run(model), or PackOutput(*loss.linear_logprob(...)) to avoid storing logits"
             )
         outputs = {name: values for name, values in vars(output).items() if isinstance(values, Tensor)}
         for name, values in outputs.items():
@@ -125,7 +125,7 @@ class GradientCache:
         return outputs
 
     def _evaluated(self, token: Tensor, outputs: Rows, columns: Mapping[str, Tensor]) -> tuple[Tensor, Rows]:
-        """Loss and metrics of rows in the order of their tokens, which is one for all layouts and sizes of packs."""
+        """Return loss and metrics of rows in the order of tokens, which does not depend on layout or pack size."""
         order = token.argsort()
         streams = {name: values[order] for name, values in columns.items()}
         for name, ids in self._ids.items():
@@ -137,7 +137,7 @@ class GradientCache:
 
 
 class _KnownGradients(torch.autograd.Function):
-    """A number whose gradients are known."""
+    """A number with given gradients."""
 
     @staticmethod
     def forward(context: Any, value: Tensor, gradients: list[Tensor], *_: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class _KnownGradients(torch.autograd.Function):
 
 
 class _Noise:
-    """Where torch's random numbers stand, so that dropout drops the same in both runs."""
+    """State of torch's random generators, so that dropout is equal in both runs."""
 
     def __init__(self) -> None:
         self._host = torch.get_rng_state()
@@ -163,7 +163,7 @@ class _Noise:
 
 
 def _counts(count: int, device: torch.device, group: distributed.ProcessGroup) -> list[int]:
-    """How many rows each process has."""
+    """Return the number of rows of each process."""
     own = torch.tensor([count], device=device)
     counts = [torch.empty_like(own) for _ in range(group.size())]
     distributed.all_gather(counts, own, group=group)
@@ -171,8 +171,8 @@ def _counts(count: int, device: torch.device, group: distributed.ProcessGroup) -
 
 
 def _gathered(values: Tensor, counts: list[int], group: distributed.ProcessGroup) -> Tensor:
-    """The rows of all processes, one after the other."""
-    padded = values.new_zeros((max(counts), *values.shape[1:]))  # all send as much as the longest
+    """Gather the rows of all processes."""
+    padded = values.new_zeros((max(counts), *values.shape[1:]))  # all processes pad to the longest
     padded[: len(values)] = values
     parts = [torch.empty_like(padded) for _ in counts]
     distributed.all_gather(parts, padded, group=group)

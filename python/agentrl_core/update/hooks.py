@@ -1,4 +1,4 @@
-"""What happens between the optimizer steps of an iteration, and after the last one: the actions of a recipe."""
+"""Run a recipe's hooks between the optimizer steps of an iteration and after the last one."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ if TYPE_CHECKING:
     from agentrl_core.update.update import Update
 
 STEPS = "actions"
-"""In the states of a run: how many optimizer steps there were."""
+"""Key in the states of a run: the number of optimizer steps."""
 
 
 class RecipeHooks(Protocol):
-    """A recipe, as far as it is asked here."""
+    """The part of a recipe's interface used here."""
 
     @property
     def controllers(self) -> dict[str, Controller]:
-        """Its controllers by place."""
+        """Return its controllers by place."""
         ...
 
     def at(self, iteration: int, states: Mapping[str, State] | None = None) -> RecipeHooks:
-        """As it is in an iteration."""
+        """Return the recipe of an iteration."""
         ...
 
     def components(self, phase: str) -> list[tuple[str, Any]]:
-        """The components of a phase with their places."""
+        """Return the components of a phase with their places."""
         ...
 
     def losses(self, stage: str = "update") -> tuple[Train, ...]:
-        """The losses of a stage."""
+        """Return the losses of a stage."""
         ...
 
 
 @dataclass(frozen=True)
 class HookResult:
-    """What the actions of a recipe did after the updates of an iteration.
+    """Result of a recipe's hooks after the updates of an iteration.
 
     Attributes:
-        stop: the training is over.
-        rolled_back: the models are what they were when the iteration began.
-        changed: names of the models that were moved: what belongs into the user's checkpoint beside what was trained.
+        stop: whether to end the training.
+        rolled_back: whether the models were reset to the start of the iteration.
+        changed: names of the models that hooks modified; save them in the checkpoint besides trained ones.
     """
 
     stop: bool = False
@@ -71,19 +71,19 @@ class HookResult:
 
 
 class HookRunner:
-    """The actions of a recipe in one iteration, and the controllers that move with every step.
+    """Run the hooks of a recipe in one iteration, and the controllers that move with every step.
 
     Args:
-        recipe: with whatever changes in it.
-        batch: that is trained.
+        recipe: the recipe, with its changing values.
+        batch: the trained batch.
         iteration: its number.
-        states: what components remember, as of the iteration's begin.
-        models: by name: what actions may move.
+        states: states of components at the start of the iteration.
+        models: models that hooks may modify, by name.
 
     Attributes:
-        steps: how many optimizer steps there were in this iteration.
-        taken: how many of them went through `Update.step`.
-        stopped: no more updates are wanted.
+        steps: number of optimizer steps in this iteration.
+        taken: number of them made through `Update.step`.
+        stopped: whether the remaining updates are skipped.
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class HookRunner:
 
     @property
     def listens(self) -> bool:
-        """Whether anything reads what each step says."""
+        """Return whether any hook or controller reads the metrics of each step."""
         return bool(self._followed) or any(a.unit != "iterations" and a.when is not None for _, a in self._actions)
 
     def frozen(self, model: str) -> bool:
-        """Whether the updates of a model are left out of this iteration."""
+        """Return whether the updates of a model are skipped in this iteration."""
         return any(
             isinstance(action, FreezeModel)
             and action.model == model
@@ -121,7 +121,7 @@ class HookRunner:
         )
 
     def step(self, update: Update, optimizer: Optimizer) -> bool:
-        """Step an optimizer as the actions say, and forget the gradients; whether it was stepped."""
+        """Step an optimizer subject to hooks, and clear the gradients; return whether it was stepped."""
         self.taken += 1
         said = update.metrics() if self.listens else {}
         due = [
@@ -149,11 +149,11 @@ class HookRunner:
         return np.asarray(self._batch.column(column, "draw"), np.float64)[update.draws] if column else None
 
     def begin_step(self) -> None:
-        """Another step begins."""
+        """Start another step."""
         self.steps += 1
 
     def end_step(self, update: Update) -> None:
-        """A step is done: what it said moves controllers, and actions of steps are done."""
+        """End a step: move controllers by its metrics, and run step hooks."""
         said = update.metrics() if self.listens else {}
         for place, action in self._after_steps():
             if action.unit != "iterations" and self._holds(place, action, said):
@@ -168,26 +168,26 @@ class HookRunner:
         return self._recipe.at(self._iteration, self._states)
 
     def loss(self, training: Train) -> Loss | None:
-        """The loss of a training as controllers that move with every step have it now; None: as it was."""
+        """Return the loss at the current values of step controllers; None if unchanged."""
         if not self._followed:
             return None
         same = (training.model, training.where)
         return next(each.loss for each in self._now().losses(training.stage) if (each.model, each.where) == same)
 
     def repeats(self) -> list[tuple[str, RepeatStage]]:
-        """What is repeated behind the updates."""
+        """Return the stages that are repeated after the updates."""
         number = self._iteration + 1
         return [(place, each) for place, each in self._actions if isinstance(each, RepeatStage) and each.is_due(number)]
 
     def goes_on(self, place: str, repeat: RepeatStage, said: Mapping[str, float]) -> bool:
-        """Whether another pass is wanted, by what the last one said."""
+        """Return whether to run another pass, by the metrics of the last one."""
         return repeat.when is None or self._value(place, repeat.when, said) != 0.0
 
     def finish(self, metrics: Mapping[str, float], models: Mapping[str, Any]) -> HookResult:
-        """Do the actions of iterations.
+        """Run the iteration hooks.
 
         Raises:
-            InvalidInputError: a model that an action names was not given; nothing is moved then.
+            InvalidInputError: a model that a hook names was not given; then no model changes.
         """
         models = {**self._models, **models}
         due = [
@@ -209,7 +209,7 @@ class HookRunner:
         return HookResult(stop, rolled_back, tuple(self._changed))
 
     def metrics(self) -> dict[str, Any]:
-        """What is kept of the steps: how many went through `Update.step`, and what controllers read of each."""
+        """Return metrics of the steps: the number of steps through `Update.step`, and what controllers read in each."""
         kept: dict[str, Any] = {"stepped": float(self.taken)} if self.taken else {}
         names = dict.fromkeys(name for controller in self._followed.values() for name in controller.reads)
         if self._said:
@@ -227,7 +227,7 @@ class HookRunner:
         return action.is_due(number) and (action.when is None or self._value(place, action.when, said) != 0.0)
 
     def _value(self, place: str, when: Controller, said: Mapping[str, float]) -> float:
-        """A controller by what was just measured."""
+        """Return a controller's value from the latest metrics."""
         if when.every == "step" and f"{place}.when" in self._states and self._said:
             return when.value(self._states[f"{place}.when"])
         return when.value(when.moved(self._state(f"{place}.when", when), said))
@@ -259,7 +259,7 @@ class HookRunner:
     def _at_begin(self, name: str, title: str) -> Snapshot:
         if name not in self._begin:
             raise InvalidInputError(
-                f"{title}: what model {name!r} was at the iteration's begin is not known; give it before: "
+                f"{title}: no copy of model {name!r} from the start of the iteration; pass the model to "
                 f"recipe.updates(batch, models={{{name!r}: ...}})"
             )
         return self._begin[name]

@@ -1,4 +1,4 @@
-"""Metrics: what the losses of some updates said, as means."""
+"""Metrics of the losses of several updates, as means."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _OF_RATIOS = ("ratio", "clip_fraction", "approximate_kl")
-"""Means over the tokens that have an old log-prob: the others have no ratio."""
+"""Means over tokens with an old log-prob; others have no ratio."""
 _LARGEST = "max_"
-"""What begins like this is reduced by its largest value, everything else by its mean."""
+"""Metrics with these prefixes are reduced by the maximum, all others by the mean."""
 
 
 class Metrics:
-    """What the packs of some optimizer steps said, kept on the device until somebody asks for it."""
+    """Metrics of the packs of several optimizer steps, kept on the device until they are read."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -25,7 +25,7 @@ class Metrics:
         self._updates = self._updates_of_pass = 0
 
     def begin_pass(self) -> None:
-        """Another pass over the batch begins."""
+        """Start another pass over the batch."""
         self._of_pass = {}
         self._updates_of_pass = 0
 
@@ -36,7 +36,7 @@ class Metrics:
         self._of_step = {}
 
     def add(self, sums: Mapping[str, Tensor]) -> None:
-        """Add what a pack said: sums of `loss`, of `tokens`, and of whatever else its loss says; or the largest."""
+        """Add the metrics of a pack: sums of `loss`, `tokens` and other metrics of its loss; or maxima."""
         for found in (self._sums, self._of_pass, self._of_step):
             for name, value in sums.items():
                 if name not in found:
@@ -45,15 +45,15 @@ class Metrics:
                     found[name] = found[name].maximum(value) if name.startswith(_LARGEST) else found[name] + value
 
     def means(self) -> dict[str, float]:
-        """The loss per optimizer step, everything else per token; empty before the first."""
+        """Return the loss per optimizer step, everything else per token; empty before the first."""
         return {**_means(self._sums, self._updates), "updates": float(self._updates)} if self._updates else {}
 
     def of_pass(self) -> dict[str, float]:
-        """What the pass said that began last, as `means`."""
+        """Return the means of the latest pass, like `means`."""
         return _means(self._of_pass, self._updates_of_pass) if self._of_pass else {}
 
     def step(self) -> dict[str, float]:
-        """What the step said that began last: its loss, everything else per token."""
+        """Return the metrics of the latest step: its loss, everything else per token."""
         return _means(self._of_step, 1) if self._of_step else {}
 
 

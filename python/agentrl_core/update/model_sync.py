@@ -1,4 +1,4 @@
-"""Models that move: parameters and buffers of PyTorch modules, in place."""
+"""Blend, swap and copy parameters and buffers of PyTorch modules, in place."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Snapshot = dict[str, "Tensor"]
 
 
 def model_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters and buffers of a model, each once."""
+    """Return the parameters and buffers of a model, each once."""
     yield from model.named_parameters()
     yield from model.named_buffers()
 
 
 def snapshot(model: nn.Module) -> Snapshot:
-    """A copy of what a model is now."""
+    """Copy the current parameters and buffers of a model."""
     return {name: tensor.detach().clone() for name, tensor in model_tensors(model)}
 
 
 def model_named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
-    """The model of a name.
+    """Return the model of a name.
 
     Raises:
-        InvalidInputError: it was not given, or is no module.
+        InvalidInputError: it was not given, or is not a module.
     """
     require_torch("a model")
     from torch import nn
@@ -37,7 +37,7 @@ def model_named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
     if name not in models:
         given = ", ".join(models) or "none"
         raise InvalidInputError(
-            f"{title}: model {name!r} was not given (there is {given}); give it: recipe.updates(batch, "
+            f"{title}: model {name!r} was not given (only {given}); pass it: recipe.updates(batch, "
             f"models={{{name!r}: ...}}) and recipe.run_hooks(updates, {name}=...)"
         )
     if not isinstance(models[name], nn.Module):
@@ -47,12 +47,12 @@ def model_named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
 
 
 def blend_models(target: nn.Module, source: nn.Module | Snapshot, share: float, title: str) -> None:
-    """Target <- (1 - share) target + share source, in place; computed in float32, or float64 where one is.
+    """Set target to (1 - share) target + share source, in place; computed in float32, or float64 if one is.
 
-    What is no float (counters) is copied.
+    Non-float tensors (counters) are copied.
 
     Raises:
-        InvalidInputError: their tensors have other names or shapes; nothing is moved then.
+        InvalidInputError: their tensors differ in names or shapes; then nothing changes.
     """
     import torch
 

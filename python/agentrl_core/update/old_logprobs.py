@@ -1,4 +1,4 @@
-"""Old log-probs: what the ratio of each draw is taken to, as its row says."""
+"""Old log-probs, the denominators of each draw's ratio."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class OldLogprobs:
     """The old log-probs of the tokens of a batch.
 
     Attributes:
-        column: the token column that all draws take them from, or that most do: what messages name.
-        values: `float32[tokens]`, NaN in draws without any; None: the column as it is.
-        none: `bool[tokens]`, the tokens of draws without any, whose ratio is 1.
+        column: the token column that all or most draws use, for messages.
+        values: `float32[tokens]`, NaN in draws without any; None: use the column unchanged.
+        none: `bool[tokens]`, the tokens of draws without any, with ratio 1.
     """
 
     column: str
@@ -33,13 +33,13 @@ class OldLogprobs:
 
 
 def old_logprobs(batch: Batch) -> OldLogprobs:
-    """What the ratio of each draw is taken to, by `draws.old_logprob`.
+    """Return the old log-probs of each draw, by `draws.old_logprob`.
 
-    `behaviour`: as sampled. `recomputed`: column `recomputed_logprob`. `none`: nothing, so that the ratio is 1 with the
-    gradient of log p.
+    `behaviour`: those recorded when sampling. `recomputed`: column `recomputed_logprob`. `none`: no old log-probs, so
+    that the ratio is 1 with the gradient of log p.
 
     Raises:
-        InvalidInputError: a draw says `recomputed`, and nobody has recomputed them.
+        InvalidInputError: a draw needs `recomputed`, but the column is missing.
     """
     codes = np.asarray(batch.column("old_logprob", "draw")).astype(np.int64)
     kinds = set(np.unique(codes).tolist())
@@ -47,8 +47,8 @@ def old_logprobs(batch: Batch) -> OldLogprobs:
         return OldLogprobs(_COLUMNS[_BEHAVIOUR])
     if _RECOMPUTED in kinds and not batch.has(_COLUMNS[_RECOMPUTED], "token"):
         raise InvalidInputError(
-            "draws of the batch say that their old log-probs are recomputed, but there is no column "
-            "'recomputed_logprob'; call batch = arl.annotate(batch, 'recomputed_logprob', policy) before the updates"
+            "the batch has draws with old_logprob='recomputed' but no column 'recomputed_logprob'; call batch = "
+            "arl.annotate(batch, 'recomputed_logprob', policy) before the updates"
         )
     if kinds == {_RECOMPUTED}:
         return OldLogprobs(_COLUMNS[_RECOMPUTED])

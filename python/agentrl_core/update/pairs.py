@@ -1,4 +1,4 @@
-"""Pairs: the two draws that a loss of pairs needs whole in one update and in one pack."""
+"""Pairs of draws, which a loss on pairs needs in one update and one pack."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def pairs_of(batch: Batch, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The pair of every draw, -1 where it has none: `int64[draws]`.
+    """Return the pair of every draw, -1 without one: `int64[draws]`.
 
-    A pair is the two draws with the same number in the column `pair`, where negative numbers stand for no pair; without
-    that column the groups are the pairs. A pair whose other draw is not valid is none.
+    A pair is two draws with the same number in the column `pair` (negative: no pair); without that column the groups
+    are the pairs. A pair with an invalid draw does not count.
 
     Raises:
-        InvalidInputError: more than two draws have the same number, or the column holds no whole numbers.
+        InvalidInputError: more than two draws have the same number, or the column does not hold integers.
     """
     own = batch.has("pair", "draw")
     ids = np.asarray(batch.column("pair", "draw") if own else batch.keys("group_id", "draw"))
     remedy = "give the draws whole numbers, one for each two: batch.with_columns('draw', pair=...), negative for none"
     if not np.issubdtype(ids.dtype, np.integer):
-        raise InvalidInputError(f"column 'pair' holds {ids.dtype}, which numbers no pairs; {remedy}")
+        raise InvalidInputError(f"column 'pair' has dtype {ids.dtype} instead of integers; {remedy}")
     ids = ids.astype(np.int64)
     known, place, count = np.unique(ids, return_inverse=True, return_counts=True)
     large = np.flatnonzero((count > 2) & (known >= 0))

@@ -1,4 +1,4 @@
-"""Prepared: what the optimizer steps of one loss have in common, read from the batch once."""
+"""Data that all optimizer steps of one loss share, read from the batch once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Shared = Literal["each", "split", "owner"]
 
 _ADVANTAGE = ("advantage", "weight", "advantage_positive", "advantage_negative")
-_PRODUCTS = {  # streams that are sums of products with the loss weight, and the columns that the products have in them
+_PRODUCTS = {  # streams that are sums of loss weights times columns, and the columns in those products
     "advantage_positive": _ADVANTAGE,
     "advantage_negative": _ADVANTAGE,
     "weight_kl": ("kl_weight",),
@@ -33,24 +33,24 @@ _IDS = ("step", "sequence", "pair", "group", "stratum")  # streams that number t
 
 @dataclass(frozen=True, eq=False)
 class PreparedBatch:
-    """A batch made ready for the optimizer steps of one loss: all that does not change from step to step.
+    """A batch prepared for the optimizer steps of one loss: all data that do not change between steps.
 
     Attributes:
         batch: the batch.
-        loss: what is minimised.
+        loss: the loss to minimise.
         model: name of the model that is stepped.
         shared: how branches that share a sampled token count it; see `Batch.token_weights`.
-        valid: `bool[draws]`, those that are trained and count.
-        dealt: `int64[draws]`, what is dealt into minibatches as one: a draw, a pair or a group.
-        units: `int64[draws]`, what lies whole in one pack; None where any sequence may lie in any pack.
-        keep: `bool[tokens]`, those that stay in the loss; None: all.
-        same: the streams that are columns, `float32[tokens]` each: of a token that branches share, one value for all.
-        summed: the streams that are sums, over the branches that share a token, of loss weights times columns.
+        valid: `bool[draws]`, trained draws that count.
+        dealt: `int64[draws]`, units that minibatches keep together: a draw, a pair or a group.
+        units: `int64[draws]`, units that stay in one pack; None if any sequence may be in any pack.
+        keep: `bool[tokens]`, tokens in the loss; None: all.
+        same: streams that are columns, `float32[tokens]` each: branches that share a token have one value.
+        summed: streams that are sums of loss weights times columns over the branches that share a token.
         credit: the columns in those products, `float32[tokens]` each.
-        ids: the streams that number segments, a whole number for each token.
-        unknown: by column the tokens that it has no finite value for, and what it has.
-        idle: `bool[tokens]`, those of draws without any advantage, where these change nothing; None: they might.
-        images: `bool[tokens]`, those that were sampled with images in sight; None: none was.
+        ids: streams that number segments, an integer for each token.
+        unknown: by column, the tokens without a finite value, and their values.
+        idle: `bool[tokens]`, tokens of draws without advantage that cannot change the loss; None: they may change it.
+        images: `bool[tokens]`, tokens sampled after images; None: no images.
     """
 
     batch: Batch
@@ -71,27 +71,27 @@ class PreparedBatch:
 
     @classmethod
     def of(cls, batch: Batch, training: Train, shared: Shared, *, metrics_of_all: bool = False) -> PreparedBatch:
-        """Read from a batch what a loss needs.
+        """Read the data of a loss from a batch.
 
         Args:
             batch: the batch.
-            training: the loss, and which draws it trains.
+            training: the loss, and the draws that it trains.
             shared: see the class.
-            metrics_of_all: draws that change nothing are run too, for their metrics.
+            metrics_of_all: whether draws that cannot change the loss are also run, for their metrics.
 
         Raises:
             InvalidInputError: the loss needs pairs, and a pair has more than two draws.
         """
         loss = training.loss
-        scored = batch.has("score", "draw")  # an advantage of one's own may come without a score
+        scored = batch.has("score", "draw")  # a custom advantage may come without a score
         valid: NDArray[np.bool_] = (
             np.isfinite(batch.column("score", "draw")) if scored else np.ones(batch.num_draws, dtype=np.bool_)
         )
-        valid |= batch.column("votes", "draw") == 0  # what does not vote needs no score to be trained
-        valid &= batch.column("trained", "draw") != 0  # a baseline votes, and is in no minibatch
+        valid |= batch.column("votes", "draw") == 0  # draws that do not vote need no score
+        valid &= batch.column("trained", "draw") != 0  # a baseline votes but is not in a minibatch
         if training.where is not None:
             valid &= training.where.holds(batch)
-        # The segments that a draw belongs to; a sequence is a draw, in however many contexts it was generated.
+        # The segments that a draw belongs to; a sequence is a draw, even with several contexts.
         segments = {
             "sequence": np.arange(batch.num_draws, dtype=np.int64),
             "group": batch.keys("group_id", "draw").astype(np.int64),
@@ -108,7 +108,7 @@ class PreparedBatch:
         if old is not None:
             names["old_logprob"] = old.column
         if len(np.unique(np.asarray(batch.column("source", "draw"))[valid])) > 1:
-            names[SOURCE] = SOURCE  # metrics are said of each
+            names[SOURCE] = SOURCE  # metrics are reported for each
         factors = dict.fromkeys(column for name in summed for column in _PRODUCTS[name])
         columns = {
             column: np.asarray(batch.column(column, "token"), np.float32)
@@ -146,14 +146,14 @@ class PreparedBatch:
 
     @property
     def foldable(self) -> bool:
-        """Whether a token that several branches train may be one prediction pair."""
+        """Return whether a token that several branches train may be one prediction pair."""
         return self.loss.foldable and not self.ids
 
     def weights(self, draws: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Loss weights of the tokens in the step of some draws, with its denominators: `float64[tokens]`.
+        """Return loss weights of tokens for a step on some draws, with its denominators: `float64[tokens]`.
 
         Raises:
-            InvalidInputError: a column has no finite value for a token that is trained.
+            InvalidInputError: a column is not finite at a trained token.
         """
         weights = self.batch.token_weights(
             draws,
@@ -167,9 +167,8 @@ class PreparedBatch:
             trained = np.flatnonzero(weights[tokens] > 0)
             if len(trained):
                 raise InvalidInputError(
-                    f"column {name!r} is {values[trained[0]]} at token {tokens[trained[0]]}, which is trained "
-                    f"({len(trained)} such tokens); mark these tokens as not trainable, or give them a value "
-                    "(arl.annotate for log-probs)"
+                    f"column {name!r} is {values[trained[0]]} at trained token {tokens[trained[0]]} ({len(trained)} "
+                    f"such tokens); mark these tokens as not trainable, or set a value (arl.annotate for log-probs)"
                 )
         if self.loss.normaliser is not None:
             of = np.where(weights > 0, self.same[self.loss.normaliser], 0.0)
@@ -179,11 +178,11 @@ class PreparedBatch:
 
 
 def _idle(batch: Batch, credit: dict[str, NDArray[np.float32]]) -> NDArray[np.bool_]:
-    """The tokens of draws all of whose advantages are 0."""
+    """Mark the tokens of draws without a nonzero advantage."""
     advantages = [values != 0 for column, values in credit.items() if column.startswith("advantage")]
     ends = batch.offsets("token")[batch.offsets("step")]
     counts, idle = np.diff(ends), np.ones(len(ends) - 1, np.bool_)
-    # Of a draw without tokens `reduceat` would take those of the next one.
+    # For a draw without tokens, `reduceat` would use those of the next draw.
     said = np.flatnonzero(counts)
     if len(said):
         idle[said] = ~np.logical_or.reduceat(np.logical_or.reduce(advantages), ends[said])
@@ -192,7 +191,7 @@ def _idle(batch: Batch, credit: dict[str, NDArray[np.float32]]) -> NDArray[np.bo
 
 
 def _units(loss: Loss, segments: dict[str, NDArray[np.int64]]) -> NDArray[np.int64] | None:
-    """The unit of each draw that packs hold whole."""
+    """Return the unit of each draw that must stay in one pack."""
     if loss.unit in ("token", "step"):  # a step lies in one sequence
         return None
     if loss.unit == "update":
@@ -201,7 +200,7 @@ def _units(loss: Loss, segments: dict[str, NDArray[np.int64]]) -> NDArray[np.int
 
 
 def _ids(batch: Batch, loss: Loss, segments: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
-    """Of every token the segments that the loss reads."""
+    """Return for each token the segments that the loss reads."""
     names = [name for name in _IDS if name in loss.streams]
     if not names:
         return {}

@@ -1,4 +1,4 @@
-"""Warn if the trainer computes something other than what the nodes record of the sampling."""
+"""Warn if the trainer's distribution differs from the recorded sampling distribution."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
 
 def warn_of_sampling(recipe: Any, batch: Batch, trainings: Sequence[Train]) -> None:
-    """Warn if the losses take ratios that mean something else than how the trained tokens were sampled.
+    """Warn if the losses use ratios that do not match how the trained tokens were sampled.
 
     - Ratios to behaviour log-probs of another distribution (`top_p` below 1, `top_k` above 0, temperature 0), since the
-      model is run over all tokens.
-    - Ratios to log-probs that the present weights recompute, of tokens that several versions sampled, without a
-      correction.
+    model's log-probs are over all tokens. - Ratios to log-probs recomputed with the current weights, without a
+    correction, for tokens sampled by several versions.
     """
     if not any("old_logprob" in training.loss.streams for training in trainings):
         return
@@ -37,7 +36,7 @@ def warn_of_sampling(recipe: Any, batch: Batch, trainings: Sequence[Train]) -> N
     recomputed = trained & (of_draw == CODES["old_logprob"].index("recomputed"))
     recomputed &= fresh == CODES["source"].index("fresh")
     versions = np.asarray(batch.column("policy_version", "token"))[recomputed]
-    versions = versions[versions >= 0]  # of the others no version is recorded
+    versions = versions[versions >= 0]  # others have no recorded version
     if len(versions) and versions.min() != versions.max() and not bears_staleness(recipe):
         _warn(
             f"recipe {recipe.name!r}: the tokens were sampled by weights of versions {versions.min()} to "
@@ -50,7 +49,7 @@ _REMEDY = 'add weight.ImportanceWeight() to phase weight, or take ratios to what
 
 
 def warn_of_staleness(recipe: Any) -> None:
-    """Warn if a recipe cannot see how old tokens are, in a run that trains tokens of older weights."""
+    """Warn if a recipe ignores staleness, in a run that trains tokens of older weights."""
     ratios = any("old_logprob" in training.loss.streams for training in recipe.losses("update"))
     if ratios and recipe.old_logprob == "recomputed" and not bears_staleness(recipe):
         _warn(
@@ -60,7 +59,7 @@ def warn_of_staleness(recipe: Any) -> None:
 
 
 def bears_staleness(recipe: Any) -> bool:
-    """Whether something in a recipe compares with who sampled a token: a weight, or a loss."""
+    """Return whether a weight or loss of a recipe reads the behaviour policy's log-probs."""
     seen = {"behaviour_logprob", "policy_version"}
     weights = (column.name for link in recipe.chain("weight") for column in link.needs if column.level == "token")
     streams = (stream for training in recipe.losses("update") for stream in training.loss.streams)

@@ -1,4 +1,4 @@
-"""Update: one optimizer step, its packs and its loss."""
+"""One optimizer step with its packs and its loss."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class StepGate(Protocol):
-    """Who decides about optimizer steps."""
+    """Interface of the hooks that decide about optimizer steps."""
 
     def step(self, update: Update, optimizer: Optimizer) -> bool:
-        """Step an optimizer and forget the gradients; whether it was stepped."""
+        """Step an optimizer and clear the gradients; return whether it was stepped."""
         ...
 
 
@@ -36,9 +36,9 @@ class Update:
     """One optimizer step: its draws, its denominators, its packs and its loss.
 
     Attributes:
-        draws: `int64[k]`, indices of the draws it trains on.
+        draws: `int64[k]`, indices of its draws.
         model: name of the model that it steps, `policy` unless the recipe names another.
-        prepared: what it has in common with the other steps of its loss.
+        prepared: data shared with the other steps of its loss.
     """
 
     def __init__(
@@ -86,21 +86,20 @@ class Update:
         balance: Balance = "tokens",
         buffers: PackBuffers | None = None,
     ) -> Iterator[Pack] | list[Iterator[Pack]]:
-        """The packs of this step: at most `max_tokens` tokens each, every unit of the loss whole in one pack.
+        """Return the packs of this step, of at most `max_tokens` tokens. Each unit of the loss stays in one pack.
 
-        The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step.
-        If a loss has statistics over all rows (its `unit` is the update), one pack must hold all; `gradient_cached`
-        takes packs of any size. There are prediction pairs for the tokens that have weight in this step, and for no
-        others. Where a loss is only of advantages (`Loss.by_advantage`: no penalty, no entropy term, no statistic over
-        other draws), draws without any are not run: the gradients are the same, the denominators still count them, and
-        metrics are of the tokens that were run, with `idle_tokens` how many were not.
+        The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step. If
+        a loss has statistics over all rows (its `unit` is the update), one pack must hold all; `gradient_cached` takes
+        packs of any size. Only tokens with weight in this step have prediction pairs. If a loss depends on advantages
+        alone (`Loss.by_advantage`: no penalty, no entropy term, no statistic over other draws), draws without advantage
+        are skipped. The gradients are the same, and the denominators still count them. Metrics cover the tokens that
+        were run; `idle_tokens` is the number of skipped ones.
 
-        In the layout `tree` tokens that are equal behind equal ones are run once, whether they were sampled once or
-        again and again; a tree that is too long for one pack is cut where its branches part, and each piece repeats
-        the beginning that its branches share. If the loss is `foldable`, a token that several draws train is one pair,
-        in one pack: its advantages and weights are summed over the draws. That needs all else that the loss reads
-        (such as the old log-prob) to be the same on them, bit for bit; those that differ are pairs of their own, on
-        the same row.
+        In the layout `tree`, equal prefixes are run once, whether they were sampled once or several times. A tree too
+        long for one pack is cut at forks, and each piece repeats the shared prefix of its branches. If the loss is
+        `foldable`, a token that several draws train is one pair, in one pack: its advantages and weights are summed
+        over the draws. This requires all other inputs of the loss (such as the old log-prob) to be equal bit for bit;
+        tokens that differ are separate pairs on the same row.
 
         Args:
             max_tokens: tokens of a pack; at least those of the longest sequence up to its last trained token, or, where
@@ -110,21 +109,20 @@ class Update:
                 `model` supports; without `model`, sequences, run as the model that gets them supports it.
             model: the model that will run the packs, bare or wrapped, for `layout="auto"`.
             shards: number of ranks that run packs at the same time; add up their gradients before the step, undivided
-                (no wrapper such as DistributedDataParallel does it for packs). Each rank gets as many packs as the
-                others, those of one round about equally expensive, and each rank works out the same. Where a round has
-                fewer units than ranks, a rank gets a pack without pairs (of one token, so that the model runs), whose
-                loss is 0. None: one rank.
-            balance: what a row costs. `tokens`: all the same. `work`: 1 + (position + 1) / 24 576, for attention to
-                what is before it; that is its share of the operations of a model of width 4096, 4 h c / 24 h^2.
-            buffers: memory that the packs are written into; a pack is valid until the next one is asked for. None: new
-                memory for each.
+                (no wrapper such as DistributedDataParallel does it for packs). Each rank gets the same number of packs,
+                of about equal cost in each round, and each rank computes the same plan. If a round has fewer units than
+                ranks, a rank gets a pack without pairs (of one token, so that the model runs), with loss 0. None: one
+                rank.
+            balance: cost of a row. `tokens`: all equal. `work`: 1 + (position + 1) / 24 576, for attention to earlier
+                tokens; that is its share of the operations of a model of width 4096, 4 h c / 24 h^2.
+            buffers: memory for the packs; a pack is valid until the next one is requested. None: new memory for each.
 
         Returns:
-            The packs in turn, each made when it is asked for; with `shards` a list of such, one for each rank.
+            The packs in turn, each created on request; with `shards` lists of packs, one for each rank.
 
         Raises:
-            InvalidInputError: no such option, a sequence or unit is longer than `max_tokens`, or a value of a trained
-                token is not finite.
+            InvalidInputError: an option is unknown, a sequence or unit is longer than `max_tokens`, or a value of a
+                trained token is not finite.
 
         Example:
             One of two ranks; all ranks do as many rounds:
@@ -159,16 +157,16 @@ class Update:
         buffers: PackBuffers | None = None,
         group: distributed.ProcessGroup | None = None,
     ) -> Iterator[Tensor]:
-        """The loss of this step over all its packs together: exact for every loss, in packs of any size.
+        """Return the loss of this step over all its packs: exact for every loss, in packs of any size.
 
         Gradient caching: every pack is run without gradients, the loss is evaluated once on all rows, and every pack is
         run again with the derivatives of that loss by its log-probs, entropies and answers. So statistics over all rows
-        (quantiles, moments, BAPO's bounds) are those of the step, and a pair, group or trajectory may go over several
-        packs. That costs one more forward pass than `pack` and `loss`, which are as exact where packs hold the loss's
-        `unit` whole; a step that fits in one pack is run once. In both runs torch draws the same random numbers for a
-        pack (dropout).
+        (quantiles, moments, BAPO's bounds) are those of the step, and a pair, group or trajectory may span several
+        packs. This costs one more forward pass than `pack` and `loss`, which are also exact if packs hold each `unit`
+        of the loss whole. A step that fits in one pack is run once. Both runs of a pack use the same random numbers
+        (dropout).
 
-        Rows are taken in the order of their tokens, whatever the layout and the packs. `Updates.metrics` has the
+        Rows are in the order of their tokens, for any layout and packs. `Updates.metrics` has the
         metrics of the whole step.
 
         Args:
@@ -182,16 +180,16 @@ class Update:
                 this process alone.
 
         Returns:
-            A number for each pack in turn, to call `backward` on before the next is asked for; together they are the
-            loss, to which a pack contributes as the weights of its rows do.
+            A scalar for each pack in turn; call `backward` on it before requesting the next. Their sum is the loss, to
+                which each pack contributes in proportion to the weights of its rows.
 
         Raises:
-            InvalidInputError: no such option, a sequence is longer than `max_tokens`, a value of a trained token is not
-                finite, or the function returned something else.
+            InvalidInputError: an option is unknown, a sequence is longer than `max_tokens`, a value of a trained token
+                is not finite, or the function returned another type.
 
         Example:
-            Clip-Cov compares each token with the means of all. Packs of four tokens, with a model that says what the
-            one before it said:
+            Clip-Cov compares each token with the means of all. Packs of four tokens, with a model whose outputs equal
+                the old log-probs:
 
             >>> import torch
             >>> import agentrl_core as arl
@@ -249,7 +247,7 @@ class Update:
         units: NDArray[np.int64] | None,
         group: distributed.ProcessGroup | None = None,
     ) -> tuple[Plan, NDArray[np.float64]]:
-        """Which sequences lie in which pack, and the loss weights of all tokens."""
+        """Return the sequences of each pack, and the loss weights of all tokens."""
         require_torch("a pack")
         from agentrl_core.model.ranks import warn_of_ranks
 
@@ -261,7 +259,7 @@ class Update:
         trained = weights > 0
         if prepared.idle is not None:
             run = trained & ~prepared.idle
-            # A step without any gradient is one of zeros, which an optimizer with momentum notices.
+            # A step without gradients must have zeros, since an optimizer with momentum would differ.
             if run.any():
                 self._idle = int(trained.sum() - run.sum())
                 trained = run
@@ -312,14 +310,14 @@ class Update:
             )
 
     def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
-        """The loss of a pack, a scalar to call `backward` on. Its metrics go to `Updates.metrics`.
+        """Return the loss of a pack, a scalar to call `backward` on. Its metrics go to `Updates.metrics`.
 
         Args:
-            outputs: what `pack.run(model)` or `loss.fused` returned.
+            outputs: output of `pack.run(model)` or `loss.fused`.
             pack: the pack.
 
         Raises:
-            InvalidInputError: they are something else, such as one in place of the other.
+            InvalidInputError: an argument has another type, such as both swapped.
         """
         from agentrl_core.model.pack import Pack, PackOutput
 
@@ -331,7 +329,7 @@ class Update:
         return self._record(*self.prepared.loss(outputs, pack))
 
     def step(self, optimizer: Optimizer) -> bool:
-        """Step an optimizer and forget the gradients: `optimizer.step(); optimizer.zero_grad()`, as the recipe says.
+        """Step an optimizer and clear the gradients: `optimizer.step(); optimizer.zero_grad()`, subject to hooks.
 
         Actions of the recipe may leave the step out (`schedule.SkipStep`) or scale its learning rate
         (`recipes.vcpo.ScaleLearningRate`).
@@ -346,7 +344,7 @@ class Update:
         return True
 
     def metrics(self) -> dict[str, float]:
-        """What the losses of this step said so far, as means; of another model than `policy` with its name before it.
+        """Mean metrics of this step's losses so far; models other than `policy` have their name as prefix.
 
         It waits for the device.
         """
@@ -363,7 +361,7 @@ class Update:
 
 
 def named_metrics(model: str, metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics of a model, with its name before them if it is not the policy."""
+    """Return the metrics of a model, with its name as prefix if it is not the policy."""
     return metrics if model == "policy" else {f"{model}.{name}": value for name, value in metrics.items()}
 
 

@@ -1,4 +1,4 @@
-"""Updates: the optimizer steps of one batch, and which draws each trains on."""
+"""The optimizer steps of one batch, and the draws of each."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 class Updates:
-    """The optimizer steps of a batch: epochs x minibatches of them for each loss. `Recipe.updates` makes one.
+    """The optimizer steps of a batch: epochs x minibatches for each loss. `Recipe.updates` creates it.
 
-    In each epoch the draws whose score is finite are put in a fresh order and dealt into as many parts as the loss has
-    minibatches, of equal size (up to one; a part is never empty, so a tiny batch has fewer). The order is keyed by
-    (seed, epoch). Of a loss on groups or pairs these are dealt instead, so that each is whole in one update. The pairs
-    are the two draws with the same number in the draws' column `pair` (negative: no pair); without it the groups, of
-    two draws each. Losses run one after the other, each with its own draws, denominators and metrics.
+    Each epoch shuffles the draws with a finite score and splits them into the loss's minibatches, of equal size up to
+    one draw. A minibatch is never empty, so a tiny batch has fewer. The order depends on (seed, epoch). A loss on
+    groups or pairs splits these instead, so that each stays in one update. A pair is two draws with the same number in
+    the draw column `pair` (negative: no pair), or without it a group of two draws. Losses run one after the other, each
+    with its own draws, denominators and metrics.
 
     Args:
         batch: the batch, with the columns that the losses need.
         trainings: the losses in order, each with its model, epochs and minibatches.
         shared: how branches that share a sampled token count it; see `Batch.token_weights`.
-        seed: of the order in which draws are dealt.
-        between: what happens between steps; None: nothing.
-        stages: the losses of stages that are repeated behind the others.
-        metrics_of_all: draws that change nothing are run too, for their metrics; see `Update.pack`.
+        seed: seed of the order of draws.
+        between: hooks between steps; None: no hooks.
+        stages: losses of stages that are repeated after the others.
+        metrics_of_all: whether draws that cannot change the loss are also run, for their metrics; see `Update.pack`.
 
     Attributes:
         batch: the batch.
-        between: what happens between steps, or None.
+        between: hooks between steps, or None.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Updates:
         self._again = {stage: [part(training) for training in each] for stage, each in (stages or {}).items()}
 
     def __len__(self) -> int:
-        """How many optimizer steps there are, but for passes that are repeated."""
+        """Number of optimizer steps, without repeated passes."""
         return sum(cast("int", part.training.epochs) * part.count for part in self._parts)
 
     def __iter__(self) -> Iterator[Update]:
-        """Yield the optimizer steps in order. What happens between two of them does when the second is asked for."""
+        """Yield the optimizer steps in order. Hooks between two steps run when the second is requested."""
         yield from self._steps(self._parts, 0)
         if self.between is None:
             return
@@ -90,7 +90,7 @@ class Updates:
                     break
 
     def _steps(self, parts: Sequence[_Part], again: int) -> Iterator[Update]:
-        """The steps of some losses; the order of the draws is another one in each pass that is repeated."""
+        """Yield the steps of some losses; repeated passes have a new order of draws."""
         between = self.between
         for part in parts:
             epochs = cast("int", part.training.epochs)
@@ -108,12 +108,12 @@ class Updates:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Means over what `Update.loss` has seen so far: `loss` per update, everything else per trained token.
+        """Means over all calls of `Update.loss` so far: `loss` per update, everything else per trained token.
 
-        Also `tokens`, how many trained tokens that were, `idle_tokens`, how many were not run because nothing would
-        have come of them (see `Update.pack`), and `updates`. Those of another model than `policy` have its
-        name before them: `critic.loss`; those of passes that are repeated their stage. A recipe whose controllers move
-        with every step has in `steps` what they read of each. Reading it waits for the device.
+        Also `tokens`, the number of trained tokens, `idle_tokens`, the number of skipped tokens that cannot change the
+        loss (see `Update.pack`), and `updates`. Metrics of other models than `policy` have the model as prefix:
+        `critic.loss`; those of repeated passes the stage. If controllers of the recipe move with every step, `steps`
+        has the metrics that they read in each. Reading it waits for the device.
         """
         found: dict[str, Any] = {}
         for part in (*self._parts, *(part for parts in self._again.values() for part in parts)):
@@ -125,7 +125,7 @@ class Updates:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A loss with what its steps have in common, and what they said."""
+    """A loss with the shared data of its steps, and their metrics."""
 
     training: Train
     prepared: PreparedBatch
@@ -133,17 +133,17 @@ class _Part:
 
     @property
     def count(self) -> int:
-        """How many minibatches an epoch has: none is empty."""
+        """Number of minibatches of an epoch; none is empty."""
         return min(cast("int", self.training.minibatches), len(np.unique(self.prepared.dealt[self.prepared.valid])))
 
     def now(self, between: HookRunner) -> PreparedBatch:
-        """What is prepared, with the loss as controllers that move with every step have it."""
+        """Return the prepared data, with the loss at the current values of step controllers."""
         loss = between.loss(self.training)
         return self.prepared if loss is None else replace(self.prepared, loss=loss)
 
 
 def _dealt(prepared: PreparedBatch, parts: int, seed: int, epoch: int, deal: str) -> Iterator[NDArray[np.int64]]:
-    """The draws of each minibatch of an epoch."""
+    """Return the draws of each minibatch of an epoch."""
     if not parts:
         return
     draws = np.flatnonzero(prepared.valid).astype(np.int64)
@@ -151,7 +151,7 @@ def _dealt(prepared: PreparedBatch, parts: int, seed: int, epoch: int, deal: str
     base = np.uint64(_core.rng.structural_seed(seed, epoch))
     chances = _core.rng.uniform(base + draws[first].astype(np.uint64), 0)
     dealt = np.array_split(np.argsort(chances, kind="stable"), parts)
-    if deal == "by_source":  # source after source goes round: no part has two more of one than another part
+    if deal == "by_source":  # sources are dealt in turn: minibatches differ by at most one draw of each
         order = np.lexsort((chances, np.asarray(prepared.batch.column("source", "draw"))[draws[first]]))
         dealt = [order[part::parts] for part in range(parts)]
     for units in dealt:

@@ -1,4 +1,4 @@
-"""What the page holds of a run: a table of contents, and blocks of whole groups, as compressed Arrow."""
+"""Data of the page: a table of contents, and blocks of whole groups, as compressed Arrow."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.integrations.polars.tables import Tables
 
 _TOKENS_OF_A_BLOCK = 32_768
-# Numbers of tokens are kept to 12 bits, which are more than three digits, and compress to half.
+# Numbers of tokens are rounded to 12 bits (over three digits), which halves the compressed size.
 _SPLIT = 2.0**12 + 1
 _LARGEST = 1e30
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The groups whose tokens a page holds, and in which block.
+    """Groups with tokens in the page, and their blocks.
 
     Args:
-        groups: `group_id`, `iteration`, `tokens` of all groups of the run, and `block`: null where it is left out.
+        groups: `group_id`, `iteration`, `tokens` of all groups of the run, and `block`: null if omitted.
     """
 
     groups: pl.DataFrame
 
     @classmethod
     def of(cls, tables: Tables, iterations: tuple[int, int], most: int) -> Chosen:
-        """Groups of some iterations, the latest first, until they have so many tokens; whole groups, at least one."""
+        """Choose groups of some iterations, latest first, up to a number of tokens; whole groups, at least one."""
         first = tables.trajectories.group_by("group_id").agg(pl.col("iteration").min())
         tokens = tables.nodes.group_by("group_id").agg(tokens=pl.col("tokens").list.len().cast(pl.Int64).sum())
         groups = first.join(tokens, on="group_id", how="left").with_columns(pl.col("tokens").fill_null(0)).collect()
@@ -47,12 +47,12 @@ class Chosen:
 
     @property
     def kept(self) -> pl.DataFrame:
-        """`group_id` and `block` of the groups that the page holds."""
+        """Return `group_id` and `block` of the groups in the page."""
         return self.groups.filter(pl.col("block").is_not_null()).select("group_id", "block")
 
 
 def plain(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with types that the page reads: hashes as hexadecimal text, times as microseconds, tables as JSON."""
+    """Convert a frame to types that the page reads: hashes to hex text, times to microseconds, tables to JSON."""
     made = []
     for name, kind in frame.schema.items():
         column = pl.col(name)
@@ -73,14 +73,14 @@ def plain(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rounded(value: pl.Expr) -> pl.Expr:
-    """The nearest number of 12 bits (Veltkamp's splitting)."""
+    """Round to 12 bits (Veltkamp's splitting)."""
     single = value.cast(pl.Float32)
     far = single * pl.lit(_SPLIT, pl.Float32)
     return pl.when(single.abs() < _LARGEST).then(far - (far - single)).otherwise(single)
 
 
 def blocks(tables: Tables, chosen: Chosen) -> Iterator[bytes]:
-    """The blocks in the order of their numbers."""
+    """Return the blocks in order of their numbers."""
     kept = chosen.kept.lazy()
     trajectories = tables.trajectories.join(kept, on="group_id")
     of = trajectories.select("trajectory_id", "block")
@@ -111,11 +111,11 @@ _FROM_OTHERS = pl.col("origin_trajectory_id") != pl.col("trajectory_id")
 
 
 def _inherited(trajectories: pl.LazyFrame, steps: pl.LazyFrame) -> pl.DataFrame:
-    """Return how many of its first steps each branch shares with the trajectory that it left.
+    """Return how many of its first steps each branch shares with the trajectory from which it forked.
 
-    A store has all steps of each trajectory, so those of a deep tree are as many as its depth times its leaves; a page
-    has each once. `inherited` is 0 if the shared steps do not all stand in the parent under the same numbers;
-    `inherited_untrained` is the number of them that the branch leaves out of its gradient, which are its first ones.
+    A store has all steps of each trajectory, depth times leaves for a deep tree; a page has each step once. `inherited`
+    is 0 unless the parent has all shared steps under the same numbers. `inherited_untrained` is the number of inherited
+    steps, the first ones, that the branch does not train.
     """
     place, action = ["trajectory_id", "step"], ["first_node_id", "node_id", "end", "truncated"]
     counts = (
@@ -133,7 +133,7 @@ def _inherited(trajectories: pl.LazyFrame, steps: pl.LazyFrame) -> pl.DataFrame:
     blocks = trajectories.select(parent_trajectory="trajectory_id", block="block").collect()
     follows = (pl.col("parent_trajectory") < pl.col("trajectory_id")) & (pl.col("last") == pl.col("inherited") - 1)
     near = found.filter(follows).join(blocks, on=["parent_trajectory", "block"], how="semi")
-    # If the parent's step of that number is the last one that was inherited, those before it are the same too.
+    # If the parent's step of that number is the last inherited one, earlier steps are equal too.
     child, parent = (near.select(trajectory_id=name, step="last") for name in ("trajectory_id", "parent_trajectory"))
     at = steps.join(pl.concat([child, parent]).unique().lazy(), on=place, how="semi").select(*place, *action).collect()
     same = near.join(at, left_on=["trajectory_id", "last"], right_on=place).join(
@@ -145,7 +145,7 @@ def _inherited(trajectories: pl.LazyFrame, steps: pl.LazyFrame) -> pl.DataFrame:
 
 
 def _own_steps(steps: pl.LazyFrame, shared: pl.DataFrame) -> pl.LazyFrame:
-    """Return the steps of a page: each trajectory's own, and those that no parent has under the same number."""
+    """Return the steps of a page: each trajectory's own steps, and those that no parent has under the same number."""
     alone = shared.filter(pl.col("inherited").is_null()).select("trajectory_id")
     own = steps.filter(~_FROM_OTHERS)
     if alone.is_empty():
@@ -154,7 +154,7 @@ def _own_steps(steps: pl.LazyFrame, shared: pl.DataFrame) -> pl.LazyFrame:
 
 
 def packed(frames: Mapping[str, pl.DataFrame]) -> bytes:
-    """Frames as one gzip: of each the length of its name, that of its Arrow stream, the name, the stream."""
+    """Pack frames into one gzip: for each the lengths of name and Arrow stream, the name, the stream."""
     whole = io.BytesIO()
     for name, frame in frames.items():
         stream = io.BytesIO()

@@ -1,4 +1,4 @@
-"""How advantages came to be: what the page says of the recipe of each iteration."""
+"""Recipes of iterations in the page, to explain advantages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = ("reward", "advantage", "weight")
 
 
 def recipes_of(store: Store) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The recipes that a run was made with, and which of them each closed iteration had, by its number as text."""
+    """Return the recipes of a run, and the recipe of each closed iteration, by its number as text."""
     writes = pl.DataFrame(store.write_log)
     texts: dict[str, int] = {}
     made: list[dict[str, Any]] = []
@@ -39,12 +39,11 @@ def recipes_of(store: Store) -> tuple[list[dict[str, Any]], dict[str, int]]:
 
 
 def told(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe as the page shows it: its name, source, and the components of the phases that make advantages.
+    """Return a recipe for the page: name, source, and components of the phases that make advantages.
 
-    A store may come from anyone, so nothing that it names is imported: other components than those of agentrl_core
-    are shown by their names.
+    Stores may be untrusted, so no module that they name is imported: foreign components are shown by name only.
     """
-    with suppress(AgentRLError):  # a component that was removed keeps its old name
+    with suppress(AgentRLError):  # a removed component keeps its old name
         table = renames.table().recipe(table)
     phases = {}
     for phase in _SHOWN:
@@ -58,7 +57,7 @@ def _link(phase: str, options: dict[str, Any]) -> dict[str, Any]:
     try:
         with only_own_components():
             text = inspect.getdoc(find_class(f"agentrl_core.{PHASES[phase]}", options)) or ""
-    except AgentRLError:  # of another package, or of another version of this one
+    except AgentRLError:  # from another package, or another version of this one
         text = ""
     formula = re.search(r"\n\n((?: {4}\S.*\n?)+)", text.partition("\nArgs:")[0])
     return {

@@ -1,4 +1,4 @@
-"""A row for each group of a run: what the page filters and sorts by."""
+"""One row per group of a run, for filtering and sorting in the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl_core.view.blocks import Chosen
 
 
 def of_groups(tables: Tables, chosen: Chosen) -> pl.DataFrame:
-    """Counts, means and shares of each group, `block` (-1: left out), and the rewards of its members as a list."""
+    """Return counts, means and shares of each group, `block` (-1: omitted), and its members' rewards as a list."""
     status = pl.col("status")
     members = pl.col("role") == "member"
     trajectories = tables.trajectories.group_by("group_id").agg(
@@ -62,7 +62,7 @@ def of_groups(tables: Tables, chosen: Chosen) -> pl.DataFrame:
 
 
 def _of_steps(tables: Tables) -> pl.LazyFrame:
-    """The largest advantage of the steps of each draw, or of their tokens."""
+    """Return the largest advantage of each draw's steps, or of their tokens."""
     kind = tables.step_columns.collect_schema().get("advantage")
     if kind is None:
         return pl.LazyFrame(schema={"draw_id": pl.Int64, "of_steps": pl.Float32})

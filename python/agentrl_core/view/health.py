@@ -1,4 +1,4 @@
-"""What is well and what is not, in a few words: the strip at the top of a page."""
+"""Health signs of a run: the strip at the top of a page."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Sign(NamedTuple):
     """One of the signs of health.
 
     Args:
-        name: what was looked at.
-        value: the number, as a person reads it.
+        name: name of the sign.
+        value: the formatted number.
         level: `good`, `watch` or `bad`.
-        says: what it means, and what to do.
-        filter: which groups show it, as the page names its filters; empty where none do.
+        says: its meaning, and what to do.
+        filter: name of the page's filter for affected groups; empty if there is none.
     """
 
     name: str
@@ -34,10 +34,10 @@ class Sign(NamedTuple):
 
 
 def signs(tables: Tables, iterations: pl.DataFrame, groups: pl.DataFrame) -> list[Sign]:
-    """The signs of a run, over its latest quarter of iterations (at least one).
+    """Return the signs of a run, over its latest quarter of iterations (at least one).
 
     Args:
-        tables: the run.
+        tables: tables of the run.
         iterations: `statistics` of the run.
         groups: `of_groups` of the run.
 
@@ -105,7 +105,7 @@ def _others(iterations: pl.DataFrame, rows: dict[str, Any]) -> list[Sign]:
 
 
 def _effective(tables: Tables, wanted: pl.Expr) -> Sign | None:
-    """Effective sample size of the weights that recomputed log-probs make, a token each."""
+    """Effective sample size of importance weights from recomputed log-probs, per token."""
     if RECOMPUTED not in tables.node_columns.collect_schema().names():
         return None
     nodes = tables.nodes.join(tables.trajectories.filter(wanted).select("group_id").unique(), on="group_id", how="semi")
@@ -124,7 +124,7 @@ def _effective(tables: Tables, wanted: pl.Expr) -> Sign | None:
 
 
 def _not_finite(tables: Tables, wanted: pl.Expr) -> Sign:
-    """How many measured numbers are no numbers."""
+    """Number of metrics that are not finite."""
     broken: Any = tables.metrics.filter(wanted, ~pl.col("value").is_finite()).select("name").collect()["name"]
     names = sorted(set(broken))
     level = "bad" if "loss" in names else "watch" if names else "good"
@@ -133,7 +133,7 @@ def _not_finite(tables: Tables, wanted: pl.Expr) -> Sign:
 
 
 def _share(name: str, value: float | None, watch: float, bad: float, says: str, filtered: str) -> Sign | None:
-    """A share that should be small; none where it is not known."""
+    """Sign for a share that should be small; none if it is unknown."""
     if value is None or value != value:  # noqa: PLR0124  # NaN
         return None
     level = "bad" if value >= bad else "watch" if value >= watch else "good"

@@ -1,4 +1,4 @@
-"""JavaScript modules as one script: each becomes a function of its own scope, in the order of their imports."""
+"""Bundle JavaScript modules into one script: each becomes a function scope, in the order of imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const) (\w+))", re.
 
 
 def joined(modules: Mapping[str, str]) -> str:
-    r"""One script of modules, which import by name from each other and export what they declare.
+    r"""Join modules into one script. They import by name from each other and export declarations.
 
     Example:
         >>> from agentrl_core.view.modules import joined

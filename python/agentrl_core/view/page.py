@@ -1,4 +1,4 @@
-"""The page of a run: one file with everything in it, that opens from disk."""
+"""The page of a run: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -40,14 +40,13 @@ _HIDDEN = re.compile(  # assets/dom.js has the same list
 
 @dataclass(frozen=True)
 class Page:
-    """Everything one looks at in a run, as one file that needs neither a server nor a network.
+    """The page of a run, one HTML file that needs neither a server nor a network.
 
-    Curves over iterations, the groups of an iteration, the token tree of a group with its advantages, the text of a
-    path with what is known of each token, why an advantage is what it is, members side by side, drift. In a notebook
-    it shows itself.
+    It has curves over iterations, groups of an iteration, token trees with advantages, the text of a path with the
+    columns of each token, the computation of an advantage, members side by side, and drift. A notebook displays it.
 
     Args:
-        html: the file.
+        html: text of the file.
 
     Example:
         >>> import tempfile
@@ -71,22 +70,22 @@ class Page:
         tokens: int = 1_000_000,
         title: str | None = None,
     ) -> Self:
-        """The page of what is committed now.
+        """Create the page of all committed iterations.
 
         Args:
             store: the run, open.
-            iterations: the first, and the one behind the last, whose groups are in the page; curves are those of all.
-            tokenizer: makes text of tokens: a `tokenizer.json`, its directory, or a fast tokenizer. None: the one that
-                the run keeps; where there is none, tokens are shown as their ids.
-            tokens: how many stored tokens the page has at most (a million make about 10 MB). The groups of the latest
-                iterations are taken; the page says what was left out.
-            title: of the page; None: the name of the run's directory.
+            iterations: range of iterations with groups in the page, without the end; curves cover all iterations.
+            tokenizer: decodes tokens: a `tokenizer.json`, its directory, or a fast tokenizer. None: the tokenizer of
+                the run; without one, tokens are shown as ids.
+            tokens: largest number of stored tokens in the page (a million make about 10 MB). The groups of the latest
+                iterations come first, and the page lists omitted ones.
+            title: title of the page; None: the name of the run's directory.
 
         Raises:
-            InvalidInputError: `tokens` is not positive, or `tokenizer` is none.
+            InvalidInputError: `tokens` is not positive, or `tokenizer` is not a tokenizer.
         """
         if tokens < 1:
-            raise InvalidInputError(f"tokens={tokens}; a page needs at least one")
+            raise InvalidInputError(f"tokens={tokens}; give at least 1")
         vocabulary = Vocabulary.find(store.path) if tokenizer is None else Vocabulary.of(tokenizer)
         tables = scan(store)
         chosen = Chosen.of(tables, iterations, tokens)
@@ -121,21 +120,21 @@ class Page:
         return cls(_page(name, about, packed(contents), parts))
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the file; it is there whole, or not at all.
+        """Write the file atomically.
 
         Raises:
-            StoreError: it cannot be written.
+            StoreError: the file cannot be written.
         """
         target = Path(path)
         try:
             with new_file(target) as file:
                 file.write(self.html.encode())
         except OSError as error:
-            raise StoreError(f"{target} cannot be written: {error}") from None
+            raise StoreError(f"{target} cannot be written: {error}; check the folder and its permissions") from None
         return target
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, as a notebook shows it."""
+        """Return the page in an iframe for notebooks."""
         text = html.escape(self.html, quote=True)
         style = "width:100%;height:760px;border:1px solid #8884;border-radius:8px"
         return f'<iframe srcdoc="{text}" style="{style}"></iframe>'
@@ -154,7 +153,7 @@ def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) 
     script = joined(
         {path.name: path.read_text(encoding="utf-8") for path in assets.iterdir() if path.name.endswith(".js")}
     )
-    # Only this very style and script count, whatever text of a model should get into the page.
+    # The policy allows only this style and script, even if a model's text gets into the page.
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -170,7 +169,7 @@ def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) 
             '<body><div id="page"></div>',
             f'<script type="text/plain" id="about">{said}</script>',
             _data("contents", contents),
-            f"<script>{script}</script>",  # paints before the blocks are there
+            f"<script>{script}</script>",  # paints before the blocks are loaded
             *parts,
             "</body></html>",
         ]
@@ -178,7 +177,7 @@ def _page(title: str, about: dict[str, Any], contents: bytes, parts: list[str]) 
 
 
 def visible(text: str) -> str:
-    r"""Return a text with its hidden letters shown: controls, letters that turn the direction, halves of a character.
+    r"""Return a text with hidden characters made visible: controls, direction marks, lone surrogates.
 
     Example:
         >>> from agentrl_core.view.page import visible

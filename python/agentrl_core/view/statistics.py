@@ -1,4 +1,4 @@
-"""How training went, iteration by iteration: a row of numbers for each."""
+"""Training statistics: one row of numbers per iteration."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _DRAWS_AT_ONCE = 16_384
 
 
 def statistics(tables: Tables) -> pl.DataFrame:
-    """The columns that `agentrl stats --help` explains, a row for each iteration that has draws."""
+    """Return the columns that `agentrl stats --help` explains, one row per iteration with draws."""
     import polars as pl
 
     draws: Any = tables.draws.sort("draw_id").collect()
-    # Iterations are taken together up to a number of draws, so that memory stays bounded.
+    # Iterations are processed in batches of limited size, so that memory stays bounded.
     sizes = draws.group_by("iteration").len().sort("iteration")
     chunk = (sizes["len"].cum_sum() - sizes["len"]) // _DRAWS_AT_ONCE
     made = [
@@ -36,7 +36,7 @@ def statistics(tables: Tables) -> pl.DataFrame:
 def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
     import polars as pl
 
-    # Of each file what these draws have: all chunks together read a run about once.
+    # Each chunk reads only its draws from each file: all chunks together read a run about once.
     own = _among(draws["trajectory_id"])
     tables = replace(
         tables,
@@ -45,7 +45,7 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
         draw_columns=tables.draw_columns.filter(_among(draws["draw_id"])),
         tasks=tables.tasks.clear(),
     )
-    # The score is what the advantage was made of; before it is computed, the reward stands for it.
+    # The advantage uses the score; before it is computed, use the reward.
     drawn = draws.agentrl.trajectories(tables).agentrl.computed(tables)
     score = pl.col("score") if "score" in drawn.columns else pl.col("reward")
     groups = drawn.group_by("iteration", "group_id").agg(same=score.n_unique() == 1)
@@ -59,7 +59,7 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
         ),
         groups.group_by("iteration").agg(groups=pl.len(), same_reward=pl.col("same").mean()),
         stored.group_by("iteration").agg(
-            # Null where nothing is known, which is not 0 of 0.
+            # Null if nothing is known, unlike 0 of 0.
             entropy=(pl.col("entropy").sum() / pl.col("entropies").sum().replace(0, None)).cast(pl.Float32),
             stored=pl.col("stored").sum(),
         ),
@@ -89,9 +89,9 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
 def _path_sums(draws: Any, tables: Tables) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the sums over the path of each draw, and the nodes of each iteration's paths, each once.
 
-    A path has what is above its last node, and of that node what it uses. What is above is found for all nodes
-    at once: by the steps from a node to its parent, from there to its parent's parent, and so on, twice as far each
-    time. Paths written out would be quadratic in a deep tree.
+    A path consists of all nodes above its last node, and the used part of that node. Sums above all nodes are computed
+    at once by pointer doubling: from a node to its parent, then two, four, eight levels up. Explicit paths would be
+    quadratic in a deep tree.
     """
     import polars as pl
 

@@ -1,4 +1,4 @@
-"""Denominators as weights: with them a loss is a plain sum over tokens, however rows were split into packs."""
+"""Denominators as token weights, so that a loss is a plain sum over tokens for any split into packs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from agentrl_core.operators import columns
 
 
 def token_mean(lengths: object, *, valid: object | None = None) -> NDArray[np.float64]:
-    """Every token counts the same: w = 1 / (tokens of all valid rows). DAPO's loss, arXiv:2503.14476.
+    """Weight every token equally: w = 1 / (tokens of all valid rows). DAPO's loss, arXiv:2503.14476.
 
     Args:
         lengths: n whole numbers, the trained tokens of each row: NumPy, Arrow, Polars, torch on the CPU, or a list.
-        valid: n booleans; the tokens of other rows get 0 and do not count. None: all rows are valid.
+        valid: n booleans; tokens of rows that are False get 0 and do not count. None: all rows are valid.
 
     Returns:
         `float64[sum(lengths)]`, the weights of the tokens, rows one after the other; they sum to 1.
 
     Raises:
-        InvalidInputError: a length is negative or no whole number, or `valid` has another length.
+        InvalidInputError: a length is negative or not an integer, or `valid` has another length.
 
     Example:
         >>> from agentrl_core.weight.denominators import token_mean
@@ -34,9 +34,9 @@ def token_mean(lengths: object, *, valid: object | None = None) -> NDArray[np.fl
 def sequence_mean(
     lengths: object, *, rollout_ids: object | None = None, valid: object | None = None
 ) -> NDArray[np.float64]:
-    """Every row counts the same: w = 1 / (tokens of its row) / (valid rows with tokens). GRPO's loss, arXiv:2402.03300.
+    """Weight every row equally: w = 1 / (tokens of its row) / (valid rows with tokens). GRPO's loss, arXiv:2402.03300.
 
-    With `rollout_ids`, every rollout counts the same, into however many rows it was split.
+    With `rollout_ids`, every rollout counts equally, even if it is split into several rows.
 
     Args:
         lengths: as for `token_mean`.
@@ -60,7 +60,7 @@ def sequence_mean(
 
 
 def turn_mean(lengths: object, trajectory_ids: object, *, valid: object | None = None) -> NDArray[np.float64]:
-    """Every trajectory counts the same, and every turn (row) of it: w = 1 / tokens of the turn / turns / trajectories.
+    """Weight trajectories equally, and their turns (rows) equally: w = 1 / tokens of the turn / turns / trajectories.
 
     Args:
         lengths: n whole numbers, the trained tokens of each turn.
@@ -86,13 +86,13 @@ def turn_mean(lengths: object, trajectory_ids: object, *, valid: object | None =
 def constant_denominator(
     lengths: object, constant: float, *, rollout_ids: object | None = None, valid: object | None = None
 ) -> NDArray[np.float64]:
-    """A token counts the same however long its row: w = 1 / constant / (valid rows with tokens).
+    """Weight tokens independently of row length: w = 1 / constant / (valid rows with tokens).
 
     From Dr. GRPO, arXiv:2503.20783.
 
     Args:
         lengths: as for `token_mean`.
-        constant: customarily the longest response allowed; above 0.
+        constant: usually the longest allowed response; above 0.
         rollout_ids: as for `sequence_mean`.
         valid: as for `token_mean`.
 
@@ -113,7 +113,7 @@ def constant_denominator(
 def _weights(
     lengths: object, valid: object | None, *units: tuple[str, object | None], constant: float | None = None
 ) -> NDArray[np.float64]:
-    """The weights of tokens by the units of their rows, smallest first; None is the rows themselves."""
+    """Return token weights by the units of their rows, smallest first; None stands for the rows themselves."""
     counts = columns.integers(lengths, "lengths")
     rows = len(counts)
     return _core.weight.weights_of_rows(
@@ -127,14 +127,14 @@ def _weights(
 def share_weights(
     step_ids: object, draw_ids: object, *, shared: str = "each", valid: object | None = None
 ) -> NDArray[np.float64]:
-    """How much a step counts in each draw that contains it: branches share the steps before their fork.
+    """Share of a step in each draw that contains it, since branches share the steps before their fork.
 
     `each`: 1 in every draw. `split`: 1 / (number of valid draws that contain it). `owner`: 1 in the first valid draw
-    and 0 in the others. Take them as weights of statistics, and as factors of loss weights.
+    and 0 in the others. Use the shares as weights of statistics and as factors of loss weights.
 
     Args:
-        step_ids: n ids, equal where rows are the same physical step.
-        draw_ids: n ids of the draws that the rows belong to; rows of a draw stand together.
+        step_ids: n ids, equal for rows of the same physical step.
+        draw_ids: n ids of the draws of the rows; rows of a draw are contiguous.
         shared: see above.
         valid: n booleans; rows that are False get 0. A draw is valid if any of its rows is. None: all are.
 

@@ -1,4 +1,4 @@
-"""Factors by how unsure the policy was while it rolled out."""
+"""Factors from the policy's entropy during rollout."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EntropyScaled(BatchComponent):
-    """Tokens, steps or draws of which the policy was more (or less) unsure than of others count more.
+    """Scale weights of tokens, steps or draws by their relative entropy.
 
     weight *= max(1 + coefficient * x, at_least). The entropy of a step or draw is the mean over its trained tokens.
-    With H that entropy, x is
+    With H this entropy, x is
 
-    - `standard_score`: (H - mean) / std, std with n - 1, and 1 where it is 0 (AEPO, arXiv:2510.14545);
-    - `relative`: (mean - H) / mean, 0 where the mean is 0 (ETTRL, arXiv:2508.11356: `level="draw",
+    - `standard_score`: (H - mean) / std, std with n - 1, or 1 if it is 0 (AEPO, arXiv:2510.14545);
+    - `relative`: (mean - H) / mean, or 0 if the mean is 0 (ETTRL, arXiv:2508.11356: `level="draw",
       group_by="group_id", coefficient=1.0, at_least=0.0`; its public code: `at_least=None`).
 
-    A weight may be negative where `at_least` is None: it then turns the sign of the advantage. Where no entropy is
-    known the factor is 1.
+    If `at_least` is None, a weight may be negative and flip the sign of the advantage. Rows without a known entropy
+    have factor 1.
 
     Args:
-        column: token column of entropies in nats, of the rollout.
-        level: of the rows that are compared.
-        kind: x.
-        group_by: keys of the rows that are compared with one another; `batch`: all.
-        coefficient: how strongly the factor follows x; a negative number turns its direction.
+        column: token column of the rollout's entropies in nats.
+        level: level of the compared rows.
+        kind: definition of x.
+        group_by: key columns of the groups to compare within; `batch`: all rows.
+        coefficient: strength of the factor; a negative number reverses its direction.
         at_least: the smallest factor; None: none.
 
     Raises:
@@ -57,7 +57,7 @@ class EntropyScaled(BatchComponent):
     at_least: float | None = option(0.0)
 
     def own_makes(self) -> tuple[Column, ...]:
-        """The weight of each row."""
+        """The weight of each row, at `level`."""
         return needed(self.level, "weight")
 
     def __call__(self, batch: Batch) -> Batch:

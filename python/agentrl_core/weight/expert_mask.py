@@ -1,4 +1,4 @@
-"""What nobody sampled in its place: a teacher's words, a solution, what was told behind another prompt."""
+"""Mark expert tokens, which were not sampled in their context: a teacher's text, a solution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExpertMask(BatchComponent):
-    """Marks what nobody sampled: token column `expert`, 1 where a token has no behaviour log-prob.
+    """Mark tokens that were not sampled: token column `expert` is 1 if a token has no behaviour log-prob.
 
     Example:
         >>> from agentrl_core.weight import ExpertMask

@@ -1,4 +1,4 @@
-"""Draws that leave the loss by a fact about them or their group. Statistics were made before, with them."""
+"""Mask draws in the loss by facts about them or their group. They have already voted in statistics."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GroupFilter(BatchComponent):
-    """Leaves groups out of the loss that teach little: too easy, too hard, or all alike.
+    """Mask groups with little learning signal: too easy, too hard, or uniform.
 
-    It works after the advantages are made; `select.DynamicSampling` rejects groups before. Sources beside those of
+    It applies after the advantages; `select.DynamicSampling` rejects groups before. Sources besides those of
     `select.Band`: LOOP arXiv:2502.01600 (the defaults); SRPO arXiv:2511.15605 (`column="success"`, means from 0.1 to
     0.9); SPEAR arXiv:2509.22601 (`band=Band(std_above=None), top_fraction=0.75`).
 
     Args:
         column: draw column.
-        band: which groups stay.
-        top_fraction: of all groups, those with the largest standard deviations stay, at least one.
+        band: the groups that stay.
+        top_fraction: share of groups that stay, those with the largest standard deviations, at least one.
 
     Raises:
         RecipeError: an option is out of range.
@@ -47,7 +47,7 @@ class GroupFilter(BatchComponent):
     top_fraction: float = option(1.0, above=0.0, at_most=1.0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `keep` on draws."""
+        """Return `batch` with a new `keep` on draws."""
         rows = Rows(batch, "draw")
         values, groups = rows.values(self.column), rows.keys("group_id")
         counted = rows.valid & np.isfinite(values)
@@ -59,20 +59,19 @@ class GroupFilter(BatchComponent):
 
 @dataclass(frozen=True)
 class FlagFilter(BatchComponent):
-    """Leaves draws out of the loss in which something went wrong, or that are too long.
+    """Mask draws with a problem flag, or that are too long.
 
-    Their scores have voted: SimpleTIR, arXiv:2509.02479 (`flags="void"`), SPEAR arXiv:2509.22601, and overlong
-    filtering of DAPO, arXiv:2503.14476 (`flags="truncated"`). Draws that must not vote get no score instead:
-    `reward.Unscored`.
+    Their scores still vote: SimpleTIR, arXiv:2509.02479 (`flags="void"`), SPEAR arXiv:2509.22601, and overlong
+    filtering of DAPO, arXiv:2503.14476 (`flags="truncated"`). Use `reward.Unscored` for draws that must not vote.
 
     Args:
-        flags: comma-joined names of columns that are other than 0 where something is wrong, or of steps'
-            `env.StepFlag`s in small letters; empty: none.
-        level: of these columns: `draw` or `step`.
-        shorter_than: draws with this many action tokens or more are not kept; None: however long.
+        flags: comma-joined names of columns, in which numbers other than 0 mark a problem, or `env.StepFlag`s of steps
+            in lower case; empty: none.
+        level: level of these columns: `draw` or `step`.
+        shorter_than: draws with this many action tokens or more are masked; None: no limit.
 
     Raises:
-        RecipeError: nothing is asked for, or a length is not above 0.
+        RecipeError: no condition is given, or a length is not above 0.
 
     Example:
         >>> from agentrl_core.weight import FlagFilter
@@ -88,11 +87,11 @@ class FlagFilter(BatchComponent):
     shorter_than: int | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """It filters by something."""
+        """Require a condition."""
         self.require(bool(self.flags) or self.shorter_than is not None, "flags", "name columns, or give shorter_than")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `keep` on draws."""
+        """Return `batch` with a new `keep` on draws."""
         draws = Rows(batch, "draw")
         kept = np.ones(len(draws), dtype=np.bool_)
         if self.flags:

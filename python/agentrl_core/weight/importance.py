@@ -1,4 +1,4 @@
-"""How far the policy that is trained is from the one that acted: ratios as weights and filters, diagnostics."""
+"""Off-policy correction: ratios of trained to behaviour policy as weights and filters, with diagnostics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Level = Literal["token", "step", "step_geometric", "sequence", "geometric", "pr
 
 
 class Diagnostics(NamedTuple):
-    """How far two policies are apart; r is the ratio of a token, w its product over a row.
+    """Distance of two policies; r is the ratio of a token, w its product over a row.
 
     Attributes:
         effective_sample_size: (sum w)^2 / sum w^2 over rows.
@@ -29,8 +29,8 @@ class Diagnostics(NamedTuple):
         chi_squared_sequence: mean of w^2, minus 1.
         ratio_max: the largest r.
         ratio_min: the smallest r.
-        rows: rows with a token that takes part.
-        tokens: tokens that take part.
+        rows: rows with an unmasked token.
+        tokens: unmasked tokens.
     """
 
     effective_sample_size: float
@@ -57,13 +57,13 @@ def importance_weights(
     steps: object | None = None,
     mask: object | None = None,
 ) -> NDArray[Any]:
-    """Importance weights of tokens, with which the loss is multiplied.
+    """Importance weights of tokens, factors of the loss.
 
     With r_t = pi(token) / mu(token): `token` r_t; `step` and `sequence` the product over a step or row;
-    `step_geometric` and `geometric` its geometric mean (GSPO, arXiv:2507.18071); `prefix` the product up to the
-    token; `prefix_min` r_t times the smallest r before it (MinPRO, arXiv:2601.22718). Beyond the bounds: `truncate` to
-    them (TIS), `mask` to 0 (IcePop, MIS), `filter` to 0 and all others to 1, `veto` the whole row to 0. Log-ratios of
-    what shares a weight are kept within +-20, as verl's `rollout_corr_helper` does.
+    `step_geometric` and `geometric` its geometric mean (GSPO, arXiv:2507.18071); `prefix` the product up to the token;
+    `prefix_min` r_t times the smallest r before it (MinPRO, arXiv:2601.22718). Weights out of bounds: `truncate` clips
+    them (TIS), `mask` sets them to 0 (IcePop, MIS), `filter` sets them to 0 and all others to 1, `veto` sets the whole
+    row to 0. Log-ratios of tokens with a common weight are clipped to +-20, as verl's `rollout_corr_helper` does.
 
     Args:
         log_ratios: n numbers, log pi - log mu.
@@ -72,14 +72,14 @@ def importance_weights(
         at_least: above 0; None: no lower bound.
         at_most: None: no upper bound.
         kind: see above.
-        steps: offsets of the steps (turns, chunks), for their levels; none may cross a row's end.
-        mask: n booleans, True where the policy acted: other tokens take no part and get 0. None: all.
+        steps: offsets of the steps (turns, chunks), for step levels; no step may cross a row's end.
+        mask: n booleans, True for sampled tokens; others are ignored and get 0. None: all.
 
     Returns:
         `float32[n]` for float32 log_ratios, else `float64[n]`.
 
     Raises:
-        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, bounds are not 0 < at_least
+        InvalidInputError: lengths differ, an unmasked log-ratio is not finite, bounds are not 0 < at_least
             <= at_most, or steps are missing or cross rows.
 
     Example:
@@ -112,17 +112,17 @@ def trust_region(
     aggregate: Literal["token", "sum", "mean", "max"] = "token",
     mask: object | None = None,
 ) -> NDArray[np.bool_]:
-    """Which tokens are near enough to be trained: alone (`token`), or with the sum, mean or largest of their row.
+    """Select tokens within a trust region, by their own divergence (`token`) or the sum, mean or max of their row.
 
     With d = log pi - log mu: k1 = -d, k2 = d^2 / 2, k3 = exp(d) - 1 - d. These are verl's `rollout_rs` modes,
     `token_k1` to
-    `seq_max_k3`; where it takes ratios a and b as bounds of k1, give at_least=ln(a) and at_most=ln(b).
+    `seq_max_k3`; for its ratio bounds a and b of k1, give at_least=ln(a) and at_most=ln(b).
 
     Args:
         log_ratios: n numbers.
         offsets: as for `importance_weights`.
-        at_most: the largest divergence that is kept.
-        at_least: the least; None: any.
+        at_most: the largest divergence to keep.
+        at_least: the smallest to keep; None: any.
         kind: see above.
         aggregate: see above.
         mask: as for `importance_weights`; other tokens are False.
@@ -131,7 +131,7 @@ def trust_region(
         `bool[n]`.
 
     Raises:
-        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, or at_least is above
+        InvalidInputError: lengths differ, an unmasked log-ratio is not finite, or at_least is above
             at_most.
 
     Example:
@@ -160,7 +160,7 @@ def importance_diagnostics(log_ratios: object, offsets: object, *, mask: object 
         mask: as for `importance_weights`.
 
     Raises:
-        InvalidInputError: lengths differ, a log-ratio that takes part is not finite, or no token takes part.
+        InvalidInputError: lengths differ, an unmasked log-ratio is not finite, or all tokens are masked.
 
     Example:
         >>> from agentrl_core import weight
@@ -178,11 +178,11 @@ def importance_diagnostics(log_ratios: object, offsets: object, *, mask: object 
 
 @dataclass(frozen=True)
 class _Ratio(BatchComponent):
-    """Base of the components that compare two policies on the tokens.
+    """Base class of components that compare two policies on tokens.
 
     Args:
-        logprob: token column of log-probs under the policy that is trained.
-        behaviour_logprob: token column of log-probs under the policy that sampled.
+        logprob: token column of log-probs of the trained policy.
+        behaviour_logprob: token column of log-probs of the behaviour policy.
     """
 
     phase: ClassVar[str] = "weight"
@@ -191,7 +191,7 @@ class _Ratio(BatchComponent):
     behaviour_logprob: str = column_name("behaviour_logprob", level="token")
 
     def _ratios(self, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Log-ratios, where draws begin among the tokens, and the tokens that take part."""
+        """Return log-ratios, token offsets of draws, and the mask of trained tokens."""
         known = rows.known(self.logprob) & rows.known(self.behaviour_logprob)
         log_ratios = rows.values(self.logprob) - rows.values(self.behaviour_logprob)
         log_ratios = np.where(known, log_ratios, 0.0)
@@ -200,22 +200,22 @@ class _Ratio(BatchComponent):
 
 @dataclass(frozen=True)
 class ImportanceWeight(_Ratio):
-    """Corrects tokens that another policy sampled, an older one or the engine's numerics: they weigh as their ratio.
+    """Weight tokens by the importance ratio, to correct for an older policy or the engine's numerics.
 
-    weight *= the ratio of the two policies' probabilities, bounded; nothing flows through it. With rho the ratio of a
-    token: `token` rho; `step` and `sequence` its product over the trained tokens of the step or draw, `step_geometric`
-    and `geometric` its geometric mean; `prefix` its product up to the token; `prefix_min` rho times the smallest rho
-    before it (arXiv:2601.22718). Logs are kept within 20. Sources: truncated importance sampling (`at_most=2.0`),
-    IcePop (`kind="mask"`), the filters of ROLL, arXiv:2512.24873 (`kind="filter"`, all levels; its steps are
-    `step_geometric`), and of AReaL, arXiv:2505.24298 (`logprob="proximal_logprob", kind="filter", at_most=5.0`
-    beside a clip that has the weight already), VCPO arXiv:2602.17616 (`level="sequence", at_most=8.0`), CM2
-    arXiv:2602.12268 (`kind="veto", at_least=1e-4, at_most=None`).
+    weight *= the bounded ratio of both policies' probabilities, without gradient. With rho the ratio of a token:
+    `token` rho; `step` and `sequence` its product over the trained tokens of the step or draw, `step_geometric` and
+    `geometric` its geometric mean; `prefix` its product up to the token; `prefix_min` rho times the smallest rho before
+    it (arXiv:2601.22718). Logs are clipped to +-20. Sources: truncated importance sampling (`at_most=2.0`), IcePop
+    (`kind="mask"`), the filters of ROLL, arXiv:2512.24873 (`kind="filter"`, all levels; its steps are
+    `step_geometric`), and of AReaL, arXiv:2505.24298 (`logprob="proximal_logprob", kind="filter", at_most=5.0` with a
+    clip that already has the weight), VCPO arXiv:2602.17616 (`level="sequence", at_most=8.0`), CM2 arXiv:2602.12268
+    (`kind="veto", at_least=1e-4, at_most=None`).
 
     Args:
-        level: what shares one ratio.
-        kind: beyond the bounds a ratio is set to the bound (`truncate`) or to 0 (`mask`). A `filter` is 0 beyond the
-            bounds and 1 within: it weighs nothing, and what it leaves out still counts in the denominator of the loss.
-            With `veto` a draw that has a ratio beyond the bounds is not kept.
+        level: tokens that share one ratio.
+        kind: a ratio out of bounds is set to the bound (`truncate`) or to 0 (`mask`). A `filter` is 0 out of bounds and
+            1 within; masked tokens still count in the denominator of the loss. With `veto` a draw with a ratio out of
+            bounds is masked.
         at_least: the smallest ratio; None: none.
         at_most: the largest ratio; None: none.
         mean_one: whether the weights are divided by their mean over the batch: over its trained tokens (`token`), or
@@ -238,7 +238,7 @@ class ImportanceWeight(_Ratio):
     mean_one: Literal["none", "token", "draw"] = "none"
 
     def check_options(self) -> None:
-        """Bounds are there and in order; only weights have a mean."""
+        """Require ordered bounds, and allow `mean_one` only for weights."""
         ordered = self.at_least is None or self.at_most is None or self.at_least <= self.at_most
         self.require(ordered, "at_most", "give a number of at least at_least, or None")
         bounded = self.kind == "truncate" or self.at_least is not None or self.at_most is not None
@@ -247,11 +247,11 @@ class ImportanceWeight(_Ratio):
         self.require(weighs, "mean_one", 'choose kind="truncate" or "mask", or "none"')
 
     def own_makes(self) -> tuple[Column, ...]:
-        """The weight, or which tokens are kept."""
+        """Columns `weight` or `keep`."""
         return (token("keep" if self.kind == "veto" else "weight"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `weight` or `keep` on tokens."""
+        """Return `batch` with a new `weight` or `keep` on tokens."""
         rows = Rows(batch, "token")
         log_ratios, offsets, known = self._ratios(rows)
         of_steps = self.level.startswith("step")
@@ -279,20 +279,19 @@ class ImportanceWeight(_Ratio):
 
 @dataclass(frozen=True)
 class TrustRegion(_Ratio):
-    """Keeps tokens (or whole draws) on which the two policies are close, and leaves out the others.
+    """Keep tokens (or whole draws) on which two policies are close, and mask the others.
 
-    With r the ratio, a token's divergence is k1 = -ln r (signed), k2 = (ln r)^2 / 2 or k3 = r - 1 - ln r. Draws are
-    judged by its sum, mean or largest value over their trained tokens. Sources: rejection in verl 0.9's rollout
-    correction, and the divergence filter of AReaL, arXiv:2505.24298 (`logprob="proximal_logprob",
-    denominator="all"`).
+    With r the ratio, a token's divergence is k1 = -ln r (signed), k2 = (ln r)^2 / 2 or k3 = r - 1 - ln r. Draws use its
+    sum, mean or largest value over their trained tokens. Sources: rejection in verl 0.9's rollout correction, and the
+    divergence filter of AReaL, arXiv:2505.24298 (`logprob="proximal_logprob", denominator="all"`).
 
     Args:
         kind: `k1`, `k2` or `k3`.
         aggregate: each `token` by itself, or all tokens of a draw by the `sum`, `mean` or `max`.
-        at_least: the smallest divergence that is kept; None: any.
-        at_most: the largest divergence that is kept.
-        denominator: `kept`: what is left out does not count in the denominator of the loss, as in verl; `all`: it has
-            weight 0 and counts, as in AReaL.
+        at_least: the smallest divergence to keep; None: any.
+        at_most: the largest divergence to keep.
+        denominator: `kept`: masked tokens do not count in the denominator of the loss, as in verl; `all`: they have
+            weight 0 and count, as in AReaL.
 
     Raises:
         RecipeError: `at_least` is above `at_most`, or a column has no known value.
@@ -310,7 +309,7 @@ class TrustRegion(_Ratio):
     denominator: Literal["kept", "all"] = "kept"
 
     def check_options(self) -> None:
-        """Bounds are in order."""
+        """Require ordered bounds."""
         ordered = self.at_least is None or self.at_least <= self.at_most
         self.require(ordered, "at_least", "give a number of at most at_most, or None")
 

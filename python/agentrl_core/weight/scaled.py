@@ -1,4 +1,4 @@
-"""Factors of rows: from a column, of rows that a column marks, and for how many rows carry a signal."""
+"""Weight factors of rows: from a column, from marks, and for the number of rows with a signal."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ColumnScaled(BatchComponent):
-    """Rows count as much as a column says: the difficulty of a task, the seconds of a step, the size of an advantage.
+    """Scale weights by a column: the difficulty of a task, the seconds of a step, the size of an advantage.
 
-    weight *= f(x), over its mean in the batch where asked, then kept within bounds; f(x) is x (`value`) or
-    exp(x / temperature) (`exponential`). Rows where x is not known have factor 1. Sources: GUI-G1, arXiv:2505.15810
-    (`column="difficulty"`, a weight of each task); Reinforcement Learning for Machine Learning Engineering Agents
-    (`column="duration", level="step", mean_one=True, at_least=0.1, at_most=10.0`); RED-Weight, arXiv:2509.24203, and
-    critic-weighted updates of AC-Flow, arXiv:2510.18072 (`column="advantage", kind="exponential", at_most=20.0`).
+    weight *= f(x), divided by its batch mean if `mean_one`, then clipped; f(x) is x (`value`) or exp(x / temperature)
+    (`exponential`). Rows with unknown x have factor 1. Sources: GUI-G1, arXiv:2505.15810 (`column="difficulty"`, a
+    weight of each task); Reinforcement Learning for Machine Learning Engineering Agents (`column="duration",
+    level="step", mean_one=True, at_least=0.1, at_most=10.0`); RED-Weight, arXiv:2509.24203, and critic-weighted updates
+    of AC-Flow, arXiv:2510.18072 (`column="advantage", kind="exponential", at_most=20.0`).
 
     Args:
-        column: x, of at least 0 for `value`.
-        level: of the rows: `draw`, `step` or `token`.
-        kind: f.
-        temperature: of `exponential`; the larger, the more equal the factors.
-        mean_one: whether f(x) is divided by its mean over the rows of the batch that count.
+        column: x, at least 0 for `value`.
+        level: level of the rows: `draw`, `step` or `token`.
+        kind: the function f.
+        temperature: temperature of `exponential`; larger values make factors more equal.
+        mean_one: whether f(x) is divided by its mean over the valid rows of the batch.
         at_least: the smallest factor; None: none.
         at_most: the largest factor; None: none.
 
@@ -56,7 +56,7 @@ class ColumnScaled(BatchComponent):
     at_most: float | None = option(None, above=0.0)
 
     def check_options(self) -> None:
-        """An exponential is bounded, and bounds are in order."""
+        """Require a bound for an exponential, and ordered bounds."""
         bounded = self.kind == "value" or self.mean_one or self.at_most is not None
         self.require(bounded, "at_most", "give the largest factor, or mean_one=True")
         ordered = self.at_least is None or self.at_most is None or self.at_least <= self.at_most
@@ -87,26 +87,26 @@ class ColumnScaled(BatchComponent):
 
 @dataclass(frozen=True)
 class MarkedScaled(BatchComponent):
-    """Tokens or steps of one kind count more, less or not at all: thoughts, calls, what an image is made of.
+    """Scale or mask marked tokens or steps, such as thoughts, tool calls or image tokens.
 
-    A row is marked where a column is a number other than 0: a fact of the environment, or spans that `arl.annotate`
-    found by tags or a parser (`model.spans`). What is multiplied by `marked` there, by `plain` elsewhere:
+    A row is marked if its column is not 0: a fact of the environment, or spans that `arl.annotate` found by tags or a
+    parser (`model.spans`). Marked rows are multiplied by `marked`, others by `plain`. `of` selects the factor:
 
     - `weight`: of the advantage; a token with weight 0 still counts in the denominators;
-    - `keep`: tokens with factor 0 are in neither loss nor denominator (SSRL, arXiv:2508.10874: results of a search that
-      the policy made up itself);
+    - `keep`: tokens with factor 0 are in neither loss nor denominator (SSRL, arXiv:2508.10874: search results that the
+    policy simulated itself);
     - `kl_weight`: of the penalty of the loss (RGPO, arXiv:2505.13031: text and images);
     - `imitation`: of `loss.Imitation(tokens="imitation")` (GUI-Libra, arXiv:2602.22190: actions and thoughts).
 
     Args:
-        column: that marks.
-        level: of the rows: `token` or `step`.
+        column: the marking column.
+        level: level of the rows: `token` or `step`.
         marked: factor of marked rows, at least 0.
         plain: factor of the others, at least 0.
-        of: what is multiplied, see above.
+        of: the column to multiply, see above.
 
     Raises:
-        RecipeError: an option is out of range, or both factors of `keep` say the same.
+        RecipeError: an option is out of range, or `keep` has two equal factors.
 
     Example:
         >>> import agentrl_core as arl
@@ -132,20 +132,20 @@ class MarkedScaled(BatchComponent):
     of: Literal["weight", "keep", "kl_weight", "imitation"] = "weight"
 
     def check_options(self) -> None:
-        """What keeps tokens leaves some out."""
+        """Require that `keep` masks some tokens."""
         tells = self.of != "keep" or (self.marked == 0.0) != (self.plain == 0.0)
         self.require(tells, "marked", "give 0 to what is left out, and another number to what is kept")
 
     def own_needs(self) -> Iterable[Column]:
-        """What marks: of tokens it is found by spans, of steps the environment says it."""
+        """The marking column: spans of tokens, or a fact of steps."""
         return (Column(self.level, self.column, "spans" if self.level == "token" else None),)
 
     def own_makes(self) -> tuple[Column, ...]:
-        """What is multiplied."""
+        """The column to multiply."""
         return needed(self.level, self.of)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with its `weight`, or what else is multiplied, scaled."""
+        """Return `batch` with its `weight`, or the column of `of`, scaled."""
         rows = Rows(batch, self.level)
         factors = np.where(rows.flags(self.column), self.marked, self.plain)
         return rows.keep(factors > 0.0) if self.of == "keep" else rows.scale(factors, self.of)
@@ -153,18 +153,18 @@ class MarkedScaled(BatchComponent):
 
 @dataclass(frozen=True)
 class SignalRescale(BatchComponent):
-    """Rows count more where many carry no signal, so that dead groups do not shrink the step.
+    """Scale up weights if many rows carry no signal, so that such groups do not shrink the step.
 
-    weight *= how many there are / how many carry a signal. `groups`: groups, and groups whose values differ (RAPO,
+    weight *= count / count with a signal, by `kind`. `groups`: groups, and groups whose values differ (RAPO,
     arXiv:2509.24107; CPGD, arXiv:2505.12504: `at_most=3.0`). `rows`: draws, and draws whose value is not 0 (GPG,
     arXiv:2504.02546, with `column="advantage"`: draws without a gradient; verl's GPG counts scores; MC-GRPO,
-    arXiv:2601.22582, within groups: the pivot counts among the draws and has advantage 0). Where nothing carries a
-    signal the factor is 1.
+    arXiv:2601.22582, within groups: the pivot counts among the draws and has advantage 0). Without any signal the
+    factor is 1.
 
     Args:
-        kind: what is counted: `groups` or `rows`.
-        column: draw column that says which carry a signal.
-        group_by: keys within which `rows` are counted; `batch`: all together.
+        kind: counted units: `groups` or `rows`.
+        column: draw column of the signal.
+        group_by: key columns of the groups in which `rows` are counted; `batch`: all together.
         at_most: the largest factor; None: none.
 
     Raises:
@@ -186,7 +186,7 @@ class SignalRescale(BatchComponent):
     at_most: float | None = option(None, at_least=1.0)
 
     def check_options(self) -> None:
-        """Groups are counted in the whole batch."""
+        """Require `group_by="batch"` for groups."""
         self.require(self.kind == "rows" or self.group_by == "batch", "group_by", 'choose kind="rows", or "batch"')
 
     def __call__(self, batch: Batch) -> Batch:

@@ -1,7 +1,7 @@
-"""Which rows or tokens are in the loss: selectors that turn scores into masks, and the components that apply them.
+"""Selectors that turn scores into loss masks of rows or tokens, and components that apply them.
 
 Every selector takes scores, group ids (None: all rows are one group) and `valid`, and returns `bool[n]`, False in rows
-that are not valid. Nothing is normalised again afterwards: choose the denominator of the loss yourself.
+that are not valid. Selection does not renormalise: choose the denominator of the loss yourself.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def top_rows(
     ties: Literal["first", "all"] = "first",
     valid: object | None = None,
 ) -> NDArray[np.bool_]:
-    """The rows of each group with the largest scores, in O(n). CPPO, arXiv:2503.22342; VPPO, arXiv:2510.09285.
+    """Select the rows of each group with the largest scores, in O(n). CPPO, arXiv:2503.22342; VPPO, arXiv:2510.09285.
 
     Args:
         scores: n numbers.
         group_ids: n group ids; None: one group.
-        count: how many of each group; or
-        fraction: what part of its valid rows, from 0 to 1, made whole by `rounding`, at least `at_least`.
+        count: number of rows per group; or
+        fraction: share of its valid rows, from 0 to 1, rounded by `rounding`, at least `at_least`.
         rounding: `floor`, `ceil` or `nearest` (halves to even).
         at_least: see `fraction`.
-        largest: False: the smallest scores.
-        ties: of rows equal to the last chosen one, the earlier are chosen (`first`) or all (`all`).
-        valid: n booleans; rows that are False are not chosen. None: all rows are valid.
+        largest: False selects the smallest scores.
+        ties: among rows equal to the last selected one, select the earlier (`first`) or all (`all`).
+        valid: n booleans; rows that are False are not selected. None: all rows are valid.
 
     Raises:
         InvalidInputError: lengths differ, a valid score is not finite, or not exactly one of count and fraction is
@@ -57,7 +57,7 @@ def top_rows(
         [False, True, False, True]
     """
     numbers = columns.numbers(scores, "scores")
-    # One group needs no ids: a long column is then searched for its best scores at once.
+    # Without ids a long column is searched for its best scores at once.
     groups = None if group_ids is None else columns.keys(group_ids, "group_ids", length=len(numbers))
     return _core.weight.top(
         numbers,
@@ -81,15 +81,15 @@ def above_quantile(
     strict: bool = False,
     valid: object | None = None,
 ) -> NDArray[np.bool_]:
-    """The rows whose score is at least the q-quantile of their group. 80/20 forking tokens, arXiv:2506.01939: q=0.8.
+    """Select rows at or above the q-quantile of their group. 80/20 forking tokens, arXiv:2506.01939: q=0.8.
 
     Args:
         scores: n numbers.
         group_ids: n group ids (of sequences, for a quantile of each); None: one group.
         q: from 0 to 1.
         interpolation: as in `numpy.quantile`.
-        strict: above the quantile only.
-        valid: n booleans; rows that are False neither vote nor are chosen. None: all rows are valid.
+        strict: whether to select only rows above the quantile.
+        valid: n booleans; rows that are False neither vote nor are selected. None: all rows are valid.
 
     Raises:
         InvalidInputError: lengths differ, a valid score is not finite, or q is out of range.
@@ -120,21 +120,21 @@ def max_variance_subset(
     at_least: int = 0,
     valid: object | None = None,
 ) -> NDArray[np.bool_]:
-    """The rows of each group whose scores vary most: some of the lowest and some of the highest, exactly, O(n log n).
+    """Select the rows of each group with the largest score variance: some lowest and some highest, O(n log n).
 
     PODS, arXiv:2504.13818; D3S, arXiv:2509.22115. Equal scores: the first rows.
 
     Args:
         scores: n numbers.
         group_ids: n group ids; None: one group.
-        count: how many of each group; or
-        fraction: what part of its valid rows, made whole by `rounding`, at least `at_least`.
+        count: number of rows per group; or
+        fraction: share of its valid rows, rounded by `rounding`, at least `at_least`.
         rounding: `floor`, `ceil` or `nearest`.
         at_least: see `fraction`.
-        valid: n booleans; rows that are False are not chosen. None: all rows are valid.
+        valid: n booleans; rows that are False are not selected. None: all rows are valid.
 
     Raises:
-        InvalidInputError: as for `top`.
+        InvalidInputError: as for `top_rows`.
 
     Example:
         >>> from agentrl_core.weight.select import max_variance_subset
@@ -155,29 +155,30 @@ def max_variance_subset(
 
 @dataclass(frozen=True)
 class SelectDraws(BatchComponent):
-    """Keeps the draws of each group that teach most; the others leave the loss, and their advantages stay.
+    """Keep the most informative draws of each group; the others are masked, and advantages do not change.
 
     - `magnitude`: the largest |x| (CPPO, arXiv:2503.22342: `fraction` is 1 minus its pruning rate; verl:
-      `group_by="batch"`), and of those the ones with |x| >= `at_least` (LOOP, arXiv:2502.01600: `at_least=0.01,
+      `group_by="batch"`), restricted to |x| >= `at_least` (LOOP, arXiv:2502.01600: `at_least=0.01,
       group_by="batch", round_up=True, multiple=ranks, denominator="all"`);
     - `max_variance`: those whose x has the largest variance (D3S, arXiv:2509.22115: `group_by="batch"`; PODS
       arXiv:2504.13818);
     - `quantile`: x at or above the quantile 1 - `fraction` (DigiRL, arXiv:2406.11896: `fraction=0.1`);
-    - `pivot`: all but the draw whose |x| is smallest, the first of equal ones: with a median baseline over an odd
+    - `pivot`: all but the draw with the smallest |x| (ties: the first): with a median baseline over an odd
       group its advantage is 0 (MC-GRPO, arXiv:2601.22582).
 
     Args:
         kind: see above.
         column: draw column x.
-        group_by: keys of the groups of which draws are chosen; `batch`: all are one.
-        fraction: of the draws; at least one is kept.
-        count: so many instead; None: by `fraction`.
-        at_least: of `magnitude`: the smallest |x| that is kept.
-        positive_only: only x above 0 are kept.
-        multiple: the number of draws kept is a multiple of this.
-        round_up: whether dropped draws come back to fill the multiple; else kept ones with the smallest |x| leave.
-        denominator: `kept`: draws that leave do not count in the denominator of the loss; `all`: they have weight 0 and
-            count, so that what stays weighs as it did.
+        group_by: key columns of the groups to select within; `batch`: all draws.
+        fraction: share of the draws; at least one is kept.
+        count: number of draws instead; None: use `fraction`.
+        at_least: for `magnitude`: the smallest |x| that is kept.
+        positive_only: whether only x above 0 are kept.
+        multiple: the number of kept draws is a multiple of this.
+        round_up: whether masked draws come back to fill the multiple; otherwise kept ones with the smallest |x| are
+            masked.
+        denominator: `kept`: masked draws do not count in the denominator of the loss; `all`: they have weight 0 and
+            count, so that the weights of the others do not change.
 
     Raises:
         RecipeError: an option is out of range.
@@ -202,11 +203,11 @@ class SelectDraws(BatchComponent):
     denominator: Literal["kept", "all"] = "kept"
 
     def own_makes(self) -> tuple[Column, ...]:
-        """Which draws are kept, or weigh 0."""
+        """Columns `keep`, or `weight` with 0 for masked draws."""
         return (draw("keep" if self.denominator == "kept" else "weight"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `keep` or `weight` on draws."""
+        """Return `batch` with a new `keep` or `weight` on draws."""
         rows = Rows(batch, "draw")
         values = rows.values(self.column)
         known = rows.valid & np.isfinite(values)
@@ -239,22 +240,21 @@ class SelectDraws(BatchComponent):
 
 @dataclass(frozen=True)
 class SelectTokens(BatchComponent):
-    """Only the tokens with the largest values of a column are in the loss.
+    """Keep only tokens with the largest values of a column in the loss.
 
-    Compared are the trained tokens of draws with a score that earlier links have kept. The column is a fact of the
-    rollout; what the policy is now chooses tokens in the loss, update by update (`loss.TopTokens`). With
-    `column="entropy"` it is an approximation of that: 80/20 forking tokens, arXiv:2506.01939, by the entropies of the
-    rollout.
+    It compares the trained tokens of scored draws that earlier components kept. The column is a fact of the rollout. To
+    select by the current policy in each update, use `loss.TopTokens`. With `column="entropy"` it is an approximation of
+    that: 80/20 forking tokens, arXiv:2506.01939, by the entropies of the rollout.
 
     Args:
-        column: token column to judge by.
-        kind: `quantile`: tokens at or above the quantile `1 - fraction`; `top`: the largest `fraction`, the first of
-            equal ones.
-        group_by: compared with the tokens of the `batch`, or of their `draw`.
-        fraction: of the tokens.
-        rounding: how many that is, of `top`: `floor`, `ceil` or `nearest`.
-        denominator: `all`: tokens that are left out have weight 0 and still count in the denominator of the loss;
-            `kept`: they do not count.
+        column: token column to compare.
+        kind: `quantile`: tokens at or above the quantile `1 - fraction`; `top`: the largest `fraction` (ties: the
+            first).
+        group_by: compare within the `batch`, or within each `draw`.
+        fraction: share of the tokens.
+        rounding: rounding of the number for `top`: `floor`, `ceil` or `nearest`.
+        denominator: `all`: masked tokens have weight 0 and still count in the denominator of the loss; `kept`: they do
+            not count.
 
     Raises:
         RecipeError: an option is out of range, or the column has no known value.
@@ -275,11 +275,11 @@ class SelectTokens(BatchComponent):
     denominator: Literal["all", "kept"] = "all"
 
     def own_makes(self) -> tuple[Column, ...]:
-        """Which tokens are kept, or weigh 0."""
+        """Columns `keep`, or `weight` with 0 for masked tokens."""
         return (token("keep" if self.denominator == "kept" else "weight"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `keep` or `weight` on tokens."""
+        """Return `batch` with a new `keep` or `weight` on tokens."""
         rows = Rows(batch, "token")
         known = rows.known(self.column)
         values = np.where(known, rows.values(self.column), 0.0)

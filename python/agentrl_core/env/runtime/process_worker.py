@@ -16,7 +16,7 @@ from agentrl_core.env.runtime.remote_worker import RemoteWorker, WorkerServer
 _LENGTH = struct.Struct("<Q")
 _MOST_BYTES = 1 << 18
 _SECONDS_TO_DIE = 10.0
-"""Behind its last word, so that it can be told how it ended; one that is still there then is ended."""
+"""Time after its last message to read its exit status; then the process is killed."""
 _FULL = 77
 """The exit code of one that needed more memory than it may have."""
 _dumps = functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
@@ -109,19 +109,19 @@ class ProcessWorker(RemoteWorker):
         if code == _FULL:
             self.died(f"the process of the episode needed more than memory_bytes={limit}")
             return
-        # What is not written in Python may end itself where it gets no memory.
+        # Native code may exit when it gets no memory.
         known = "" if limit is None else f"; memory_bytes={limit}"
         self.died(f"the process of the episode died{'' if code is None else f' (exit code {code}{known})'}")
 
 
 def _serve(connection: socket.socket, memory_bytes: int | None) -> None:
-    """Answer calls, one after the other, until nobody asks any more or the memory is used up."""
+    """Process calls in sequence, until there are no more or the memory limit is reached."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the one who collects
     try:
         _limited(memory_bytes)
         _answer_all(connection, WorkerServer(_dumps, raises=() if memory_bytes is None else (MemoryError,)))
     except MemoryError:
-        os._exit(_FULL)  # its other episodes may hold what is missing: all of them go on elsewhere
+        os._exit(_FULL)  # its other episodes may use the memory: all of them continue elsewhere
 
 
 def _limited(memory_bytes: int | None) -> None:

@@ -14,9 +14,9 @@ from agentrl_core.env.runtime.remote_worker import RemoteWorker, WorkerServer
 
 
 class RayWorker(RemoteWorker):
-    """An actor of Ray, spread over the machines of the cluster, which Ray sends the messages to and brings them from.
+    """A worker in a Ray actor, on any machine of the cluster.
 
-    One message is under way in each direction; what is said meanwhile goes with the next.
+    One message per direction is in transit; later data wait for the next message.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -48,7 +48,7 @@ class RayWorker(RemoteWorker):
     async def _send(self) -> None:
         while self._outgoing and not self.dead:
             messages, self._outgoing = self._outgoing, []
-            # Where it died, the one who listens says so.
+            # If it died, the listener reports it.
             with contextlib.suppress(self._ray.exceptions.RayError):
                 await self._actor.take.remote(messages)
 
@@ -63,7 +63,7 @@ class RayWorker(RemoteWorker):
 
 
 class _WorkerActor:
-    """What the actor is: a thread answers the calls, and whoever asks gets the answers that there are."""
+    """The actor's class: a thread processes calls, and a poll returns the available answers."""
 
     def __init__(self) -> None:
         from ray import cloudpickle

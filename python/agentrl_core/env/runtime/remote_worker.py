@@ -19,15 +19,15 @@ Dumps = Callable[[Any], bytes]
 
 
 class RemoteWorker(ABC):
-    """The calls that a process or an actor has not answered yet: it runs one after the other, in their order.
+    """The pending calls of a process or actor, which processes them in order.
 
-    What is asked in one tick of the loop is sent together. The first call makes the environment, which is on nobody's
-    clock; the clock of each other runs from when those before it are done.
+    Calls of one iteration of the event loop are sent together. The first call creates the environment, without a time
+    limit; the time of other calls starts when earlier ones are done.
 
     Args:
-        environment: is sent there once.
-        where: what runs, for messages.
-        dumps: how things become bytes.
+        environment: the environment, sent once.
+        where: kind of worker, for messages.
+        dumps: serialiser.
     """
 
     def __init__(self, environment: Environment, where: str, dumps: Dumps) -> None:
@@ -71,7 +71,7 @@ class RemoteWorker(ABC):
         try:
             return await self.send(method, episode, arguments, seconds)
         except BaseException:
-            self.end(episode)  # nobody has it, though it may be there
+            self.end(episode)  # it has no handle, though it may exist
             raise
 
     def end(self, episode: int) -> None:
@@ -123,12 +123,12 @@ class RemoteWorker(ABC):
                 _fail(future, error)
 
     def died(self, reason: str) -> None:
-        """It is no more; whoever waits is told."""
-        # One that does not even begin is everybody's: others would end as it did.
+        """Fail all pending calls of a dead worker."""
+        # If the environment cannot be created, all calls fail: retries would fail equally.
         self._give_up(lambda first: WorkerDiedError(reason, culprit=first or not self._started))
 
     def _unmade(self, error: Exception) -> None:
-        """The environment could not be made there, which everybody is told."""
+        """Fail all calls, because the environment could not be created in the worker."""
         self._give_up(lambda _: error)
 
     def _flush(self) -> None:
@@ -137,7 +137,7 @@ class RemoteWorker(ABC):
             self.deliver(messages)
 
     def _check_time(self) -> None:
-        """End it where a call takes longer than it may."""
+        """Kill the worker if a call exceeds its time limit."""
         self._look = None
         if not self._calls:
             return
@@ -154,7 +154,7 @@ class RemoteWorker(ABC):
             self._look = self._loop.call_later(left or 0.0, self._check_time)
 
     def _give_up(self, error: Callable[[bool], Exception]) -> None:
-        """End it. Whoever waits gets an error, which may depend on whether it was the first: the one that ran."""
+        """Kill the worker, and fail its pending calls; the running one may get another error."""
         if self.dead:
             return
         self.dead = True
@@ -170,15 +170,15 @@ class RemoteWorker(ABC):
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # somebody may have stopped waiting
+        future.exception()  # a caller may have been cancelled
 
 
 class WorkerPool:
-    """Some hosts: an episode stays where it began. One that hangs or crashes is ended, and another takes its place.
+    """A pool of workers. An episode stays in its worker. A hanging or crashed worker is replaced.
 
     Args:
-        start: begins one.
-        count: how many.
+        start: starts a worker.
+        count: number of workers.
     """
 
     def __init__(self, start: Callable[[], RemoteWorker], count: int) -> None:
@@ -226,18 +226,18 @@ class WorkerPool:
 
 
 def _stop(hosts: list[RemoteWorker | None]) -> None:
-    """End hosts that nobody will ask any more; their loop is told by the end of what they say."""
+    """Stop workers without callers; the end of their output notifies their loop."""
     for host in hosts:
         if host is not None and not host.dead:
             host.stop()
 
 
 class WorkerServer:
-    """The other side of a `RemoteWorker`: the environment and its episodes, where they run.
+    """Server side of a `RemoteWorker`, with the environment and its episodes.
 
     Args:
-        dumps: how things become bytes.
-        raises: errors that end all of it, in place of being the answer.
+        dumps: serialiser.
+        raises: errors that end the worker instead of being returned.
     """
 
     def __init__(self, dumps: Dumps, *, raises: tuple[type[Exception], ...] = ()) -> None:
@@ -247,7 +247,7 @@ class WorkerServer:
         self._episodes: dict[int, Any] = {}
 
     def answer(self, message: bytes) -> bytes:
-        """Do what a call says, and what came of it."""
+        """Execute a call, and return its result."""
         value: Any = None
         error: Exception | None = None
         try:

@@ -29,7 +29,7 @@ class _Job:
         self.abandoned = False
 
     def run(self) -> None:
-        """Run it, and hand over what it gives."""
+        """Run it, and pass on its result."""
         self.began = time.monotonic()
         try:
             value, error = self.function(), None
@@ -108,8 +108,7 @@ class ThreadWorkers:
                 if abandoned > _MOST_ABANDONED:
                     raise InvalidInputError(
                         f"environment {type(self._environment).__name__}: {abandoned} calls took longer than "
-                        f"{seconds} s, and their threads still hang, which nobody can end; let it run in processes, "
-                        'which can be ended: runs="process"'
+                        f'{seconds} s, and their threads still hang; use processes, which can be killed: runs="process"'
                     )
                 raise OverdueError(f"it took longer than {seconds} s", abandoned=True)
 

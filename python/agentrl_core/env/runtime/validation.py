@@ -1,4 +1,4 @@
-"""What an environment says, checked: each thing that cannot be is one error that names place, value and remedy."""
+"""Validate the results of an environment: each error names place, value and remedy."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _LARGEST_TOKEN = 2**31 - 1
 
 
 class EnvironmentChecks:
-    """Checks what an environment says.
+    """Validate the results of an environment.
 
     Args:
-        title: of the environment, for messages.
-        task: its id, for messages.
-        facts: what the environment declares.
+        title: title of the environment, for messages.
+        task: id of the task, for messages.
+        facts: declared facts of the environment.
 
     Attributes:
-        step: the number of the step that is checked; 0: the reset.
+        step: number of the checked step; 0: the reset.
     """
 
     def __init__(self, title: str, task: str, facts: Mapping[str, ExtraColumn]) -> None:
@@ -41,7 +41,7 @@ class EnvironmentChecks:
 
     @property
     def place(self) -> str:
-        """What is checked, for messages."""
+        """The checked place, for messages."""
         return f"step {self.step}" if self.step else "reset"
 
     def content(self, value: Any, name: str, remedy: str) -> Content:
@@ -62,14 +62,14 @@ class EnvironmentChecks:
                     self._text(part, name)
             self._json({key: each for key, each in message.items() if key != "content"}, f"{name}, a message,")
             self._tokens(message.get("tokens"), name)
-        # As the journal gives them back.
+        # In the form that the journal returns.
         return [
             {name: list(part) if isinstance(part, tuple) else part for name, part in message.items()}  # type: ignore[misc]
             for message in messages
         ]
 
     def state(self, key: object) -> bytes | str:
-        """What state_key() gave."""
+        """Check the result of state_key()."""
         if not isinstance(key, (bytes, str)):
             self.fail(f"state_key() gave {shown(key)}", "return bytes: equal bytes are the same state")
         return self._text(key, "state_key()") if isinstance(key, str) else key
@@ -87,7 +87,7 @@ class EnvironmentChecks:
         return [dict(tool) for tool in tools]
 
     def joint(self, joint: Any, state: object, actions: Mapping[str, str], agents: Mapping[str, Content]) -> JointStep:
-        """What step() of an episode of several agents gave, and the state behind it."""
+        """Check the result of step() of a multi-agent episode, and the state after it."""
         remedy = (
             "return a table with an env.StepResult for each agent that acted, and for whoever else is told something"
         )
@@ -106,7 +106,7 @@ class EnvironmentChecks:
         return JointStep(answers, joint.turn_of, state)
 
     def answer(self, outcome: Any, state: object, *, waits: bool = False) -> StepRecord:
-        """What step() gave, and the state behind it; `waits`: others may move first."""
+        """Check the result of step(), and the state after it; `waits`: other agents may move first."""
         if not isinstance(outcome, StepResult):
             gym = ": observation, reward, terminated, truncated and info, by name" if isinstance(outcome, tuple) else ""
             self.fail(f"step gave {shown(outcome)}", f"return an env.StepResult{gym}")

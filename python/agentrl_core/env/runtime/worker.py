@@ -1,4 +1,4 @@
-"""Where episodes run: what all places have in common, and the loop itself."""
+"""Workers of episodes: the common interface, and the in-loop worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WorkerDiedError(Exception):
 
 
 class OverdueError(Exception):
-    """A call took longer than it may; `abandoned`: its thread cannot be ended, and goes on."""
+    """A call exceeded its time limit; `abandoned`: its thread cannot be stopped and continues."""
 
     def __init__(self, message: str, *, abandoned: bool = False) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class OverdueError(Exception):
 
 @dataclass(frozen=True)
 class RawStart:
-    """What an episode began with, unchecked."""
+    """Unchecked start of an episode."""
 
     observation: Any
     state_key: Any
@@ -42,7 +42,7 @@ class RawStart:
 
 @dataclass(frozen=True)
 class RawStep:
-    """What a step gave, the state behind it, and a snapshot where the episode makes any; unchecked."""
+    """Unchecked result of a step, the state after it, and a snapshot if the episode supports it."""
 
     outcome: Any
     state_key: Any
@@ -61,7 +61,7 @@ def of_environment() -> Iterator[None]:
 
 
 def begin(environment: Environment, task: Task, seed: int) -> tuple[Any, RawStart]:
-    """A fresh episode and what it begins with."""
+    """Start a new episode, and return its first observation."""
     with of_environment():
         return _begun(environment, environment.reset(task, seed))
 
@@ -80,7 +80,7 @@ def _begun(environment: Environment, episode: Any) -> tuple[Any, RawStart]:
 
 
 def restore(environment: Any, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None) -> Any:
-    """An episode behind some actions, by the environment's own way; and its state."""
+    """Restore an episode after some actions, by the environment's `restore`, and return its state."""
     with of_environment():
         episode = environment.restore(task, seed, actions, snapshot)
         return episode, episode.state_key()
@@ -105,7 +105,7 @@ def _replied(episode: Any, outcome: Any) -> RawStep:
 
 
 def end(episode: Any) -> None:
-    """Close an episode that can be closed. It is over: nobody waits for what that may raise."""
+    """Close an episode if it has `close`. Errors are ignored, since it has ended."""
     close = getattr(episode, "close", None)
     if close is not None:
         with contextlib.suppress(Exception):
@@ -113,16 +113,16 @@ def end(episode: Any) -> None:
 
 
 class Workers(Protocol):
-    """Where the episodes of an environment run. Handles stand for episodes."""
+    """Interface of the workers of an environment's episodes, which are identified by handles."""
 
     async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, RawStart]:
-        """A fresh episode: its handle, and what it begins with."""
+        """Start a new episode, and return its handle and first observation."""
         ...
 
     async def restore(
         self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
     ) -> tuple[Any, Any]:
-        """An episode behind some actions: its handle and state."""
+        """Restore an episode after some actions, and return its handle and state."""
         ...
 
     async def act(self, handle: Any, action: Any, seconds: float | None) -> RawStep:

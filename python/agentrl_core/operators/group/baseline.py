@@ -1,7 +1,7 @@
-"""Baselines: what a group is expected to reach, from its own rewards, a prior, or the past.
+"""Baselines of groups, from their own rewards, a prior, or the past.
 
-Each gives numbers to subtract: `normalise(..., center="baseline", baseline=...)`. Those that remember are pure: they
-take a state and give the next one. A state is a plain value of dicts, lists and numbers, so it can be stored as JSON.
+Each returns numbers to subtract: `normalise(..., center="baseline", baseline=...)`. Functions with state are pure: they
+take a state and return the next one. A state is a plain value of dicts, lists and numbers, so it can be stored as JSON.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ def shrunk_mean(
     leave_one_out: bool = False,
     valid: object | None = None,
 ) -> NDArray[np.float64]:
-    """The group's mean, drawn towards a prior as far as noise alone explains their distance.
+    """Shrink the group mean towards a prior, as far as noise alone explains their distance.
 
         d2 = max(0, (mean - prior)^2 - variance / k),  w = d2 / (d2 + variance / k),  b = w * mean + (1 - w) * prior
 
-    with k votes in the group; b = prior where k = 0. From V0.5.
+    with k votes in the group; b = prior if k = 0. From V0.5.
 
     Args:
         values: n numbers.
         ids: n group ids.
-        prior: n numbers, the same for all rows of a group: what a value model expects.
-        variance: of one value, above 0: at most 1 for rewards -1 and 1, 0.25 for rewards 0 and 1.
-        leave_one_out: a row does not vote in its own b: mean and k are those of the others.
-        valid: n booleans; rows that are False do not vote, and count as if their prior were 0.
+        prior: n numbers, equal for all rows of a group, such as a value model's estimate.
+        variance: variance of one value, above 0: at most 1 for rewards -1 and 1, 0.25 for rewards 0 and 1.
+        leave_one_out: whether to exclude a row from its own b: mean and k are those of the others.
+        valid: n booleans; rows that are False do not vote, and their prior counts as 0.
 
     Returns:
         `float64[n]`.
@@ -74,15 +74,16 @@ def ema_mean(
     update: Literal["after", "before"] = "after",
     valid: object | None = None,
 ) -> tuple[NDArray[np.float64], dict[str, float]]:
-    """A moving mean by key, such as a role or a task: b' = decay * b + (1 - decay) * mean(x of the key).
+    """Moving mean by key, such as a role or a task: b' = decay * b + (1 - decay) * mean(x of the key).
 
     Args:
         state: b by key; empty at the start.
         values: n numbers.
-        ids: n keys that mean the same in every batch, whole numbers or strings.
+        ids: n keys with the same meaning in every batch, whole numbers or strings.
         decay: 0 to 1.
-        initial: b of a key that is new.
-        update: `after` gives b, and updates after; `before` updates first and gives b' (as Vision-Zero's public code).
+        initial: b of a new key.
+        update: `after` returns b and then updates it; `before` updates first and returns b' (as in Vision-Zero's public
+            code).
         valid: n booleans; rows that are False do not vote.
 
     Returns:
@@ -111,21 +112,21 @@ def ema_mean(
 def running_moments(
     state: Mapping[str, Sequence[float]], values: object, ids: object, *, ddof: int = 1, valid: object | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], dict[str, list[float]]]:
-    """Mean and standard deviation of each key over all visits so far, each visit counting once.
+    """Running mean and standard deviation of each key over all visits, with equal weights per visit.
 
         i = n + 1,  mean' = (n * mean + m) / i,  std'^2 = (n * std^2 + s^2 + (n / i) * (m - mean)^2) / i
 
-    where m and s are those of the key's rows in this batch. From DCPO, arXiv:2509.02333 (cumulative statistics).
+    with m and s those of the key's rows in this batch. From DCPO, arXiv:2509.02333 (cumulative statistics).
 
     Args:
         state: [visits, mean, std] by key; empty at the start.
         values: n numbers.
-        ids: n keys that mean the same in every batch, such as task ids.
-        ddof: of s; 0 or 1. A key with one row has s = 0.
+        ids: n keys with the same meaning in every batch, such as task ids.
+        ddof: ddof of s; 0 or 1. A key with one row has s = 0.
         valid: n booleans; rows that are False do not vote.
 
     Returns:
-        `float64[n]` means, `float64[n]` deviations and `int64[n]` visits, this one included; and the next state.
+        `float64[n]` means, `float64[n]` deviations and `int64[n]` visits, including this one; and the next state.
 
     Raises:
         InvalidInputError: lengths differ, or a value is not finite.
@@ -146,15 +147,15 @@ def running_moments(
 def window_quantile(
     state: Sequence[Sequence[float]], values: object, *, capacity: int, q: float = 0.5
 ) -> tuple[float | None, list[list[float]]]:
-    """A quantile of all values of the last steps, this one not included.
+    """Quantile of all values of the last steps, excluding this one.
 
-    The window holds whole steps. Before a step enters, the oldest leave until `capacity` values or fewer are held, so
-    the window may exceed it by one step. From SPEAR, arXiv:2509.22601 (the median of group means).
+    The window holds whole steps. Before a step is added, the oldest are removed until at most `capacity` values remain,
+    so the window may exceed it by one step. From SPEAR, arXiv:2509.22601 (the median of group means).
 
     Args:
         state: the values of each step, oldest first; empty at the start.
         values: this step's numbers, such as the means of its groups.
-        capacity: values held, at least 1.
+        capacity: size of the window in values, at least 1.
         q: 0 to 1.
 
     Returns:
@@ -197,7 +198,7 @@ def decayed_beta(
     initial: float = 0.5,
     valid: object | None = None,
 ) -> tuple[NDArray[np.float64], dict[str, list[float]]]:
-    """The success rate of each key that its discounted past shows, and the past with this batch added.
+    """Discounted success rate of each key, and the state with this batch added.
 
         v = alpha / (alpha + beta);  alpha' = decay * alpha + sum r,  beta' = decay * beta + sum (1 - r)
 
@@ -206,16 +207,16 @@ def decayed_beta(
     Args:
         state: [alpha, beta] by key; empty at the start.
         successes: n rewards from 0 to 1.
-        ids: n keys that mean the same in every batch, such as task ids.
-        decay: 0 to 1; one number, or n, the same for the rows of a key that vote.
-        initial: v of a key without a past.
+        ids: n keys with the same meaning in every batch, such as task ids.
+        decay: 0 to 1; one number, or n, equal for the voting rows of a key.
+        initial: v of a new key.
         valid: n booleans; rows that are False do not vote.
 
     Returns:
         v as `float64[n]`, from before the update; and the next state.
 
     Raises:
-        InvalidInputError: lengths differ, a reward is outside [0, 1], a decay is, or rows of a key have different ones.
+        InvalidInputError: lengths differ, a reward or decay is outside [0, 1], or rows of a key have different decays.
 
     Example:
         >>> from agentrl_core.operators.group.baseline import decayed_beta

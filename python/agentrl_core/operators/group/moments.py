@@ -17,9 +17,9 @@ class GroupStatistics:
 
     Args:
         count: `uint64[G]`, votes.
-        weight: `float64[G]`, the sum of their weights; the count where all weigh the same.
+        weight: `float64[G]`, the sum of their weights; the count without weights.
         mean: `float64[G]`; NaN for a group without votes.
-        std: `float64[G]`, sqrt(sum w (x - mean)^2 / (sum w - ddof)); NaN where the divisor is not above 0.
+        std: `float64[G]`, sqrt(sum w (x - mean)^2 / (sum w - ddof)); NaN if the divisor is not above 0.
         least: `float64[G]`; NaN for a group without votes.
         most: `float64[G]`; NaN for a group without votes.
 
@@ -46,18 +46,18 @@ def statistics(
     voter_ids: object | None = None,
     valid: object | None = None,
 ) -> GroupStatistics:
-    """Count, mean, standard deviation and range of each group, the same bits for any order of the rows.
+    """Count, mean, standard deviation and range of each group, bit-identical for any order of the rows.
 
     Args:
         values: n numbers.
         ids: n group ids, whole numbers or strings.
         ddof: the variance divides by (sum of weights - ddof); 0 or 1.
-        weights: n numbers of at least 0: how often a row votes.
-        voter_ids: n ids: rows of a group with one voter id are one vote, their mean. None: each row is a vote.
+        weights: n numbers of at least 0: votes of each row.
+        voter_ids: n ids: rows of a group with the same voter id have one vote, their mean. None: each row is a vote.
         valid: n booleans; rows that are False do not vote. None: all do.
 
     Returns:
-        A column of each statistic.
+        One column per statistic.
 
     Raises:
         InvalidInputError: lengths differ, a valid value is not finite, or a weight is negative.
@@ -83,7 +83,7 @@ def statistics(
 
 
 def sums(values: object, ids: object) -> NDArray[np.float64]:
-    """Add up the values of each group in 106 binary digits and round once: the same bits for any order of the rows.
+    """Sum the values of each group with 106 bits and round once: bit-identical for any order of the rows.
 
     Args:
         values: n finite numbers.

@@ -1,4 +1,4 @@
-"""Values compared with their group: the one operator behind GRPO, RLOO, whitening and their relatives."""
+"""Normalise values within groups: the operator of GRPO, RLOO, whitening and their variants."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def normalise(
     valid: object | None = None,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Compare each value with its group.
+    """Normalise each value within its group.
 
-        A = (x - c) / (max(sqrt(s^2 + variance_eps), scale_at_least) + eps), cut to [-at_most, at_most]
+        A = (x - c) / (max(sqrt(s^2 + variance_eps), scale_at_least) + eps), clipped to [-at_most, at_most]
 
-    c is the centre and s the spread of the votes of the row's group; with `scale="none"` nothing is divided. Equal
-    values give exactly 0, whatever eps is, and so does a spread of 0 to which nothing is added. Sums are integers on a
-    fixed grid, so the result has the same bits for any order of rows and any number of threads.
+    c is the centre and s the spread of the votes of the row's group; with `scale="none"` there is no division. Equal
+    values give exactly 0 for any eps, and so does a spread of 0 without eps. Sums are integers on a fixed grid, so the
+    result is bit-identical for any order of rows and any number of threads.
 
     Named special cases: GRPO (the defaults, arXiv:2402.03300), Dr. GRPO (`scale="none"`, arXiv:2503.20783), RLOO
     (`center="leave_one_out", scale="none"`, arXiv:2402.14740), Lite PPO (`scale_ids` all equal, arXiv:2508.08221), OPO
@@ -51,29 +51,29 @@ def normalise(
     eps=1e-3`), BNPO (`scale="beta"`), ReMax (`center="baseline", scale="none"`, arXiv:2310.10505), GDPO (2-D values).
 
     Args:
-        values: n numbers, or `[n, K]`: K columns, each by itself, such as components of a reward.
+        values: n numbers, or `[n, K]`: K independent columns, such as components of a reward.
         ids: n group ids, whole numbers or strings, in any order. All equal: the whole batch.
-        center: what is subtracted: the group's `mean` or `median`, the mean of its other votes (`leave_one_out`), the
-            column `baseline`, or nothing (`none`).
-        scale: what the spread is: `std`, the median distance from the median (`mad`), most minus least (`range`), the
-            density of a Beta distribution fitted to the means of all groups (`beta`: rewards from 0 to 1), the column
-            `divisor`, or nothing (`none`).
-        median: of an even count: `midpoint` of the two in the middle, or the `lower` one (as torch).
+        center: centre to subtract: the group's `mean` or `median`, the mean of its other votes (`leave_one_out`), the
+            column `baseline`, or none (`none`).
+        scale: the spread: `std`, the median distance from the median (`mad`), most minus least (`range`), the density
+            of a Beta distribution fitted to the means of all groups (`beta`: rewards from 0 to 1), the column
+            `divisor`, or none (`none`).
+        median: for an even count: the `midpoint` of the two middle values, or the `lower` one (as in torch).
         ddof: the variance divides by (votes - ddof); 0 or 1.
         eps: added to the spread.
         variance_eps: added to the squared spread, under the root.
         scale_at_least: least spread, before eps is added.
-        scale_above: a group whose spread is at most this gives 0. 0: no such rule.
+        scale_above: a group whose spread is at most this gives 0. 0: disabled.
         votes_at_least: groups with fewer votes follow `singleton`. None: the fewest that the options need.
-        singleton: what rows of a group with too few votes get: 0 (`zero`), or x as if c = 0 and s = 1 (`raw`, verl).
-        at_most: largest result, in size.
-        weights: n numbers of at least 0: how often a row votes. A row with weight 0 gets a value and has no vote.
-        voter_ids: n ids: rows of a group with one voter id are one vote, their mean. None: each row is a vote.
+        singleton: result of rows in a group with too few votes: 0 (`zero`), or x with c = 0 and s = 1 (`raw`, verl).
+        at_most: largest absolute result.
+        weights: n numbers of at least 0: votes of each row. A row with weight 0 gets a value but does not vote.
+        voter_ids: n ids: rows of a group with the same voter id have one vote, their mean. None: each row is a vote.
         baseline: n numbers, for `center="baseline"`.
         divisor: n numbers, for `scale="divisor"`.
-        scale_ids: n ids of the groups over which the spread is taken. None: the same groups.
+        scale_ids: n ids of the groups for the spread. None: the same groups.
         valid: n booleans (or `[n, K]`); rows that are False neither vote nor get a value (0). None: all are valid.
-        out: array of the result's shape and type to fill, to save allocating a large one.
+        out: output array of the result's shape and dtype, to avoid an allocation.
 
     Returns:
         The shape of `values`; `float32` for float32 values, else `float64`.
@@ -88,7 +88,7 @@ def normalise(
     """
     table = columns.numbers(values, "values", dimensions=(1, 2))
     count = len(table)
-    # By place: a name costs as much time as the rewards of a group.
+    # Positional arguments: keywords cost as much time as the rewards of a group.
     options = (
         center,
         scale,
@@ -136,12 +136,12 @@ def whiten(
 
         A = (x - mean) / (sqrt(variance + variance_eps) + eps)
 
-    The defaults are verl's `masked_whiten`. There every token votes: for one value per row, give the number of trained
-    tokens of each row as `weights`. One value alone gives 0.
+    The defaults are verl's `masked_whiten`. In it every token votes: for one value per row, pass the number of trained
+    tokens of each row as `weights`. A single value gives 0.
 
     Args:
         values: n numbers.
-        ids: n ids of scopes that are whitened each by itself. None: one scope.
+        ids: n ids of scopes to whiten separately. None: one scope.
         weights: n numbers of at least 0: how often a row votes.
         valid: n booleans; rows that are False neither vote nor get a value (0).
         eps: added to the standard deviation.
@@ -152,7 +152,7 @@ def whiten(
         `float32[n]` for float32 values, else `float64[n]`.
 
     Raises:
-        InvalidInputError: as `normalise`.
+        InvalidInputError: as for `normalise`.
 
     Example:
         >>> from agentrl_core import group

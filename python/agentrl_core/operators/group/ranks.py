@@ -1,4 +1,4 @@
-"""Statistics over several ranks: every rank gives its part, the caller reduces, every rank finishes with the whole."""
+"""Statistics over several ranks: each rank contributes its part, the caller reduces, each rank gets the result."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from agentrl_core.operators.group.moments import GroupStatistics
 
 @dataclass(frozen=True)
 class PartialStatistics:
-    """What one rank knows of G groups. Two reductions make it what all ranks know, bit for bit as on one rank.
+    """Partial statistics of G groups on one rank. Two reductions give the total, bit for bit as on one rank.
 
     The first reduction fixes a grid: `count` by sum, `least` by minimum, `most` and `heaviest` by maximum. The second
-    adds integers on that grid: `moments` by sum. Ids are numbers below G that mean the same on all ranks.
+    adds integers on that grid: `moments` by sum. Ids are numbers below G with the same meaning on all ranks.
 
     Args:
         count: `uint64[G]`, votes.
-        least: `float64[G]`; infinity where there is no vote.
-        most: `float64[G]`; minus infinity where there is no vote.
+        least: `float64[G]`; infinity without votes.
+        most: `float64[G]`; minus infinity without votes.
         heaviest: `float64[G]`, the largest weight.
         moments: `int64[12 G]` after `add`, else None: sums in limbs of 32 bits, so adding ranks cannot overflow.
 
@@ -47,13 +47,13 @@ class PartialStatistics:
     def of(
         cls, values: object, ids: object, groups: int, *, weights: object | None = None, valid: object | None = None
     ) -> Self:
-        """The extents of this rank's rows.
+        """Compute the extents of this rank's rows.
 
         Args:
             values: n numbers.
             ids: n whole numbers below `groups`.
             groups: number of groups over all ranks.
-            weights: n numbers of at least 0: how often a row votes. Give them on all ranks or on none.
+            weights: n numbers of at least 0: votes of each row. Give them on all ranks or on none.
             valid: n booleans; rows that are False do not vote.
 
         Raises:
@@ -72,10 +72,10 @@ class PartialStatistics:
         )
 
     def add(self, values: object, ids: object, *, weights: object | None = None, valid: object | None = None) -> Self:
-        """The moments of this rank's rows, on the grid of the extents that the first reduction gave.
+        """Add the moments of this rank's rows, on the grid of the reduced extents.
 
         Args:
-            values: as in `of`, and so are the others.
+            values: as in `of`, like the other arguments.
             ids: n whole numbers.
             weights: n numbers.
             valid: n booleans.
@@ -98,7 +98,7 @@ class PartialStatistics:
         return replace(self, moments=moments)
 
     def finish(self, *, ddof: int = 1) -> GroupStatistics:
-        """The statistics of all ranks' rows.
+        """Return the statistics of all ranks' rows.
 
         Args:
             ddof: the variance divides by (sum of weights - ddof); 0 or 1.
@@ -107,7 +107,7 @@ class PartialStatistics:
             InvalidInputError: `add` was not called, or `ddof` is neither 0 nor 1.
         """
         if self.moments is None:
-            raise InvalidInputError("there are no moments; call add on every rank and add them up")
+            raise InvalidInputError("moments are missing; call add on every rank and sum them")
         if ddof not in (0, 1):
             raise InvalidInputError(f"ddof is {ddof}; use 1 (unbiased variance) or 0 (population variance)")
         return GroupStatistics(
@@ -118,5 +118,5 @@ class PartialStatistics:
 def _ids(ids: object, count: int) -> NDArray[np.uint32]:
     numbers = columns.integers(ids, "ids", length=count)
     if len(numbers) and (numbers.min() < 0 or numbers.max() > np.iinfo(np.uint32).max):
-        raise InvalidInputError(f"ids reach from {numbers.min()} to {numbers.max()}; give numbers below groups")
+        raise InvalidInputError(f"ids range from {numbers.min()} to {numbers.max()}; give numbers below groups")
     return numbers.astype(np.uint32)

@@ -1,4 +1,4 @@
-"""One number for each group, and columns made within groups: quantiles, ranks, softmax, ranges, extremes."""
+"""Reductions of groups, and columns computed within groups: quantiles, ranks, softmax, ranges, extremes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def quantile(
         values: n numbers.
         ids: n group ids, whole numbers or strings.
         q: 0 (least) to 1 (most); 0.5 is the median.
-        interpolation: what stands for a quantile between two values.
+        interpolation: rule for a quantile between two values.
         valid: n booleans; rows that are False do not count.
 
     Returns:
@@ -85,7 +85,7 @@ def arg_extreme(values: object, ids: object, *, largest: bool = True, valid: obj
     Args:
         values: n numbers.
         ids: n group ids.
-        largest: whether the largest or the smallest value is looked for.
+        largest: whether to find the largest value, otherwise the smallest.
         valid: n booleans; rows that are False do not count.
 
     Returns:
@@ -104,7 +104,7 @@ def arg_extreme(values: object, ids: object, *, largest: bool = True, valid: obj
 
 
 def rank(values: object, ids: object, *, valid: object | None = None) -> NDArray[Any]:
-    """Place of each value in its group in ascending order, 0 first; of equal values the earlier row comes first.
+    """Rank of each value in its group in ascending order, from 0; ties: the earlier row comes first.
 
     Args:
         values: n numbers.
@@ -112,7 +112,7 @@ def rank(values: object, ids: object, *, valid: object | None = None) -> NDArray
         valid: n booleans; rows that are False do not count and get 0.
 
     Returns:
-        Whole numbers as `float32[n]` for float32 values, else `float64[n]`.
+        Integers as `float32[n]` for float32 values, else `float64[n]`.
 
     Raises:
         InvalidInputError: lengths differ, or a valid value is not finite.
@@ -153,13 +153,13 @@ def softmax(values: object, ids: object, *, temperature: float = 1.0, valid: obj
 def min_max(
     values: object, ids: object, *, eps: float = 0.0, constant: float = 0.0, valid: object | None = None
 ) -> NDArray[Any]:
-    """Bring the values of each group into the range from 0 to 1: (x - least) / (most - least + eps).
+    """Scale the values of each group to the range from 0 to 1: (x - least) / (most - least + eps).
 
     Args:
         values: n numbers.
         ids: n group ids.
         eps: at least 0.
-        constant: what the rows of a group of equal values get.
+        constant: result for groups of equal values.
         valid: n booleans; rows that are False do not count and get 0.
 
     Returns:
@@ -178,7 +178,7 @@ def min_max(
 
 
 def mean_one(values: object, ids: object, *, valid: object | None = None) -> NDArray[Any]:
-    """Scale weights so that they change no total: x / mean(x of the group). Weights that are all 0 become 1.
+    """Scale weights to mean 1 in each group: x / mean(x of the group). Weights that are all 0 become 1.
 
     Args:
         values: n numbers of at least 0.

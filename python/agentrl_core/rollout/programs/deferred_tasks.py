@@ -1,4 +1,4 @@
-"""Tasks that programs leave for later iterations, in the table `decisions` of their batch."""
+"""Tasks that programs defer to later iterations, in the table `decisions` of their batch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeferredTask:
-    """A task that a program left (`Group.defer`).
+    """A task that a program deferred (`Group.defer`).
 
     Attributes:
-        task: what is to be solved.
-        trajectory_id: the trajectory that it came of, for `Prefix.stored`.
-        turns: how many of its turns to begin behind; None: at the prompt.
-        messages: what is said in the prompt.
+        task: the task.
+        trajectory_id: the source trajectory, for `Prefix.stored`.
+        turns: number of its turns to start after; None: at the prompt.
+        messages: messages for the prompt.
     """
 
     task: Task
@@ -34,7 +34,7 @@ class DeferredTask:
 
 
 def deferred_tasks(batch: Batch) -> list[DeferredTask]:
-    """The tasks that the programs of a batch left, in the order of their groups.
+    """Return the tasks that the programs of a batch deferred, in the order of their groups.
 
     Example:
         >>> import agentrl_core as arl
@@ -50,7 +50,7 @@ def deferred_tasks(batch: Batch) -> list[DeferredTask]:
 
 
 def decision_payloads(batch: Batch, operation: Operation) -> list[tuple[int, dict[str, Any]]]:
-    """What stands in the rows of an operation, each with its trajectory."""
+    """Return the payloads of an operation's rows, each with its trajectory."""
     table, code = batch.decisions, get_args(Operation).index(operation)
     rows = zip(
         table.column("operation").tolist(), table.column("trajectory_id").tolist(), table.column("reason"), strict=True
@@ -59,10 +59,10 @@ def decision_payloads(batch: Batch, operation: Operation) -> list[tuple[int, dic
 
 
 def as_reason(task: Task, turns: int | None, messages: Sequence[Message]) -> str:
-    """A task as a text of the table `decisions`.
+    """Encode a task as a text of the table `decisions`.
 
     Raises:
-        InvalidInputError: it is not made of plain JSON values.
+        InvalidInputError: it does not consist of plain JSON values.
     """
     problem = task_problem(task)
     if problem is not None:

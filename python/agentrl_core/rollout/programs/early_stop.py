@@ -1,4 +1,4 @@
-"""Stragglers: trajectories that are stopped when enough others have ended."""
+"""Stop stragglers when enough other trajectories have ended."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from agentrl_core.rollout.tasks import cancel
 
 @dataclass(frozen=True)
 class EarlyStop(Rollout):
-    """Trajectories that are late are stopped: nobody waits for the longest ones.
+    """Stop the slowest trajectories instead of waiting for them.
 
-    Of N trajectories of a selection in groups of K, those that run are stopped as soon as
+    For N trajectories of a selection in groups of K, running ones are stopped as soon as
 
         ended >= ceil(of_all * N)   and, in every group,   ended >= round(of_group * K)
 
-    They are kept, as aborted, and drawn by nobody, so groups are of unequal size. Who was in time is a matter of speed:
-    it is recorded before anybody is stopped, so that a run that goes on after a kill stops the same ones. It favours
-    short trajectories; `Collector(staleness=1)` waits for nobody either, and stops none. Source: LOOP
-    (arXiv:2502.01600), whose public recipe has 0.9 and 0.75, and whose default is 1.
+    They are stored as aborted, without draws, so groups have unequal sizes. The choice depends on timing. It is
+    recorded before any trajectory is stopped, so that a resumed run stops the same ones. It biases training towards
+    short trajectories; `Collector(staleness=1)` avoids waiting without stopping any. Source: LOOP (arXiv:2502.01600),
+    whose public recipe has 0.9 and 0.75, and whose default is 1.
 
     Args:
         of_all: share of the trajectories of a selection.
@@ -44,12 +44,12 @@ class EarlyStop(Rollout):
     of_group: float = option(0.75, above=0, at_most=1)
 
     def enough(self, ended: list[int], sizes: list[int]) -> bool:
-        """Whether so many trajectories of each group are enough to stop the others."""
+        """Return whether enough trajectories of each group have ended to stop the others."""
         of_each = all(count >= round(self.of_group * size) for count, size in zip(ended, sizes, strict=True))
         return of_each and sum(ended) >= math.ceil(self.of_all * sum(sizes))
 
     async def cohort(self, groups: Cohort) -> None:
-        """All groups side by side, until enough has ended."""
+        """Run all groups concurrently, until enough trajectories have ended."""
         race = _StragglerRace(self, groups)
         running = asyncio.ensure_future(groups.run_each(race.group))
         referee = asyncio.ensure_future(race.stop_the_late())
@@ -63,7 +63,7 @@ class EarlyStop(Rollout):
 
 
 class _StragglerRace:
-    """Who of a cohort has ended, and who was in time."""
+    """Tracks which trajectories of a cohort have ended, and which were in time."""
 
     def __init__(self, program: EarlyStop, groups: Cohort) -> None:
         self._program = program
@@ -74,7 +74,7 @@ class _StragglerRace:
         self._in_time: set[str] | None = None
 
     async def group(self, group: Group) -> None:
-        """Its trajectories, each to its end or until it is stopped."""
+        """Run its trajectories, each to its end or until it is stopped."""
         branches = group.start_many(group.size)
         self._branches.update((branch.name, branch) for branch in branches)
         await group.run(branches, self._branch)
@@ -88,9 +88,9 @@ class _StragglerRace:
         self._changed.set()
 
     async def stop_the_late(self) -> None:
-        """Wait until enough has ended, and stop the others."""
+        """Wait until enough trajectories have ended, and stop the others."""
         in_time = set(await self._groups.side_effect("in time", self._enough))
-        # After a kill they are known at once, and come to their ends again.
+        # After a kill the choice is read from the journal, and the others run to their ends again.
         while not in_time <= set().union(*self._ended.values()):
             await self._change()
         self._in_time = in_time
@@ -110,7 +110,7 @@ class _StragglerRace:
 
 
 def _remove(branch: Branch) -> None:
-    """Stop it where it stands; or take it out, where it has come to its end after all."""
+    """Stop a trajectory, or remove it if it has ended meanwhile."""
     if not branch.over:
         branch.stop("late", status="aborted")
     elif branch.status in ("finished", "truncated"):

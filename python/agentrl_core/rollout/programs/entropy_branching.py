@@ -31,18 +31,18 @@ class EntropyBranching(BudgetedRollout):
     order until the group is full. A group with nothing live and budget left starts one fresh branch at a time.
 
     Args:
-        budget: trajectories per group in the end. It takes the place of the collector's `group_size`.
+        budget: final number of trajectories per group. It replaces the collector's `group_size`.
         initial: trajectories that start at the prompt, at most `budget`.
         beam: a branch makes at most `beam - 1` copies at one tool result.
         probability: chance of a copy when the entropy has not changed.
         entropy_weight: how much of the change in entropy is added to it.
-        tokens: how many tokens of a segment are measured.
+        tokens: number of measured tokens of a segment.
         reduce: `sum` (public code: short segments look less uncertain) or `mean`.
         measure: `after_tool` (paper): the segment generated after a tool result is measured and copies leave where
             it starts; `before_tool` (public code): the segment that made the tool call is measured and copies
             leave at the end, after the result.
 
-    The public code sums over the ten most likely tokens only; here the entropies are what the engine reports.
+    The public code sums over the ten most likely tokens only; here the entropies are those that the engine reports.
 
     Raises:
         RecipeError: an option is out of range.
@@ -63,7 +63,7 @@ class EntropyBranching(BudgetedRollout):
     measure: Literal["after_tool", "before_tool"] = "after_tool"
 
     async def group(self, group: Group) -> None:
-        """Rounds of one turn for each live branch; then copies, as far as the budget goes."""
+        """Run rounds of one turn per live branch, each followed by copies within the budget."""
         live = group.start_many(self.initial)
         while live:
             branches = live
@@ -79,7 +79,7 @@ class EntropyBranching(BudgetedRollout):
                 live = [group.start()]
 
     def entropies(self, turns: Sequence[Turn], vocabulary: int) -> NDArray[np.float64]:
-        """H of the class formula for the first segment of each turn; 0 for an empty one, NaN where it is unknown."""
+        """Return H of the class formula for the first segment of each turn; 0 if it is empty, NaN if unknown."""
         empty = np.empty(0, np.float32)
         known = [turn.segments[0].entropies if turn.segments else None for turn in turns]
         tokens = [empty if values is None else values for values in known]
@@ -94,15 +94,15 @@ class EntropyBranching(BudgetedRollout):
         return np.where([values is None for values in known], np.nan, entropies)
 
     def copies(self, turns: Sequence[Turn], change: NDArray[np.float64], count: int) -> list[int]:
-        """How many copies each turn makes.
+        """Return the number of copies of each turn.
 
         Args:
-            turns: those of a round, in the order of the branches.
-            change: `float64[turns]`, by how much the entropy of the segment is above that of the branch's first.
-            count: branches that the group has.
+            turns: turns of a round, in the order of the branches.
+            change: `float64[turns]`, entropy of the segment minus that of the branch's first.
+            count: number of branches of the group.
 
         Raises:
-            InvalidInputError: the entropy at a place where a branch may fork is not known.
+            InvalidInputError: the entropy at a possible fork is unknown.
         """
         after_tool = self.measure == "after_tool"
         places = [
@@ -113,8 +113,8 @@ class EntropyBranching(BudgetedRollout):
         for row in places:
             if not np.isfinite(change[row]):
                 raise InvalidInputError(
-                    f"{self.title()}: the entropy of turn {turns[row].index} of branch {turns[row].branch.name} is not "
-                    "known; use an engine that reports entropies"
+                    f"{self.title()}: the entropy of turn {turns[row].index} of branch {turns[row].branch.name} is "
+                    f"unknown; use an engine that reports entropies"
                 )
         uniform = [[turns[row].uniform(copy) for copy in range(self.beam - 1)] for row in places]
         copies = [0] * len(turns)

@@ -1,4 +1,4 @@
-"""Where a text comes from that helps a policy: a solution, an instruction, the advice of another agent."""
+"""Sources of hints for a policy: a solution, an instruction, the advice of another agent."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from agentrl_core.rollout.group import Group
 
 
 class Hint(NamedTuple):
-    """A text that helps.
+    """A hint for the policy.
 
     Attributes:
-        actions: it, one text for each action.
-        ends: whether the last action is whole; else somebody goes on with it.
-        share: of the tokens of the last action.
+        actions: the hint, one text per action.
+        ends: whether the last action is complete; otherwise the policy continues it.
+        share: used share of the last action's tokens.
     """
 
     actions: tuple[str, ...]
@@ -36,7 +36,7 @@ class Hint(NamedTuple):
 
 @dataclass(frozen=True)
 class HintSource(Component, ABC):
-    """Base of the texts that help: shown in a prompt, or said by the policy as the beginning of its answer.
+    """Base class of hint sources. A hint is shown in the prompt, or starts the policy's action.
 
     Example:
         >>> from dataclasses import dataclass
@@ -53,22 +53,22 @@ class HintSource(Component, ABC):
 
     @abstractmethod
     async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
-        """The text for a group, or None where there is none.
+        """Return the hint for a group, or None.
 
         Args:
-            group: whose task is to be solved.
-            of: the branches that the text is about, such as those that failed; may be none.
+            group: the group of the task.
+            of: the branches that the hint is about, such as failed ones; may be empty.
         """
 
 
 @dataclass(frozen=True)
 class SolutionHint(HintSource):
-    """The first part of how the task is solved (`Task.solution`); a task without one gets no help.
+    """Give the first part of the task's solution (`Task.solution`); a task without one gets no hint.
 
     Args:
-        share: how much of it.
-        unit: of what the share is taken: of the `characters` of the whole (floor), of its `actions` (floor), or of the
-            `tokens` of its only action (floor; where it is said by the policy, shown it is taken of the characters).
+        share: share of the solution.
+        unit: unit of the share, rounded down: `characters` of the whole, `actions`, or `tokens` of its only action (if
+            the hint starts the action; in a prompt, characters are used).
 
     Raises:
         RecipeError: an option is out of range.
@@ -85,12 +85,12 @@ class SolutionHint(HintSource):
     unit: Literal["characters", "tokens", "actions"] = "characters"
 
     async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
-        """The part of the task's solution."""
+        """Return the part of the task's solution."""
         del of
         return self.part(tuple(group.task.solution)) if group.task.solution else None
 
     def part(self, solution: tuple[str, ...]) -> Hint:
-        """The first part of a solution."""
+        """Return the first part of a solution."""
         if self.share >= 1.0:
             return Hint(solution, ends=True)
         if self.unit == "actions":
@@ -109,13 +109,13 @@ class SolutionHint(HintSource):
 
 @dataclass(frozen=True)
 class ExampleHint(HintSource):
-    """What solved other tasks in earlier iterations, as far as the run has kept it (`Group.library`).
+    """Show solutions of other tasks from earlier iterations (`Group.library`).
 
-    An example is what a trajectory said, its actions joined by blank lines. The task itself is never shown. Nothing is
-    shown as long as nothing was solved.
+    An example is the text of a trajectory, its actions joined by blank lines. The task itself is never shown. Without
+    solved tasks there is no hint.
 
     Args:
-        count: examples, of different tasks, of each the latest solution.
+        count: number of examples, of different tasks, with the latest solution of each.
 
     Raises:
         RecipeError: an option is out of range.
@@ -129,7 +129,7 @@ class ExampleHint(HintSource):
     count: int = option(1, at_least=1)
 
     async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
-        """The examples, of tasks that chance chooses."""
+        """Return examples of randomly chosen tasks."""
         del of
         solved: dict[str, list[int]] = {}
         for trajectory in group.library.solved():
@@ -142,13 +142,13 @@ class ExampleHint(HintSource):
 
 
 async def ask_agent(group: Group, question: Content, *, agent: str, about: Branch | None = None) -> str:
-    """What an agent says to a question, in a branch that is kept and never drawn.
+    """Query an agent with a question, in a helper branch, and return its response.
 
     Args:
-        group: in which it is asked.
-        question: what it is asked.
-        agent: who.
-        about: the branch that the question is about: the parent of the answer.
+        group: the group of the helper branch.
+        question: the question.
+        agent: name of the agent.
+        about: the branch that the question is about, the parent of the helper.
     """
     helper = group.start(question, agent=agent, role="helper", parent=about)
     await helper.generate()
@@ -159,7 +159,7 @@ async def ask_agent(group: Group, question: Content, *, agent: str, about: Branc
 
 
 def fill_template(question: str, group: Group, of: Sequence[Branch]) -> str:
-    """A question with the task, its solution and the first attempt in their places."""
+    """Fill a template with the task, its solution and the first attempt."""
     parts = {
         "{task}": group.task.question,
         "{solution}": "\n\n".join(group.task.solution),
@@ -169,12 +169,12 @@ def fill_template(question: str, group: Group, of: Sequence[Branch]) -> str:
 
 
 def insert_text(content: Content, template: str, text: str) -> Content:
-    """What is asked, with a text in it: the last message of a user becomes `template`.
+    """Insert a text into a prompt: the last user message becomes `template`.
 
     Args:
-        content: what the environment asks.
-        template: `{prompt}` becomes what was asked, `{text}` the text.
-        text: what is put in.
+        content: the prompt of the environment.
+        template: `{prompt}` is replaced by the message, `{text}` by the text.
+        text: the inserted text.
     """
     if isinstance(content, str):
         return _replaced(template, {"{prompt}": content, "{text}": text})
@@ -196,7 +196,7 @@ def insert_text(content: Content, template: str, text: str) -> Content:
 
 
 def _replaced(template: str, parts: dict[str, str]) -> str:
-    """The template with its places filled; what is put in is not looked at again."""
+    """Fill a template; inserted texts are not scanned again."""
     if not parts:
         return template
     (name, value), *others = parts.items()

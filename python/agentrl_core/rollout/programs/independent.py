@@ -15,10 +15,10 @@ from agentrl_core.rollout.program import Rollout
 
 @dataclass(frozen=True)
 class Independent(Rollout):
-    """As many trajectories from the prompt as the group is large, no forks.
+    """Sample the trajectories of a group independently from the prompt, without forks.
 
     Args:
-        replacements: where branches fail (an episode that breaks down), at most so many more are started for them.
+        replacements: largest number of branches started in place of failed ones.
 
     Example:
         >>> from agentrl_core.rollout import Independent
@@ -29,7 +29,7 @@ class Independent(Rollout):
     replacements: int = option(0, at_least=0)
 
     async def group(self, group: Group) -> None:
-        """All of them side by side, then those that replace what failed."""
+        """Run all members concurrently, then replacements of failed ones."""
         left = self.replacements
         branches = await group.run(group.start_many(group.size))
         while count := min(left, sum(branch.status == "failed" for branch in branches)):
@@ -39,15 +39,15 @@ class Independent(Rollout):
 
 @dataclass(frozen=True)
 class RecordPrecision(Independent):
-    """Independent rollouts that say in which precision they were sampled.
+    """Independent rollouts that record their sampling precision.
 
     The step column `rollout_precision` is the number of bits of a weight (32, 16, 8, 4) in the engine that sampled the
-    step's action, as the engine says (`Engine.precision`); NaN where it does not, and where nothing was sampled. What
-    is cheap and not exact can so be told from the rest, also where several engines speak and where a run goes on with
-    another one: by a component (`Where`), and by who looks at how far engine and trainer are apart.
+    step's action (`Engine.precision`); NaN if it is unknown or nothing was sampled. It marks low-precision rollouts if
+    several engines are used or a run changes its engine. Components can select by it (`Where`), and analyses of the gap
+    between engine and trainer can group by it.
 
     Every program can record it: `facts = {"rollout_precision": env.ExtraColumn("step")}`; with
-    `ExtraColumn("trajectory")` it is a column of draws, where the last action of a trajectory counts.
+    `ExtraColumn("trajectory")` it is a column of draws, with the value of the last action.
 
     Source: Jet-RL arXiv:2601.14243, Sol-RL arXiv:2604.06916.
 

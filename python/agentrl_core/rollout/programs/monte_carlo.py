@@ -13,26 +13,26 @@ from agentrl_core.rollout.programs.stored_search import StoredSearches
 
 @dataclass(frozen=True)
 class MonteCarlo(Rollout):
-    """Goes on where upper confidence bounds say, and plays to the end from there (as Agent-R, arXiv:2501.11425).
+    """Monte Carlo tree search: expand by upper confidence bounds, and play to the end (as Agent-R, arXiv:2501.11425).
 
-    Each iteration walks down the tree of turns, from the beginning, to the first place with fewer than `samples`
-    actions, by
+    Each iteration walks down the tree of turns, from the start, to the first place with fewer than `samples` actions,
+    by
 
         UCB = Q + exploration * sqrt(ln N / n)
 
     with Q the mean reward of the branches through a turn, n how many ended, and N that of the turn before. There it
-    adds actions until there are `samples`, and plays each new branch to its end, or to `depth` turns; what it is paid
-    counts for all turns on its path. `parallel` places grow in one iteration: their walks see each other as visits of
-    value 0 (a virtual loss), so the tree depends on the seeds and not on who is faster. Where a branch was played
-    through, its own next action is one of the `samples`: none is thrown away.
+    adds actions until there are `samples`, and plays each new branch to its end, or to `depth` turns; its reward counts
+    for all turns on its path. `parallel` places are expanded per iteration: their walks count each other as visits of
+    value 0 (a virtual loss), so the tree depends on the seeds and not on timing. The next action of an existing branch
+    through a place is one of the `samples`, so no action is wasted.
 
     Args:
-        iterations: walks, one after the other.
-        samples: actions of each place that was expanded.
-        depth: turns of a branch, at most.
-        exploration: weight of what was tried seldom.
-        parallel: places that grow in one iteration.
-        searches: the folder of a store: a task whose search is stored there goes on where it stood; empty: none does.
+        iterations: number of sequential iterations.
+        samples: actions of each expanded place.
+        depth: largest number of turns of a branch.
+        exploration: weight of rarely visited turns.
+        parallel: places expanded per iteration.
+        searches: folder of a store with earlier searches to continue; empty: none.
 
     Example:
         >>> from agentrl_core.rollout import MonteCarlo
@@ -53,7 +53,7 @@ class MonteCarlo(Rollout):
         return self.iterations * self.parallel * self.samples
 
     async def group(self, group: Group) -> None:
-        """Walks down, new branches, their ends."""
+        """Walk down, expand, and play to the end."""
         StoredSearches(self.searches).resume(group)
         for _ in range(self.iterations):
             tree = group.tree
@@ -64,8 +64,8 @@ class MonteCarlo(Rollout):
             await group.run(tree.expand(more), self._play)
 
     async def _play(self, branch: Branch) -> None:
-        """Turn after turn to the end, or to the depth."""
+        """Play turns to the end, or to the depth."""
         while not branch.over and len(branch.turns) < self.depth:
             await branch.turn()
         if not branch.over:
-            branch.path.flush()  # what it leads to is known, and other branches can leave it
+            branch.path.flush()  # its result is known, and other branches can fork from it

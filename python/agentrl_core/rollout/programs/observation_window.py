@@ -1,4 +1,4 @@
-"""Contexts that a trajectory does not carry along: old observations give way while it goes on."""
+"""Drop old observations from the context while a trajectory runs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from agentrl_core.rollout.turn import Turn
 
 @dataclass(frozen=True)
 class ObservationWindow(Rollout):
-    """The newest observations are shown whole; of those before, a placeholder is left, or nothing at all.
+    """Keep only the newest observations in the context; older ones become a placeholder, or are removed.
 
-    The context of an action is the prompt, then turn by turn what was said and what was answered. Sampled turns keep
-    their tokens, so masks never shift. A step is trained behind the context that it was sampled in; the trajectory
-    trains as one sequence for each context. Sources: WebAgent-R1 (arXiv:2505.16421): a placeholder for each page but
-    the newest; DART (arXiv:2509.23866) and UI-S1 (arXiv:2509.11543): a window of the newest turns.
+    The context of an action is the prompt, then actions and observations turn by turn. Sampled turns keep their tokens,
+    so masks never shift. A step is trained in the context in which it was sampled; the trajectory trains as one
+    sequence per context. Sources: WebAgent-R1 (arXiv:2505.16421): a placeholder for each page but the newest; DART
+    (arXiv:2509.23866) and UI-S1 (arXiv:2509.11543): a window of the newest turns.
 
     Args:
-        observations: how many of the newest observations are shown.
-        placeholder: what stands for an older one.
-        turns: how many of the newest turns are shown at all; 0: all of them.
+        observations: number of the newest observations to show.
+        placeholder: replacement of older ones.
+        turns: number of the newest turns to show; 0: all.
 
     Raises:
         RecipeError: an option is out of range.
@@ -40,18 +40,18 @@ class ObservationWindow(Rollout):
     turns: int = option(0, at_least=0)
 
     async def branch(self, branch: Branch) -> None:
-        """Turns until it is over, each in a context that was made for it."""
+        """Run turns until the end, each in its own context."""
         while not branch.over:
             turn = await branch.turn()
             if not turn.over and self.changes(len(branch.turns)):
                 await branch.rewrite(self.context(branch.prompt_messages, branch.turns))
 
     def changes(self, turns: int) -> bool:
-        """Whether the context behind so many turns is another than what was said."""
+        """Return whether the context changes after n turns."""
         return turns > min(self.observations, self.turns or turns)
 
     def context(self, asked: Sequence[Message], turns: Sequence[Turn]) -> list[Content | Turn]:
-        """Prompt, turns and observations."""
+        """Return prompt, turns and observations of a context."""
         first = max(len(turns) - self.turns, 0) if self.turns else 0
         context: list[Content | Turn] = list(asked)
         for turn in turns[first:]:

@@ -1,4 +1,4 @@
-"""Repair: find the bad step of a trajectory that failed, and do something there."""
+"""Repair: locate the first bad step of a failed trajectory, and correct it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from agentrl_core.rollout.token_path import Position
 
 
 class ReasoningStep(NamedTuple):
-    """A part of what a branch said, between two blank lines.
+    """A part of a branch's text, between two blank lines.
 
     Attributes:
-        number: among those of the branch, from 0.
-        turn: which turn it is in.
+        number: its number in the branch, from 0.
+        turn: number of its turn.
         begin: the place before its first token.
-        text: what was said.
+        text: its text.
     """
 
     number: int
@@ -38,12 +38,12 @@ class ReasoningStep(NamedTuple):
 
 
 class ErrorLocation(NamedTuple):
-    """Where a branch went wrong.
+    """Location of an error in a branch.
 
     Attributes:
         step: the first bad one.
         share: the share of the branch's steps before it.
-        advice: what to say there instead, where the finder knows.
+        advice: text to use there instead, if known.
     """
 
     step: ReasoningStep
@@ -52,7 +52,7 @@ class ErrorLocation(NamedTuple):
 
 
 def reasoning_steps(branch: Branch) -> list[ReasoningStep]:
-    """The steps of a branch that ended: its actions, cut at blank lines."""
+    """Return the steps of an ended branch: its actions, split at blank lines."""
     steps: list[ReasoningStep] = []
     for turn in branch.turns:
         first = turn.begin.tokens
@@ -65,13 +65,13 @@ def reasoning_steps(branch: Branch) -> list[ReasoningStep]:
 
 
 def tokens_before(branch: Branch, tokens: NDArray[np.int32], offset: int) -> int:
-    """How many tokens of an action lie before a letter of its text; a token that it cuts does not."""
+    """Return the number of whole tokens of an action before a character of its text."""
     return bisect.bisect_right(range(len(tokens) + 1), offset, key=lambda count: len(branch.decode(tokens[:count]))) - 1
 
 
 @dataclass(frozen=True)
 class ErrorLocator(Component, ABC):
-    """Base of what finds the bad step of a trajectory.
+    """Base class of error locators.
 
     Example:
         >>> from dataclasses import dataclass
@@ -90,12 +90,12 @@ class ErrorLocator(Component, ABC):
 
     @abstractmethod
     async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
-        """The first bad step of a branch that ended; None: none is known."""
+        """Return the first bad step of an ended branch; None if unknown."""
 
 
 @dataclass(frozen=True)
 class FlagLocator(ErrorLocator):
-    """The first turn that the environment flagged, such as a call that failed.
+    """Locate the first turn that the environment flagged, such as a failed call.
 
     Args:
         flags: `env.StepFlag` bits, any of them.
@@ -109,7 +109,7 @@ class FlagLocator(ErrorLocator):
     flags: int = option(int(StepFlag.TOOL_ERROR), at_least=1)
 
     async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
-        """The turn, as one step."""
+        """Return the turn as one step."""
         del group
         for turn in branch.turns:
             if turn.flags & self.flags:
@@ -120,18 +120,17 @@ class FlagLocator(ErrorLocator):
 
 @dataclass(frozen=True)
 class JudgeLocator(ErrorLocator):
-    """The first step that a judge finds bad: a process reward model, or the policy itself.
+    """Locate the first step that a judge marks as bad: a process reward model, or the policy itself.
 
-    The agent is told the steps with their numbers and answers with a mark for each, in order: a number, or one of the
+    The agent gets the numbered steps and returns a mark for each, in order: a number, or one of the
     words good (1), uncertain (0.5) and bad (0). The first step with a mark below `threshold` is bad. Fewer marks than
     steps: the rest is good.
 
     Args:
-        agent: who judges: the name of an agent of the collector; one without an engine of its own is spoken for by the
-            policy.
-        question: what it is asked; `{task}`, `{solution}` and `{attempt}` as in `AgentHint`, `{steps}` are the numbered
+        agent: name of the judging agent of the collector; without an engine of that name, the policy judges.
+        question: its prompt; `{task}`, `{solution}` and `{attempt}` as in `AgentHint`, `{steps}` are the numbered
             steps.
-        threshold: what is bad.
+        threshold: marks below it are bad.
 
     Example:
         >>> from agentrl_core.rollout import JudgeLocator
@@ -148,7 +147,7 @@ class JudgeLocator(ErrorLocator):
     threshold: float = option(0.5, at_least=0, at_most=1)
 
     async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
-        """The first step below the threshold."""
+        """Return the first step below the threshold."""
         steps = reasoning_steps(branch)
         if not steps:
             return None
@@ -159,7 +158,7 @@ class JudgeLocator(ErrorLocator):
         return None if first is None else ErrorLocation(steps[first], first / len(steps))
 
     def marks(self, answer: str, count: int) -> list[float]:
-        """The marks of so many steps in an answer."""
+        """Parse the marks of an answer."""
         words = {"good": 1.0, "uncertain": 0.5, "bad": 0.0}
         found = re.findall(r"(\d+)\s*:\s*(good|uncertain|bad|\d*\.?\d+)", answer.lower())
         marks = {int(number): words[mark] if mark in words else float(mark) for number, mark in found}
@@ -168,18 +167,17 @@ class JudgeLocator(ErrorLocator):
 
 @dataclass(frozen=True)
 class Repair(Rounds, ABC):
-    """After a round: finds where members went wrong that failed, and mends them there.
+    """After a round, locate errors of failed members, and repair them.
 
-    A system says in `repair` what is done at the bad step.
+    Subclasses implement the correction in `repair`.
 
     Args:
-        members: of the first round.
-        column: what is looked at, as in `Rounds`.
-        solved_above: a member has solved the task if its value is larger.
-        locator: finds the bad step.
-        rate_below: tasks of which a smaller share succeeded are repaired.
-        share_at_least: the share of a member's steps that lie before the bad one.
-        at_most: repairs of a group.
+        members: rollouts of the first round.
+        column: score column, as in `Rounds`. solved_above: a member has solved the task if its value is larger.
+        locator: locates the bad step.
+        rate_below: repair only tasks with a smaller success rate.
+        share_at_least: smallest share of a member's steps before the bad one.
+        at_most: largest number of repairs per group.
 
     Raises:
         RecipeError: an option is out of range.
@@ -202,7 +200,7 @@ class Repair(Rounds, ABC):
     at_most: int = option(1, at_least=1)
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """The first round; then repairs."""
+        """Run the first round, then repairs."""
         if not rounds:
             return self.members
         solved = self.solved(rounds[0])
@@ -223,4 +221,4 @@ class Repair(Rounds, ABC):
 
     @abstractmethod
     async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
-        """Do something at the bad step of a branch; returns whether it was mended."""
+        """Correct the bad step of a branch, and return whether it succeeded."""

@@ -1,4 +1,4 @@
-"""Rounds: members of several kinds, a look at their scores, and more of them where a rule says so."""
+"""Rounds: start members, read their scores, and start more if a rule requests it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from agentrl_core.rollout.programs.guidance import Hint, HintSource, insert_text
 
 @dataclass(frozen=True)
 class RolloutSpec(Component):
-    """Rollouts of a group that start alike, followed by those of other kinds.
+    """Specification of rollouts that share prompt, sampling and role; several can be chained.
 
     `RolloutSpec(7) + RolloutSpec(1, ...)` chains two kinds.
 
     Args:
-        count: how many; None: as many as the group was asked for.
-        fact: what they are known by: a draw column that is `value` for them, and 0 for the others and where there was
-            nothing to show or to begin with. Empty: none.
-        value: of the fact.
-        hint: what their prompt shows beside the task.
-        template: their prompt: `{prompt}` is what the environment asks, `{text}` what is shown.
-        train_without_hint: whether they are trained as if they had been asked the task alone (`Branch.with_prompt`):
-            what was sampled stays in the files, undrawn, and the log-probs have to be recomputed.
-        prefill: what they say first, before the policy goes on; a whole solution is said to its end.
-        prefill_trained: whether that is trained.
-        temperature: of their sampling; 0 takes the likeliest token. None: the collector's.
-        role: `member`; `baseline`: scored, never trained; `helper`: kept, never drawn.
-        others: the kinds behind them.
+        count: number of rollouts; None: the group size.
+        fact: draw column that marks them: `value` for them, and 0 for others and without a hint or prefill. Empty:
+            none.
+        value: value of the fact.
+        hint: hint in their prompt.
+        template: their prompt: `{prompt}` is that of the environment, `{text}` the hint.
+        train_without_hint: whether to train them as if the prompt had no hint (`Branch.with_prompt`): the sampled
+            branches stay in the files without draws, and log-probs must be recomputed.
+        prefill: start of their first action, before the policy continues; a whole solution is used to its end.
+        prefill_trained: whether the prefill is trained.
+        temperature: sampling temperature; 0 is greedy. None: the collector's.
+        role: `member`; `baseline`: scored, never trained; `helper`: stored, never drawn.
+        others: further specifications.
 
     Raises:
         RecipeError: an option is out of range, or `train_without_hint` without `hint`.
@@ -65,7 +65,7 @@ class RolloutSpec(Component):
     others: RolloutSpec | None = None
 
     def check_options(self) -> None:
-        """Only what was shown can be taken away."""
+        """Require a hint for `train_without_hint`."""
         self.require(
             self.hint is not None or not self.train_without_hint,
             "train_without_hint",
@@ -73,31 +73,31 @@ class RolloutSpec(Component):
         )
 
     def __add__(self, other: RolloutSpec) -> RolloutSpec:
-        """These kinds and then those of another."""
+        """Chain these rollouts with others."""
         return replace(self, others=other if self.others is None else self.others + other)
 
     def __iter__(self) -> Iterator[RolloutSpec]:
-        """Each kind."""
+        """Iterate over the specifications."""
         yield self
         if self.others is not None:
             yield from self.others
 
     @property
     def facts(self) -> dict[str, ExtraColumn]:
-        """The facts that they are known by, as a program declares them."""
+        """Facts that mark them, as a program declares them."""
         return {kind.fact: ExtraColumn("trajectory") for kind in self if kind.fact}
 
     def total(self, group_size: int) -> int:
-        """How many of them are no helpers."""
+        """Return their number without helpers."""
         return sum(group_size if kind.count is None else kind.count for kind in self if kind.role != "helper")
 
     async def run(self, group: Group, program: Rollout, of: Sequence[Branch] = ()) -> list[Branch]:
-        """Run them all side by side, each to its end; the branches, those that are trained.
+        """Run them all concurrently, each to its end, and return the trained branches.
 
         Args:
-            group: that gets them.
-            program: whose `branch` drives them, and whose facts they say.
-            of: the branches that guidance is about.
+            group: their group.
+            program: the program whose `branch` drives them and which declares their facts.
+            of: the branches that hints are about.
         """
         branches: list[Branch] = []
         helped: dict[str, tuple[RolloutSpec, Hint | None, Hint | None]] = {}
@@ -122,7 +122,7 @@ class RolloutSpec(Component):
         ]
 
     def start(self, group: Group, program: Rollout, shown: Hint | None, begin: Hint | None) -> list[Branch]:
-        """Start those of this kind alone, with what there is to show; what they begin with is only noted."""
+        """Start the rollouts of this specification, with their hints; prefixes are only recorded."""
         facts = {name: 0.0 for name, fact in program.facts.items() if fact.kind == "number"}
         if self.fact and (self.hint is None) == (shown is None) and (self.prefill is None) == (begin is None):
             facts[self.fact] = self.value
@@ -142,11 +142,11 @@ class RolloutSpec(Component):
 
 
 class RoundResult(NamedTuple):
-    """What a round made.
+    """Result of a round.
 
     Attributes:
-        branches: in order.
-        scores: of each, as the group stood behind the round; NaN: none.
+        branches: branches in order.
+        scores: score of each after the round; NaN: none.
     """
 
     branches: list[Branch]
@@ -155,21 +155,21 @@ class RoundResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Rounds(Rollout):
-    """Members of several kinds; then, as long as a rule wants it, more of them after a look at the scores.
+    """Run rounds of rollouts; after each, a rule may start more, based on the scores.
 
-    A system that spends by what came out overrides `more`, a method that says which members a group gets next and drops
-    what it does not keep. Without it this is a group of one round.
+    Subclasses that allocate by results override `next_round`, which returns the next members and drops others. By
+    default there is one round.
 
     Args:
-        members: of the first round.
-        column: what is looked at: a draw column that phase reward makes, or a fact.
+        members: rollouts of the first round.
+        column: draw column of the scores, made by phase reward, or a fact.
         solved_above: a member has solved the task if its value is larger.
 
     Raises:
         RecipeError: an option is out of range.
 
     Example:
-        Where nobody solved a task, as many again, once:
+        Repeat the round once if no member solved the task:
 
         >>> from dataclasses import dataclass
         >>> from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds
@@ -187,16 +187,16 @@ class Rounds(Rollout):
     solved_above: float = 0.0
 
     def __post_init__(self) -> None:
-        """It says what its members say."""
+        """Declare the facts of its members."""
         super().__post_init__()
         object.__setattr__(self, "facts", {**type(self).facts, **self.members.facts})
 
     def final_group_size(self, group_size: int) -> int:
-        """Those of the first round."""
+        """Number of members of the first round."""
         return self.members.total(group_size)
 
     async def group(self, group: Group) -> None:
-        """Round after round, until no more are wanted."""
+        """Run rounds until there are no more."""
         rounds: list[RoundResult] = []
         while (members := await self.next_round(group, rounds)) is not None:
             last = rounds[-1].branches if rounds else []
@@ -204,22 +204,22 @@ class Rounds(Rollout):
             rounds.append(RoundResult(branches, await group.score(self.column, branches)))
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """Which members a group gets next; None: it has enough. Here: `members`, once.
+        """Return the next members of a group; None: it has enough. Here: `members`, once.
 
         Args:
-            group: drop from it what is not kept.
-            rounds: what was made so far; none before the first.
+            group: the group, from which members may be dropped.
+            rounds: results so far; empty before the first round.
         """
         del group
         return None if rounds else self.members
 
     def solved(self, tried: RoundResult) -> NDArray[np.bool_]:
-        """Which branches of a round solved the task."""
+        """Return the branches of a round that solved the task."""
         return np.asarray(tried.scores > self.solved_above)
 
 
 async def say(branch: Branch, begin: Hint, *, trained: bool) -> None:
-    """Let a branch say a text as its own; an action that does not end stays open, and `Branch.turn` goes on with it."""
+    """Write a text as an action of a branch; an unfinished action stays open, and `Branch.turn` continues it."""
     whole = begin.actions if begin.ends else begin.actions[:-1]
     for action in whole:
         if branch.over:

@@ -1,4 +1,4 @@
-"""Games: every agent of an episode is a branch, and those move whose turn it is."""
+"""Multi-agent games: each agent of an episode is a branch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentrl_core.rollout.program import Rollout
 
 @dataclass(frozen=True)
 class SelfPlay(Rollout):
-    """As many matches as the group is large, of several agents each, to their ends: self-play, debates, teams.
+    """Play one multi-agent episode per member to its end: self-play, debates, teams.
 
     Agents that move at the same time are answered together; what an agent is told while others move is its next
     context. An agent is spoken for by the engine of its name, or by the collector's first: so one model plays all
@@ -24,7 +24,7 @@ class SelfPlay(Rollout):
         helpers: names of the agents whose trajectories are kept and never drawn (a fixed referee).
 
     Raises:
-        RecipeError: no agent is named, or a helper is no agent.
+        RecipeError: no agent is named, or a helper is not an agent.
 
     Example:
         >>> from agentrl_core.rollout import SelfPlay
@@ -42,7 +42,7 @@ class SelfPlay(Rollout):
         self.require(set(self.helpers) <= set(self.agents), "helpers", f"give names of agents={self.agents!r}")
 
     async def group(self, group: Group) -> None:
-        """All matches side by side, move by move."""
+        """Run all episodes concurrently."""
         matches = [self.play_episode(group) for _ in range(group.size)]
         for branches in matches:
             await branches[0].begin()
@@ -53,7 +53,7 @@ class SelfPlay(Rollout):
                 branch._end_with_episode()
 
     def play_episode(self, group: Group) -> list[Branch]:
-        """A branch for each agent, in one episode."""
+        """Run one episode with a branch per agent."""
         branches: list[Branch] = []
         for agent in self.agents:
             role: Role | None = "helper" if agent in self.helpers else None

@@ -1,4 +1,4 @@
-"""Questions of a program's own: each member says one thing, and is paid for what it says."""
+"""Side tasks of a program: each member gives one action and is rewarded for it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from agentrl_core.rollout.program import Rollout
 
 @dataclass(frozen=True)
 class SideTask(Rollout, ABC):
-    """Base of derived tasks that the environment knows nothing of: to judge an answer, to choose a way, to rank.
+    """Base class of derived tasks outside of the environment: judging, choosing, ranking.
 
-    A program gives one to `Group.spawn`, with the question in the task. Every member is asked that, says one action,
-    and is paid by a subclass.
+    A program passes one to `Group.spawn`, with the question in the task. Every member gets the question, samples one
+    action, and is rewarded by a subclass.
 
     Args:
-        fact: a fact of the program that spawns it, by which its members are known; empty: none.
-        value: of the fact.
+        fact: a fact of the spawning program that marks its members; empty: none.
+        value: value of the fact.
 
     Example:
         >>> from dataclasses import dataclass
@@ -39,15 +39,15 @@ class SideTask(Rollout, ABC):
 
     @abstractmethod
     def reward(self, text: str) -> float:
-        """What an answer is paid; above 0 it is a success."""
+        """Return the reward of an answer; above 0 it is a success."""
 
     async def group(self, group: Group) -> None:
-        """As many as were asked for."""
+        """Run the requested number of members."""
         facts = {self.fact: self.value} if self.fact else None
         await group.run([group.start(group.prompt, facts=facts) for _ in range(group.size)])
 
     async def branch(self, branch: Branch) -> None:
-        """One action, and what it is paid; the environment does not see it."""
+        """Sample one action and reward it, without the environment."""
         await branch.generate()
         if not branch.over:
             reward = self.reward(branch.text)

@@ -1,4 +1,4 @@
-"""Searches that are in a store: a group of an earlier iteration or run, by its task."""
+"""Stored searches: groups of earlier iterations or runs, by task."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredSearches:
-    """The groups of a store, to be found by task.
+    """The groups of a store by task.
 
-    Of the store of the run itself a group sees the iterations before its own. Another store is taken as it is, so it
-    should rest.
+    In the run's own store a group sees earlier iterations only. Another store is read in its current state, so it
+    should not change.
 
     Args:
-        folder: of the store; empty: there is none.
+        folder: folder of the store; empty: none.
     """
 
     folder: str
 
     def find(self, task_id: str, before: int | None = None) -> tuple[Batch, int] | None:
-        """The newest group of a task, and the batch that holds it; None where there is none.
+        """Return the newest group of a task with its batch, or None.
 
         Args:
             task_id: the task.
-            before: the iteration that the group has to be older than; None: any.
+            before: only groups of earlier iterations; None: any.
         """
         if not self.folder:
             return None
@@ -48,7 +48,7 @@ class StoredSearches:
         return None
 
     def resume(self, group: Group) -> SearchTree | None:
-        """Have a group go on with the newest search of its task; None where there is none."""
+        """Continue the newest search of a group's task; None if there is none."""
         own = bool(group.library.folder) and Path(group.library.folder).resolve() == Path(self.folder).resolve()
         found = self.find(group.task.task_id, group.iteration if own else None)
         return None if found is None else group.resume_search(*found)
@@ -56,7 +56,7 @@ class StoredSearches:
 
 @lru_cache(maxsize=8)
 def _groups(folder: str, iteration: int) -> tuple[Batch, dict[str, int]]:
-    """A batch, and the last group of each of its tasks."""
+    """Return a batch, and the last group of each of its tasks."""
     with Store.open(folder, read_only=True) as store:
         batch = store.batch(iteration)
     tasks, groups = (batch.trajectories.column(name) for name in ("task_id", "group_id"))

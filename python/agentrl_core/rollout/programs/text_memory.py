@@ -1,4 +1,4 @@
-"""Programs that learn from iteration to iteration: what they note of one is what they know in the next."""
+"""Programs that learn texts over iterations: notes of one iteration become the memory of the next."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextMemory(Rollout, Stateful, ABC):
-    """Base of the programs that keep a library of texts: experiences, skills, instructions.
+    """Base class of programs with a memory of texts: experiences, skills, instructions.
 
-    A program reads what it knows (`recall`), which is as of the iteration's begin, and writes down what it found
-    out (`note`). After the iteration, `next` turns the notes (`read_notes`) into knowledge for the next one. So it is
-    kept with the batches, and is the same after any kill.
+    A program reads its memory as of the start of the iteration (`recall`), and writes notes (`note`). After the
+    iteration, `next` turns the notes (`read_notes`) into the next memory. Notes are stored with the batches, so they
+    survive a kill.
 
     Example:
-        A program that shows each task what was said last:
+        A program that shows each task the last note:
 
         >>> from dataclasses import dataclass
         >>> from agentrl_core.rollout import Group, TextMemory, read_notes
@@ -46,26 +46,26 @@ class TextMemory(Rollout, Stateful, ABC):
     """
 
     def recall(self, group: Group) -> State:
-        """What is known as of the iteration's begin; to be read."""
+        """Return the memory as of the start of the iteration; read-only."""
         known: State = group.state.get(f"rollout[0].{type(self).__name__}") or self.initial_state()
         return known
 
     def note(self, group: Group, name: str, value: Any, branch: Branch) -> None:
-        """Write something down, in the table `decisions` of the batch.
+        """Write a note, in the table `decisions` of the batch.
 
         Args:
-            group: in which it came up.
-            name: what it is.
-            value: made of plain JSON values.
-            branch: what it came of.
+            group: the group of the note.
+            name: name of the note.
+            value: plain JSON values.
+            branch: source of the note.
 
         Raises:
-            InvalidInputError: the value is not made of plain JSON values.
+            InvalidInputError: the value does not consist of plain JSON values.
         """
         try:
             text = json.dumps({"note": name, "value": value}, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise InvalidInputError(f"note {name!r} cannot be kept: {error}; give plain JSON values") from None
+            raise InvalidInputError(f"note {name!r} cannot be stored: {error}; give plain JSON values") from None
         group.log_decision("continue", branch, None, text)
 
 

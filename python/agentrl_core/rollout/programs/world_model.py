@@ -1,4 +1,4 @@
-"""Worlds that a model makes up: it says what comes of an action, in the place of an environment."""
+"""World models: a model generates observations in place of an environment."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ _INSTRUCTION = (
 
 
 class WorldModelEnvironment:
-    """The episodes of an environment as a world model dreams them, to train where the real world is slow or dear.
+    """Simulate an environment's episodes with a world model, if the real environment is slow or expensive.
 
-    A dream begins with what the real episode begins with. Then the model is shown the task, what was observed and what
-    was done, and says the next observation; where it says `<success>` or `<failure>` the dream is over and pays 1 or 0,
-    by its own judgement. The fact `confidence` of a step is the geometric mean of the probabilities of what it said.
+    A simulated episode starts like the real one. Then the model gets the task, observations and actions, and generates
+    the next observation. If it generates `<success>` or `<failure>`, the episode ends with reward 1 or 0. The fact
+    `confidence` of a step is the geometric mean of the probabilities of its tokens.
 
-    It has no tasks of its own: give it to the collector beside the environment, as `{"real": world, "imagined":
-    WorldModelEnvironment(world, model)}`, and have a program begin branches in it,
-    `group.start(environment="imagined")`. Such trajectories have the origin `imagined`. What was dreamt is recorded
-    like any answer; an episode that is brought back after a kill is dreamt anew, with the seeds that it had, and has to
-    be the same. Source: DynaWeb.
+    It has no tasks: pass it to the collector beside the environment, as `{"real": world, "imagined":
+    WorldModelEnvironment(world, model)}`, and start branches in it by a program, `group.start(environment="imagined")`.
+    Such trajectories have the origin `imagined`. Its observations are recorded like other answers. After a kill an
+    episode is generated again with the same seeds, and must be equal. Source: DynaWeb.
 
     Args:
-        environment: whose tasks are dreamt of.
+        environment: the environment of the tasks.
         engine: the world model.
-        sampling: of what it says; the default is the likeliest text of at most 256 tokens.
-        instruction: what it is told to do.
+        sampling: sampling of its observations; by default greedy, at most 256 tokens.
+        instruction: its instruction.
 
     Example:
         >>> from agentrl_core import engine, env, rollout, warm_start
@@ -70,11 +69,11 @@ class WorldModelEnvironment:
         self.facts = {"confidence": ExtraColumn("step")}
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> Sequence[Task]:  # noqa: ARG002 -- the protocol's
-        """None of its own."""
+        """Return no tasks."""
         return []
 
     def reset(self, task: Task, seed: int) -> WorldModelEpisode:
-        """A dream of a task.
+        """Start a simulated episode of a task.
 
         Raises:
             UnsupportedError: the environment shows images, or has episodes of several agents.
@@ -82,7 +81,7 @@ class WorldModelEnvironment:
         return WorldModelEpisode(self, task, seed, [])
 
     def restore(self, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None) -> Any:
-        """A dream as it is behind some actions: by what was said, or else dreamt anew."""
+        """Restore a simulated episode after some actions: from recorded text, or by generating again."""
         if snapshot is not None:
             return WorldModelEpisode(self, task, seed, json.loads(snapshot))
         return self._again(task, seed, actions)
@@ -95,7 +94,7 @@ class WorldModelEnvironment:
 
 
 class WorldModelEpisode:
-    """An episode that was dreamt so far: pairs of what was done and what came of it."""
+    """A simulated episode: pairs of actions and observations."""
 
     def __init__(self, world: WorldModelEnvironment, task: Task, seed: int, past: list[list[str]]) -> None:
         self._world = world
@@ -106,29 +105,32 @@ class WorldModelEpisode:
         title = type(world.environment).__name__
         if not hasattr(real, "observation"):
             raise UnsupportedError(
-                f"WorldModelEnvironment: an episode of {title} is played by several agents; give one that one plays"
+                f"WorldModelEnvironment: an episode of {title} has several agents; give an environment with one agent"
             )
         self.observation = real.observation
         self.tools = getattr(real, "tools", None)
         if images_in(self.observation):
             raise UnsupportedError(
-                f"WorldModelEnvironment: {title} shows images, and a dream is in words; give one that shows none"
+                f"WorldModelEnvironment: {title} shows images, but world models generate text only; give an "
+                f"environment without images"
             )
         if hasattr(real, "close"):
             real.close()
 
     async def step(self, action: str) -> StepResult:
-        """What the model says comes of an action.
+        """Generate the observation after an action.
 
         Raises:
-            EngineError: what it said was interrupted; it can be asked again.
+            EngineError: its generation was interrupted; retry it.
         """
         world = self._world
         seed = _core.rng.structural_seed(self._seed, len(self._past))
         request = Request(world.engine.chat.prompt(self._asked(action)), seed, world.sampling)
         segment = await world.engine.generate(request)
         if segment.finish_reason == "abort":
-            raise EngineError(f"WorldModelEnvironment: what comes of action {len(self._past) + 1} was interrupted")
+            raise EngineError(
+                f"WorldModelEnvironment: the observation after action {len(self._past) + 1} was interrupted; retry it"
+            )
         said = world.engine.chat.decode(segment.tokens)
         self._past.append([action, said])
         facts = {"confidence": float(np.exp(segment.logprobs.mean()))}
@@ -138,15 +140,15 @@ class WorldModelEpisode:
         return StepResult(said, facts=facts)
 
     def state_key(self) -> bytes:
-        """All that was observed and done."""
+        """Return all observations and actions."""
         return json.dumps([self._task.task_id, self._past]).encode()
 
     def snapshot(self) -> bytes:
-        """What was done and said."""
+        """Return actions and observations."""
         return json.dumps(self._past).encode()
 
     def _asked(self, action: str) -> str:
-        """What the model is shown."""
+        """Return the prompt of the model."""
         first = "\n\n".join(str(message.get("content") or "") for message in as_messages(self.observation))
         past = "".join(f"Action:\n{done}\n\nObservation:\n{said}\n\n" for done, said in self._past)
         return f"{self._world.instruction}\n\nObservation:\n{first}\n\n{past}Action:\n{action}\n\nObservation:"
