@@ -216,9 +216,7 @@ def test_a_world_that_cannot_be_replayed_fails_at_once(tmp_path: Path) -> None:
             await branch.turn()
             branch.fork()
 
-    with pytest.raises(
-        InvalidInputError, match="FailingWorld has replayable=False, so its episodes cannot be forked"
-    ):
+    with pytest.raises(InvalidInputError, match="FailingWorld has replayable=False, so its episodes cannot be forked"):
         collector(FailingWorld(str(tmp_path), ("fine",), replayable=False), Fork())(tasks=1, group_size=1)
 
 

@@ -154,5 +154,8 @@ def test_what_cannot_be_brought_is_refused(tmp_path: Path) -> None:
     with arl.Store.open(tmp_path / "other") as store:
         collect = collector(store, recipe())
         collect(tasks=2, group_size=3)
-        with pytest.raises(InvalidInputError, match="already has another batch"), collect.import_trajectories() as forest:
+        with (
+            pytest.raises(InvalidInputError, match="already has another batch"),
+            collect.import_trajectories() as forest,
+        ):
             chats(forest, [1.0])

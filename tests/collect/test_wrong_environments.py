@@ -105,7 +105,11 @@ def test_the_parts_of_a_collector_are_checked() -> None:
     for arguments, options, message in (
         ((world, world, "grpo"), {}, r"recipe='grpo' is not a Recipe; give one, such as recipes.get\('grpo'\)"),
         ((world, world, None), {}, r"recipe=None is not a Recipe; give one, such as recipes.GRPO"),
-        ((world, world, recipes.GRPO), {"store": "runs/x"}, r"store='runs/x' is not a Store; give Store.open\('runs/x'\)"),
+        (
+            (world, world, recipes.GRPO),
+            {"store": "runs/x"},
+            r"store='runs/x' is not a Store; give Store.open\('runs/x'\)",
+        ),
         (("vllm", world, recipes.GRPO), {}, r"engine='vllm' has no 'generate'; give an engine"),
         ((world, [1], recipes.GRPO), {}, r"environment=\[1\] has no 'tasks'; give an object"),
     ):
@@ -166,7 +170,8 @@ def test_rewards_of_which_none_is_known_are_an_error(tmp_path) -> None:
         with (
             pytest.warns(RuntimeWarning, match="is NaN"),
             pytest.raises(
-                InvalidInputError, match=r"none of the 8 draws of iteration 0 .* SmallWorld returned the reward NaN in each"
+                InvalidInputError,
+                match=r"none of the 8 draws of iteration 0 .* SmallWorld returned the reward NaN in each",
             ),
         ):
             collect(tasks=2, group_size=4)
