@@ -278,8 +278,8 @@ def test_an_engine_with_older_weights_is_refused(tmp_path: Path) -> None:
         collect = arl.Collector(fresh, fresh, recipes.GRPO, store=store, task_pool=8)
         with pytest.raises(
             InvalidInputError,
-            match=r"weights of version 0, but the run continues with version 1, those of checkpoint 'weights-1.pt'; load "
-            r"them, and call engine.update_weights\(model, version=1\)",
+            match=r"weights of version 0, but the run continues with version 1, those of checkpoint 'weights-1.pt'; "
+            r"load them, and call engine.update_weights\(model, version=1\)",
         ):
             collect(tasks=1, group_size=2)
         fresh.update_weights(None, version=1)
