@@ -317,12 +317,13 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
             },
         },
         collector,
+        examples=15,
     ),
-    "Collector.__call__": EntryPoint({"tasks": 2, "group_size": 2}, called),
+    "Collector.__call__": EntryPoint({"tasks": 2, "group_size": 2}, called, examples=15),
     "Collector.end_iteration": EntryPoint(
         {"metrics": {"loss": 0.5, "nested": {"a": 1.0}}, "checkpoint": "c"}, end_iteration, examples=20
     ),
-    "Collector.evaluate": EntryPoint({"tasks": 2, "group_size": 2}, evaluated),
+    "Collector.evaluate": EntryPoint({"tasks": 2, "group_size": 2}, evaluated, examples=15),
     "trajectories.from_chats": EntryPoint(
         {
             "messages": MESSAGES,
