@@ -24,7 +24,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolic
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import agentrl_core as arl
-from agentrl_core import recipes
+from agentrl_core import loss, recipes
 
 CASES = [
     (layout, way) for layout in ("tree", "sequence", "padded") for way in ("run", "fused", "annotate", "checkpointed")
@@ -88,7 +88,7 @@ def differentiate(model: Any, shards: int, rank: int, layout: Any, way: str) -> 
         return torch.from_numpy(batch.column("reference_logprob", "token").copy())
     for update in recipes.GRPO.updates(rollouts()):
         for pack in update.pack(max_tokens=64, shards=shards, layout=layout)[rank]:
-            output = pack.run(model, loss=recipes.GRPO.loss if way == "fused" else None)
+            output = loss.run_fused(model, pack, recipes.GRPO.loss) if way == "fused" else pack.run(model)
             (update.loss(output, pack) * shards).backward()
     return None
 

@@ -4,8 +4,8 @@
 regularisers. The other losses regress (`Regression`), compare (`Preference`, `ListMatch`, ...), imitate, or train a
 critic (`Value`). Every one is a pure function of `[N]` vectors, `Loss.evaluate(tokens)`, and says which streams it
 reads, what must lie in one pack (`unit`; with `Update.gradient_cached` nothing must), and whether shared tokens may be
-folded (`foldable`). `Train` says which model one is for, and when. `fused` and `linear_logprob` make these vectors from
-hidden states without the logits of a batch. Parts that only one system has are in the system's file in `recipes`.
+folded (`foldable`). `Train` says which model one is for, and when. `run_fused`, `fused` and `linear_logprob` make them
+from hidden states without the logits of a batch. Parts that only one system has are in its file in `recipes`.
 """
 
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from agentrl_core.loss.train import Train
 from agentrl_core.loss.value import Value
 
 if TYPE_CHECKING:
-    from agentrl_core.loss.linear import fused, linear_logprob
+    from agentrl_core.loss.linear import fused, linear_logprob, run_fused
 
 __all__ = [
     "ADVANTAGES",
@@ -68,7 +68,8 @@ __all__ = [
     "fused",
     "linear_logprob",
     "metric_sums",
+    "run_fused",
     "torch",
 ]
 
-__getattr__ = lazy(__name__, dict.fromkeys(("fused", "linear_logprob"), "linear"))  # imports torch
+__getattr__ = lazy(__name__, dict.fromkeys(("fused", "linear_logprob", "run_fused"), "linear"))  # imports torch

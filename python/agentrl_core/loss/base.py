@@ -13,8 +13,6 @@ from agentrl_core.loss.tokens import Tokens
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from agentrl_core.model.pack import Pack, PackOutput
-
 Unit = Literal["token", "step", "trajectory", "pair", "group", "update"]
 """What a loss needs whole: in one update, and in one pack where packs are to add up."""
 
@@ -218,22 +216,6 @@ class Loss(Part, ABC):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """`evaluate` on the vectors of some rows, as `Tokens` takes them."""
         return self.evaluate(Tokens(logprob, entropy, streams, outputs))
-
-    def fused(
-        self,
-        hidden: Tensor,
-        weight: Tensor,
-        pack: Pack,
-        /,
-        *,
-        bias: Tensor | None,
-        factor: float,
-        softcap: float | None,
-    ) -> PackOutput:
-        """The loss of a pack from its hidden states, without logits: `loss.fused`, for `Pack.run(model, loss=...)`."""
-        from agentrl_core.loss.linear import fused
-
-        return fused(hidden, weight, pack, self, bias=bias, factor=factor, softcap=softcap)
 
     def __call__(self, output: Output[Pack_contra], pack: Pack_contra) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a pack and its metrics, from what the model said about it.

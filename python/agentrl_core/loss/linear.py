@@ -1,7 +1,6 @@
 """Losses straight from hidden states: the logits of a batch are never there all at once.
 
-    hidden = pack.forward(policy)
-    update.loss(loss.fused(hidden, policy.lm_head.weight, pack, recipe.loss), pack).backward()
+    update.loss(loss.run_fused(policy, pack, recipe.loss), pack).backward()
 
 Gradients of a token-separable loss are formed in the forward pass, while a chunk of logits is there: one product with
 the head's weight less than with recomputation.
@@ -9,16 +8,18 @@ the head's weight less than with recomputation.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.loss._operations import fused_loss, known_loss, linear_logprob_and_lse
 from agentrl_core.loss.base import Loss
 from agentrl_core.loss.tokens import SOURCE, Tokens
+from agentrl_core.model import run
 from agentrl_core.model.lm_head import WORKSPACE, folded
 from agentrl_core.model.pack import PackOutput
 
@@ -145,6 +146,40 @@ def fused(
     )
     metrics = dict(zip(names, sums.unbind(), strict=True))
     return FusedOutput(logprob, entropy, loss=value, metrics=metrics, policy=policy)
+
+
+def run_fused(model: nn.Module, pack: Pack, policy: Loss) -> FusedOutput:
+    """Run a pack on a model and compute its loss at the output layer, inside the model's call, without keeping logits.
+
+    The numbers are those of `update.loss(pack.run(model), pack)`.
+
+    Args:
+        model: as of `Pack.run`, bare or wrapped, with an output layer that is a plain `torch.nn.Linear`.
+        pack: the pack.
+        policy: the loss, as of `fused`.
+
+    Returns:
+        As `fused`.
+
+    Raises:
+        UnsupportedError: the model cannot run the pack; its output layer has an adapter or is quantised, or it is not
+            known how it makes logits; the loss reads further answers.
+
+    Example:
+        >>> import torch
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from agentrl_core import loss
+        >>> from agentrl_core.model.pack import Pack, Streams
+        >>> sizes = dict(vocab_size=32, hidden_size=8, intermediate_size=8, num_hidden_layers=1)
+        >>> model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2))
+        >>> ids, rows = torch.tensor([0, 1, 2]), torch.tensor([0, 1])
+        >>> streams = {"inverse_temperature": torch.ones(2), "weight_kl": torch.ones(2) / 2}
+        >>> pack = Pack(ids, ids, torch.tensor([0, 3]), 3, rows, rows + 1, rows, rows, Streams(streams))
+        >>> output = loss.run_fused(model, pack, loss.Imitation("token_mean"))
+        >>> output.loss.requires_grad
+        True
+    """
+    return cast("FusedOutput", run.fused(pack, model, functools.partial(fused, policy=policy)))
 
 
 def linear_logprob(

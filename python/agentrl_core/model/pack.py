@@ -51,23 +51,6 @@ class RowLoss(Protocol):
         """The loss, a scalar, and detached sums over the trained rows."""
 
 
-class FusableLoss(Protocol):
-    """A loss that can be computed from hidden states and the weight of a head; `loss.Loss` is one."""
-
-    def fused(
-        self,
-        hidden: Tensor,
-        weight: Tensor,
-        pack: Pack,
-        /,
-        *,
-        bias: Tensor | None,
-        factor: float,
-        softcap: float | None,
-    ) -> PackOutput:
-        """The output of a pack with its loss."""
-
-
 @dataclass(frozen=True, eq=False)
 class PackOutput:
     """What a model says about the prediction pairs of a pack.
@@ -343,9 +326,7 @@ class Pack:
         """The largest token id; -1 without tokens."""
         return max((int(ids.max()) for ids in (self.input_ids, self.target) if len(ids)), default=-1)
 
-    def run(
-        self, model: nn.Module, *, outputs: tuple[str, ...] | None = None, loss: FusableLoss | None = None
-    ) -> PackOutput:
+    def run(self, model: nn.Module, *, outputs: tuple[str, ...] | None = None) -> PackOutput:
         """Log-prob and entropy of every prediction pair, and `outputs`.
 
         With z the logits of a pair's source row as the model makes them (its factors and soft caps included; a plain
@@ -361,22 +342,18 @@ class Pack:
                 adapters or be quantised. Values come from its module `value_head`, from hidden states `[N, hidden]` to
                 `[N, 1]` or `[N, k]`: set `model.value_head = torch.nn.Linear(hidden, 1)` before it is wrapped.
             outputs: names of `PackOutput` to give beside log-probs and entropies; None: those of the pack.
-            loss: a loss to compute inside the call, without keeping logits: the output then goes to
-                `update.loss(output, pack)` alone, its log-probs and entropies are detached. None: none.
 
         Returns:
-            `PackOutput` on the model's device; with `loss` a `loss.FusedOutput`.
+            `PackOutput` on the model's device.
 
         Raises:
             UnsupportedError: no layout, or not the pack's, can run the model; a wrapper changes what the model returns;
-                the model cannot give an output; the output layer is not one that a loss can be fused with.
+                the model cannot give an output.
             InvalidInputError: the pack has tokens that the model does not know.
         """
-        from agentrl_core.model.run import fused, scores
+        from agentrl_core.model.run import scores
 
-        if loss is not None:
-            return fused(self, model, loss)
-        return scores(self, model, self.outputs if outputs is None else outputs)
+        return PackOutput(**scores(self, model, self.outputs if outputs is None else outputs))
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

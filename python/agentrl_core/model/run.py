@@ -8,9 +8,10 @@ logits after that, it does as always.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +34,7 @@ from agentrl_core.model.ranks import is_sharded, refuse_unwrapped
 from agentrl_core.model.scores import LOGITS_AT_ONCE, VALUES, in_chunks, score, value_head_of
 from agentrl_core.model.transformers_attention import pack_attention
 
-if TYPE_CHECKING:
-    from agentrl_core.model.pack import FusableLoss, Pack, PackOutput
+Pack: TypeAlias = Any  # model.pack.Pack, whose module uses this one
 
 
 class Feed(NamedTuple):
@@ -134,15 +134,13 @@ class Scores(Reading):
     def _values(self, order: Tensor | None) -> tuple[Tensor, ...]:
         return (in_order(self.values, order),) if self.values else ()
 
-    def output(self, results: tuple[Tensor, ...]) -> PackOutput:
-        """Return the output of these results."""
-        from agentrl_core.model.pack import PackOutput
-
+    def fields(self, results: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """Return the fields of `PackOutput` that these results are."""
         logprob, entropy, *others = results
         said = dict(zip(self.of_logits, others, strict=False))
         if self.of_values:
             said |= {name: others[-1] if name == "value_logits" else others[-1].squeeze(-1) for name in self.of_values}
-        return PackOutput(logprob=logprob, entropy=entropy, **said)
+        return {"logprob": logprob, "entropy": entropy, **said}
 
 
 class ChunkedScores(Scores):
@@ -201,21 +199,21 @@ class FusedLoss(ChunkedScores):
     """The loss of a pack, made at a plain head with its gradients, without logits."""
 
     def __init__(
-        self, pack: Pack, outer: nn.Module, inner: nn.Module, policy: FusableLoss, formula: LogitFormula
+        self, pack: Pack, outer: nn.Module, inner: nn.Module, fuse: Callable[..., Any], formula: LogitFormula
     ) -> None:
         super().__init__(pack, outer, inner, (), formula)
-        self.policy = policy
+        self.fuse = fuse
         self.made: Any = None
 
     def _at_last(self, own: Forward, states: Tensor) -> Tensor:
         if not is_plain_linear(self.head) or getattr(own, "__func__", None) is not nn.Linear.forward:
             raise UnsupportedError(
                 f"loss: the output layer of {type(self.inner).__name__} is {type(self.head).__name__}, which has no "
-                "one weight to fuse a loss with; leave out loss= of pack.run"
+                "one weight to fuse a loss with; use pack.run(model)"
             )
         head, every = cast("nn.Linear", self.head), torch.arange(len(states), device=states.device)
         with torch.autocast(states.device.type, enabled=False):
-            self.made = self.policy.fused(
+            self.made = self.fuse(
                 states,
                 head.weight,
                 replace(self.pack, source_row=every),
@@ -229,10 +227,6 @@ class FusedLoss(ChunkedScores):
         """The loss, a scalar."""
         return (output.reshape(()),)
 
-    def output(self, results: tuple[Tensor, ...]) -> PackOutput:
-        """As in the base."""
-        return cast("PackOutput", replace(self.made, loss=results[0]))
-
 
 def hidden_states(pack: Pack, model: nn.Module) -> Tensor:
     """Return the hidden states `[T, H]` of all tokens of a pack, as the output layer gets them."""
@@ -241,8 +235,8 @@ def hidden_states(pack: Pack, model: nn.Module) -> Tensor:
     return _run(Reading(pack, model, inner, every))[0]
 
 
-def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...]) -> PackOutput:
-    """Return log-probs, entropies and `outputs` of a pack; see `Pack.run`."""
+def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return log-probs, entropies and `outputs` of a pack, fields of `PackOutput`; see `Pack.run`."""
     pack, inner = _prepared(pack, model)
     formula = None
     if len(pack.target) * vocabulary_of(inner) > LOGITS_AT_ONCE:
@@ -250,20 +244,21 @@ def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...]) -> PackOutput
     reading = (
         Scores(pack, model, inner, outputs) if formula is None else ChunkedScores(pack, model, inner, outputs, formula)
     )
-    return reading.output(_run(reading))
+    return reading.fields(_run(reading))
 
 
-def fused(pack: Pack, model: nn.Module, policy: FusableLoss) -> PackOutput:
-    """Return the output of a pack with its loss, made without logits; see `Pack.run`."""
+def fused(pack: Pack, model: nn.Module, fuse: Callable[..., Any]) -> Any:
+    """Return the output of a pack with its loss, which `fuse` makes of hidden states; see `loss.run_fused`."""
     pack, inner = _prepared(pack, model)
     formula = logit_formula_of(inner)
     if formula is None:
         raise UnsupportedError(
             f"loss: it is not known how {type(inner).__name__} makes logits of its output layer, so no loss can be "
-            "fused with it; leave out loss= of pack.run"
+            "fused with it; use pack.run(model)"
         )
-    reading = FusedLoss(pack, model, inner, policy, formula)
-    return reading.output(_run(reading))
+    reading = FusedLoss(pack, model, inner, fuse, formula)
+    (value,) = _run(reading)
+    return replace(reading.made, loss=value)
 
 
 def vocabulary_of(inner: nn.Module) -> int:
