@@ -26,6 +26,8 @@ RECORD = ROOT / "bench" / "record" / "full.json"
 COVERED = ("Cargo.lock", "crates", "cuda", "pyproject.toml", "python", "requirements", "tests")
 RUST_REPORT = ROOT / "target" / "nextest" / "full" / "junit.xml"
 PYTHON_REPORT = ROOT / "target" / "full-python.xml"
+SETTINGS = {"OMP_NUM_THREADS": "1", "AGENTRL_FULL_TESTS": "1"}
+"""What widens the tests: more odd values, and every causal type of transformers."""
 
 
 def git(*arguments: str) -> str:
@@ -87,7 +89,7 @@ def run(workers: int) -> None:
         [*pytest, f"--junitxml={PYTHON_REPORT}", "./tests", "agentrl_core"],
     ):
         print(f"\n==> {' '.join(command)}", flush=True)
-        subprocess.run(command, cwd=ROOT, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        subprocess.run(command, cwd=ROOT, check=False, env=os.environ | SETTINGS)
     record: dict[str, Any] = {
         "commit": git("rev-parse", "HEAD"),
         "date": datetime.now(UTC).date().isoformat(),

@@ -1,6 +1,6 @@
 """Odd values of the right type, at every public entry point: refused on arrival by name, or kept over a restart.
 
-`AGENTRL_ODD_VALUES=wide` tries ten times as many, and `--hypothesis-profile=search` other ones.
+`AGENTRL_FULL_TESTS=1` tries ten times as many, and `--hypothesis-profile=search` other ones.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from agentrl_core.exceptions import AgentRLError, AgentRLWarning, InternalError
 
-WIDE = os.environ.get("AGENTRL_ODD_VALUES") == "wide"
+WIDE = bool(os.environ.get("AGENTRL_FULL_TESTS"))
 """Whether the wide profile runs: many more examples of each entry point. `make test-full` sets it."""
 
 FLOATS: tuple[float, ...] = (

@@ -457,7 +457,7 @@ class Batch:
         """
         groups = None if group_ids is None else integers(group_ids, "group_ids")
         for name, wrong in (("group_ids", groups), ("iteration", iteration)):
-            found = [] if wrong is None else np.atleast_1d(wrong)
+            found = np.atleast_1d([] if wrong is None else wrong)
             if len(found) and not 0 <= min(found) <= max(found) < 1 << 62:
                 raise InvalidInputError(f"{name} is {str(wrong)[:80]}; give whole numbers from 0 to 2^62 - 1")
         chances = None if probability is None else np.ascontiguousarray(probability, np.float64).reshape(-1)

@@ -42,10 +42,6 @@ class GroupRuntime(Runtime, Protocol):
         """Return the number of an agent in the tables."""
         ...
 
-    def vocabulary_size(self, agent: str) -> int:
-        """Return V, the width of the logits of an agent's model."""
-        ...
-
     def episode(self, task: Task, environment: str | None, seed: int) -> RunningEpisode:
         """Create an episode of a task, which is reset on first use."""
         ...

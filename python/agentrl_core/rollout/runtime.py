@@ -112,6 +112,10 @@ class Runtime(Protocol):
         """Return the chat of an agent's model."""
         ...
 
+    def vocabulary_size(self, agent: str) -> int:
+        """Return V, the width of the logits of an agent's model."""
+        ...
+
     def policy(self, agent: str) -> int:
         """Return the number of an agent's policy."""
         ...
