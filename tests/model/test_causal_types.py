@@ -11,11 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from wrapped_ranks import rollouts
 
+import agentrl_core as arl
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.model.layouts import layout_of
+from agentrl_core.model.probe import Probe
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "bench"))
@@ -83,3 +87,21 @@ def test_a_type_that_is_not_in_the_table_is_padded() -> None:
     output = replace(causal_types.pack_of(rows, "sequence"), layout="auto").run(model)
     found = output.logprob[: len(rows[0]) - 1]
     torch.testing.assert_close(found, wanted.gather(1, rows[0][1:, None])[:, 0], rtol=0, atol=1e-5)
+
+
+def test_probes_and_columns_of_a_model_without_trees() -> None:
+    """Trees become sequences: the answers equal those of a tree-capable model's layouts, one by one."""
+    batch, model = rollouts(), causal_types.build("llama")
+    probe = Probe([[7, 8, 9]] * batch.num_draws, start=1)
+    wanted = arl.annotate(batch, "answer_logprob", model, probe=probe, layout="tree")
+    for layout in ("sequence", "padded"):
+        found = arl.annotate(batch, "answer_logprob", model, probe=probe, layout=layout)
+        before, right = (each.column("answer_logprob_before", "draw") for each in (found, wanted))
+        assert np.isfinite(right).all()
+        np.testing.assert_allclose(before, right, rtol=0, atol=1e-5)
+    hybrid = causal_types.build("qwen3_5_text")
+    found = arl.annotate(batch, "answer_logprob", hybrid, probe=probe)
+    assert np.isfinite(found.column("answer_logprob_before", "draw")).all()
+    (update,) = arl.recipes.GRPO.updates(batch)
+    for each, forks in ((model, True), (hybrid, False)):
+        assert [pack.has_forks for pack in update.pack(max_tokens=64, model=each)] == [forks]

@@ -58,8 +58,8 @@ def compare(mode, rank, meeting):
     model = new_model()
     runs = model
     if mode.startswith("ddp"):
-        runs = torch.nn.parallel.DistributedDataParallel(model)
-        runs = runs.module if mode == "ddp.module" else runs
+        wrapper = torch.nn.parallel.DistributedDataParallel(model)
+        runs = wrapper.module if mode == "ddp.module" else wrapper
     if mode == "fsdp2":
         for part in (*model.model.layers, model):
             fully_shard(part, mesh=init_device_mesh("cpu", (2,)))
