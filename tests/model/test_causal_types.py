@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import zlib
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 from wrapped_ranks import rollouts
 
 import agentrl_core as arl
@@ -29,9 +29,8 @@ TEXT = causal_types.TABLE.read_bytes()
 TABLE: dict[str, dict[str, Any]] = json.loads(TEXT)["types"]
 BUILT = [kind for kind, row in TABLE.items() if "not_built" not in row]
 FEW = ["llama", "gpt_oss", "llama4_text", "deepseek_v3", "afmoe", "qwen3_5_text", "gemma2"]
-# A third of the others, another one when the table changes; all in the full run.
+# Of the others a third runs in `make test`, another one when the table changes.
 THIRD = zlib.crc32(TEXT) % 3
-OTHERS = [kind for place, kind in enumerate(BUILT) if os.environ.get("AGENTRL_FULL_TESTS") or place % 3 == THIRD]
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +43,15 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "kind", [*FEW, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS if kind not in FEW)]
+    "kind",
+    [
+        *FEW,
+        *(
+            pytest.param(kind, marks=pytest.mark.slow if place % 3 == THIRD else pytest.mark.full)
+            for place, kind in enumerate(BUILT)
+            if kind not in FEW
+        ),
+    ],
 )
 def test_layouts_of_a_type_equal_the_plain_forward(kind: str) -> None:
     row, model, rows = TABLE[kind], causal_types.build(kind), causal_types.sequences()
@@ -87,6 +94,24 @@ def test_a_type_that_is_not_in_the_table_is_padded() -> None:
     output = replace(causal_types.pack_of(rows, "sequence"), layout="auto").run(model)
     found = output.logprob[: len(rows[0]) - 1]
     torch.testing.assert_close(found, wanted.gather(1, rows[0][1:, None])[:, 0], rtol=0, atol=1e-5)
+
+
+def test_layers_that_torch_recomputes_are_padded_or_refused() -> None:
+    model, rows = causal_types.build("llama"), causal_types.sequences()
+    wanted = causal_types.plain(model, rows)
+    apply_activation_checkpointing(model, check_fn=lambda module: type(module).__name__ == "LlamaDecoderLayer")
+    for layout in ("tree", "sequence"):
+        with pytest.raises(UnsupportedError, match=r"CheckpointWrapper.*gradient_checkpointing_enable"):
+            causal_types.pack_of(rows, layout).run(model)
+        with torch.no_grad():
+            causal_types.pack_of(rows, layout).run(model)
+    named = {name.replace("_checkpoint_wrapped_module.", ""): name for name, _ in model.named_parameters()}
+    of_wrapped = {named[name]: gradient for name, gradient in wanted[2].items()}
+    pack = causal_types.pack_of(rows, "sequence")
+    output = replace(pack, layout="auto").run(model)
+    logprob, entropy = (causal_types.in_token_order(pack, each) for each in (output.logprob, output.entropy))
+    found = logprob.detach(), entropy.detach(), causal_types.gradients(model, logprob, entropy)
+    assert max(causal_types.compared(found, (*wanted[:2], of_wrapped)).values()) < 1e-4
 
 
 def test_probes_and_columns_of_a_model_without_trees() -> None:

@@ -88,6 +88,11 @@ def refusal_of(inner: nn.Module) -> str | None:
     return refused
 
 
+def is_recomputed(inner: nn.Module) -> bool:
+    """Return whether torch's own wrapper recomputes layers in the backward pass, after the pack's attention is gone."""
+    return any(type(module).__name__ == "CheckpointWrapper" for module in inner.modules())
+
+
 def pad_instead(inner: nn.Module, reason: str) -> None:
     """Let `auto` pad packs of a model from now on."""
     _REFUSED[inner] = reason

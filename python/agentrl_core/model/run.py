@@ -28,7 +28,7 @@ from agentrl_core.model.architecture import (
 )
 from agentrl_core.model.attention import SequenceAttention
 from agentrl_core.model.call import Forward, call_in_place, head_replaced, leave_uncompiled
-from agentrl_core.model.layouts import layout_of, pad_instead
+from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead
 from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 from agentrl_core.model.ranks import is_sharded, refuse_unwrapped
 from agentrl_core.model.scores import LOGITS_AT_ONCE, VALUES, in_chunks, score, value_head_of
@@ -318,6 +318,14 @@ def _layout(pack: Pack, inner: nn.Module) -> str:
         raise UnsupportedError(
             f"layout: the pack is a tree, which {type(inner).__name__} cannot run (it runs packs as {layout}); give "
             "update.pack the model, update.pack(layout='auto', model=model), or layout='sequence'"
+        )
+    if layout != "padded" and torch.is_grad_enabled() and is_recomputed(inner):
+        if pack.layout == "auto" and not pack.has_forks:
+            return "padded"
+        raise UnsupportedError(
+            f"layout: layers of {type(inner).__name__} are in torch's CheckpointWrapper, which would recompute them "
+            f"with other attention than that of the layout {layout}; call model.gradient_checkpointing_enable() instead of "
+            "it, or give update.pack layout='padded'"
         )
     return layout
 
