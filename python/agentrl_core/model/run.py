@@ -324,8 +324,8 @@ def _layout(pack: Pack, inner: nn.Module) -> str:
             return "padded"
         raise UnsupportedError(
             f"layout: layers of {type(inner).__name__} are in torch's CheckpointWrapper, which would recompute them "
-            f"with other attention than that of the layout {layout}; call model.gradient_checkpointing_enable() instead of "
-            "it, or give update.pack layout='padded'"
+            f"with other attention than that of the layout {layout}; call model.gradient_checkpointing_enable(), or "
+            "give update.pack layout='padded'"
         )
     return layout
 
