@@ -25,6 +25,7 @@ DOTTED = re.compile(
 OTHERS = {
     "AsyncGRPOTrainer": "TRL",
     "GRPOConfig": "TRL",
+    "MixedPrecisionPolicy": "torch.distributed.fsdp",
     "ShortBonus": "the component that docs/howto/component.md defines",
 }
 """Names that are written like calls of a class and belong to something else."""

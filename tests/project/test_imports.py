@@ -14,7 +14,7 @@ LAYERS = (  # a module imports what stands above its line, and what lies in its 
     {"_core", "exceptions"},
     {"renames"},
     {"_util"},
-    {"operators"},
+    {"operators", "stats"},
     {"data"},
     {"component", "model", "env"},
     {"engine"},

@@ -14,7 +14,7 @@ from agentrl_core.rollout.prefix import Prefix
 
 
 class StoreLibrary:
-    """Trajectories of earlier iterations that solved their task; see `rollout.Library`.
+    """Trajectories of earlier iterations that solved their task; see `rollout.library.Library`.
 
     Args:
         store: store of the run.

@@ -65,7 +65,6 @@ __all__ = [
     "Value",
     "WeightedLoss",
     "function",
-    "fused",
     "linear_logprob",
     "metric_sums",
     "run_fused",

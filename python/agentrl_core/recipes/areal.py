@@ -5,7 +5,7 @@
 
 p_proximal is the policy at the start of the step, so that the trust region does not lie around an old policy; w
 corrects for who sampled. Its filters by divergence are
-`weight.TrustRegion(logprob="proximal_logprob", denominator="all")`. How far generation may run ahead is the
+`weight.importance.TrustRegion(logprob="proximal_logprob", denominator="all")`. How far generation may run ahead is the
 collection's. Without the forward pass that makes p_proximal it is interpolated by the versions that a token lies behind
 (A-3PO, arXiv:2512.06547): `AREAL.replace(weight=None, loss=Policy(clip=Clip(center="interpolated",
 center_at_most=5.0)))`.

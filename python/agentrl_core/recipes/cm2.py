@@ -42,7 +42,7 @@ class Checklist(BatchComponent):
     before and it was not; the first step after which it is satisfied earns it, if it was eligible. A draw with a step
     whose column `judge_failed` is 1 has no score. Besides `score`, it makes `turn_reward`, what the step's turn earned,
     and for each item `item_reward.c` (1 where it is eligible and this or a later step of the turn satisfies it) and
-    `item_eligible.c`, for `advantage.ChecklistRelative`. Source: CM2, arXiv:2602.12268.
+    `item_eligible.c`, for `ChecklistRelative`. Source: CM2, arXiv:2602.12268.
 
     Args:
         items: how many items a turn can have.

@@ -36,7 +36,7 @@ class InformationGain(BatchComponent):
     l is the mean log-probability of the right answer's tokens when it is probed: the step column `answer_logprob` after
     each step, the draw column `answer_logprob_before` before the first. The last step ends with the answer that the
     outcome pays, so it has no gain (NaN), and neither has a draw that was not probed after every step. The score stays
-    what it is: `NormalisedReturns(column="gain", outcome="score")` puts both together. Source: IGPO, arXiv:2510.14967.
+    what it is: the advantages of `IGPO` add both. Source: IGPO, arXiv:2510.14967.
 
     Args:
         kind: P is a `probability`, or a `log_probability` (the newer public script).

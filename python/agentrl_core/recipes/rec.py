@@ -6,7 +6,7 @@
 The paper finds that the range does the work of PPO, importance weights little. With weights:
 `Reinforce("ratio", "ratio")`; a range with an outer ring: `InBounds("ring", 0.4, 3.0)`; OPMD's baseline:
 `advantage.BaselineRelative(kind="log_mean_exp", temperature=1.0)`; AsymRE: `GroupRelative(scale="none", shift=0.1)`
-and no mask; RED-Drop: `reward.DropSurplus()` behind `OutcomeScore()`.
+and no mask; RED-Drop: `reward.outcome.DropSurplus()` behind `OutcomeScore()`.
 Its siblings are `rep`, with a penalty in the place of the range, and `red_weight`.
 
 Source: arXiv:2509.24203.
