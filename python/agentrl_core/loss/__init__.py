@@ -28,7 +28,8 @@ from agentrl_core.loss.train import Train
 from agentrl_core.loss.value import Value
 
 if TYPE_CHECKING:
-    from agentrl_core.loss.linear import fused, linear_logprob, run_fused
+    from agentrl_core.loss.linear import fused as fused
+    from agentrl_core.loss.linear import linear_logprob, run_fused
 
 __all__ = [
     "ADVANTAGES",

@@ -1,8 +1,8 @@
 """CPGD: the log-ratio in place of the ratio, and a drift term of bounded gradient (arXiv:2505.12504).
 
 A ratio that explodes on a negative advantage is what makes PPO's objective collapse. Inside the bounds the gradient is
-A grad log p whatever the ratio is. Bounds from tight to loose along a response are those of `loss.clip.TokenClip`. Weights
-by the spread of a group's scores: `GroupRelative()`.
+A grad log p whatever the ratio is. Bounds from tight to loose along a response are those of `loss.clip.TokenClip`.
+Weights by the spread of a group's scores: `GroupRelative()`.
 """
 
 from __future__ import annotations
