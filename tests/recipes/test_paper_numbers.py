@@ -1,0 +1,109 @@
+"""Worked examples of the paper files, computed by the recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from case_files import Case, run
+from compared import column
+from paper_files import FOLDER, Example, Paper
+from rollouts import small
+
+from agentrl_core import recipes
+from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.prime import LeaveOneOutProcess
+from agentrl_core.reward import ImplicitProcess
+
+Found = dict[str, Value]
+Adapter = Callable[[Example], Found]
+ADAPTERS: dict[tuple[str, str], Adapter] = {}
+
+
+def of(system: str, name: str) -> Callable[[Adapter], Adapter]:
+    """Register the function that computes an example by the recipe."""
+
+    def register(adapter: Adapter) -> Adapter:
+        ADAPTERS[system, name] = adapter
+        return adapter
+
+    return register
+
+
+def computed(recipe: Recipe, names: Sequence[str], **iteration: Any) -> Mapping[str, Value]:
+    """Numbers of one iteration, by the names that the cases of recipes have."""
+    case = Case("", recipe, [{**iteration, "expect": dict.fromkeys(names, 0)}], {}, {})
+    return run(case, recipe, "sequence", 0)[0]
+
+
+def answers(lengths: Sequence[int], rewards: Sequence[float], **more: Any) -> list[dict[str, Any]]:
+    """One-step members of a group."""
+    paths = [f"1 | 3*{length}" for length in lengths]
+    return [{"path": path, "reward": reward, **more} for path, reward in zip(paths, rewards, strict=True)]
+
+
+PRIME = recipes.PRIME.replace(
+    reward=(recipes.PRIME.reward[0], ImplicitProcess()),
+    advantage=recipes.PRIME.advantage[:-1],
+)
+"""Without the scale and the whitening, which the paper does not mention."""
+
+
+def prime_group(d_a: Value, d_b: Value, d_c: Value) -> dict[str, Any]:
+    """Three answers whose tokens have these log-ratios of the reward model."""
+    ratios = np.concatenate([d_a, d_b, d_c])
+    return {
+        "members": answers([3, 2, 1], [1, 0, 1]),
+        "columns": {
+            "token": {"reward_reference_logprob": [-5.0] * 6, "reward_model_logprob": (ratios - 5.0).tolist()},
+        },
+        "reward_model": {"logprob": (ratios - 5.0).tolist()},
+    }
+
+
+@of("prime", "process rewards and PRM loss of a group of three")
+def prime_rewards(example: Example) -> Found:
+    group = prime_group(*(example.values[name] for name in ("d_a", "d_b", "d_c")))
+    found = computed(PRIME, ["token.process_reward", "loss.reward_model"], **group)
+    rewards = found["token.process_reward"]
+    return {
+        "process_reward_a": rewards[:3],
+        "process_reward_b": rewards[3:5],
+        "prm_loss": found["loss.reward_model"],
+    }
+
+
+@of("prime", "advantages of that group")
+def prime_advantages(example: Example) -> Found:
+    group = prime_group(*(example.values[name] / 0.05 for name in ("r_a", "r_b", "r_c")))
+    found = computed(PRIME, ["token.advantage"], **group)["token.advantage"]
+    return {"advantage_a": found[:3], "advantage_b": found[3:5], "advantage_c": found[5:]}
+
+
+@of("prime", "the same rewards by the code's leave-one-out")
+def prime_scaled(example: Example) -> Found:
+    rewards = np.concatenate([example.values[name] for name in ("r_a", "r_b", "r_c")])
+    batch = small([(0, [3]), (0, [2]), (0, [1])], draw_score=[1, 0, 1], token_process_reward=rewards)
+    found = np.array(column(LeaveOneOutProcess(kind="scaled")(batch), level="token"))
+    return {"process_a": found[:3], "process_b": found[3:5]}
+
+
+@of("prime", "the code's scale of process rewards, and whitening")
+def prime_code(example: Example) -> Found:
+    ratios = np.concatenate([example.values["q_a"], example.values["q_b"]])
+    batch = small([(0, [3]), (0, [2])], token_reward_model_logprob=ratios, token_reward_reference_logprob=[0.0] * 5)
+    white = small([(0, [3])], draw_score=[1], token_advantage=example.values["A"])
+    scores = np.array(column(recipes.PRIME.reward[1](batch), "process_reward", "token"))
+    return {"score_a": scores[:3], "whitened": np.array(column(recipes.PRIME.advantage[-1](white), level="token"))}
+
+
+@pytest.mark.parametrize(("system", "name"), sorted(ADAPTERS))
+def test_the_recipe_computes_the_example(system: str, name: str) -> None:
+    example = next(each for each in Paper.read(FOLDER / f"{system}.toml").examples if each.name == name)
+    found = ADAPTERS[system, name](example)
+    assert found
+    for key, value in found.items():
+        np.testing.assert_allclose(np.ravel(value), np.ravel(example.expect[key]), rtol=1e-5, atol=1e-6, err_msg=key)
