@@ -19,6 +19,7 @@ from agentrl_core import recipes
 from agentrl_core.advantage import Normalisation
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.a_star_po import LogMeanExp
+from agentrl_core.recipes.digirl import ImitatedSteps
 from agentrl_core.recipes.prime import LeaveOneOutProcess
 from agentrl_core.recipes.rank_grpo import ItemRelative
 from agentrl_core.reward import ImplicitProcess
@@ -271,6 +272,58 @@ def self_play_weights(example: Example) -> Found:
         policy={"logprob": [-1.0] * 6},
     )
     return {"solver_weight_of_a_token": -2 * found["gradient.logprob"][:1]}  # of two draws
+
+
+@of("digirl", "step advantages of a success and of a failure")
+def digirl_steps(example: Example) -> Found:
+    success, failure = ({"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": reward} for reward in (1, 0))
+    found = computed(
+        recipes.DIGIRL.replace(weight=ImitatedSteps(above=1 / 3)),
+        ["step.advantage", "step.keep"],
+        members=[{**success, "steps": [{"reward": 0}, {"reward": 0}, {"reward": 1}]}, failure],
+        columns={"step": {"value": np.concatenate([example.values["V_s"], example.values["V_f"]]).tolist()}},
+    )
+    advantages, kept = found["step.advantage"], found["step.keep"]
+    return {
+        "advantage_success": advantages[:3],
+        "keep_success": kept[:3],
+        "advantage_failure": advantages[3:],
+        "keep_failure": kept[3:],
+    }
+
+
+def best_draws(rewards: Value, values: Value) -> Value:
+    """Which draws DigiRL keeps, of different tasks."""
+    found = computed(
+        recipes.DIGIRL.replace(weight=recipes.DIGIRL.weight[1]),
+        ["draw.keep"],
+        members=[{"group": f"{place}", "path": "1 | 3", "reward": reward} for place, reward in enumerate(rewards)],
+        columns={"draw": {"task_advantage": (rewards - values).tolist()}, "step": {"value": [0.5] * len(rewards)}},
+    )
+    return found["draw.keep"]
+
+
+@of("digirl", "trajectories by instruction advantage")
+def digirl_draws(example: Example) -> Found:
+    return {"keep": best_draws(example.values["R"], example.values["V"])}
+
+
+@of("digirl", "a second iteration: the critic learnt the task, the kept set changes")
+def digirl_second(example: Example) -> Found:
+    return {f"keep_{at}": best_draws(example.values["R"], example.values[f"V_{at}"]) for at in ("first", "second")}
+
+
+@of("digirl", "losses of the critics")
+def digirl_critics(example: Example) -> Found:
+    values, rewards = example.values["V"], example.values["r"]
+    found = computed(
+        recipes.DIGIRL,
+        ["loss.critic"],
+        members=[{"group": f"{place}", "path": "1 | 3", "reward": reward} for place, reward in enumerate(rewards)],
+        columns={"draw": {"task_advantage": rewards.tolist()}, "step": {"value": values.tolist()}},
+        critic={"value": np.log(values / (1 - values)).tolist()},
+    )
+    return {"critic_loss": found["loss.critic"]}
 
 
 @pytest.mark.parametrize(("system", "name"), sorted(ADAPTERS))
