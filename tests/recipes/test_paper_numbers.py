@@ -326,6 +326,65 @@ def digirl_critics(example: Example) -> Found:
     return {"critic_loss": found["loss.critic"]}
 
 
+@of("cory", "shared rewards of three queries")
+def cory_rewards(example: Example) -> Found:
+    pairs = [(float(example.values[name][pair]), f"{pair}") for name in ("r1", "r2") for pair in range(3)]
+    found = computed(
+        recipes.CORY,
+        ["draw.score"],
+        members=[{"path": "1 | 3", "reward": reward, "facts": {"pair": pair}} for reward, pair in pairs],
+        columns={"token": {"value": [0.0] * 6, "reference_logprob": [-1.0] * 6}},
+    )["draw.score"]
+    return {"reward_of_pioneer": found[:3], "reward_of_observer": found[3:]}
+
+
+@of("cory", "GAE of the observer's tokens")
+def cory_advantages(example: Example) -> Found:
+    # The price on leaving the reference is 0.04, 0.08 and 0.02 of a shared reward of 1.5.
+    kl = np.array([0.1, 0.2, 0.05])
+    found = computed(
+        recipes.CORY.replace(advantage=recipes.CORY.advantage[0]),
+        ["token.advantage", "token.return"],
+        members=[{"path": "1 | 3*3", "reward": 1.5, "facts": {"pair": "0"}}],
+        columns={"token": {"value": example.values["V"].tolist(), "reference_logprob": (-1.0 - kl).tolist()}},
+    )
+    return {"advantage_before_whitening": found["token.advantage"], "value_target": found["token.return"]}
+
+
+@of("rise", "advantages with gamma and lambda of one")
+def rise_advantages(example: Example) -> Found:
+    old, values = example.values["V_old"].tolist(), example.values["V"].tolist()
+    found = computed(
+        recipes.RISE.replace(advantage=recipes.RISE.advantage[0]),
+        ["token.advantage", "token.return", "loss.critic"],
+        members=answers([3], [-0.5]),
+        columns={"token": {"value": old, "old_value": old, "reference_logprob": [-1.0] * 3}},
+        critic={"value": values},
+    )
+    return {
+        "advantage_before_whitening": found["token.advantage"],
+        "value_target": found["token.return"],
+        "critic_loss": 2 * found["loss.critic"],  # half of the paper's, as in the code
+    }
+
+
+@of("rise", "whitening runs over both tasks")
+def rise_whitening(example: Example) -> Found:
+    found = computed(
+        recipes.RISE,
+        ["token.advantage"],
+        members=answers([1, 1, 1], example.values["all"].tolist()),
+        columns={"token": {"value": [0.0] * 3, "reference_logprob": [-1.0] * 3}},
+    )
+    return {"advantage": found["token.advantage"]}
+
+
+@of("rise", "where the verifications come from")
+def rise_quotas(example: Example) -> Found:
+    program = replace(recipes.RISE.rollout, verifications=int(example.values["verified"]))
+    return {"from_each_group": np.array(program.quotas(int(example.values["groups"])))}
+
+
 @pytest.mark.parametrize(("system", "name"), sorted(ADAPTERS))
 def test_the_recipe_computes_the_example(system: str, name: str) -> None:
     example = next(each for each in Paper.read(FOLDER / f"{system}.toml").examples if each.name == name)
