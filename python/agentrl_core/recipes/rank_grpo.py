@@ -1,8 +1,7 @@
 """Rank-GRPO: the items of a written list are compared place by place (arXiv:2510.20150).
 
-Each item has one ratio, the geometric mean over its tokens; the items beyond the last share one, and the end of the
-list has its own. Other tokens of no item, such as separators, are out of the loss. The loss is the mean over the tokens
-of a list, then over lists.
+Each item has one ratio, the geometric mean over its tokens; the end of the list has its own. Other tokens of no item,
+such as separators, are out of the loss. The loss is the mean over the tokens of a list, then over lists.
 
 Equations:
     Read: the public code and the abstract; the paper's text was not found.
@@ -16,6 +15,8 @@ Equations:
     - C7, lists that cannot be read: hits that are NaN are worth 0.
 
 Differs:
+    - Items beyond the last: one ratio for all of them in the public code, one for each here. For one, cut the column
+      `item` at K + 1.
     - Reward: the abstract has the causal one, as here; the command of the public code trains with
       `credit="independent"`.
     - Optimizer steps a batch: 1, in the code and here. The clip range acts on off-policy lists alone.
@@ -73,7 +74,7 @@ class ItemRelative(BatchComponent):
         token("item", model="spans"),
         step("truncated"),
     )
-    makes: ClassVar[tuple[Column, ...]] = (token("advantage"), token("item"), token("keep"))
+    makes: ClassVar[tuple[Column, ...]] = (token("advantage"), token("keep"))
 
     credit: Literal["independent", "log_discount"] = "log_discount"
     overflow: float = -0.1
@@ -82,7 +83,7 @@ class ItemRelative(BatchComponent):
     normalisation: Normalisation = Normalisation(eps=1e-4)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the columns `advantage`, `keep` and `item`, at most K + 1, on tokens."""
+        """Return `batch` with the columns `advantage` and `keep` on tokens."""
         draws, tokens = Rows(batch, "draw"), Rows(batch, "token")
         worth = np.nan_to_num(draws.matrix("hit"), nan=0.0)
         count = worth.shape[1]
@@ -103,9 +104,7 @@ class ItemRelative(BatchComponent):
         advantages = np.where(item >= count, self.overflow, advantages)
         ended = tokens.last & (item < 0) & ~tokens.flags("truncated")
         advantages = np.where(ended, end[tokens.draws], advantages)
-        made = tokens.write(
-            advantage=np.where(tokens.valid, advantages, 0.0), item=np.minimum(item + 1, count + 1).astype(np.float32)
-        )
+        made = tokens.write(advantage=np.where(tokens.valid, advantages, 0.0))
         return Rows(made, "token").keep((item >= 0) | ended)
 
 
