@@ -26,7 +26,7 @@ def test_doubly_robust(kind: str, seed: int) -> None:
             gain = critic[t + 1] + reward - critic[t]
             if kind == "paper":
                 share = 0.5 ** (len(rewards) - 1 - t)
-                made, bar = share * draw.score + (1.0 - share) * gain, 0.1
+                made, bar = share * draw.score + (1.0 - share * draw.score) * gain, 0.1
             else:
                 made = gain - 0.05 + sum(0.5 ** (j - t) * rewards[j] for j in range(t, len(rewards)))
                 bar = 0.0
@@ -41,7 +41,9 @@ def test_doubly_robust(kind: str, seed: int) -> None:
     gains = []
     for draw in plain(batch):
         rewards = [step.reward if np.isfinite(step.reward) else 0.0 for step in draw.steps]
-        gains += [draw.valid and any(rewards[t:]) for t in range(len(rewards))]
+        gains += [
+            draw.valid and (draw.score > 0.0 if kind == "paper" else any(rewards[t:])) for t in range(len(rewards))
+        ]
     assert column(found, "return", "step") == gains
 
 

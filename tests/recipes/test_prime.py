@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from compared import close, column
@@ -13,22 +15,30 @@ from agentrl_core.recipes.prime import LeaveOneOutProcess
 
 def test_by_hand() -> None:
     batch = small([(0, [3]), (0, [2])], draw_score=[1.0, 0.0], token_process_reward=[0.1, 0.2, 0.3, -0.1, 0.1])
-    made = Discounted(column="advantage", level="token")(LeaveOneOutProcess(coefficient=1.0)(batch))
+    made = Discounted(column="advantage", level="token")(LeaveOneOutProcess(kind="scaled")(batch))
     close(column(made, level="token"), [0.6, 0.6, 0.4, -0.4, 0.0], 1e-6)
+    made = Discounted(column="advantage", level="token")(LeaveOneOutProcess()(batch))
+    close(column(made, level="token"), [0.6, 0.5, 0.3, -0.4, -0.1], 1e-6)
 
 
+@pytest.mark.parametrize("kind", ["others", "scaled"])
 @pytest.mark.parametrize("seed", range(3))
-def test_against_a_loop(seed: int) -> None:
+def test_against_a_loop(seed: int, kind: Literal["others", "scaled"]) -> None:
     batch = ragged(seed)
     rewards = np.random.default_rng(seed).normal(size=len(batch.column("token", "token")))
     draws = plain(batch)
     expected = np.zeros(len(rewards))
     for draw in draws:
         members = [other for other in draws if other.group == draw.group and other.valid]
-        means = [np.mean([rewards[token.row] for token in other.tokens if token.trained]) for other in members]
-        n = len(means)
+        means = {
+            other.row: np.mean([rewards[token.row] for token in other.tokens if token.trained]) for other in members
+        }
+        n, total = len(means), sum(means.values())
         for token in draw.tokens:
             if draw.valid and token.trained and n > 1:
-                expected[token.row] = 5.0 * (n / (n - 1) * rewards[token.row] - sum(means) / (n - 1))
-    made = LeaveOneOutProcess()(batch.with_columns("token", process_reward=rewards))
+                if kind == "scaled":
+                    expected[token.row] = n / (n - 1) * rewards[token.row] - total / (n - 1)
+                else:
+                    expected[token.row] = rewards[token.row] - (total - means[draw.row]) / (n - 1)
+    made = LeaveOneOutProcess(kind=kind)(batch.with_columns("token", process_reward=rewards))
     close(column(made, level="token"), expected)

@@ -39,8 +39,8 @@ def speaker(right: int, *, question: str = "what is it?", checked: bool = True) 
     return speak
 
 
-@pytest.mark.parametrize(("right", "paid"), [(1, 0.8), (4, 0.2), (5, 0.0), (0, 0.0)])
-def test_a_proposer_is_paid_for_what_is_hard_and_possible(right: int, paid: float) -> None:
+@pytest.mark.parametrize(("right", "paid"), [(1, 0.8), (4, 0.2), (5, 0.0), (0, 1.0)])
+def test_a_proposer_is_paid_for_what_solvers_miss(right: int, paid: float) -> None:
     run = solve(recipes.SSP, speaker(right), group_size=1)
     # Two actions of the proposer, one of the helper, five of solvers.
     assert run.asked == 2 + 1 + 5

@@ -248,7 +248,7 @@ def test_implicit_rewards(seed: int, scale: str, level: str) -> None:
                 expected[step.row] = 0.05 * float((model - reference)[rows].sum())
             rows = [step.row for step in draw.steps]
         elif level == "token":
-            rows = tokens[:-1] if draw.valid else tokens
+            rows = tokens
             expected[rows] = 0.05 * (model - reference)[rows]
         else:
             rows = tokens[-1:] if draw.valid else []

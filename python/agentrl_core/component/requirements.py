@@ -136,6 +136,8 @@ def require_finite_credit(recipe: str, phases: Mapping[str, tuple[Component, ...
         if not batch.has(phase, "token") or np.isfinite(batch.column(phase, level_of(batch, phase, "token"))).all():
             continue
         unknown = tokens.valid & ~np.isfinite(tokens.values(phase))
+        if batch.has("keep", "token"):
+            unknown &= tokens.flags("keep")
         if unknown.any():
             makers = [link for chain in phases.values() for link in chain if phase in {c.name for c in link.makes}]
             named = f"{makers[-1].title()} (phase {makers[-1].phase})" if makers else "the batch"

@@ -28,6 +28,7 @@ class Train(Component):
         deal: how draws come into minibatches: `mixed` at random; or `by_source`, each minibatch with as many of every
             source (fresh, replay, expert, ...) as the others, up to one.
         where: the draws that it trains; None: all. A stage may hold several losses of one model on different draws.
+        keep: whether the column `keep` leaves tokens out of this loss; False for a critic that learns from all of them.
 
     Example:
         >>> from agentrl_core import loss, recipes
@@ -45,6 +46,7 @@ class Train(Component):
     minibatches: int | None = option(None, at_least=1)
     deal: Literal["mixed", "by_source"] = "mixed"
     where: Where | None = field(default=None, kw_only=True)
+    keep: bool = field(default=True, kw_only=True)
 
     def check_options(self) -> None:
         """Names are names."""

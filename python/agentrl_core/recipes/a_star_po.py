@@ -4,11 +4,25 @@ Before training the reference policy answers each task 8 times; that is a survey
 
     V*(x) = beta_1 ln mean_i exp(r_i / beta_1),    beta_1 = 0.5,
 
-and then L = (beta_2 sum_t ln(pi / pi_ref) - (r - V*))^2 with beta_2 = 1e-3, one rollout for each task. Tasks that the
-reference never solved leave the pool (an option of the paper). Draws read V* as `task_value_star`.
+and then L = (beta_2 sum_t ln(pi / pi_ref) - (r - V*))^2 with beta_2 = 1e-3, one rollout for each task: use
+`collect(group_size=1)`. Tasks that the reference never solved leave the pool. Draws read V* as `task_value_star`.
 
-The rollouts that train in iteration 0 were chosen before V* is known (its value is 0 then): call
-`collect(tasks=1, group_size=1)` there, or begin with the reference as the policy. Use `group_size=1` after that.
+The rollouts of iteration 0 are chosen before V* is known, so that it is NaN and they are not trained; call
+`collect(tasks=1, group_size=1)` there.
+
+Equations:
+    Read: the public code and the abstract; the paper's text was not found.
+
+    - C1, optimal value: `LogMeanExp`, from the surveys of the reference alone.
+    - C2, loss: `Regression`, mean over draws, on `BaselineRelative(column="task_value_star")`.
+    - C3, filter: `PoolFilter(above=0.0, attempts=8)`.
+    - N1, target of the regression: the same as C2.
+
+Differs:
+    - Filter: an option that the script of the public code leaves off; on here. Without it:
+      `ComposedSelector(track=LogMeanExp(), survey=Survey(rollouts=8))`.
+    - beta_1 = 0, the plain mean in the code: left out, a large `temperature` comes close.
+    - Optimizer steps a batch: 2 in the script, 1 here; `A_STAR_PO.replace(minibatches=2)` makes 2.
 """
 
 from __future__ import annotations
@@ -25,6 +39,7 @@ from agentrl_core.component import option
 from agentrl_core.loss import Regression
 from agentrl_core.select import Candidates, ComposedSelector, PoolFilter, Survey, Tracker
 from agentrl_core.select.tracker import grown
+from agentrl_core.weight import SelectDraws
 
 if TYPE_CHECKING:
     from agentrl_core.component import State
@@ -40,7 +55,6 @@ class LogMeanExp(Tracker):
     Args:
         temperature: above 0; large ones give the mean, small ones the maximum.
         surveys: whether only surveys count, as for a value of the reference policy.
-        unseen: the value of a task that nobody tried.
 
     Raises:
         RecipeError: an option is out of range.
@@ -55,7 +69,6 @@ class LogMeanExp(Tracker):
 
     temperature: float = option(0.5, above=0)
     surveys: bool = True
-    unseen: float = 0.0
 
     def initial_state(self) -> State:
         """No rollout of any task."""
@@ -74,10 +87,10 @@ class LogMeanExp(Tracker):
         return {"log_sum": log_sum, "count": count}
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
-        """The value."""
+        """The value; NaN for a task without rollouts."""
         count = candidates.read(state["count"], 0)
         values = self.temperature * (candidates.read(state["log_sum"], 0.0) - np.log(np.maximum(count, 1)))
-        return np.where(count > 0, values, self.unseen)
+        return np.where(count > 0, values, np.nan)
 
 
 A_STAR_PO = Recipe(
@@ -85,5 +98,6 @@ A_STAR_PO = Recipe(
     source="arXiv:2505.20686",
     select=ComposedSelector(pool=PoolFilter(above=0.0, attempts=8), track=LogMeanExp(0.5), survey=Survey(rollouts=8)),
     advantage=BaselineRelative(kind="column", column="task_value_star"),
+    weight=SelectDraws(),
     loss=Regression(beta=1e-3, reference="reference"),
 )

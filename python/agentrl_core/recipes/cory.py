@@ -6,6 +6,20 @@ with KL 0.4 to where it began in its reward. Source: arXiv:2410.06101; its code'
 recipe without `TeamScore`.
 
 Give the collector two engines, `{"first": ..., "second": ...}`, and train each on the tokens of its policy.
+
+Equations:
+    Read: the paper and the public code.
+
+    - 2, reward of a token: `Gae(kl_coefficient=0.4)`.
+    - 3, pioneer and observer: `PioneerObserver`.
+    - 4, shared reward: `TeamScore`.
+    - 5, change of roles: `PioneerObserver(swap_every=5)`.
+    - P1, PPO of each copy: `Gae(lam=0.95)`, whitening, `Policy` and `Value`, both clipped at 0.2.
+
+Differs:
+    - KL: the full one, and its coefficient adapts to a target of 6, in the code; of sampled tokens, and fixed, here.
+    - Optimizer steps a batch: 4 in the code, 1 here; `CORY.replace(epochs=4)` makes 4.
+    - Critics: a head on each policy in the code; the model `critic` here, one for each copy in a loop of your own.
 """
 
 from __future__ import annotations
@@ -17,10 +31,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from agentrl_core import Recipe, group
-from agentrl_core.advantage import Gae
+from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.env import Content, ExtraColumn
-from agentrl_core.loss import Policy
+from agentrl_core.loss import Policy, Train, Value
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.rollout import Branch, Group, Rollout, insert_text
 
@@ -124,6 +138,9 @@ CORY = Recipe(
     source="arXiv:2410.06101",
     rollout=PioneerObserver(),
     reward=(OutcomeScore(), TeamScore(group_by="group_id,pair")),
-    advantage=Gae(lam=0.95, kl_coefficient=0.4),
-    loss=Policy(),
+    advantage=(
+        Gae(lam=0.95, kl_coefficient=0.4),
+        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+    ),
+    loss=(Train(Value("token_mean", clip=0.2), model="critic"), Policy()),
 )

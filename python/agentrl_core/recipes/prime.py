@@ -3,18 +3,38 @@
 `ImplicitProcess` makes the rewards of tokens: the log-ratio of a reward model to its reference. Each source of reward
 has a leave-one-out baseline of its own before both are summed up:
 
-    A_t = sum_{s >= t} [5 * P_s + 5 * O_s],  O: the outcome, at the last token, minus that of the others of the group,
-    P_s = n / (n - 1) * rho_s - (sum over the group of the mean rho of a draw) / (n - 1)
+    A_t = sum_{s >= t} [r_s - mean over the group's other draws of their mean r] + O - mean of the others' outcomes
 
-and the advantages are whitened over tokens; the loss pays 0.001 of entropy. Groups whose mean outcome is below 0.2 or
+The advantages are whitened over tokens; the loss pays 0.001 of entropy. Groups whose mean outcome is below 0.2 or
 above 0.8 are replaced. The reward model learns from the outcomes, by a cross-entropy of beta * the sum of its log-ratio
-against the score; public code may train it before the rewards are taken: `Train(..., stage="before_credit")`.
+against the score; it may be trained before the rewards are taken: `Train(..., stage="before_credit")`.
+
+Equations:
+    Read: the paper's sections 3.1 to 3.3 and 4.1, and the public code.
+
+    - 3, reward of a token: `ImplicitProcess`, of every trained token, the last one included.
+    - A8, loss of the reward model: `OutcomeClassifier`, mean over draws.
+    - 4, leave-one-out of the outcomes: `GroupRelative(center="leave_one_out")`, at the last token.
+    - 5, advantage: `LeaveOneOutProcess`, `GroupRelative` and `Discounted`, gamma 1.
+    - 6, policy loss: `Policy`, clip range 0.2.
+    - 3.3, filter of prompts: `DynamicSampling(Band(at_least=0.2, at_most=0.8))`.
+    - C1, scale of the process rewards: `ImplicitProcess(scale="max_return")`, without the 1e-6 in the denominator.
+    - C2, leave-one-out of the code: `LeaveOneOutProcess(kind="scaled")`.
+    - C3, whitening: the last `GroupRelative`.
+
+Differs:
+    - Scale and whitening: the paper does not mention them; the code and this recipe have them.
+    - Optimizer steps a batch: 4 in the paper, 1 here. `PRIME.replace(minibatches=4)` makes 4; the clip range acts from
+      the second one on.
+    - Group of one: the paper has none; here its advantage is 0 before whitening.
+    - Order: the paper's text updates the reward model before the rewards are computed; its algorithm 1, its script
+      and this recipe update it after.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -31,16 +51,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LeaveOneOutProcess(BatchComponent):
-    """The rewards of tokens minus what the group's draws are paid a token, as if a draw did not vote for itself.
+    """Subtracts from each token's reward what the other draws of its group are paid per token.
 
-        advantage = coefficient * n / (n - 1) * (r - mean over the group's draws of their mean reward)
+    With m the mean reward of a draw's tokens, and n the draws of the group that have rewards, `kind` is
 
-    with n draws that have rewards. Draws without a score neither vote nor get a value, and a draw alone in its group
-    has 0.
+    - `others`: r - (sum of m over the n - 1 other draws) / (n - 1), equation 5 of the paper;
+    - `scaled`: n / (n - 1) * r - (sum of m over all n draws) / (n - 1), the public code.
+
+    Draws without a score neither vote nor get a value, and a draw alone in its group has 0.
 
     Args:
         column: rewards of tokens.
-        coefficient: multiplies the result.
+        kind: as above.
 
     Example:
         >>> from agentrl_core.recipes.prime import LeaveOneOutProcess
@@ -52,18 +74,22 @@ class LeaveOneOutProcess(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (token("advantage"),)
     needs: ClassVar[tuple[Column, ...]] = (token("score"), token("group_id"))
     column: str = column_name("process_reward", level="token")
-    coefficient: float = 5.0
+    kind: Literal["others", "scaled"] = "others"
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on tokens."""
         rows = Rows(batch, "token")
         rewards, groups = rows.values(self.column), rows.keys("group_id")
         counted = rows.valid & np.isfinite(rewards)
+        own = np.bincount(rows.draws, np.where(counted, rewards, 0.0)) / np.maximum(np.bincount(rows.draws, counted), 1)
         of_group = group.statistics(rewards, groups, voter_ids=rows.voters("trajectory"), valid=counted)
         count = of_group.count[groups].astype(np.float64)
         others = np.maximum(count - 1.0, 1.0)
-        compared = np.where(count > 1.0, count / others * (rewards - of_group.mean[groups]), 0.0)
-        return rows.write(advantage=np.where(counted, self.coefficient * compared, 0.0))
+        if self.kind == "others":
+            compared = rewards - (count * of_group.mean[groups] - own[rows.draws]) / others
+        else:
+            compared = count / others * (rewards - of_group.mean[groups])
+        return rows.write(advantage=np.where(counted & (count > 1.0), compared, 0.0))
 
 
 PRIME = Recipe(
@@ -73,7 +99,7 @@ PRIME = Recipe(
     admit=DynamicSampling(Band(std_above=None, at_least=0.2, at_most=0.8)),
     advantage=(
         LeaveOneOutProcess(),
-        GroupRelative(level="token", rows="last", center="leave_one_out", scale="none", coefficient=5.0, add=True),
+        GroupRelative(level="token", rows="last", center="leave_one_out", scale="none", add=True),
         Discounted(column="advantage", level="token"),
         GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
     ),

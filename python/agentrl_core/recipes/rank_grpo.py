@@ -1,7 +1,26 @@
 """Rank-GRPO: the items of a written list are compared place by place (arXiv:2510.20150).
 
-Each item has one ratio, the geometric mean over its tokens; a token of no item, and the end of the list, has its own.
-Items beyond the last have one ratio each, where the public code has one for all of them.
+Each item has one ratio, the geometric mean over its tokens; the end of the list has its own. Other tokens of no item,
+such as separators, are out of the loss. The loss is the mean over the tokens of a list, then over lists.
+
+Equations:
+    Read: the public code and the abstract; the paper's text was not found.
+
+    - C1, causal reward: `ItemRelative(credit="log_discount")`.
+    - C2, each rank by itself: `ItemRelative(credit="independent")`.
+    - C3, advantage of a rank: `ItemRelative`, std of n - 1 and 1e-4.
+    - C4, ratio of a rank: `Ratio("item")`.
+    - C5, loss: `Policy("sequence_mean")` with clip ranges 0.06 and 0.08, KL 0.001; `ItemRelative` writes `keep`.
+    - C6 and C8, length and end of a list: `overflow`, `complete` and `incomplete` of `ItemRelative`.
+    - C7, lists that cannot be read: hits that are NaN are worth 0.
+
+Differs:
+    - Items beyond the last: one ratio for all of them in the public code, one for each here. For one, cut the column
+      `item` at K + 1.
+    - Reward: the abstract has the causal one, as here; the command of the public code trains with
+      `credit="independent"`.
+    - Optimizer steps a batch: 1, in the code and here. The clip range acts on off-policy lists alone.
+    - Warm start by behaviour cloning: left out, it comes before this recipe.
 
 Needs: the draw columns `hit.0`, `hit.1`, ...; the token column `item`, of `arl.annotate(batch, "item",
 spans.Parsed(...))` with what finds the items of a written list.
@@ -31,7 +50,7 @@ class ItemRelative(BatchComponent):
     The draw columns `hit.0`, `hit.1`, ..., one for each of K items, hold what each is worth; the token column `item`
     says which item a token writes: 1 to K, more where it is beyond the last, 0 none. The end of a list is the last
     token of a draw that was not cut off, where it writes no item. An item that was not written is worth 0, and votes.
-    Other tokens of no item have no advantage.
+    Other tokens of no item have no advantage and are left out of the loss.
 
     Args:
         credit: `independent`: an item is worth its own hit; `log_discount`: sum_{j >= k} hit_j / log2(j + 1), from
@@ -55,7 +74,7 @@ class ItemRelative(BatchComponent):
         token("item", model="spans"),
         step("truncated"),
     )
-    makes: ClassVar[tuple[Column, ...]] = (token("advantage"),)
+    makes: ClassVar[tuple[Column, ...]] = (token("advantage"), token("keep"))
 
     credit: Literal["independent", "log_discount"] = "log_discount"
     overflow: float = -0.1
@@ -64,7 +83,7 @@ class ItemRelative(BatchComponent):
     normalisation: Normalisation = Normalisation(eps=1e-4)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `advantage` on tokens."""
+        """Return `batch` with the columns `advantage` and `keep` on tokens."""
         draws, tokens = Rows(batch, "draw"), Rows(batch, "token")
         worth = np.nan_to_num(draws.matrix("hit"), nan=0.0)
         count = worth.shape[1]
@@ -85,12 +104,13 @@ class ItemRelative(BatchComponent):
         advantages = np.where(item >= count, self.overflow, advantages)
         ended = tokens.last & (item < 0) & ~tokens.flags("truncated")
         advantages = np.where(ended, end[tokens.draws], advantages)
-        return tokens.write(advantage=np.where(tokens.valid, advantages, 0.0))
+        made = tokens.write(advantage=np.where(tokens.valid, advantages, 0.0))
+        return Rows(made, "token").keep((item >= 0) | ended)
 
 
 RANK_GRPO = Recipe(
     name="rank_grpo",
     source="arXiv:2510.20150",
     advantage=ItemRelative(),
-    loss=Policy(ratio=Ratio("item"), clip=Clip(0.06, 0.08), kl=KL(0.001)),
+    loss=Policy("sequence_mean", ratio=Ratio("item"), clip=Clip(0.06, 0.08), kl=KL(0.001)),
 )

@@ -4,6 +4,21 @@ All solutions of the batch are scored (1, -0.5 wrong, -1 unparsable: the environ
 evenly over the groups and at random within each, become verification tasks: question and solution, to be rated with
 `\\boxed{...}`. Each gets G answers: 1 where the rating is the solution's score, -0.5 where it is another, -1 without
 one. Both kinds are one batch for PPO with gamma = lambda = 1 and KL 0.01 in the reward. Source: arXiv:2505.13445.
+
+Equations:
+    Read: the paper and the public code.
+
+    - 2, policy loss: `Policy`, clip range 0.2, mean over tokens.
+    - 3, advantage: `Gae`, gamma = lambda = 1, then whitened over both kinds as in the code.
+    - 4, critic: `Value("token_mean", clip=0.5)`.
+    - 5 and 6, rewards and verification tasks: `SelfVerification`.
+    - 7, one batch: `SelfVerification.cohort`.
+    - C1, spread over the groups: `SelfVerification.quotas`.
+
+Differs:
+    - KL: in the objective in the paper; in the reward in the code and here.
+    - Critic loss: half of the paper's, as in the code.
+    - Optimizer steps a batch: 9 in the code, 1 here; `RISE.replace(minibatches=9)` makes 9.
 """
 
 from __future__ import annotations
@@ -16,10 +31,10 @@ from typing import ClassVar
 import numpy as np
 
 from agentrl_core import Recipe
-from agentrl_core.advantage import Gae
+from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn, Task
-from agentrl_core.loss import Policy
+from agentrl_core.loss import Policy, Train, Value
 from agentrl_core.rollout import Branch, Cohort, Group, Rollout, SideTask
 
 _RATING = re.compile(r"\\boxed\{([^{}]*)\}")
@@ -98,6 +113,9 @@ RISE = Recipe(
     name="rise",
     source="arXiv:2505.13445",
     rollout=SelfVerification(),
-    advantage=Gae(kl_coefficient=0.01),
-    loss=Policy(),
+    advantage=(
+        Gae(kl_coefficient=0.01),
+        GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
+    ),
+    loss=(Train(Value("token_mean", clip=0.5), model="critic"), Policy()),
 )

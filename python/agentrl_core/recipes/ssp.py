@@ -3,12 +3,28 @@
 The proposer is told an answer and searches until it says `<question>...</question>`. A helper answers that question
 with all that the proposer has read in sight, among what four other proposers have read; where it does not find the
 given answer, or nothing was read, the question is not valid and the proposer is paid the penalty. Else n = 5 solvers
-try it without help, and the proposer is paid 1 - acc where acc > 0 and the penalty where nobody solves it; or 4 (acc -
-low) (high - acc) with `kind="intermediate"`. In place of a question that is not valid the solvers get one of a pool, by
-chance: what was tried in earlier iterations, which is forgotten every ten. Where the pool is empty there are no
-solvers. Solvers are compared with each other, a proposer alone keeps its raw reward. Source: arXiv:2510.18821, whose
-defaults these are; the pool and the noise by code Alibaba-Quark/SSP, but that what others have read is of the last
-iteration, not of this one.
+try it without help, and the proposer is paid 1 - acc, or 4 (acc - low) (high - acc) with `kind="intermediate"`. In
+place of a question that is not valid the solvers get one of a pool, by chance: what was tried in earlier iterations,
+which is forgotten every ten. Where the pool is empty there are no solvers. Solvers are compared with each other, a
+proposer alone keeps its raw reward. Source: arXiv:2510.18821.
+
+Equations:
+    Read: sections 3.2 and 3.3 and algorithm 1 of the paper, and the public code.
+
+    - 3, game: `SearchSelfPlay`; a question counts if it can be answered with the proposer's documents.
+    - 4, solver: `GroupRelative(scale="none")`, `Policy("sequence_mean", kl=KL(0.01))`.
+    - 5, proposer: `SearchSelfPlay.paid` and `GroupRelative(singleton="raw")`.
+    - C1, division by the std in the code: `GroupRelative(singleton="raw")`.
+    - C2, raw reward of the proposer in the code: the same as 5.
+    - C3, invalid questions in the code: `penalty`, and the pool.
+
+Differs:
+    - Proposer's loss: a sum over its tokens in the paper; a mean here, as in the code.
+    - Invalid questions: the paper drops them and collects a full batch; the code and this recipe pay `penalty`.
+    - Clip: the paper's equations have none; the code and this recipe have 0.2 and 0.285.
+    - Optimizer steps a batch: in the code 2 for the solvers, then 2 for the proposers; 1 for both together here, so
+      that the clip range acts on off-policy tokens alone.
+    - Noise documents: the code takes them from this iteration, this recipe from the one before.
 
 The environment shows a task's question, and judges by its payload, which is made of plain JSON values where there is a
 pool.
@@ -28,7 +44,7 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import IterationRecord, State, option
 from agentrl_core.env import ExtraColumn, Task, as_messages
-from agentrl_core.loss import Clip, Policy
+from agentrl_core.loss import KL, Clip, Policy
 from agentrl_core.rollout import Branch, Group, Independent, Rollout, TextMemory, insert_text, read_notes
 
 _QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
@@ -61,7 +77,7 @@ class SearchSelfPlay(TextMemory):
     Example:
         >>> from agentrl_core.recipes.ssp import SearchSelfPlay
         >>> [SearchSelfPlay().paid(share) for share in (0.0, 0.2, 1.0)]
-        [0.0, 0.8, 0.0]
+        [1.0, 0.8, 0.0]
         >>> SearchSelfPlay(kind="intermediate").paid(0.5)
         1.0
     """
@@ -84,7 +100,7 @@ class SearchSelfPlay(TextMemory):
     def paid(self, share: float) -> float:
         """What the proposer is paid where so many of the solvers succeed."""
         if self.kind == "hard":
-            return 1.0 - share if share > 0.0 else self.penalty
+            return 1.0 - share
         return 4.0 * (share - self.low) * (self.high - share) if 0.0 < share < 1.0 else 0.0
 
     def initial_state(self) -> State:
@@ -190,6 +206,6 @@ SSP = Recipe(
     name="ssp",
     source="arXiv:2510.18821",
     rollout=SearchSelfPlay(),
-    advantage=GroupRelative(singleton="raw"),
-    loss=Policy(clip=Clip(0.2, 0.285)),
+    advantage=GroupRelative(scale="none", singleton="raw"),
+    loss=Policy("sequence_mean", clip=Clip(0.2, 0.285), kl=KL(0.01)),
 )

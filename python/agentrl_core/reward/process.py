@@ -28,8 +28,8 @@ class ImplicitProcess(BatchComponent):
 
     Args:
         beta: factor.
-        level: `token`: each trained token except the last of a draw, which gets the outcome; `step`: the sum of a step;
-            `draw`: the sum of a draw, at its last trained token.
+        level: `token`: each trained token; `step`: the sum of a step; `draw`: the sum of a draw, at its last trained
+            token.
         scale: `max_return` divides by the largest absolute sum of rewards to come, over the batch.
 
     Raises:
@@ -73,7 +73,7 @@ class ImplicitProcess(BatchComponent):
         if self.level == "draw":
             rewards = np.where(tokens.last, rewards[tokens.draws], np.nan)
         elif self.level == "token":
-            rewards = np.where(trained & ~tokens.last, rewards, np.nan)
+            rewards = np.where(trained, rewards, np.nan)
         if self.scale == "max_return":
             to_come = returns.discounted(np.nan_to_num(rewards, nan=0.0), rows.draws, gamma=1.0)
             largest = float(np.abs(to_come).max(initial=0.0))

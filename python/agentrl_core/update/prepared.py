@@ -112,7 +112,7 @@ class PreparedBatch:
         factors = dict.fromkeys(column for name in summed for column in _PRODUCTS[name])
         columns = {
             column: np.asarray(batch.column(column, "token"), np.float32)
-            for column in dict.fromkeys((*names.values(), *factors, "keep"))
+            for column in dict.fromkeys((*names.values(), *factors, *(["keep"] if training.keep else [])))
             if column in names.values() or batch.has(column, "token")
         }
         keep = columns["keep"] != 0 if "keep" in columns else None
