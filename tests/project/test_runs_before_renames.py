@@ -109,6 +109,10 @@ def test_commands_read_the_runs(runs: Path, command: str, tmp_path: Path, capsys
 # Recipes
 
 
+CORRECTED = ("cory", "rise")
+"""Recipes that train a critic too since the file was written."""
+
+
 def test_recipes_are_read(tmp_path: Path) -> None:
     files = sorted(unpack(tmp_path, "recipes").glob("*.toml"))
     assert len(files) > 90
@@ -116,7 +120,7 @@ def test_recipes_are_read(tmp_path: Path) -> None:
         recipe = Recipe.from_toml(path)
         assert recipe.name == path.stem
         assert Recipe.from_toml(recipe.to_toml()) == recipe
-        if not path.stem.startswith("parts_"):
+        if not path.stem.startswith("parts_") and path.stem not in CORRECTED:
             assert type(recipe.loss) is type(recipes.get(path.stem).loss)
 
 

@@ -17,8 +17,10 @@ def test_by_hand() -> None:
     batch = small([(0, [3]), (0, [2])], draw_score=[1.0, 0.0], token_process_reward=[0.1, 0.2, 0.3, -0.1, 0.1])
     made = Discounted(column="advantage", level="token")(LeaveOneOutProcess(kind="scaled")(batch))
     close(column(made, level="token"), [0.6, 0.6, 0.4, -0.4, 0.0], 1e-6)
-    made = Discounted(column="advantage", level="token")(LeaveOneOutProcess()(batch))
+    made = Discounted(column="advantage", level="token")(LeaveOneOutProcess(kind="others")(batch))
     close(column(made, level="token"), [0.6, 0.5, 0.3, -0.4, -0.1], 1e-6)
+    doubled = Discounted(column="advantage", level="token")(LeaveOneOutProcess(kind="others", coefficient=2.0)(batch))
+    close(column(doubled, level="token"), [1.2, 1.0, 0.6, -0.8, -0.2], 1e-6)
 
 
 @pytest.mark.parametrize("kind", ["others", "scaled"])

@@ -138,6 +138,8 @@ def test_the_optimal_value_of_a_survey() -> None:
     state = tracker.next(state, story.visits(1, {5: [1, 1], 6: [1]}))  # what is trained on does not count
     found = tracker.estimate(state, story.candidates([5, 6, 7], 2))
     np.testing.assert_allclose(found, [0.716890, math.nan, math.nan], atol=1e-6)
+    known = LogMeanExp(unseen=0.25).estimate(state, story.candidates([5, 6, 7], 2))
+    np.testing.assert_allclose(known, [0.716890, 0.25, 0.25], atol=1e-6)
 
 
 @settings(max_examples=40, deadline=None)

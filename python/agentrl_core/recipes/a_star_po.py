@@ -55,6 +55,7 @@ class LogMeanExp(Tracker):
     Args:
         temperature: above 0; large ones give the mean, small ones the maximum.
         surveys: whether only surveys count, as for a value of the reference policy.
+        unseen: the value of a task without rollouts; None: NaN, so that its draws leave the loss.
 
     Raises:
         RecipeError: an option is out of range.
@@ -69,6 +70,7 @@ class LogMeanExp(Tracker):
 
     temperature: float = option(0.5, above=0)
     surveys: bool = True
+    unseen: float | None = None
 
     def initial_state(self) -> State:
         """No rollout of any task."""
@@ -87,10 +89,10 @@ class LogMeanExp(Tracker):
         return {"log_sum": log_sum, "count": count}
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
-        """The value; NaN for a task without rollouts."""
+        """Return the value of each task."""
         count = candidates.read(state["count"], 0)
         values = self.temperature * (candidates.read(state["log_sum"], 0.0) - np.log(np.maximum(count, 1)))
-        return np.where(count > 0, values, np.nan)
+        return np.where(count > 0, values, np.nan if self.unseen is None else self.unseen)
 
 
 A_STAR_PO = Recipe(

@@ -63,6 +63,7 @@ class LeaveOneOutProcess(BatchComponent):
     Args:
         column: rewards of tokens.
         kind: as above.
+        coefficient: factor of the result.
 
     Example:
         >>> from agentrl_core.recipes.prime import LeaveOneOutProcess
@@ -74,7 +75,8 @@ class LeaveOneOutProcess(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (token("advantage"),)
     needs: ClassVar[tuple[Column, ...]] = (token("score"), token("group_id"))
     column: str = column_name("process_reward", level="token")
-    kind: Literal["others", "scaled"] = "others"
+    kind: Literal["others", "scaled"] = "scaled"
+    coefficient: float = 1.0
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on tokens."""
@@ -89,7 +91,7 @@ class LeaveOneOutProcess(BatchComponent):
             compared = rewards - (count * of_group.mean[groups] - own[rows.draws]) / others
         else:
             compared = count / others * (rewards - of_group.mean[groups])
-        return rows.write(advantage=np.where(counted & (count > 1.0), compared, 0.0))
+        return rows.write(advantage=np.where(counted & (count > 1.0), self.coefficient * compared, 0.0))
 
 
 PRIME = Recipe(
@@ -98,7 +100,7 @@ PRIME = Recipe(
     reward=(OutcomeScore(), ImplicitProcess(scale="max_return")),
     admit=DynamicSampling(Band(std_above=None, at_least=0.2, at_most=0.8)),
     advantage=(
-        LeaveOneOutProcess(),
+        LeaveOneOutProcess(kind="others"),
         GroupRelative(level="token", rows="last", center="leave_one_out", scale="none", add=True),
         Discounted(column="advantage", level="token"),
         GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),
