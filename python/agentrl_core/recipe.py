@@ -436,7 +436,7 @@ class Recipe:
             RecipeError: a key, component or option is unknown or not valid.
         """
         if not isinstance(table, Mapping):
-            raise RecipeError(f"table={table!r:.200} is no recipe; give the table that to_dict makes")
+            raise RecipeError(f"table={table!r:.200} is not a recipe; give a table made by to_dict")
         if is_deeper(table, _DEEPEST):
             raise RecipeError(f"recipe: its tables are nested more than {_DEEPEST} deep; give the table of to_dict")
         known = [option.name for option in dataclasses.fields(cls)]
@@ -478,7 +478,7 @@ class Recipe:
             FileNotFoundError: the file does not exist.
         """
         if not isinstance(source, (str, Path)):
-            raise RecipeError(f"source={source!r:.200} is no recipe; give the text of a TOML document, or its path")
+            raise RecipeError(f"source={source!r:.200} is not a recipe; give the text of a TOML document, or its path")
         is_path = isinstance(source, Path) or source.endswith(".toml")
         text = Path(source).read_text(encoding="utf-8") if is_path else str(source)
         try:

@@ -93,5 +93,5 @@ def test_ratios_to_what_was_sampled_are_refused() -> None:
     sampling = Sampling(by_entropy=EntropyTemperature(0.0, 1.0, 1.0))
     recipe = recipes.HAPO.replace(rollout=Independent())
     assert solve(recipe, unsure, sampling=sampling).sampled > 0
-    with pytest.raises(InvalidInputError, match=r'take ratios to .* recipe.replace\(old_logprob="recomputed"\)'):
+    with pytest.raises(InvalidInputError, match=r'use recomputed log-probs: .*old_logprob="recomputed"'):
         solve(recipe.replace(old_logprob="behaviour"), unsure, sampling=sampling)

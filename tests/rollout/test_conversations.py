@@ -10,7 +10,7 @@ from templates import QWEN, bytes_tokenizer
 
 import agentrl_core as arl
 from agentrl_core import engine, env, recipes, rollout
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import AgentRLWarning, InvalidInputError
 
 TOKENIZER = bytes_tokenizer(QWEN, ["<s>", "<|im_start|>", "<|im_end|>"], "<|im_end|>")
 STATUS = ("finished", "truncated", "aborted", "pruned", "failed", "partial")
@@ -190,8 +190,9 @@ def test_tools_are_those_of_a_context() -> None:
     ],
 )
 def test_contexts_that_cannot_be_are_refused(outcome, message) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        played(outcome)
+    with pytest.warns(AgentRLWarning, match=message), pytest.warns(AgentRLWarning, match="has no draws"):
+        batch, _ = played(outcome)
+    assert batch.num_draws == 0
 
 
 def test_what_has_no_room_is_truncated_in_every_lane() -> None:

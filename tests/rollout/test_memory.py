@@ -62,7 +62,7 @@ def test_a_task_is_left_for_later() -> None:
             error = [{"role": "user", "content": "that was wrong"}]
             group.defer(Task("again", "?", "derived", {"from": group.task.task_id}), one, turns=1, messages=error)
             group.defer(group.task, other)
-            with pytest.raises(InvalidInputError, match="cannot be stored"):
+            with pytest.raises(InvalidInputError, match="cannot be kept"):
                 group.defer(Task("odd", "?", "derived", object()), one)
             with pytest.raises(InvalidInputError, match="no place after 3"):
                 group.defer(group.task, one, turns=3)
@@ -116,5 +116,5 @@ def test_models_are_asked_for_all_groups_at_once() -> None:
     assert sum(calls) == 9
     with pytest.raises(InvalidInputError, match=r"model 'quality' does not exist \(available: none\)"):
         arl.Collector(world, world, recipe, task_pool=4)(tasks=1, group_size=1)
-    with pytest.raises(InvalidInputError, match="gave 1 numbers for 3 paths"):
+    with pytest.raises(InvalidInputError, match="returned 1 numbers for 3 paths"):
         arl.Collector(world, world, recipe, task_pool=4, models={"quality": lambda _: [1.0]})(tasks=1, group_size=1)

@@ -14,7 +14,7 @@ from small_world import SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, RecipeError
 from agentrl_core.rollout import Branch, Group, Rollout, SelfPlay
 
 AGENTS = ("one", "two", "referee")
@@ -224,5 +224,5 @@ def test_what_an_environment_of_several_says_is_checked() -> None:
         (lambda _: {"one": outcome}, "step gave no outcome for 'two', who acted"),
         (lambda _: {"one": outcome, "two": outcome, "you": outcome}, "there is no agent 'you'; name one of"),
     ):
-        with pytest.raises(InvalidInputError, match=message):
+        with pytest.warns(AgentRLWarning, match=message), pytest.warns(AgentRLWarning, match="has no draws"):
             collected(step)

@@ -107,7 +107,7 @@ def test_a_stored_trajectory_is_gone_on_from() -> None:
         Prefix.stored(stored, one, turns=5)
     with pytest.raises(InvalidInputError, match="tokens=9, and that action has 4"):
         Prefix.stored(stored, one, turns=1, tokens=9)
-    with pytest.raises(InvalidInputError, match="action 0 is empty"):
+    with pytest.raises(InvalidInputError, match=r"actions\[0\] is empty"):
         Prefix([""])
 
 

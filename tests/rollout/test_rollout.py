@@ -90,7 +90,7 @@ def test_entropies_of_segments(reduce: Any, expected: list[float]) -> None:
 def test_unknown_entropy_is_an_error_only_where_it_matters() -> None:
     program = rollout.EntropyBranching()
     assert program.copies([turn(follows_tool=False), turn()], np.array([np.nan, 9.0]), 1) == [0, 1]
-    with pytest.raises(InvalidInputError, match=r"turn 1 of branch 0.0/0.0 is not known; use an engine that reports"):
+    with pytest.raises(InvalidInputError, match=r"turn 1 of branch 0.0/0.0 is unknown; use an engine that reports"):
         program.copies([turn()], np.array([np.nan]), 1)
 
 

@@ -66,7 +66,12 @@ _NUMBERS = {"nan": math.nan, "inf": math.inf, "pi": math.pi}
 
 def number(written: float | str) -> float:
     """The number that is written: a number, or arithmetic of numbers, and nothing else."""
-    return float(evaluate(written, {})) if isinstance(written, str) else float(written)
+    if not isinstance(written, str):
+        return float(written)
+    value = evaluate(written, {})
+    if np.ndim(value):
+        raise ValueError(f"{written!r} is no arithmetic of numbers alone")
+    return float(value)
 
 
 def evaluate(written: str, names: Mapping[str, Value]) -> Value:

@@ -3,7 +3,7 @@
 Following instructions collapses into habits when only the outcome pays. The warm start imitates just the tokens that
 the model finds surprising; in reinforcement learning the entropy bonus goes to the tokens of a response whose updates
 would reduce the entropy most. The reward is the share of constraints that a response meets, which its environment
-knows.
+knows. Source: arXiv:2508.03178.
 """
 
 from __future__ import annotations
