@@ -454,7 +454,7 @@ class Recipe:
                 try:
                     chain = tuple(find_component(f"agentrl_core.{PHASES[key]}", link) for link in links)
                 except RecipeError as error:
-                    raise RecipeError(f"recipe {name!r}: {error}") from None
+                    raise type(error)(f"recipe {name!r}: {error}") from None
                 values[key] = chain if isinstance(value, list) else chain[0]
             else:
                 values[key] = value

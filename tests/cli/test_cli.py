@@ -210,9 +210,9 @@ def test_show_without_a_tokenizer_shows_ids(agentrl, recorded, tmp_path) -> None
     assert given == agentrl("show", recorded, 0)
     assert given == agentrl("show", run, 0, "--tokenizer", recorded / "start" / "tokenizer.json")
     missing = agentrl("show", run, 0, "--tokenizer", tmp_path, status=1)
-    assert f"there is no {tmp_path / 'tokenizer.json'}" in missing
+    assert f"{tmp_path / 'tokenizer.json'} does not exist" in missing
     (tmp_path / "tokenizer.json").write_text("{}")
-    assert "holds no tokenizer" in agentrl("show", run, 0, "--tokenizer", tmp_path, status=1)
+    assert "is not a tokenizer" in agentrl("show", run, 0, "--tokenizer", tmp_path, status=1)
 
 
 def test_text_cannot_control_the_terminal() -> None:

@@ -25,7 +25,7 @@ SOURCE = """
 from dataclasses import dataclass
 from typing import ClassVar
 from agentrl_core.component import BatchComponent, draw
-from agentrl_core.schedule import PID, Plateau
+from agentrl_core.schedule import PID
 
 @dataclass(frozen=True)
 class Thing(BatchComponent):

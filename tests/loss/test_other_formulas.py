@@ -487,9 +487,10 @@ from agentrl_core import loss
 policy = loss.Sum(loss.Policy(), loss.Preference("token_mean", kind="hinge"))
 assert policy.needs
 assert "torch" not in sys.modules
-assert loss.soft_minimum.__doc__
+from agentrl_core.loss.value import soft_minimum
+assert soft_minimum.__doc__
 import torch
 assert loss.OutcomeClassifier().unit == "group"
-assert loss.soft_minimum(torch.zeros(1, 2), 1.0).item() == 0.0
+assert soft_minimum(torch.zeros(1, 2), 1.0).item() == 0.0
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -146,14 +146,14 @@ def test_a_model_feels_the_same(name: str) -> None:
     torch.manual_seed(1)
     model.value_head = nn.Linear(32, 2 if "soft_minimum" in repr(policy) else 1).double()
     _, update = begun(name)
-    (pack,) = update.pack(max_tokens=WHOLE)
+    (pack,) = update.pack(max_tokens=WHOLE, layout="sequence")
     wanted = stepped(model, iter([update.loss(pack.run(model), pack)]))
     # What is the same in exact numbers is not at every edge: quantiles and bounds stand on one row's number.
     for options in (
-        {"max_tokens": least(name) + 20},
-        {"max_tokens": least(name), "buffers": PackBuffers(least(name))},
+        {"max_tokens": least(name) + 20, "layout": "sequence"},
+        {"max_tokens": least(name), "layout": "sequence", "buffers": PackBuffers(least(name))},
         {"max_tokens": least(name) + 9, "layout": "tree"},
-        {"max_tokens": WHOLE},
+        {"max_tokens": WHOLE, "layout": "sequence"},
     ):
         tolerance = 1e-6 if options.get("layout") == "tree" and policy.foldable else 1e-9
         same(stepped(model, update.gradient_cached(model, **options)), wanted, tolerance)

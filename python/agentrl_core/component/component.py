@@ -290,7 +290,7 @@ class Component:
                 try:
                     value = find_component(package, value)  # noqa: PLW2901
                 except RecipeError as error:
-                    raise RecipeError(f"{cls.title()}: option {name}: {error}") from None
+                    raise type(error)(f"{cls.title()}: option {name}: {error}") from None
             elif value == _NULL and _fit(None, hints[name])[1] and not _fit(_NULL, hints[name])[1]:
                 value = None  # noqa: PLW2901
             values[name] = value

@@ -33,10 +33,10 @@ def edit_distances(first: Sequence[Elements], second: Sequence[Elements]) -> NDA
         InvalidInputError: lengths differ, or words are mixed with token ids.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.edit_distances(["kitten", ""], ["sitting", "ab"]).tolist()
+        >>> from agentrl_core.reward.edits import edit_distances
+        >>> edit_distances(["kitten", ""], ["sitting", "ab"]).tolist()
         [3, 2]
-        >>> reward.edit_distances(["the cat sat".split()], ["the cat".split()]).tolist()
+        >>> edit_distances(["the cat sat".split()], ["the cat".split()]).tolist()
         [1]
     """
     if len(first) != len(second):

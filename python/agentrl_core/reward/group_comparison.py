@@ -167,8 +167,8 @@ def rank_agreement(scores: object, truths: object, offsets: object) -> NDArray[n
         InvalidInputError: lengths differ, offsets do not cover the scores, a truth is not finite or a score infinite.
 
     Example:
-        >>> from agentrl_core import reward
-        >>> reward.rank_agreement([9.0, 5.0, 7.0, 1.0, 2.0], [3.0, 2.0, 1.0, 2.0, 1.0], [0, 3, 5]).round(4).tolist()
+        >>> from agentrl_core.reward.group_comparison import rank_agreement
+        >>> rank_agreement([9.0, 5.0, 7.0, 1.0, 2.0], [3.0, 2.0, 1.0, 2.0, 1.0], [0, 3, 5]).round(4).tolist()
         [0.3333, 0.0]
     """
     numbers = columns.doubles(scores, "scores")

@@ -112,9 +112,9 @@ def answer_clusters(
         InvalidInputError: lengths differ, or an answer is neither a text nor None.
 
     Example:
-        >>> from agentrl_core import reward
+        >>> from agentrl_core.reward.majority_vote import answer_clusters
         >>> same = lambda a, b: float(a) == float(b)
-        >>> reward.answer_clusters(["1", "1.0", None, "2"], ["g"] * 4, equivalent=same).ids.tolist()
+        >>> answer_clusters(["1", "1.0", None, "2"], ["g"] * 4, equivalent=same).ids.tolist()
         [0, 0, 1, 2]
     """
     if isinstance(answers, str) or not isinstance(answers, Iterable):

@@ -52,8 +52,8 @@ def top_rows(
             given.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> weight.top_rows([1.0, 3.0, 2.0, 9.0], ["a", "a", "a", "b"], count=1).tolist()
+        >>> from agentrl_core.weight.select import top_rows
+        >>> top_rows([1.0, 3.0, 2.0, 9.0], ["a", "a", "a", "b"], count=1).tolist()
         [False, True, False, True]
     """
     numbers = columns.numbers(scores, "scores")
@@ -95,8 +95,8 @@ def above_quantile(
         InvalidInputError: lengths differ, a valid score is not finite, or q is out of range.
 
     Example:
-        >>> from agentrl_core import weight
-        >>> weight.above_quantile([1.0, 2.0, 3.0, 4.0], q=0.5).tolist()
+        >>> from agentrl_core.weight.select import above_quantile
+        >>> above_quantile([1.0, 2.0, 3.0, 4.0], q=0.5).tolist()
         [False, False, True, True]
     """
     numbers, groups, mask = columns.scored(scores, group_ids, valid)
