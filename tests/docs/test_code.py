@@ -26,7 +26,18 @@ ELSEWHERE = {
 }
 """Pages whose code runs in a test that knows what it has to come to, or has what it needs."""
 
-HERE = ("components", "concepts", "howto/cluster", "howto/component", "howto/loss", "howto/resume", "start", "store")
+HERE = (
+    "components",
+    "concepts",
+    "howto/cluster",
+    "howto/component",
+    "howto/loss",
+    "howto/resume",
+    "howto/statistics",
+    "models",
+    "start",
+    "store",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +140,34 @@ def test_losses_of_ones_own(trained_on: Callable[[Any], tuple[float, Any]]) -> N
     assert value == pytest.approx(again, abs=1e-6)
     np.testing.assert_allclose(gradient.numpy(), other.numpy(), atol=1e-6)
     assert names["mine"].streams
+
+
+def test_a_pack_runs_on_a_model_with_and_without_its_logits(world: Any, warm_policy: tuple[Any, Any]) -> None:
+    import torch
+
+    import agentrl_core as arl
+    from agentrl_core import engine, loss, recipes
+
+    model, tokenizer = warm_policy
+    recipe = recipes.GRPO
+    batch = recipe.credit(arl.Collector(engine.Transformers(model, tokenizer), world, recipe)(tasks=4, group_size=4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    given = {"recipe": recipe, "batch": batch, "model": model, "optimizer": optimizer, "loss": loss}
+    names = run("models", given, only=0)
+    names["update"].loss(names["pack"].run(model), names["pack"]).backward()
+    wanted = [each.grad.clone() for each in model.parameters()]
+    model.zero_grad()
+    run("models", names, only=1)
+    assert max(float(each.abs().max()) for each in wanted) > 0.0
+    for found, right in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(found.grad, right, rtol=1e-4, atol=1e-6)
+    model.zero_grad()
+
+
+def test_systems_are_compared_over_seeds() -> None:
+    names = run("howto/statistics")
+    assert names["low"] < names["value"] < names["high"]
+    assert names["difference"].pairs == 10
 
 
 def test_a_run_that_goes_on() -> None:
