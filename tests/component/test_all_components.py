@@ -21,7 +21,9 @@ from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.component import PHASES, Component, find_component
 from agentrl_core.component.state import Stateful, pack_state, unpack_state
 from agentrl_core.exceptions import NotFoundError, RecipeError
+from agentrl_core.loss.base import OverRows, Part
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout.program import BudgetedRollout
 
 
 @loss.function()
@@ -60,6 +62,10 @@ REQUIRED = {  # options without a default
 }
 
 
+BASES = (BudgetedRollout, OverRows, Part)
+"""Classes that components of users derive from."""
+
+
 def exported() -> list[type[Component]]:
     """All components of all phases, and those of systems."""
     found = []
@@ -77,6 +83,7 @@ def exported() -> list[type[Component]]:
             and kind.__module__.startswith(f"{home.__name__}.")
             and not kind.__name__.startswith("_")
             and not inspect.isabstract(kind)
+            and kind not in BASES
         ]
     for name in recipes.names():
         module = importlib.import_module(f"agentrl_core.recipes.{name}")

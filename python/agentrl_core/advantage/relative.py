@@ -98,8 +98,8 @@ class GroupRelative(Normalisation, BatchComponent):
 
     Args:
         column: values to compare: `score`, `reward.<name>`, an earlier `advantage`, or another column.
-        level: level of the
-        rows: `draw`, `step` or `token`. rows: compared rows of a draw: `all`, or the `last` valid one, as for an
+        level: level of the rows: `draw`, `step` or `token`.
+        rows: compared rows of a draw: `all`, or the `last` valid one, as for an
             outcome reward; the others get 0.
         group_by: comma-joined key columns that define groups, such as `group_id,agent`; or `batch`: one group of all
             rows.

@@ -41,7 +41,8 @@ class Transformers(ContinuousBatching):
     Args:
         model: a decoder with full attention in every layer (Llama, Qwen2, Qwen3 and their like).
         tokenizer: its tokenizer with a chat template. None: the one saved at `model.name_or_path`.
-        device: move the model there first. None: keep its device. copy: sample from a copy of the model, which changes
+        device: move the model there first. None: keep its device.
+        copy: sample from a copy of the model, which changes
             only by `update_weights`: for a trainer that steps while this engine generates.
         batch_invariant: compute each row alone, so that a segment is the same to the bit whatever is generated beside
             it. Slow: for tests, and for runs that must be repeated exactly.

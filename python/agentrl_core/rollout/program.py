@@ -76,8 +76,8 @@ class BudgetedRollout(Rollout):
     """Base class of programs that start a few branches and fork them until the budget is spent.
 
     Args:
-        budget: final number of branches of a group. It replaces the collector's `group_size`. initial: branches that
-            start at the prompt.
+        budget: final number of branches of a group. It replaces the collector's `group_size`.
+        initial: branches that start at the prompt.
     """
 
     budget: int = option(16, at_least=1)

@@ -17,7 +17,8 @@ class Adaptive(Controller, ABC):
 
     Args:
         metric: name of the metric.
-        target: target value of the metric. start: the coefficient before the first move.
+        target: target value of the metric.
+        start: the coefficient before the first move.
         at_least: smallest coefficient.
         at_most: largest coefficient; None: none.
     """

@@ -24,8 +24,8 @@ class Band(Component):
     (`std_above=None, at_least=0.3`).
 
     Args:
-        std_above: the standard deviation of the group is larger than this; None: any. at_least: smallest mean of the
-            group; None: any.
+        std_above: the standard deviation of the group is larger than this; None: any.
+        at_least: smallest mean of the group; None: any.
         at_most: largest mean of the group; None: any.
         members_at_least: smallest number of members with a value.
         ddof: the variance divides by (count - ddof); 0 or 1.

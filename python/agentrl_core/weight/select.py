@@ -39,7 +39,7 @@ def top_rows(
     Args:
         scores: n numbers.
         group_ids: n group ids; None: one group.
-        count: number of rows per group; or
+        count: number of rows per group; give it or `fraction`.
         fraction: share of its valid rows, from 0 to 1, rounded by `rounding`, at least `at_least`.
         rounding: `floor`, `ceil` or `nearest` (halves to even).
         at_least: see `fraction`.
@@ -127,7 +127,7 @@ def max_variance_subset(
     Args:
         scores: n numbers.
         group_ids: n group ids; None: one group.
-        count: number of rows per group; or
+        count: number of rows per group; give it or `fraction`.
         fraction: share of its valid rows, rounded by `rounding`, at least `at_least`.
         rounding: `floor`, `ceil` or `nearest`.
         at_least: see `fraction`.

@@ -173,7 +173,8 @@ class Repair(Rounds, ABC):
 
     Args:
         members: rollouts of the first round.
-        column: score column, as in `Rounds`. solved_above: a member has solved the task if its value is larger.
+        column: score column, as in `Rounds`.
+        solved_above: a member has solved the task if its value is larger.
         locator: locates the bad step.
         rate_below: repair only tasks with a smaller success rate.
         share_at_least: smallest share of a member's steps before the bad one.
