@@ -20,7 +20,8 @@ from small_world import SmallWorld, paying
 
 from agentrl_core import Batch, Collector, Store, recipes
 from agentrl_core._util.json_text import to_json
-from agentrl_core.engine import Request, Segment, TopLogprobs
+from agentrl_core.engine import Request, Segment
+from agentrl_core.engine.base import TopLogprobs
 from agentrl_core.env import Context, ExtraColumn, StepResult, Task
 from agentrl_core.exceptions import AgentRLWarning, DataError
 from agentrl_core.rollout import Independent, Prefix, deferred_tasks

@@ -396,6 +396,9 @@ def _read(reading: Reading, own: Forward, feeds: list[Feed]) -> tuple[Tensor, ..
 
         with head_replaced(reading.head, at_head) as captured:
             made = _own_forward(own, reading, feed)
+            if captured.output is None:  # a library's forward on the instance, such as TRL's, may leave the head out
+                reading.pack._attention.layers = 0  # noqa: SLF001 - a part of the pack
+                made = _own_forward(functools.partial(type(reading.inner).forward, reading.inner), reading, feed)
         output = captured.output
         if output is None:
             raise UnsupportedError(
