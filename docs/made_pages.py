@@ -27,7 +27,7 @@ from public_names import names_of, public_names  # noqa: E402 - the one list of 
 
 LINK_IN_TABLE = re.compile(r"^\| \*\*(\w+)\*\*", re.MULTILINE)
 
-BESIDE = ("collect", "agents", "integrations")
+BESIDE = ("collect", "agents", "integrations", "stats")
 """Packages that users import by name, in addition to those whose names count as public."""
 
 
@@ -108,7 +108,7 @@ def api() -> dict[str, str]:
         module = importlib.import_module(name)
         first, _, rest = inspect.cleandoc(module.__doc__ or "").partition("\n")
         index += f"- [`{name}`]({name}.md): {first}\n"
-        members = {public: getattr(module, public) for public in names_of(module)}
+        members = {public: getattr(module, public) for public in names_of(module) if public != "torch"}
         described = "".join(member(name, public, value, homes) for public, value in members.items())
         pages[f"api/{name}.md"] = f"# {name}\n\n{first}\n{rest}\n\n{described}"
     return {"api/index.md": index, **pages}

@@ -105,11 +105,6 @@ class Action(str):
     The parts are read when they are first asked for, in the form in which the model's chat template writes answers. A
     text of a script is read in the form of Hermes: `<think>...</think>` and `<tool_call>{"name": ...}</tool_call>`.
 
-    Args:
-        text: what was generated.
-        finish_reason: why it ended.
-        form: the form of the model's answers, or a function that returns it; None: that of Hermes.
-
     Attributes:
         finish_reason: `stop`: the policy ended it (or a program wrote it); `length`: a limit cut it; `abort`: its
             generation was ended.
@@ -136,7 +131,13 @@ class Action(str):
         finish_reason: Literal["stop", "length", "abort"] = "stop",
         form: AnswerForm | Callable[[], AnswerForm] | None = None,
     ) -> Self:
-        """Make it of a text."""
+        """Make an action of a text.
+
+        Args:
+            text: the generated text.
+            finish_reason: why it ended.
+            form: the form of the model's answers, or a function that returns it; None: that of Hermes.
+        """
         action = super().__new__(cls, text)
         action.finish_reason = finish_reason
         action._form = form
