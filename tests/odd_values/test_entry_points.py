@@ -166,6 +166,9 @@ MARKS = {
     "Collector": pytest.mark.xfail(
         run=False, reason="a huge number of tasks or rollouts really is made, since no limit is set on them"
     ),
+    **dict.fromkeys(
+        ("Branch", "Group"), pytest.mark.xfail(strict=False, reason="the message names a place, not always the argument")
+    ),
     "Recipe": pytest.mark.xfail(strict=False, reason="some odd texts of a table are not kept equal"),
 }
 """Entry points that odd values still break."""

@@ -69,7 +69,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "state": (lambda: frozen().with_state({"a": np.int64(1)}), "state cannot be saved as JSON"),
     "deep state": (lambda: frozen().with_state(deep(5000)), "state cannot be saved as JSON"),
     "deep recipe": (lambda: Recipe.from_dict({**GRPO, "rollout": deep(5000)}), "nested more than 64 deep"),
-    "deep document": (lambda: Recipe.from_toml(f"a = {'[' * 5000}{']' * 5000}"), "no TOML document"),
+    "deep document": (lambda: Recipe.from_toml(f"a = {'[' * 5000}{']' * 5000}"), "not valid TOML"),
     "empty key": (lambda: Recipe.from_dict({**GRPO, "": 1}), "'' is unknown"),
     "recipe": (lambda: recipes.GRPO.replace(name=HALF), "name="),
 }

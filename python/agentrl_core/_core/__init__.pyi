@@ -96,7 +96,7 @@ class Forest:
         episode: int | None = None,
         parent: int | None = None,
         origin: str | None = None,
-        role: str = "member",
+        role: str = ...,
     ) -> int: ...
     def adopt(self, group: int, batch: Batch, trajectory_id: int, *, source: str | None = None) -> int: ...
     def append(
@@ -163,7 +163,7 @@ class Forest:
         rewards: Sequence[float] | None = None,
         success: bool | None = None,
         info: str | None = None,
-        status: str = "finished",
+        status: str = ...,
         facts: dict[str, float | str | bytes | None] | None = None,
     ) -> None: ...
     def prune(self, trajectory: int, reason: str, *, gradient_only: bool = False) -> None: ...
@@ -316,7 +316,7 @@ class Batch:
         *,
         denominator: str,
         constant: float | None = None,
-        shared: str = "each",
+        shared: str = ...,
         valid: NDArray[np.bool_] | None = None,
         keep: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.float64]: ...
@@ -336,12 +336,12 @@ class Batch:
         draws: NDArray[np.int64],
         max_tokens: int,
         *,
-        layout: str = "sequence",
+        layout: str = ...,
         unit_of: NDArray[np.int64] | None = None,
         trained: NDArray[np.bool_] | None = None,
         fold: Sequence[NDArray[np.float32]] | None = None,
         shards: int | None = None,
-        balance: str = "tokens",
+        balance: str = ...,
     ) -> Plan: ...
     def join(
         self,
@@ -418,7 +418,7 @@ class PlannedPack:
 @final
 class Store:
     @staticmethod
-    def open(path: str | PathLike[str], *, read_only: bool = False, sync: str = "batch") -> Store: ...
+    def open(path: str | PathLike[str], *, read_only: bool = False, sync: str = ...) -> Store: ...
     @staticmethod
     def open_snapshot(path: str | PathLike[str], snapshot: str) -> Store: ...
     def close(self) -> None: ...

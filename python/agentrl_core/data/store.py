@@ -457,11 +457,11 @@ def _numbers(metrics: object, before: str = "") -> list[tuple[str, float]]:
     """Return the numbers of a nested table by name."""
     found = []
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
+        if not is_unicode(str(name)):
+            raise InvalidInputError(f"metrics: name {name!r} is not Unicode; give another")
         if isinstance(value, Mapping):
             found += _numbers(value, f"{before}{name}.")
         elif isinstance(value, (Real, np.number)) and not isinstance(value, bool):
-            if not is_unicode(str(name)):
-                raise InvalidInputError(f"metrics: name {name!r} is not Unicode; give another")
             try:
                 found.append((f"{before}{name}", float(value)))
             except OverflowError:

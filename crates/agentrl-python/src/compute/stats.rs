@@ -48,12 +48,7 @@ fn bootstrap<'py>(
 }
 
 #[pyfunction]
-fn improvement(
-    py: Python<'_>,
-    first: Column<'_, f64>,
-    second: Column<'_, f64>,
-    tasks: Whole<usize>,
-) -> PyResult<f64> {
+fn improvement(py: Python<'_>, first: Column<'_, f64>, second: Column<'_, f64>, tasks: Whole<usize>) -> PyResult<f64> {
     let (first, second, tasks) = (slice("first", &first)?, slice("second", &second)?, tasks.named("tasks")?);
     run(py, first.len().saturating_mul(second.len()), || stats::improvement(first, second, tasks))
 }
@@ -73,12 +68,7 @@ fn improvements<'py>(
 }
 
 #[pyfunction]
-fn sign_flip(
-    py: Python<'_>,
-    differences: Column<'_, f64>,
-    resamples: Whole<usize>,
-    seed: Whole<u64>,
-) -> PyResult<f64> {
+fn sign_flip(py: Python<'_>, differences: Column<'_, f64>, resamples: Whole<usize>, seed: Whole<u64>) -> PyResult<f64> {
     let differences = slice("differences", &differences)?;
     let (resamples, seed) = (resamples.named("resamples")?, seed.named("seed")?);
     run(py, resamples.saturating_mul(differences.len()), || stats::sign_flip(differences, resamples, seed))
