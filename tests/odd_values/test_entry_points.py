@@ -106,15 +106,12 @@ ELSEWHERE: dict[str, str] = {
         for name in ("body", "check_key", "check_sender", "conversation", "guarded", "session_of")
     },
     "Endpoint.running": "an address",
-    **{f"env.{name}": MADE for name in ("CheckReport",)},
     **dict.fromkeys(("env.Calculator", "env.Python"), "tests/env give them odd texts"),
     "env.ExtraColumn": "tests/collect/test_key_words.py",
     "engine.Request": MADE,
     "trajectories.read": "tests/formats/readers/test_odd_records.py",
     "engine.Sampling": "Collector takes one",
     "engine.EntropyTemperature": "tests/engine",
-    "engine.ScriptedReply": "its segments are Segments",
-    "engine.TopLogprobs": "engine.Segment has one",
     **{f"trajectories.{name}": READS for name in ("to_atif", "to_chats", "to_verifiers")},
     **{
         f"POST {path}": BODIES
@@ -167,7 +164,8 @@ MARKS = {
         run=False, reason="a huge number of tasks or rollouts really is made, since no limit is set on them"
     ),
     **dict.fromkeys(
-        ("Branch", "Group"), pytest.mark.xfail(strict=False, reason="the message names a place, not always the argument")
+        ("Branch", "Group"),
+        pytest.mark.xfail(strict=False, reason="the message names a place, not always the argument"),
     ),
     "Recipe": pytest.mark.xfail(strict=False, reason="some odd texts of a table are not kept equal"),
 }

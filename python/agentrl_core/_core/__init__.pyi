@@ -113,7 +113,7 @@ class Forest:
         policy_version: int | None = None,
         seed: int | None = None,
         temperature: float | None = None,
-        top_p: float = 1.0,
+        top_p: float = ...,
         top_k: int = ...,
         finish_reason: str | None = None,
         origin: int | None = None,
