@@ -184,10 +184,10 @@ impl Comparison {
         let runs = (first.runs, second.runs);
         let mut points = Vec::with_capacity(tasks * runs.0 * runs.1);
         for (ours, theirs) in first.by_task.chunks_exact(runs.0).zip(second.by_task.chunks_exact(runs.1)) {
-            points
-                .extend(ours.iter().flat_map(|one| {
-                    theirs.iter().map(move |other| 2 * u8::from(one > other) + u8::from(one == other))
-                }));
+            points.extend(
+                ours.iter()
+                    .flat_map(|one| theirs.iter().map(move |other| u8::from(one > other) + u8::from(one >= other))),
+            );
         }
         Ok(Self { points, runs })
     }

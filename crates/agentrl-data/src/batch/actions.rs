@@ -31,18 +31,18 @@ struct Action {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Actions {
     tree: Arc<NodeTree>,
-    actions: Vec<Action>,
+    steps: Vec<Action>,
     count: usize,
 }
 
 impl Actions {
     pub(super) fn new(tree: Arc<NodeTree>) -> Self {
-        Self { tree, actions: Vec::new(), count: 0 }
+        Self { tree, steps: Vec::new(), count: 0 }
     }
 
     /// Add the action of the next step. The node in row `first` is on the path that ends in `last`.
     pub(super) fn push(&mut self, first: usize, last: PathNode) {
-        self.actions.push(Action { token: self.count, first, last });
+        self.steps.push(Action { token: self.count, first, last });
         self.count += self.tree.end(last) - self.tree.before(first);
     }
 
@@ -53,7 +53,7 @@ impl Actions {
 
     /// One of them.
     pub(super) fn at(&self, token: usize) -> ActionToken {
-        let action = self.actions[self.action_of(token)];
+        let action = self.steps[self.action_of(token)];
         let on_path = self.tree.before(action.first) + token - action.token;
         let mut above = self.tree.upwards(action.last).skip_while(|node| self.tree.before(node.row) > on_path);
         let row = above.next().map_or(action.first, |node| node.row);
@@ -62,8 +62,8 @@ impl Actions {
 
     /// Those of a range of the token level.
     pub(super) fn of(&self, tokens: Range<usize>) -> impl Iterator<Item = ActionToken> {
-        let first = if tokens.is_empty() { self.actions.len() } else { self.action_of(tokens.start) };
-        let actions = self.actions[first..].iter().take_while(move |action| action.token < tokens.end);
+        let first = if tokens.is_empty() { self.steps.len() } else { self.action_of(tokens.start) };
+        let actions = self.steps[first..].iter().take_while(move |action| action.token < tokens.end);
         actions.flat_map(|action| self.runs(action)).flat_map(move |(token, node)| {
             let own = token.max(tokens.start)..(token + node.used).min(tokens.end);
             own.map(move |each| self.token(each, node.row, each - token))
@@ -72,7 +72,7 @@ impl Actions {
 
     /// The runs of tokens of one node in their order, as ranges of the `node_token` level.
     pub(super) fn node_tokens(&self) -> impl Iterator<Item = Range<usize>> {
-        self.actions.iter().flat_map(|action| self.runs(action)).map(|(_, node)| {
+        self.steps.iter().flat_map(|action| self.runs(action)).map(|(_, node)| {
             let first = self.tree.offsets[node.row] as usize;
             first..first + node.used
         })
@@ -80,7 +80,7 @@ impl Actions {
 
     /// The same runs, as positions in the paths of their contexts.
     pub(super) fn positions(&self) -> impl Iterator<Item = Range<i32>> {
-        self.actions.iter().flat_map(|action| self.runs(action)).map(|(_, node)| {
+        self.steps.iter().flat_map(|action| self.runs(action)).map(|(_, node)| {
             let first = self.tree.starts.value(node.row);
             first..first + node.used as i32
         })
@@ -104,7 +104,7 @@ impl Actions {
     }
 
     fn action_of(&self, token: usize) -> usize {
-        self.actions.partition_point(|action| action.token <= token) - 1
+        self.steps.partition_point(|action| action.token <= token) - 1
     }
 
     /// A token of the token level that is this one of a node.
@@ -167,7 +167,7 @@ mod tests {
                 let first = first.index(last + 1);
                 actions.push(first, PathNode { row: last, used });
                 for row in first..=last {
-                    let count = if row == last { used } else { lengths[row].0 };
+                    let count = lengths.get(row).filter(|_| row != last).map_or(used, |length| length.0);
                     naive.extend((0..count).map(|at| (tree.offsets[row] + at as i64, tree.starts.value(row) + at as i32)));
                 }
             }
