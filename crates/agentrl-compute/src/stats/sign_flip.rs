@@ -136,6 +136,7 @@ fn normal(seed: u64, counter: u64) -> f64 {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "exact in binary")]
 mod tests {
     use super::*;
 
