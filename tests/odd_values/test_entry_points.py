@@ -109,7 +109,10 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(("env.Calculator", "env.Python"), "tests/env give them odd texts"),
     "env.ExtraColumn": "tests/collect/test_key_words.py",
     "engine.Request": MADE,
-    "trajectories.read": "tests/formats/readers/test_odd_records.py",
+    **dict.fromkeys(("trajectories.from_chats", "trajectories.read"), "tests/formats/readers/test_odd_records.py"),
+    **dict.fromkeys(
+        ("Collector.__call__", "Collector.evaluate"), "however many rollouts are asked for are made; tests/collect"
+    ),
     "engine.Sampling": "Collector takes one",
     "engine.EntropyTemperature": "tests/engine",
     **{f"trajectories.{name}": READS for name in ("to_atif", "to_chats", "to_verifiers")},
@@ -156,24 +159,8 @@ def test_every_entry_point_has_a_row() -> None:
     assert not ENTRY_POINTS.keys() & ELSEWHERE.keys()
 
 
-MARKS = {
-    "trajectories": pytest.mark.xfail(
-        run=False, reason="slow; readers raise KeyError for a record without a field, and name no field"
-    ),
-    "Collector": pytest.mark.xfail(
-        run=False, reason="a huge number of tasks or rollouts really is made, since no limit is set on them"
-    ),
-    **dict.fromkeys(
-        ("Branch", "Group"),
-        pytest.mark.xfail(strict=False, reason="the message names a place, not always the argument"),
-    ),
-    "Recipe": pytest.mark.xfail(strict=False, reason="some odd texts of a table are not kept equal"),
-}
-"""Entry points that odd values still break."""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=MARKS.get(name.partition(".")[0], ())) for name in ENTRY_POINTS]
-)
+# A whole table is shown where it is refused, and a table of 300 odd texts is long.
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+@pytest.mark.parametrize("name", ENTRY_POINTS)
 def test_odd_values_are_refused_or_kept(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     try_odd_values(ENTRY_POINTS[name], tmp_path_factory)

@@ -14,12 +14,12 @@ import polars as pl
 from odd_forest import grown, numbers, stored, whole
 from odd_inputs import EntryPoint, same
 from odd_rollouts import World
-from tool_agents import endpoint, tokenizer
+from tool_agents import endpoint
 
 from agentrl_core import Batch, Collector, Store, recipes
 from agentrl_core._util.json_text import to_json
 from agentrl_core.engine import Sampling
-from agentrl_core.integrations.trajectories import from_atif, from_chats, from_verifiers, to_chats
+from agentrl_core.integrations.trajectories import from_atif, from_verifiers
 from agentrl_core.recipe import Recipe
 
 
@@ -160,8 +160,8 @@ def from_toml(given: dict[str, Any], folder: Path) -> None:
 
 
 def collector(given: dict[str, Any], folder: Path) -> None:
-    world, sampling = World(), given["sampling"]
-    options = {name: value for name, value in given.items() if name != "sampling"}
+    world, sampling = World(), {name: given[name] for name in SAMPLING}
+    options = {name: value for name, value in given.items() if name not in SAMPLING}
 
     def made(store: Store) -> Collector:
         return Collector(world, world, recipes.GRPO, store=store, sampling=Sampling(**sampling), **options)
@@ -173,31 +173,6 @@ def collector(given: dict[str, Any], folder: Path) -> None:
     assert again.column("token", "token").tolist() == batch.column("token", "token").tolist()
 
 
-def called(given: dict[str, Any], folder: Path) -> None:
-    world = World()
-    with Store.open(folder, sync="never") as store:
-        collect = Collector(world, world, recipes.GRPO, store=store, task_pool=4)
-        assert collect(**given).num_draws == given["tasks"] * given["group_size"]
-
-
-def evaluated(given: dict[str, Any], folder: Path) -> None:
-    del folder
-    world = World()
-    found = Collector(world, world, recipes.GRPO, task_pool=4).evaluate(**given)
-    assert found.samples.tolist() == [given["group_size"]] * given["tasks"]
-
-
-def chats(given: dict[str, Any], folder: Path) -> None:
-    batch = from_chats([given], tokenizer())
-    stored(batch, folder)
-    with Store.open(folder / "run", read_only=True) as store:
-        again = next(iter(to_chats(store.batch(0), tokenizer())))
-    assert again["task"] == str(given["task"])
-    assert same(again.get("reward"), np.float32(given["reward"]))
-    assert [each["content"] for each in again["messages"]] == [each["content"] for each in given["messages"]]
-    assert same(again.get("extra"), plain(given["extra"]))
-
-
 def atif(given: dict[str, Any], folder: Path) -> None:
     batch = from_atif([given])
     found = stored(batch, folder)
@@ -205,8 +180,8 @@ def atif(given: dict[str, Any], folder: Path) -> None:
     metrics = given["steps"][1]["metrics"]
     assert actions["tokens"].to_list() == [whole(metrics["completion_token_ids"])]
     assert same(actions["logprobs"][0].to_list(), numbers(metrics["logprobs"]))
-    assert found["trajectories"]["task_id"].to_list() == [given["extra"]["task"]]
-    assert same(found["trajectories"]["reward"][0], np.float32(given["extra"]["reward"]))
+    assert found["trajectories"]["task_id"].to_list() == [given["extra"].get("task", given["session_id"])]
+    assert same(found["trajectories"]["reward"][0], np.float32(given["extra"].get("reward", np.nan)))
 
 
 def verifiers(given: dict[str, Any], folder: Path) -> None:
@@ -301,40 +276,17 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     "Collector": EntryPoint(
         {
             "seed": 1,
-            "task_pool": 2,
             "context_tokens": 64,
             "turn_limit": 4,
             "call_seconds": 9.5,
             "concurrency": 8,
-            "staleness": 0,
-            "sampling": {
-                "temperature": 1.0,
-                "top_p": 1.0,
-                "top_k": 0,
-                "max_tokens": 4,
-                "stop_token_ids": (9,),
-                "top": 0,
-            },
+            **SAMPLING,
         },
         collector,
         examples=15,
     ),
-    "Collector.__call__": EntryPoint({"tasks": 2, "group_size": 2}, called, examples=15),
     "Collector.end_iteration": EntryPoint(
         {"metrics": {"loss": 0.5, "nested": {"a": 1.0}}, "checkpoint": "c"}, end_iteration, examples=20
-    ),
-    "Collector.evaluate": EntryPoint({"tasks": 2, "group_size": 2}, evaluated, examples=15),
-    "trajectories.from_chats": EntryPoint(
-        {
-            "messages": MESSAGES,
-            "task": "t",
-            "group": "g",
-            "reward": 1.0,
-            "success": True,
-            "step_rewards": [0.5],
-            "extra": {"a": 1.5},
-        },
-        chats,
     ),
     "trajectories.from_atif": EntryPoint(
         {
@@ -345,6 +297,7 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
             "extra": {"task": "t", "group": "g", "reward": 1.0},
         },
         atif,
+        words=dict.fromkeys(("agent", "extra", "schema_version", "session_id", "steps"), "trajectory"),
     ),
     "trajectories.from_verifiers": EntryPoint(
         {
@@ -354,6 +307,7 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
             "rewards": {"right": {"score": 1.0, "weight": 2.0}},
         },
         verifiers,
+        words=dict.fromkeys(("nodes", "rewards", "task", "version"), "trace"),
     ),
     "Endpoint.close": EntryPoint(
         {

@@ -47,6 +47,7 @@ from agentrl_core.collect.validation import (
     check_cut,
     check_limits,
     check_parts,
+    check_seed,
     check_whole,
     checked_tasks,
     mixed_tasks,
@@ -153,6 +154,7 @@ class Collector:
         check_whole("Collector", task_pool=task_pool, processes=processes)
         check_concurrency(concurrency, list(environments))
         check_ahead(engines, staleness)
+        check_seed(seed)
         check_limits(call_seconds, context_tokens=context_tokens, turn_limit=turn_limit, memory_bytes=memory_bytes)
         if draw("score") not in recipe.collected_columns:
             raise RecipeError(
@@ -167,7 +169,7 @@ class Collector:
         }
         self.recipe = recipe
         self.store = store
-        self.seed = seed
+        self.seed = int(seed)
         self.sampling = Sampling() if sampling is None else sampling
         self.context_tokens = context_tokens
         self.turn_limit = turn_limit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from agentrl_core.collect.batch_policy import BatchPolicy
@@ -78,12 +78,20 @@ def check_concurrency(concurrency: object, worlds: Sequence[str]) -> None:
 
 
 def check_limits(call_seconds: object, **limits: object) -> None:
-    """Refuse limits other than an integer, a `Schedule` or None."""
+    """Refuse limits other than an integer of at least 1, a `Schedule` or None; `call_seconds` may be any above 0."""
     for name, value in limits.items():
         if value is not None and not isinstance(value, Schedule):
             check_whole("Collector", **{name: value})
-    if isinstance(call_seconds, bool) or not isinstance(call_seconds, (int, float, Schedule, type(None))):
-        raise InvalidInputError(f"Collector: call_seconds={call_seconds!r}; give a number of seconds, or None")
+    if call_seconds is None or isinstance(call_seconds, Schedule):
+        return
+    if isinstance(call_seconds, bool) or not isinstance(call_seconds, Real) or not call_seconds > 0:
+        raise InvalidInputError(f"Collector: call_seconds={call_seconds!r}; give a number of seconds above 0, or None")
+
+
+def check_seed(seed: object) -> None:
+    """Refuse seeds other than an integer of 64 bits."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not -(1 << 63) <= int(seed) < 1 << 63:
+        raise InvalidInputError(f"Collector: seed={str(seed)[:80]}; give a whole number from -2^63 to 2^63 - 1")
 
 
 def check_whole(place: str, **numbers: object) -> None:

@@ -392,7 +392,7 @@ def find_class(package: str, table: Mapping[str, Any]) -> type[Component]:
     kind = {**exported(_COMMON), **known}.get(name, Component)
     if kind is Component:
         raise RecipeError(
-            f"{short}: component {name!r} does not exist; use one of: {', '.join(sorted(known))}; "
+            f"{short}: component {name!r:.200} does not exist; use one of: {', '.join(sorted(known))}; "
             'or give your own class with its module: "package.module:Class"'
         )
     return kind
@@ -407,7 +407,8 @@ def _imported(short: str, address: str) -> type[Component]:
         raise
     except (ImportError, ValueError, TypeError) as error:  # an empty or relative name raises ValueError or TypeError
         raise RecipeError(
-            f"{short}: component {address!r} cannot be imported: {error}; install its module or add it to PYTHONPATH"
+            f"{short}: component {address!r:.200} cannot be imported: {error}; install its module or add it to "
+            "PYTHONPATH"
         ) from None
     if not (isinstance(kind, type) and issubclass(kind, Component)) or inspect.isabstract(kind):
         raise RecipeError(

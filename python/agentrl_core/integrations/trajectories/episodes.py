@@ -126,7 +126,7 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
         [trajectory] * len(turns),
         [_tokens(turn.context, f"the context of turn {place}") for place, turn in enumerate(turns)],
         [_tokens(turn.action, f"the action of turn {place}") for place, turn in enumerate(turns)],
-        logprobs=[np.asarray([] if turn.logprobs is None else turn.logprobs, np.float32) for turn in turns],
+        logprobs=[_logprobs(turn, place) for place, turn in enumerate(turns)],
         reward=np.asarray(paid, np.float32),
         trainable=[np.full(len(turn.action), turn.trained) for turn in turns] if masked else None,
     )
@@ -154,6 +154,15 @@ def _tokens(given: Ids, name: str) -> NDArray[np.int32]:
     if not whole or (len(found) and not 0 <= found.min() <= found.max() <= np.iinfo(np.int32).max):
         raise InvalidInputError(f"{name} has token ids {given!r:.60}; give whole numbers from 0 to 2147483647")
     return found.astype(np.int32)
+
+
+def _logprobs(turn: TrajectoryTurn, place: int) -> NDArray[np.float32]:
+    """Log-probs as an array; a finite number stays finite."""
+    found = np.asarray([] if turn.logprobs is None else turn.logprobs, np.float64)
+    largest = np.finfo(np.float32).max
+    if (np.isfinite(found) & (np.abs(found) > largest)).any():
+        raise InvalidInputError(f"turn {place} has log-probs beyond {largest:.3g}; give those that were sampled with")
+    return found.astype(np.float32)
 
 
 def _number(given: object, name: str) -> float:
