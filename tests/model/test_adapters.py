@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from agentrl_core import loss
 from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.model import readings as readings_module
 from agentrl_core.model import run as run_module
-from agentrl_core.model import scores as scores_module
 
 peft = pytest.importorskip("peft")
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
@@ -70,7 +70,7 @@ def test_adapters_are_run_and_trained(name: str, chunked: bool, monkeypatch: pyt
     wanted = plain(model, rows)
     assert wanted[1]
     if chunked:
-        for module in (run_module, scores_module):
+        for module in (run_module, readings_module):
             monkeypatch.setattr(module, "LOGITS_AT_ONCE", 7 * 64)
     for layout in causal_types.LAYOUTS:
         pack = causal_types.pack_of(rows, layout)

@@ -38,8 +38,8 @@ from transformers import (
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model import attention as attention_module
+from agentrl_core.model import readings as readings_module
 from agentrl_core.model import run as run_module
-from agentrl_core.model import scores as scores_module
 from agentrl_core.model.pack import Pack
 
 LENGTHS = [17, 3, 9, 16, 2, 30, 9]
@@ -110,7 +110,7 @@ def test_head_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = tiny_model("llama", tie_word_embeddings=True), Ragged.random(LENGTHS)
     whole = rows.pack().run(model)
     wanted = gradients(model, whole.logprob, whole.entropy)
-    for module in (run_module, scores_module):
+    for module in (run_module, readings_module):
         monkeypatch.setattr(module, "LOGITS_AT_ONCE", 3 * model.config.vocab_size)
     parts = rows.pack().run(model)
     found = gradients(model, parts.logprob, parts.entropy)
@@ -188,7 +188,7 @@ def test_models_that_cannot_run_packs_say_why() -> None:
     with pytest.raises(InvalidInputError, match="'flat' is no layout; use auto, tree, sequence, padded"):
         replace(rows.pack(), layout="flat").run(tiny_model("llama"))
     shape = {"vocab_size": 37, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    with pytest.raises(UnsupportedError, match="sees the tokens behind each token; load it with is_decoder=True"):
+    with pytest.raises(UnsupportedError, match="sees the tokens after each token; load it with is_decoder=True"):
         rows.pack().forward(BertLMHeadModel(BertConfig(**shape, intermediate_size=8)))
 
 
@@ -209,6 +209,30 @@ def test_models_with_attention_of_their_own_are_padded(kind: str) -> None:
     for layout in ("sequence", "tree"):
         with pytest.raises(UnsupportedError, match=r"(Falcon|Mpt)Model computes its attention by itself, not through"):
             replace(rows.pack(), layout=layout).run(model)
+
+
+def test_a_replaced_forward_that_leaves_the_output_layer_out_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = tiny_model("llama"), Ragged.random(LENGTHS)
+    wanted = rows.pack().run(model).logprob
+    forwards: list[str] = []
+    monkeypatch.setattr(model.model, "forward", counted(forwards, "decoder", model.model.forward))
+
+    def without_head(**given: object) -> object:  # as TRL's fused losses do it
+        forwards.append("without head")
+        return model.model(**{name: value for name, value in given.items() if name != "return_dict"})
+
+    monkeypatch.setattr(model, "forward", without_head)
+    for _ in range(3):
+        assert torch.equal(rows.pack().run(model).logprob, wanted)
+    assert forwards == ["without head", *4 * ["decoder"]]  # the first pack runs again; later ones skip that forward
+
+
+def counted(calls: list[str], name: str, function):
+    def call(*args, **options):
+        calls.append(name)
+        return function(*args, **options)
+
+    return call
 
 
 def test_a_wrapper_that_changes_what_the_model_returns_is_refused() -> None:

@@ -93,7 +93,7 @@ def prime_advantages(example: Example) -> Found:
 def prime_scaled(example: Example) -> Found:
     rewards = np.concatenate([example.values[name] for name in ("r_a", "r_b", "r_c")])
     batch = small([(0, [3]), (0, [2]), (0, [1])], draw_score=[1, 0, 1], token_process_reward=rewards)
-    found = np.array(column(LeaveOneOutProcess(kind="scaled")(batch), level="token"))
+    found = np.array(column(LeaveOneOutProcess()(batch), level="token"))
     return {"process_a": found[:3], "process_b": found[3:5]}
 
 

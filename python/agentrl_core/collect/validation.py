@@ -84,7 +84,7 @@ def check_limits(call_seconds: object, **limits: object) -> None:
             check_whole("Collector", **{name: value})
     if call_seconds is None or isinstance(call_seconds, Schedule):
         return
-    if isinstance(call_seconds, bool) or not isinstance(call_seconds, Real) or not call_seconds > 0:
+    if isinstance(call_seconds, bool) or not isinstance(call_seconds, Real) or not float(call_seconds) > 0:
         raise InvalidInputError(f"Collector: call_seconds={call_seconds!r}; give a number of seconds above 0, or None")
 
 

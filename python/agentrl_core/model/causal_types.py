@@ -1,4 +1,4 @@
-"""The table of causal model types: which layouts were verified for each, made by tools/causal_types.py."""
+"""The table of causal model types: which layouts were verified for each, made by bench/causal_types.py."""
 
 from __future__ import annotations
 

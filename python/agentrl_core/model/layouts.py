@@ -81,7 +81,7 @@ def refusal_of(inner: nn.Module) -> str | None:
     config: Any = cast("Any", inner).config
     entry = entry_of(_kind(inner))
     if entry.get("is_decoder") and not getattr(config, "is_decoder", True):
-        return "it sees the tokens behind each token; load it with is_decoder=True"
+        return "it sees the tokens after each token; load it with is_decoder=True"
     if config.is_encoder_decoder and not getattr(config, "is_decoder", False):
         return "it is an encoder-decoder model; use its decoder, or a causal language model"
     refused: str | None = entry.get("refused")

@@ -1,8 +1,8 @@
 """Run a pack on a model: through the model's own forward, with its output layer on the rows of prediction pairs alone.
 
-The model's forward runs inside the call of its wrappers (`model.call`). In place of the forward of the output layer
-stands one that first takes the rows that predict, so that no other logits are made. Whatever the model does to its
-logits after that, it does as always.
+The model's forward runs inside the call of its wrappers (`model.call`). During that call the forward of the output
+layer is replaced by one that takes only the rows that predict a token, so that no other logits are computed. What the
+model does to its logits after the output layer (scales, soft caps) stays as it is.
 """
 
 from __future__ import annotations
@@ -11,240 +11,55 @@ import functools
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.architecture import (
-    LogitFormula,
-    causal_model_of,
-    decoder_of,
-    device_of,
-    head_of,
-    is_plain_linear,
-    logit_formula_of,
-)
+from agentrl_core.model.architecture import causal_model_of, decoder_of, device_of, logit_formula_of
 from agentrl_core.model.attention import SequenceAttention
 from agentrl_core.model.call import Forward, call_in_place, head_replaced, leave_uncompiled
 from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead
-from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 from agentrl_core.model.ranks import is_sharded, refuse_unwrapped
-from agentrl_core.model.scores import LOGITS_AT_ONCE, VALUES, in_chunks, score, value_head_of
+from agentrl_core.model.readings import (
+    ChunkedScores,
+    Feed,
+    FusedLoss,
+    Pack,
+    Reading,
+    Scores,
+    vocabulary_of,
+)
+from agentrl_core.model.scores import LOGITS_AT_ONCE
 from agentrl_core.model.transformers_attention import pack_attention
 
-Pack: TypeAlias = Any  # model.pack.Pack, whose module uses this one
-
-
-class Feed(NamedTuple):
-    """One forward of the model.
-
-    Attributes:
-        arguments: of the forward.
-        rows: `int64[n]`, the rows of its flattened hidden states that are read.
-        pairs: `int64[n]`, the prediction pairs that these rows belong to; None: all of them in order.
-    """
-
-    arguments: dict[str, Any]
-    rows: Tensor
-    pairs: Tensor | None
-
-
-class Reading:
-    """What is read at the output layer while a pack runs; the base makes the hidden states themselves."""
-
-    def __init__(self, pack: Pack, outer: nn.Module, inner: nn.Module, rows: Tensor) -> None:
-        self.pack, self.outer, self.inner, self.rows = pack, outer, inner, rows
-        self.head = head_of(inner)
-        self.states: list[Tensor] = []
-
-    def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:  # noqa: ARG002
-        """Return the output of the head for the states `[n, H]` of a feed."""
-        self.states.append(states)
-        return cast("Tensor", own(states[None, :0]))
-
-    def behind_head(self, logits: Tensor | None, feed: Feed) -> None:
-        """Take the logits of a feed, behind all that the model does to them."""
-
-    def results(self, output: Tensor, order: Tensor | None) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """Return tensors in the order of the pairs, given the last output of the head."""
-        return (in_order(self.states, order),)
-
-
-class Scores(Reading):
-    """Log-probs, entropies and answers of the model's logits, feed by feed."""
-
-    def __init__(self, pack: Pack, outer: nn.Module, inner: nn.Module, outputs: tuple[str, ...]) -> None:
-        super().__init__(pack, outer, inner, pack.source_row)
-        self.of_logits = tuple(name for name in outputs if name in ANSWERS_OF_LOGITS)
-        self.of_values = tuple(name for name in outputs if name in VALUES)
-        self.critic = value_head_of(outer, inner, outputs)
-        self.found: list[tuple[Tensor, ...]] = []
-        self.values: list[Tensor] = []
-        self.wide: torch.dtype = torch.float32
-        self.scored = functools.partial(score, entropy_gradient=pack.entropy_gradient, outputs=self.of_logits)
-
-    def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:  # noqa: ARG002
-        """As in the base."""
-        self.wide = torch.float64 if states.dtype == torch.float64 else torch.float32
-        self._value(states)
-        return cast("Tensor", self._logits(own)(states))[None]
-
-    def _value(self, states: Tensor) -> None:
-        if self.critic is not None:
-            with torch.autocast(states.device.type, enabled=False):
-                self.values.append(self.critic(states.to(next(self.critic.parameters()).dtype)).to(self.wide))
-
-    def _logits(self, own: Forward) -> Forward:
-        """From states to logits: those of a plain head in fp32 at least, those of another as its module makes them."""
-        head = self.head
-        if not is_plain_linear(head) or getattr(own, "__func__", None) is not nn.Linear.forward:
-            return lambda states: own(states[None])[0].to(self.wide)
-        linear = cast("nn.Linear", head)
-        weight = linear.weight.to(self.wide)
-        bias = None if linear.bias is None else linear.bias.to(self.wide)  # type: ignore[redundant-expr]  # Linear(bias=False)
-
-        def made(states: Tensor) -> Tensor:
-            with torch.autocast(states.device.type, enabled=False):
-                return nn.functional.linear(states.to(self.wide), weight, bias)
-
-        return made
-
-    def behind_head(self, logits: Tensor | None, feed: Feed) -> None:
-        """Score the logits of a feed."""
-        if logits is None or logits.dim() != 3 or logits.shape[:2] != (1, len(feed.rows)):
-            raise UnsupportedError(
-                f"model: {type(self.inner).__name__} returns no logits for the rows that its output layer was given, "
-                "so packs cannot run on it; use another model"
-            )
-        target, scale = (
-            column if feed.pairs is None else column.index_select(0, feed.pairs)
-            for column in (self.pack.target, self.pack.streams.inverse_temperature)
-        )
-        with torch.autocast(logits.device.type, enabled=False):
-            size = max(1, LOGITS_AT_ONCE // logits.shape[-1])
-            self.found.append(in_chunks(self.scored, size, (logits[0].to(self.wide), target, scale)))
-
-    def results(self, output: Tensor, order: Tensor | None) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """As in the base: log-prob, entropy, answers of logits, values."""
-        found = [in_order(parts, order) for parts in zip(*self.found, strict=True)]
-        return (*found, *self._values(order))
-
-    def _values(self, order: Tensor | None) -> tuple[Tensor, ...]:
-        return (in_order(self.values, order),) if self.values else ()
-
-    def fields(self, results: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        """Return the fields of `PackOutput` that these results are."""
-        logprob, entropy, *others = results
-        said = dict(zip(self.of_logits, others, strict=False))
-        if self.of_values:
-            said |= {name: others[-1] if name == "value_logits" else others[-1].squeeze(-1) for name in self.of_values}
-        return {"logprob": logprob, "entropy": entropy, **said}
-
-
-class ChunkedScores(Scores):
-    """The same, computed at the head chunk by chunk, so that the logits are never there at once.
-
-    For models whose formula from the head's output to logits is known.
-    """
-
-    def __init__(
-        self, pack: Pack, outer: nn.Module, inner: nn.Module, outputs: tuple[str, ...], formula: LogitFormula
-    ) -> None:
-        super().__init__(pack, outer, inner, outputs)
-        self.formula = formula
-        self.whole: tuple[Tensor, ...] = ()
-
-    def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:
-        """Score all rows at the last feed; the scores stand for the logits, so that hooks of the head see them."""
-        self.wide = torch.float64 if states.dtype == torch.float64 else torch.float32
-        self._value(states)
-        self.states.append(states)
-        if not is_last:
-            return cast("Tensor", own(states[None, :0]))
-        return self._at_last(own, in_order(self.states, self.order))
-
-    order: Tensor | None = None
-
-    def _at_last(self, own: Forward, states: Tensor) -> Tensor:
-        logits = self._logits(own)
-
-        def scored(part: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
-            return self.scored(self._behind(logits(part)), target, scale)
-
-        size = max(1, LOGITS_AT_ONCE // vocabulary_of(self.inner))
-        columns = (states, self.pack.target, self.pack.streams.inverse_temperature)
-        self.whole = in_chunks(scored, size, columns)
-        return torch.stack([each.to(self.wide) for each in self.whole])[None]
-
-    def _behind(self, logits: Tensor) -> Tensor:
-        logits = logits * self.formula.factor
-        cap = self.formula.softcap
-        return logits if cap is None else cap * (logits / cap).tanh()
-
-    def behind_head(self, logits: Tensor | None, feed: Feed) -> None:
-        """Nothing: what the model makes of scores means nothing."""
-
-    def results(self, output: Tensor, order: Tensor | None) -> tuple[Tensor, ...]:
-        """As in the base."""
-        rows = output[0].unbind(0)
-        found = [row.to(whole.dtype) for row, whole in zip(rows, self.whole, strict=True)]
-        if not self.pack.entropy_gradient:
-            found[1] = found[1].detach()
-        return (*found, *self._values(order))
-
-
-class FusedLoss(ChunkedScores):
-    """The loss of a pack, made at a plain head with its gradients, without logits."""
-
-    def __init__(
-        self, pack: Pack, outer: nn.Module, inner: nn.Module, fuse: Callable[..., Any], formula: LogitFormula
-    ) -> None:
-        super().__init__(pack, outer, inner, (), formula)
-        self.fuse = fuse
-        self.made: Any = None
-
-    def _at_last(self, own: Forward, states: Tensor) -> Tensor:
-        if not is_plain_linear(self.head) or getattr(own, "__func__", None) is not nn.Linear.forward:
-            raise UnsupportedError(
-                f"loss: the output layer of {type(self.inner).__name__} is {type(self.head).__name__}, which has no "
-                "one weight to fuse a loss with; use pack.run(model)"
-            )
-        head, every = cast("nn.Linear", self.head), torch.arange(len(states), device=states.device)
-        with torch.autocast(states.device.type, enabled=False):
-            self.made = self.fuse(
-                states,
-                head.weight,
-                replace(self.pack, source_row=every),
-                bias=head.bias,
-                factor=self.formula.factor,
-                softcap=self.formula.softcap,
-            )
-        return cast("Tensor", self.made.loss).reshape(1, 1, 1)
-
-    def results(self, output: Tensor, order: Tensor | None) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """The loss, a scalar."""
-        return (output.reshape(()),)
+_AnyReading = TypeVar("_AnyReading", bound=Reading)
+_LEAVE_HEAD_OUT: WeakSet[nn.Module] = WeakSet()
+"""Models whose forward was replaced by a library, such as TRL, with one that does not call the output layer."""
 
 
 def hidden_states(pack: Pack, model: nn.Module) -> Tensor:
     """Return the hidden states `[T, H]` of all tokens of a pack, as the output layer gets them."""
     pack, inner = _prepared(pack, model)
     every = torch.arange(len(pack.input_ids), device=pack.input_ids.device)
-    return _run(Reading(pack, model, inner, every))[0]
+    return _run(pack, inner, lambda: Reading(pack, model, inner, every))[1][0]
 
 
 def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...]) -> dict[str, Tensor]:
     """Return log-probs, entropies and `outputs` of a pack, fields of `PackOutput`; see `Pack.run`."""
     pack, inner = _prepared(pack, model)
-    formula = None
-    if len(pack.target) * vocabulary_of(inner) > LOGITS_AT_ONCE:
-        formula = logit_formula_of(inner)
-    reading = (
-        Scores(pack, model, inner, outputs) if formula is None else ChunkedScores(pack, model, inner, outputs, formula)
-    )
-    return reading.fields(_run(reading))
+    is_large = len(pack.target) * vocabulary_of(inner) > LOGITS_AT_ONCE
+    formula = logit_formula_of(inner) if is_large else None
+
+    def reading() -> Scores:
+        if formula is None:
+            return Scores(pack, model, inner, outputs)
+        return ChunkedScores(pack, model, inner, outputs, formula)
+
+    read, results = _run(pack, inner, reading)
+    return read.fields(results)
 
 
 def fused(pack: Pack, model: nn.Module, fuse: Callable[..., Any]) -> Any:
@@ -256,21 +71,8 @@ def fused(pack: Pack, model: nn.Module, fuse: Callable[..., Any]) -> Any:
             f"loss: it is not known how {type(inner).__name__} makes logits of its output layer, so no loss can be "
             "fused with it; use pack.run(model)"
         )
-    reading = FusedLoss(pack, model, inner, fuse, formula)
-    (value,) = _run(reading)
-    return replace(reading.made, loss=value)
-
-
-def vocabulary_of(inner: nn.Module) -> int:
-    """Return the number of logits of a model."""
-    size = getattr(cast("Any", inner).config.get_text_config(), "vocab_size", None)
-    return int(size) if size else int(cast("Any", head_of(inner)).weight.shape[0])
-
-
-def in_order(parts: Any, order: Tensor | None) -> Tensor:
-    """Return parts one after the other, in the order of the pairs."""
-    whole = parts[0] if len(parts) == 1 else torch.cat(list(parts))
-    return cast("Tensor", whole) if order is None else whole.index_select(0, order)
+    read, (value,) = _run(pack, inner, lambda: FusedLoss(pack, model, inner, fuse, formula))
+    return replace(read.made, loss=value)
 
 
 def _prepared(pack: Pack, model: nn.Module) -> tuple[Pack, nn.Module]:
@@ -294,21 +96,23 @@ def _prepared(pack: Pack, model: nn.Module) -> tuple[Pack, nn.Module]:
     return pack.to(device_of(inner)), inner
 
 
-def _run(reading: Reading) -> tuple[Tensor, ...]:
-    """Run a pack in its layout."""
-    pack, inner = reading.pack, reading.inner
+def _run(
+    pack: Pack, inner: nn.Module, new_reading: Callable[[], _AnyReading]
+) -> tuple[_AnyReading, tuple[Tensor, ...]]:
+    """Run a pack in its layout; return the reading and its results.
+
+    `new_reading` is called again if the layout that `auto` picked turns out to be unsupported.
+    """
     layout = _layout(pack, inner)
+    reading = new_reading()
     try:
-        return _run_as(reading, layout)
+        return reading, _run_as(reading, layout)
     except UnsupportedError as error:
         if pack.layout != "auto" or layout == "padded" or pack.has_forks or is_sharded(reading.outer):
             raise
         pad_instead(inner, str(error))
-        again = type(reading).__new__(type(reading))
-        again.__dict__.update({**vars(reading), "states": [], "found": [], "values": []})
-        results = _run_as(again, "padded")
-        reading.__dict__.update(vars(again))
-        return results
+    reading = new_reading()
+    return reading, _run_as(reading, "padded")
 
 
 def _layout(pack: Pack, inner: nn.Module) -> str:
@@ -376,37 +180,41 @@ def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, *, one: bool) -> list[F
 
 def _read(reading: Reading, own: Forward, feeds: list[Feed]) -> tuple[Tensor, ...]:
     """Run the feeds, and read them at the head."""
-    order = None
     if feeds[0].pairs is not None:
-        order = torch.cat([cast("Tensor", feed.pairs) for feed in feeds]).argsort()
-    if isinstance(reading, ChunkedScores):
-        reading.order = order
+        reading.order = torch.cat([cast("Tensor", feed.pairs) for feed in feeds]).argsort()
     output: Tensor | None = None
     for number, feed in enumerate(feeds):
+        output = _read_feed(reading, own, feed, is_last=number == len(feeds) - 1)
+    return reading.results(cast("Tensor", output))
 
-        def at_head(head: Forward, hidden: Tensor, feed: Feed = feed, number: int = number) -> Tensor:
-            shape = feed.arguments["input_ids"].shape
-            if hidden.shape[:-1] != shape:
-                raise UnsupportedError(
-                    f"model: the output layer of {type(reading.inner).__name__} gets states of shape "
-                    f"{tuple(hidden.shape)} for {tuple(shape)} tokens, so packs cannot run on it; use another model"
-                )
-            states = hidden.flatten(0, 1).index_select(0, feed.rows)
-            return reading.at_head(head, states, is_last=number == len(feeds) - 1)
 
-        with head_replaced(reading.head, at_head) as captured:
-            made = _own_forward(own, reading, feed)
-            if captured.output is None:  # a library's forward on the instance, such as TRL's, may leave the head out
-                reading.pack._attention.layers = 0  # noqa: SLF001 - a part of the pack
-                made = _own_forward(functools.partial(type(reading.inner).forward, reading.inner), reading, feed)
-        output = captured.output
-        if output is None:
+def _read_feed(reading: Reading, own: Forward, feed: Feed, *, is_last: bool) -> Tensor:
+    """Run one feed; return the output of the head."""
+    inner, shape = reading.inner, feed.arguments["input_ids"].shape
+
+    def at_head(head: Forward, hidden: Tensor) -> Tensor:
+        if hidden.shape[:-1] != shape:
             raise UnsupportedError(
-                f"model: {type(reading.inner).__name__} does not call its output layer, so packs cannot run on it; use "
-                "another model"
+                f"model: the output layer of {type(inner).__name__} gets states of shape {tuple(hidden.shape)} for "
+                f"{tuple(shape)} tokens, so packs cannot run on it; use another model"
             )
-        reading.behind_head(getattr(made, "logits", None), feed)
-    return reading.results(cast("Tensor", output), order)
+        states = hidden.flatten(0, 1).index_select(0, feed.rows)
+        return reading.at_head(head, states, is_last=is_last)
+
+    class_forward = functools.partial(type(inner).forward, inner)
+    with head_replaced(reading.head, at_head) as captured:
+        made = _own_forward(class_forward if inner in _LEAVE_HEAD_OUT else own, reading, feed)
+        if captured.output is None:
+            _LEAVE_HEAD_OUT.add(inner)
+            reading.pack._attention.layers = 0  # noqa: SLF001 - a part of the pack
+            made = _own_forward(class_forward, reading, feed)
+    if captured.output is None:
+        raise UnsupportedError(
+            f"model: {type(inner).__name__} does not call its output layer, so packs cannot run on it; use "
+            "another model"
+        )
+    reading.after_model(getattr(made, "logits", None), feed)
+    return captured.output
 
 
 def _own_forward(own: Forward, reading: Reading, feed: Feed) -> object:

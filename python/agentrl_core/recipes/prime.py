@@ -15,11 +15,12 @@ Equations:
     - 3, reward of a token: `ImplicitProcess`, of every trained token, the last one included.
     - A8, loss of the reward model: `OutcomeClassifier`, mean over draws.
     - 4, leave-one-out of the outcomes: `GroupRelative(center="leave_one_out")`, at the last token.
-    - 5, advantage: `LeaveOneOutProcess`, `GroupRelative` and `Discounted`, gamma 1.
+    - 5, advantage: `GroupRelative(center="leave_one_out")` of the process rewards, then of the outcomes, and
+      `Discounted`, gamma 1.
     - 6, policy loss: `Policy`, clip range 0.2.
     - 3.3, filter of prompts: `DynamicSampling(Band(at_least=0.2, at_most=0.8))`.
     - C1, scale of the process rewards: `ImplicitProcess(scale="max_return")`, without the 1e-6 in the denominator.
-    - C2, leave-one-out of the code: `LeaveOneOutProcess(kind="scaled")`.
+    - C2, leave-one-out of the code: `LeaveOneOutProcess`, offered as an option.
     - C3, whitening: the last `GroupRelative`.
 
 Differs:
@@ -34,7 +35,7 @@ Differs:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -51,18 +52,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LeaveOneOutProcess(BatchComponent):
-    """Subtracts from each token's reward what the other draws of its group are paid per token.
+    """Compares each token's reward with its group, as the public code of PRIME does.
 
-    With m the mean reward of a draw's tokens, and n the draws of the group that have rewards, `kind` is
+    With r the reward of a token, m the mean reward of a draw's tokens, and n the draws of the group that have rewards:
 
-    - `others`: r - (sum of m over the n - 1 other draws) / (n - 1), equation 5 of the paper;
-    - `scaled`: n / (n - 1) * r - (sum of m over all n draws) / (n - 1), the public code.
+        n / (n - 1) * r - (sum of m over all n draws) / (n - 1)
 
-    Draws without a score neither vote nor get a value, and a draw alone in its group has 0.
+    The recipe computes equation 5 of the paper, r - (sum of m over the n - 1 other draws) / (n - 1), which is
+    `GroupRelative(column="process_reward", level="token", voter="trajectory", center="leave_one_out", scale="none")`.
+    Draws without a score are not counted and get no value; a draw alone in its group gets 0.
 
     Args:
         column: rewards of tokens.
-        kind: as above.
         coefficient: factor of the result.
 
     Example:
@@ -75,7 +76,6 @@ class LeaveOneOutProcess(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (token("advantage"),)
     needs: ClassVar[tuple[Column, ...]] = (token("score"), token("group_id"))
     column: str = column_name("process_reward", level="token")
-    kind: Literal["others", "scaled"] = "scaled"
     coefficient: float = 1.0
 
     def __call__(self, batch: Batch) -> Batch:
@@ -83,14 +83,9 @@ class LeaveOneOutProcess(BatchComponent):
         rows = Rows(batch, "token")
         rewards, groups = rows.values(self.column), rows.keys("group_id")
         counted = rows.valid & np.isfinite(rewards)
-        own = np.bincount(rows.draws, np.where(counted, rewards, 0.0)) / np.maximum(np.bincount(rows.draws, counted), 1)
         of_group = group.statistics(rewards, groups, voter_ids=rows.voters("trajectory"), valid=counted)
         count = of_group.count[groups].astype(np.float64)
-        others = np.maximum(count - 1.0, 1.0)
-        if self.kind == "others":
-            compared = rewards - (count * of_group.mean[groups] - own[rows.draws]) / others
-        else:
-            compared = count / others * (rewards - of_group.mean[groups])
+        compared = count / np.maximum(count - 1.0, 1.0) * (rewards - of_group.mean[groups])
         return rows.write(advantage=np.where(counted & (count > 1.0), self.coefficient * compared, 0.0))
 
 
@@ -100,7 +95,7 @@ PRIME = Recipe(
     reward=(OutcomeScore(), ImplicitProcess(scale="max_return")),
     admit=DynamicSampling(Band(std_above=None, at_least=0.2, at_most=0.8)),
     advantage=(
-        LeaveOneOutProcess(kind="others"),
+        GroupRelative(column="process_reward", level="token", voter="trajectory", center="leave_one_out", scale="none"),
         GroupRelative(level="token", rows="last", center="leave_one_out", scale="none", add=True),
         Discounted(column="advantage", level="token"),
         GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8),

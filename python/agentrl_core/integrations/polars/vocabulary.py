@@ -26,7 +26,7 @@ class Vocabulary:
 
     Args:
         offsets: where the bytes of each token begin in `text`, and the end.
-        text: the bytes of all tokens behind each other.
+        text: the bytes of all tokens, one after the other.
         special: which tokens are markers of the template, not text.
         known: which ids are tokens.
     """

@@ -1,0 +1,225 @@
+"""What is read at a model's output layer while a pack runs: hidden states, scores of logits, or a fused loss."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+
+from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.model.architecture import LogitFormula, head_of, is_plain_linear
+from agentrl_core.model.call import Forward
+from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
+from agentrl_core.model.scores import LOGITS_AT_ONCE, VALUES, in_chunks, score, value_head_of
+
+Pack: TypeAlias = Any  # model.pack.Pack, whose module uses this one
+
+
+class Feed(NamedTuple):
+    """One forward of the model.
+
+    Attributes:
+        arguments: of the forward.
+        rows: `int64[n]`, the rows of its flattened hidden states that are read.
+        pairs: `int64[n]`, the prediction pairs that these rows belong to; None: all of them in order.
+    """
+
+    arguments: dict[str, Any]
+    rows: Tensor
+    pairs: Tensor | None
+
+
+class Reading:
+    """The hidden states of a pack, read at the output layer while the model runs; subclasses read scores and losses.
+
+    Attributes:
+        order: `int64[n]`, the index of each pair among the rows that were read; None: they were read in order.
+    """
+
+    def __init__(self, pack: Pack, outer: nn.Module, inner: nn.Module, rows: Tensor) -> None:
+        self.pack, self.outer, self.inner, self.rows = pack, outer, inner, rows
+        self.head = head_of(inner)
+        self.states: list[Tensor] = []
+        self.order: Tensor | None = None
+
+    def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:  # noqa: ARG002
+        """Return the output of the head for the states `[n, H]` of a feed."""
+        self.states.append(states)
+        return cast("Tensor", own(states[None, :0]))
+
+    def after_model(self, logits: Tensor | None, feed: Feed) -> None:
+        """Take the logits of a feed as the model returns them."""
+
+    def results(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """Return tensors in the order of the pairs, given the last output of the head."""
+        return (in_order(self.states, self.order),)
+
+
+class Scores(Reading):
+    """Log-probs, entropies and answers of the model's logits, feed by feed."""
+
+    def __init__(self, pack: Pack, outer: nn.Module, inner: nn.Module, outputs: tuple[str, ...]) -> None:
+        super().__init__(pack, outer, inner, pack.source_row)
+        self.of_logits = tuple(name for name in outputs if name in ANSWERS_OF_LOGITS)
+        self.of_values = tuple(name for name in outputs if name in VALUES)
+        self.critic = value_head_of(outer, inner, outputs)
+        self.found: list[tuple[Tensor, ...]] = []
+        self.values: list[Tensor] = []
+        self.wide: torch.dtype = torch.float32
+        self.scored = functools.partial(score, entropy_gradient=pack.entropy_gradient, outputs=self.of_logits)
+
+    def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:  # noqa: ARG002
+        """As in the base."""
+        self.wide = torch.float64 if states.dtype == torch.float64 else torch.float32
+        self._value(states)
+        return cast("Tensor", self._logits(own)(states))[None]
+
+    def _value(self, states: Tensor) -> None:
+        if self.critic is not None:
+            with torch.autocast(states.device.type, enabled=False):
+                self.values.append(self.critic(states.to(next(self.critic.parameters()).dtype)).to(self.wide))
+
+    def _logits(self, own: Forward) -> Forward:
+        """From states to logits: those of a plain head in fp32 at least, those of another as its module makes them."""
+        head = self.head
+        if not is_plain_linear(head) or getattr(own, "__func__", None) is not nn.Linear.forward:
+            return lambda states: own(states[None])[0].to(self.wide)
+        linear = cast("nn.Linear", head)
+        weight = linear.weight.to(self.wide)
+        bias = None if linear.bias is None else linear.bias.to(self.wide)  # type: ignore[redundant-expr]  # Linear(bias=False)
+
+        def made(states: Tensor) -> Tensor:
+            with torch.autocast(states.device.type, enabled=False):
+                return nn.functional.linear(states.to(self.wide), weight, bias)
+
+        return made
+
+    def after_model(self, logits: Tensor | None, feed: Feed) -> None:
+        """Score the logits of a feed."""
+        if logits is None or logits.dim() != 3 or logits.shape[:2] != (1, len(feed.rows)):
+            raise UnsupportedError(
+                f"model: {type(self.inner).__name__} returns no logits for the rows that its output layer was given, "
+                "so packs cannot run on it; use another model"
+            )
+        target, scale = (
+            column if feed.pairs is None else column.index_select(0, feed.pairs)
+            for column in (self.pack.target, self.pack.streams.inverse_temperature)
+        )
+        with torch.autocast(logits.device.type, enabled=False):
+            size = max(1, LOGITS_AT_ONCE // logits.shape[-1])
+            self.found.append(in_chunks(self.scored, size, (logits[0].to(self.wide), target, scale)))
+
+    def results(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """As in the base: log-prob, entropy, answers of logits, values."""
+        found = [in_order(parts, self.order) for parts in zip(*self.found, strict=True)]
+        return (*found, *self._values())
+
+    def _values(self) -> tuple[Tensor, ...]:
+        return (in_order(self.values, self.order),) if self.values else ()
+
+    def fields(self, results: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """Return the fields of `PackOutput` that these results are."""
+        logprob, entropy, *others = results
+        answers = dict(zip(self.of_logits, others, strict=False))
+        for name in self.of_values:
+            answers[name] = others[-1] if name == "value_logits" else others[-1].squeeze(-1)
+        return {"logprob": logprob, "entropy": entropy, **answers}
+
+
+class ChunkedScores(Scores):
+    """The same, computed at the head chunk by chunk, so that the logits are never there at once.
+
+    For models whose formula from the head's output to logits is known.
+    """
+
+    def __init__(
+        self, pack: Pack, outer: nn.Module, inner: nn.Module, outputs: tuple[str, ...], formula: LogitFormula
+    ) -> None:
+        super().__init__(pack, outer, inner, outputs)
+        self.formula = formula
+        self.whole: tuple[Tensor, ...] = ()
+
+    def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:
+        """Score all rows at the last feed; the scores stand for the logits, so that hooks of the head see them."""
+        self.wide = torch.float64 if states.dtype == torch.float64 else torch.float32
+        self._value(states)
+        self.states.append(states)
+        if not is_last:
+            return cast("Tensor", own(states[None, :0]))
+        return self._at_last(own, in_order(self.states, self.order))
+
+    def _at_last(self, own: Forward, states: Tensor) -> Tensor:
+        logits = self._logits(own)
+
+        def scored(part: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+            return self.scored(self._logits_of(logits(part)), target, scale)
+
+        size = max(1, LOGITS_AT_ONCE // vocabulary_of(self.inner))
+        columns = (states, self.pack.target, self.pack.streams.inverse_temperature)
+        self.whole = in_chunks(scored, size, columns)
+        return torch.stack([each.to(self.wide) for each in self.whole])[None]
+
+    def _logits_of(self, of_head: Tensor) -> Tensor:
+        logits = of_head * self.formula.factor
+        cap = self.formula.softcap
+        return logits if cap is None else cap * (logits / cap).tanh()
+
+    def after_model(self, logits: Tensor | None, feed: Feed) -> None:
+        """Do nothing: the head gave scores, and whatever the model computes of them has no meaning."""
+
+    def results(self, output: Tensor) -> tuple[Tensor, ...]:
+        """As in the base."""
+        rows = output[0].unbind(0)
+        found = [row.to(whole.dtype) for row, whole in zip(rows, self.whole, strict=True)]
+        if not self.pack.entropy_gradient:
+            found[1] = found[1].detach()
+        return (*found, *self._values())
+
+
+class FusedLoss(ChunkedScores):
+    """The loss of a pack, made at a plain head with its gradients, without logits."""
+
+    def __init__(
+        self, pack: Pack, outer: nn.Module, inner: nn.Module, fuse: Callable[..., Any], formula: LogitFormula
+    ) -> None:
+        super().__init__(pack, outer, inner, (), formula)
+        self.fuse = fuse
+        self.made: Any = None
+
+    def _at_last(self, own: Forward, states: Tensor) -> Tensor:
+        if not is_plain_linear(self.head) or getattr(own, "__func__", None) is not nn.Linear.forward:
+            raise UnsupportedError(
+                f"loss: the output layer of {type(self.inner).__name__} is {type(self.head).__name__}, which has no "
+                "one weight to fuse a loss with; use pack.run(model)"
+            )
+        head, every = cast("nn.Linear", self.head), torch.arange(len(states), device=states.device)
+        with torch.autocast(states.device.type, enabled=False):
+            self.made = self.fuse(
+                states,
+                head.weight,
+                replace(self.pack, source_row=every),
+                bias=head.bias,
+                factor=self.formula.factor,
+                softcap=self.formula.softcap,
+            )
+        return cast("Tensor", self.made.loss).reshape(1, 1, 1)
+
+    def results(self, output: Tensor) -> tuple[Tensor, ...]:
+        """The loss, a scalar."""
+        return (output.reshape(()),)
+
+
+def vocabulary_of(inner: nn.Module) -> int:
+    """Return the number of logits of a model."""
+    size = getattr(cast("Any", inner).config.get_text_config(), "vocab_size", None)
+    return int(size) if size else int(cast("Any", head_of(inner)).weight.shape[0])
+
+
+def in_order(parts: Any, order: Tensor | None) -> Tensor:
+    """Return parts one after the other, in the order of the pairs."""
+    whole = parts[0] if len(parts) == 1 else torch.cat(list(parts))
+    return cast("Tensor", whole) if order is None else whole.index_select(0, order)
