@@ -1,0 +1,42 @@
+"""Worked examples of the paper of cory, computed by the recipe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("cory")
+
+
+@EXAMPLES.by("shared rewards of three queries")
+def cory_rewards(example: Example) -> Found:
+    pairs = [(float(example.values[name][pair]), f"{pair}") for name in ("r1", "r2") for pair in range(3)]
+    found = computed(
+        recipes.CORY,
+        ["draw.score"],
+        members=[{"path": "1 | 3", "reward": reward, "facts": {"pair": pair}} for reward, pair in pairs],
+        columns={"token": {"value": [0.0] * 6, "reference_logprob": [-1.0] * 6}},
+    )["draw.score"]
+    return {"reward_of_pioneer": found[:3], "reward_of_observer": found[3:]}
+
+
+@EXAMPLES.by("GAE of the observer's tokens")
+def cory_advantages(example: Example) -> Found:
+    # The price on leaving the reference is 0.04, 0.08 and 0.02 of a shared reward of 1.5.
+    kl = np.array([0.1, 0.2, 0.05])
+    found = computed(
+        recipes.CORY.replace(advantage=recipes.CORY.advantage[0]),
+        ["token.advantage", "token.return"],
+        members=[{"path": "1 | 3*3", "reward": 1.5, "facts": {"pair": "0"}}],
+        columns={"token": {"value": example.values["V"].tolist(), "reference_logprob": (-1.0 - kl).tolist()}},
+    )
+    return {"advantage_before_whitening": found["token.advantage"], "value_target": found["token.return"]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

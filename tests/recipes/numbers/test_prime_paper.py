@@ -1,0 +1,79 @@
+"""Worked examples of the paper of prime, computed by the recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from compared import column
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+from rollouts import small
+
+from agentrl_core import recipes
+from agentrl_core.recipes.prime import LeaveOneOutProcess
+from agentrl_core.reward import ImplicitProcess
+
+EXAMPLES = PaperExamples("prime")
+
+
+PRIME = recipes.PRIME.replace(
+    reward=(recipes.PRIME.reward[0], ImplicitProcess()),
+    advantage=recipes.PRIME.advantage[:-1],
+)
+"""Without the scale and the whitening, which the paper does not mention."""
+
+
+def prime_group(d_a: Value, d_b: Value, d_c: Value) -> dict[str, Any]:
+    """Three answers whose tokens have these log-ratios of the reward model."""
+    ratios = np.concatenate([d_a, d_b, d_c])
+    return {
+        "members": answers([3, 2, 1], [1, 0, 1]),
+        "columns": {
+            "token": {"reward_reference_logprob": [-5.0] * 6, "reward_model_logprob": (ratios - 5.0).tolist()},
+        },
+        "reward_model": {"logprob": (ratios - 5.0).tolist()},
+    }
+
+
+@EXAMPLES.by("process rewards and PRM loss of a group of three")
+def prime_rewards(example: Example) -> Found:
+    group = prime_group(*(example.values[name] for name in ("d_a", "d_b", "d_c")))
+    found = computed(PRIME, ["token.process_reward", "loss.reward_model"], **group)
+    rewards = found["token.process_reward"]
+    return {
+        "process_reward_a": rewards[:3],
+        "process_reward_b": rewards[3:5],
+        "prm_loss": found["loss.reward_model"],
+    }
+
+
+@EXAMPLES.by("advantages of that group")
+def prime_advantages(example: Example) -> Found:
+    group = prime_group(*(example.values[name] / 0.05 for name in ("r_a", "r_b", "r_c")))
+    found = computed(PRIME, ["token.advantage"], **group)["token.advantage"]
+    return {"advantage_a": found[:3], "advantage_b": found[3:5], "advantage_c": found[5:]}
+
+
+@EXAMPLES.by("the same rewards by the code's leave-one-out")
+def prime_scaled(example: Example) -> Found:
+    rewards = np.concatenate([example.values[name] for name in ("r_a", "r_b", "r_c")])
+    batch = small([(0, [3]), (0, [2]), (0, [1])], draw_score=[1, 0, 1], token_process_reward=rewards)
+    found = np.array(column(LeaveOneOutProcess()(batch), level="token"))
+    return {"process_a": found[:3], "process_b": found[3:5]}
+
+
+@EXAMPLES.by("the code's scale of process rewards, and whitening")
+def prime_code(example: Example) -> Found:
+    ratios = np.concatenate([example.values["q_a"], example.values["q_b"]])
+    batch = small([(0, [3]), (0, [2])], token_reward_model_logprob=ratios, token_reward_reference_logprob=[0.0] * 5)
+    white = small([(0, [3])], draw_score=[1], token_advantage=example.values["A"])
+    scores = np.array(column(recipes.PRIME.reward[1](batch), "process_reward", "token"))
+    return {"score_a": scores[:3], "whitened": np.array(column(recipes.PRIME.advantage[-1](white), level="token"))}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

@@ -1,0 +1,87 @@
+"""Worked examples of the paper of rank_grpo, computed by the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from compared import column
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+from rollouts import small
+
+from agentrl_core import recipes
+from agentrl_core.advantage import Normalisation
+from agentrl_core.recipes.rank_grpo import ItemRelative
+
+EXAMPLES = PaperExamples("rank_grpo")
+
+
+def ranks(hits: Value, items: Sequence[Sequence[int]], **options: Any) -> Value:
+    """Advantages of the tokens of lists with these hits, `[lists, ranks]`."""
+    columns = {f"draw_hit.{rank}": of_rank for rank, of_rank in enumerate(np.transpose(hits))}
+    columns |= {"draw_score": [1.0] * len(items), "token_item": np.concatenate(items)}
+    batch = small([(0, [len(each)]) for each in items], **columns)
+    return np.array(column(replace(recipes.RANK_GRPO.advantage, **options)(batch), level="token"))
+
+
+@EXAMPLES.by("DCG to go of two lists of three")
+def rank_rewards(example: Example) -> Found:
+    hits = np.array([example.values["hit_a"], example.values["hit_b"]])
+    found = ranks(hits, [[1, 2, 3], [1, 2, 3]], normalisation=Normalisation(center="none", scale="none"))
+    return {"reward_a": found[:3], "reward_b": found[3:]}
+
+
+@EXAMPLES.by("advantages of each rank in a group of three")
+def rank_advantages(example: Example) -> Found:
+    hits = np.transpose([example.values[f"rank{rank}"] for rank in (1, 2, 3)])
+    found = ranks(hits, [[1, 2, 3]] * 3, credit="independent").reshape(3, 3)
+    return {f"advantage_rank_{rank}": found[:, rank - 1] for rank in (1, 2, 3)}
+
+
+@EXAMPLES.by("a short list has no tokens for a rank but its 0 counts")
+def rank_short(example: Example) -> Found:
+    hits = np.transpose([[0.0, 0.0], example.values["rank2"]])
+    first = ranks(hits, [[1, 2], [1]], credit="independent")[1]
+    second = ranks(hits[::-1], [[1, 2], [1]], credit="independent")[1]
+    return {"advantage_rank_2": np.array([first, second])}
+
+
+@EXAMPLES.by("length shaping")
+def rank_lengths(example: Example) -> Found:
+    del example
+    found = ranks(np.zeros((3, 2)), [[1, 2, 0], [1, 0], [1, 2, 3, 3, 0]])
+    return {
+        "end_token_a": found[2],
+        "end_token_b": found[4],
+        "overflow_tokens_c": found[7:9],
+        "end_token_c": found[9],
+    }
+
+
+@EXAMPLES.by("ratios of two items and a separator")
+def rank_loss(example: Example) -> Found:
+    # Hits of 2 and -1 against 0 and 0 are advantages of 1 and -0.5; the other list is one token with a loss of 1.
+    advantage = ItemRelative(credit="independent", normalisation=Normalisation(scale="none"))
+    logprobs = [*(example.values["d"] - 1.0).tolist(), -1.0]
+    found = computed(
+        recipes.RANK_GRPO.replace(advantage=advantage),
+        ["loss", "gradient.logprob"],
+        members=answers([6, 1], [1, 1]),
+        columns={
+            "draw": {"hit.0": [2, 0], "hit.1": [-1, 0]},
+            "token": {"item": [1, 1, 0, 2, 2, 2, 1], "reference_logprob": logprobs},
+        },
+        policy={"logprob": logprobs},
+    )
+    assert found["gradient.logprob"][2] == 0.0
+    return {"loss_without_kl": 2 * found["loss"] - 1, "ratio_1": -10 * found["gradient.logprob"][:1]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
