@@ -32,6 +32,7 @@ HERE = (
     "howto/cluster",
     "howto/component",
     "howto/loss",
+    "howto/own_model",
     "howto/resume",
     "howto/statistics",
     "models",
@@ -162,6 +163,26 @@ def test_a_pack_runs_on_a_model_with_and_without_its_logits(world: Any, warm_pol
     for found, right in zip(model.parameters(), wanted, strict=True):
         torch.testing.assert_close(found.grad, right, rtol=1e-4, atol=1e-6)
     model.zero_grad()
+
+
+@pytest.mark.slow
+def test_a_folder_is_trained_and_its_best_weights_load(warm_policy: tuple[Any, Any]) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    policy, tokenizer = warm_policy
+    policy.save_pretrained("model")
+    tokenizer.save_pretrained("model")
+    names = run("howto/own_model")
+    best = names["train"]("model", "runs/mine", 2)
+    assert 0.0 <= best <= 1.0
+    assert list(Path("runs/mine/tensorboard").iterdir())
+    if Path("runs/mine/best").exists():
+        saved = AutoModelForCausalLM.from_pretrained("runs/mine/best")
+        assert any(not torch.equal(*each) for each in zip(saved.parameters(), policy.parameters(), strict=True))
+    trained = [name for name, each in names["with_adapter"](policy).named_parameters() if each.requires_grad]
+    assert trained
+    assert all("lora" in name for name in trained)
 
 
 def test_systems_are_compared_over_seeds() -> None:
