@@ -26,11 +26,10 @@ from agentrl_core.collect.iteration import (
     IterationInputs,
     attach_current_state,
     check_stepped,
-    counts,
     iteration_record,
     scores,
-    token_metrics,
     with_committed_columns,
+    with_counts,
 )
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.model_queries import Model
@@ -256,7 +255,8 @@ class Collector:
         update uses them), trajectories that `failed`, and `abandoned` threads (a call took too long). `tokens` accounts
         for every generated token: `generated` in this iteration, `consumed` by this batch and `stale` of those (sampled
         by weights before the update that has the iteration's number; `staleness` is the mean number of versions),
-        `dropped`, `in_flight` after the batch, and `cached` of the `context` tokens that engines were given.
+        `dropped`, `in_flight` after the batch, `cached` of the `context` tokens that engines were given, and those that
+        were `trained` (the number `tokens` of `Updates.metrics`).
 
         Args:
             batch: the trained batch, with its computed columns.
@@ -265,7 +265,8 @@ class Collector:
                 which weights belong to the data.
 
         Raises:
-            InvalidInputError: the batch is of another iteration than the one that is open.
+            InvalidInputError: the batch is of another iteration than the one that is open, or `metrics` has a table
+                `collect` or `tokens` of its own.
             RecipeError: a hook of the recipe decides about optimizer steps (`schedule.SkipStep`,
                 `recipes.vcpo.ScaleLearningRate`), and `Update.step` was not called.
         """
@@ -281,7 +282,7 @@ class Collector:
                 f"its batch with collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
-        metrics = {"collect": counts(batch), "tokens": token_metrics(batch), **metrics}
+        metrics = with_counts(batch, metrics)
         # On the whole batch and with the state at the start of the iteration, so that a restart gives the same result.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
         ended = iteration_record(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from agentrl_core.component.state import SELECTION, IterationRecord, State, unpa
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.store import Store
-from agentrl_core.exceptions import RecipeError
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe, place_of
 from agentrl_core.replay.apply import ReplayPhase
 from agentrl_core.replay.base import Replay
@@ -81,6 +82,27 @@ def scores(recipe: Recipe, batch: Batch, states: Mapping[str, State]) -> Callabl
 
         return score
     return lambda rows: recipe.score(rows.with_state(began)).with_state(batch.state)
+
+
+def with_counts(batch: Batch, metrics: Mapping[str, object]) -> dict[str, object]:
+    """Return the metrics of an iteration with tables `collect` and `tokens`.
+
+    `Updates.metrics` has a number `tokens`, the trained ones: it becomes `trained` of the table.
+
+    Raises:
+        InvalidInputError: the metrics have a table of one of these names already.
+    """
+    others, trained = {**metrics}, metrics.get("tokens")
+    tokens = token_metrics(batch)
+    if isinstance(trained, (Real, np.number)):
+        tokens["trained"] = float(others.pop("tokens"))  # type: ignore[arg-type]
+    for name in ("collect", "tokens"):
+        if name in others:
+            raise InvalidInputError(
+                f"end_iteration: metrics[{name!r}] is {others[name]!r:.60}, but the collector writes the table of this "
+                f"name; give it another name"
+            )
+    return {"collect": counts(batch), "tokens": tokens, **others}
 
 
 def counts(batch: Batch) -> dict[str, int]:
