@@ -284,7 +284,10 @@ class Store:
             NotFoundError: it does not exist, or was dropped. CorruptError: a file is damaged; the message names it and
                 the bytes.
         """
-        return Batch(self._core.batch(iteration))
+        batch = Batch(self._core.batch(iteration))
+        state = batch.state
+        now = renames.table().places(state)
+        return batch if now == state else batch.with_state(now)
 
     def trajectory_batch(self, ids: ArrayLike) -> Batch:
         """Return trajectories of any age as a new batch, with their steps and paths and without draws.
