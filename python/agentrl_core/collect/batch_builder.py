@@ -18,11 +18,11 @@ from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.token_accounting import TokenLedger
 from agentrl_core.component.state import SELECTION, pack_state
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.old_logprobs import with_old_logprobs
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.select import Selection, SelectionRequest
 from agentrl_core.select.selection import SURVEY, TRAIN
 from agentrl_core.select.task_outcomes import entries_of
+from agentrl_core.update.old_logprobs import with_old_logprobs
 
 
 class BatchBuilder:
