@@ -11,7 +11,7 @@ from agentrl_core._util.json_text import is_unicode
 from agentrl_core.exceptions import InvalidInputError
 
 
-def flatten_metrics(metrics: object, before: str = "") -> dict[str, float]:
+def flatten_metrics(metrics: object) -> dict[str, float]:
     """Return the numbers of a table of metrics by name, with dots for nested tables; other values are left out.
 
     Raises:
@@ -23,11 +23,17 @@ def flatten_metrics(metrics: object, before: str = "") -> dict[str, float]:
         {'loss': 0.5, 'critic.loss': 1.0}
     """
     found: dict[str, float] = {}
+    _flatten(metrics, "", found)
+    if not is_unicode("".join(found)):
+        wrong = next(name for name in found if not is_unicode(name))
+        raise InvalidInputError(f"metrics: name {wrong!r} is not Unicode; give another")
+    return found
+
+
+def _flatten(metrics: object, before: str, found: dict[str, float]) -> None:
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
-        if not is_unicode(str(name)):
-            raise InvalidInputError(f"metrics: name {name!r} is not Unicode; give another")
         if isinstance(value, Mapping):
-            found |= flatten_metrics(value, f"{before}{name}.")
+            _flatten(value, f"{before}{name}.", found)
         elif isinstance(value, (Real, np.number)) and not isinstance(value, bool):
             try:
                 found[f"{before}{name}"] = float(value)
@@ -35,4 +41,3 @@ def flatten_metrics(metrics: object, before: str = "") -> dict[str, float]:
                 raise InvalidInputError(
                     f"metrics: {name!r} is {str(value)[:40]}…, beyond the largest float; give a smaller number"
                 ) from None
-    return found
