@@ -40,8 +40,8 @@ from agentrl_core.component.state import (
 from agentrl_core.component.toml import toml_lines
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.facts import Declared
-from agentrl_core.data.old_logprobs import with_old_logprobs
 from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.update.old_logprobs import with_old_logprobs
 
 if TYPE_CHECKING:
     from agentrl_core.loss import Loss, Train
@@ -162,7 +162,7 @@ class Recipe:
                         f"recipe {self.name!r}: {component!r} is not a component of phase {phase}; give one of "
                         f"agentrl_core.{PHASES[phase]}"
                     )
-        places = [(training.stage, training.model, training.where) for training in self._trainings()]
+        places = [(training.stage, training.model, training.where) for training in self._trainings]
         for stage, model, where in places:
             if places.count((stage, model, where)) > 1:
                 raise RecipeError(
@@ -181,13 +181,14 @@ class Recipe:
         Raises:
             RecipeError: the stage has no loss.
         """
-        found = tuple(training for training in self._trainings() if training.stage == stage)
+        found = tuple(training for training in self._trainings if training.stage == stage)
         if not found:
-            stages = ", ".join(dict.fromkeys(training.stage for training in self._trainings()))
+            stages = ", ".join(dict.fromkeys(training.stage for training in self._trainings))
             remedy = f"it has losses of: {stages}" if stages else "add a loss: replace(loss=...)"
             raise RecipeError(f"recipe {self.name!r}: phase loss has no component for stage {stage!r}; {remedy}")
         return found
 
+    @functools.cached_property
     def _trainings(self) -> list[Train]:
         links = cast("tuple[Loss | Train, ...]", self.chain("loss"))
         if not links:
@@ -230,7 +231,7 @@ class Recipe:
         phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss", "hooks")
         check_columns(self.name, self._links(phases), batch, facts)
         if batch is not None and self.old_logprob == "recomputed":
-            check_recomputed(self.name, (each.loss for each in self._trainings()), batch)
+            check_recomputed(self.name, (each.loss for each in self._trainings), batch)
 
     def credit(self, batch: Batch) -> Batch:
         """Return the batch with its credit: the columns of phase advantage, then of phase weight.

@@ -238,3 +238,12 @@ def test_what_cannot_go_on_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="replayable=False"):
         Collector(world, world, recipes.GRPO, batch_policy=cut)
     Collector(world, world, recipes.GRPO, batch_policy=BatchPolicy())
+
+
+def test_an_evaluation_has_no_window() -> None:
+    # Five of the tasks have episodes of 8 turns, of 3 tokens each; a batch takes at most 8 of a trajectory.
+    world = Uneven()
+    collect = Collector(world, world, recipes.GRPO, task_pool=40, batch_policy=BatchPolicy(max_new_tokens=8))
+    found = collect.evaluate(tasks=40, split="train")
+    assert found.samples.tolist() == [1] * 40
+    assert found.success == 1.0

@@ -160,6 +160,26 @@ def test_a_batch_that_was_not_trained_is_given_again(world, warm_policy, tmp_pat
         assert tasks["attempts"].to_list() == [4, 4]
 
 
+def test_metrics_of_the_update_leave_the_account_of_tokens_whole(world, warm_policy):
+    policy, tokenizer = warm_policy
+    collect = arl.Collector(engine.Transformers(policy, tokenizer), world, recipes.GRPO, **LIMITS)
+    closed = []
+    collect.on_iteration(lambda _, metrics: closed.append(metrics))
+    batch = recipes.GRPO.credit(collect(tasks=2, group_size=4))
+    updates = recipes.GRPO.updates(batch)
+    for update in updates:
+        for pack in update.pack(max_tokens=4096):
+            update.loss(pack.run(policy), pack).backward()
+    policy.zero_grad()
+    for name in ("collect", "tokens"):
+        with pytest.raises(InvalidInputError, match=f"end_iteration: metrics.'{name}'. is .*another name"):
+            collect.end_iteration(batch, {name: {"draws": 1}})
+    collect.end_iteration(batch, updates.metrics)
+    tokens, count = closed[0]["tokens"], batch.column("token", "token").size
+    assert (tokens["generated"], tokens["consumed"], tokens["trained"]) == (count, count, updates.metrics["tokens"])
+    assert closed[0]["loss"] == updates.metrics["loss"]
+
+
 def test_groups_without_information_are_rolled_out_but_not_drawn(world, warm_policy):
     policy, tokenizer = warm_policy
     recipe = recipes.GRPO.replace(admit=select.DynamicSampling(max_rounds=3))

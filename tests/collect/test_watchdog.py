@@ -11,8 +11,8 @@ from small_world import SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.collect import Progress, watchdog
-from agentrl_core.collect.watchdog import Watchdog
+from agentrl_core.collect import Progress, event_loop
+from agentrl_core.collect.event_loop import Watchdog
 from agentrl_core.rollout import Branch, Rollout
 
 
@@ -50,7 +50,7 @@ def test_a_program_that_holds_the_loop_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_many_short_calls_in_one_turn_of_the_loop_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watchdog, "told", set())
     # So that a machine which stands still for a moment in one of the calls is not blamed on it.
-    monkeypatch.setattr(watchdog, "_MOST_SECONDS", 0.25)
+    monkeypatch.setattr(event_loop, "_MOST_SECONDS", 0.25)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert collected(Busy(), 64).num_draws == 256, "each turn of the loop takes half a second in all"

@@ -3,50 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.collect.batch_policy import BatchPolicy
+from agentrl_core.collect.driver import RolloutDriver
 from agentrl_core.collect.group_retry import GroupRetries, group_ids, matching
 from agentrl_core.collect.iteration import BROKEN, COLUMNS, SAID, BuiltBatch, IterationInputs, draw_columns
 from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.journal_codec import read_value, write_value
-from agentrl_core.collect.partial_rollouts import InFlightGroups
 from agentrl_core.collect.progress import Progress
-from agentrl_core.collect.runner import ProgramRunner
-from agentrl_core.collect.token_accounting import TokenCounts, TokenLedger
+from agentrl_core.collect.token_accounting import TokenLedger
 from agentrl_core.component.state import SELECTION, pack_state
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.old_logprobs import with_old_logprobs
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.rollout.program import Rollout
 from agentrl_core.select import Selection, SelectionRequest
 from agentrl_core.select.selection import SURVEY, TRAIN
 from agentrl_core.select.task_outcomes import entries_of
-
-
-@dataclass(frozen=True)
-class PartialRollouts:
-    """Settings for groups that may continue after the iteration's batch.
-
-    Attributes:
-        cut: rule for cutting the batch.
-        runner: creates the runner of each round.
-        programs: returns the program for groups that started in an iteration.
-        statistics: statistics of a task, by its id.
-        later: the journal of the next iteration.
-    """
-
-    batch_policy: BatchPolicy
-    runner: Callable[[], ProgramRunner]
-    programs: Callable[[int], Rollout]
-    statistics: Callable[[str], Mapping[str, Any]]
-    later: Callable[[], Journal]
+from agentrl_core.update.old_logprobs import with_old_logprobs
 
 
 class BatchBuilder:
@@ -54,12 +30,10 @@ class BatchBuilder:
 
     Args:
         begin: inputs of the iteration.
-        reward: phase reward, with the states at the start of the iteration.
     """
 
-    def __init__(self, begin: IterationInputs, reward: Callable[[Batch], Batch]) -> None:
+    def __init__(self, begin: IterationInputs) -> None:
         self._begin = begin
-        self._reward = reward
         self._replay = begin.replay()
         self._parts: list[Batch] = []
         self._places: dict[str, int] = {}
@@ -81,25 +55,27 @@ class BatchBuilder:
         """Keep groups without draws."""
         self._parts.append(fresh.select_draws(np.zeros(0, np.int64)))
 
-    def admit(self, fresh: Batch, selection: Selection, again: GroupRetries) -> GroupRetries:
-        """Admit groups by the recipe, and return rejected ones to retry.
+    def admit(self, fresh: Batch, selection: Selection, again: GroupRetries | None = None) -> GroupRetries | None:
+        """Admit groups by the recipe, and return rejected ones to retry; None: it retries none.
 
         Args:
             fresh: the new rollouts.
             selection: their selection.
             again: the retries in its first rows.
         """
-        admission, held = self._begin.recipe.admit, 0
-        entries = np.full(fresh.num_groups, -1)
-        if admission.becomes(0) != "replace":
+        admission, held = self._begin.now.admit, 0
+        retries = admission.becomes(0) != "replace"
+        if retries:
             first = np.unique(fresh.keys("group_id", "draw"), return_index=True)[1]
             tasks = fresh.texts("task_id", "draw")
             entries = entries_of([tasks[row] for row in first], selection, self._begin.pool)
-        if again.extends and fresh.num_draws:
+        if again is not None and again.extends and fresh.num_draws:
             before = self._parts.pop(self._judged)
             held = before.num_groups
             fresh, entries = again.joined(before, fresh, entries)
-        batch = self._replay.inject(self._score(fresh), self._score, self._seen, held)
+        batch = self._score(fresh)
+        if self._replay is not None:
+            batch = self._replay.inject(batch, self._score, self._seen, held)
         groups, scores = batch.keys("group_id", "draw"), batch.column("score", "draw")
         self._drawn, self._known = self._drawn + len(scores), self._known + int(np.isfinite(scores).sum())
         self._rewarded = self._rewarded or bool(np.isfinite(batch.column("reward", "draw")).any())
@@ -109,8 +85,8 @@ class BatchBuilder:
         self._judged = len(self._parts)
         self._parts.append(batch if accepted.all() else batch.select_draws(np.flatnonzero(accepted[groups])))
         self.admitted += int(accepted.sum()) - held
-        if admission.becomes(0) == "replace":
-            return again
+        if not retries:
+            return None
         rejected = ~np.isin(matching(fresh, batch), group_ids(batch)[accepted])
         return GroupRetries.of(fresh, rejected, entries, selection, again, admission)
 
@@ -125,7 +101,9 @@ class BatchBuilder:
         batch = parts[0] if len(parts) == 1 else Batch.concat(parts)
         # A restart scores the batch as a whole, so batches of several rounds or cuts are scored again for equal scores.
         batch = parts[0] if len(parts) == 1 and batch.num_draws == self._drawn else self._score(batch)
-        batch = with_old_logprobs(self._replay.mix(batch, self._score), begin.recipe.old_logprob)
+        if self._replay is not None:
+            batch = self._replay.mix(batch, self._score)
+        batch = with_old_logprobs(batch, begin.recipe.old_logprob)
         said = Selection.concat(self.selections) if self.selections else Selection.of(np.zeros(0, np.int64), group_size)
         state = {
             **batch.state,
@@ -137,36 +115,31 @@ class BatchBuilder:
         return BuiltBatch(batch.with_state(state), self._domains, self._drawn, self._known, self._rewarded)
 
     def _score(self, batch: Batch) -> Batch:
-        return self._reward(_with_tasks(self._begin, batch, self._places))
+        return self._begin.score(_with_tasks(self._begin, batch, self._places))
 
 
 def make_batch(
-    begin: IterationInputs,
-    runner: ProgramRunner,
-    journal: Journal,
-    reward: Callable[[Batch], Batch],
-    tasks: int,
-    group_size: int,
+    begin: IterationInputs, driver: RolloutDriver, journal: Journal, tasks: int, group_size: int
 ) -> BuiltBatch:
     """Select, roll out, reward, inject, admit, until enough groups are admitted; then mix in replay and score it.
 
     Args:
         begin: inputs of the iteration.
-        runner: runs programs.
+        driver: runs programs.
         journal: journal of the iteration; a selection is written to it before its first rollout.
-        reward: phase reward, with the states at the start of the iteration.
         tasks: number of requested groups.
         group_size: trajectories of a group, unless the selector chooses.
     """
-    gathered, again = BatchBuilder(begin, reward), GroupRetries.nothing()
+    gathered = BatchBuilder(begin)
+    again: GroupRetries | None = None
     taken, first = np.zeros(0, np.int64), 0
-    for number in range(begin.recipe.admit.rounds):
-        selection, missing = again.selection, tasks - gathered.admitted - len(again)
+    for number in range(begin.now.admit.rounds):
+        parts = [again.selection] if again else []
+        missing = tasks - gathered.admitted - (len(again) if again else 0)
         if missing > 0:
-            wanted = SelectionRequest(missing, group_size, number, taken, begin.iteration)
-            others = _selected(begin, journal, wanted)
-            taken = np.concatenate([taken, others.rows])
-            selection = Selection.concat([selection, others]) if len(again) else others
+            parts.append(select(begin, journal, SelectionRequest(missing, group_size, number, taken, begin.iteration)))
+            taken = np.concatenate([taken, parts[-1].rows])
+        selection = parts[0] if len(parts) == 1 else Selection.concat(parts)
         if not len(selection):
             break
         gathered.selections.append(selection)
@@ -175,7 +148,7 @@ def make_batch(
             rows = np.flatnonzero(selection.purpose == purpose)
             if not len(rows):
                 continue
-            fresh = runner.roll_out(
+            fresh = driver.roll_out(
                 begin.pool.tasks(selection.rows[rows]),
                 selection.counts[rows].tolist(),
                 first=first,
@@ -188,102 +161,15 @@ def make_batch(
                 again = gathered.admit(fresh, selection.take(rows), again)
         if gathered.admitted >= tasks:
             break
-    gathered.ran(runner.progress)
-    gathered.account.consume(runner.token_counts.values(), begin.iteration)
+    gathered.ran(driver.progress)
+    gathered.account.consume(driver.token_counts.values(), begin.iteration)
     gathered.account.balance(before=0)
     return gathered.made(group_size)
 
 
-def cut_batch(
-    begin: IterationInputs,
-    flying: PartialRollouts,
-    journal: Journal,
-    reward: Callable[[Batch], Batch],
-    tasks: int,
-    group_size: int,
-) -> BuiltBatch:
-    """Build the batch from groups in flight: carried-over groups, and new ones for the rest.
-
-    Groups in flight at the cut are in the journal of the next iteration before this returns.
-
-    Args:
-        begin: inputs of the iteration.
-        flying: settings of groups in flight, and the rule for the cut.
-        journal: journal of the iteration.
-        reward: phase reward, with the states at the start of the iteration.
-        tasks: number of requested groups.
-        group_size: trajectories of a group, unless the selector chooses.
-
-    Raises:
-        RecipeError: the recipe surveys tasks, or retries rejected ones.
-    """
-    cut = flying.batch_policy
-    if begin.recipe.admit.becomes(0) != "replace":
-        raise RecipeError(
-            f"recipe {begin.recipe.name!r}: {begin.recipe.admit.title()} retries rejected tasks, which {cut} does not "
-            'support; omit batch_policy, or set rejected="replace"'
-        )
-    gathered, account = BatchBuilder(begin, reward), TokenLedger()
-    gathered.account = account
-    flight = InFlightGroups.carried(journal)
-    before, taken, first = flight.undrawn, flight.selection.rows, 0
-    for number in range(begin.recipe.admit.rounds):
-        missing = cut.in_flight(tasks - gathered.admitted) - len(flight)
-        if missing > 0:
-            selection = _selected(begin, journal, SelectionRequest(missing, group_size, number, taken, begin.iteration))
-            if (selection.purpose == SURVEY).any():
-                raise RecipeError(
-                    f"recipe {begin.recipe.name!r}: {begin.recipe.select.title()} surveys tasks, which {cut} does not "
-                    f"support; omit batch_policy"
-                )
-            statistics = [flying.statistics(task.task_id) for _, task in begin.pool.tasks(selection.rows)]
-            flight = flight.joined(selection, (begin.iteration, first), statistics)
-            first, taken = first + len(selection), np.concatenate([taken, selection.rows])
-        if not len(flight):
-            break
-        gathered.chose(flight.selection.rows)
-        runner = flying.runner()
-        fresh, landed = runner.roll_out_in_flight(
-            begin.pool.tasks(flight.selection.rows),
-            flight,
-            programs=flying.programs,
-            cut=cut,
-            number=number,
-            wanted=tasks - gathered.admitted,
-        )
-        gathered.ran(runner.progress)
-        over = sorted(landed.ended + landed.dropped)
-        gathered.selections.append(flight.selection.take(np.array(over, np.int64)))
-        for place in landed.stay:
-            said = runner.token_counts.get(flight.name(place), TokenCounts())
-            if place in landed.dropped:
-                account.dropped += said.behind(flight.drawn[place]).tokens.total()
-            else:
-                account.consume([said.behind(flight.drawn[place])], begin.iteration)
-        flight = flight.behind(landed, runner.token_counts)
-        if landed.stay:
-            fresh = fresh if cut.max_new_tokens is None else _with_success(fresh)
-            gathered.admit(fresh, flight.selection, GroupRetries.nothing())
-        if gathered.admitted >= tasks or cut.max_new_tokens is not None:
-            break
-    flight = flight.weighed(journal)
-    account.in_flight = flight.undrawn
-    account.balance(before)
-    flight.carry(journal, flying.later())
-    return gathered.made(group_size)
-
-
-def _with_success(batch: Batch) -> Batch:
-    """Add a column `success` on draws, NaN for draws cut by a window."""
-    table = batch.trajectories
-    ids, success = table.column("trajectory_id"), np.asarray(table.column("success"), np.float32)
-    rows = np.searchsorted(ids, batch.column("trajectory_id", "draw"))
-    return batch.with_columns("draw", success=success[rows])
-
-
 def _with_tasks(begin: IterationInputs, batch: Batch, places: Mapping[str, int]) -> Batch:
     """Add the selector's columns of the draws' tasks as `task_<name>`."""
-    select = begin.recipe.select
+    select = begin.now.select
     rows = np.array([places.get(task, -1) for task in batch.texts("task_id", "draw")], np.int64)
     known = np.flatnonzero(rows >= 0)
     columns = select.columns(begin.pool, begin.state("select", 0, select), rows[known]) if len(known) else {}
@@ -294,18 +180,18 @@ def _with_tasks(begin: IterationInputs, batch: Batch, places: Mapping[str, int])
     return batch.with_columns("draw", **made) if made else batch
 
 
-def _selected(begin: IterationInputs, journal: Journal, wanted: SelectionRequest) -> Selection:
+def select(begin: IterationInputs, journal: Journal, wanted: SelectionRequest) -> Selection:
     """Return the selection, which is journalled before its rollouts start."""
-    select = begin.recipe.select
-    asked = (select.to_dict(), wanted.groups, wanted.group_size, len(begin.pool), begin.seed)
+    selector = begin.now.select
+    asked = (selector.to_dict(), wanted.groups, wanted.group_size, len(begin.pool), begin.seed)
     name, question = f"selection/{wanted.round}", digest(json.dumps(asked))
     recorded = journal.find(name, question, read_value)
     if recorded is None:
         key = _core.rng.structural_seed(begin.seed, begin.iteration)
-        selection = select.choose(begin.pool, begin.state("select", 0, select), wanted, key)
+        selection = selector.choose(begin.pool, begin.state("select", 0, selector), wanted, key)
         if not isinstance(selection, Selection):
-            raise RecipeError(f"{select.title()}: choose returned {selection!r:.60}; return a select.Selection")
-        selection.check(len(begin.pool), select.title())
+            raise RecipeError(f"{selector.title()}: choose returned {selection!r:.60}; return a select.Selection")
+        selection.check(len(begin.pool), selector.title())
         recorded = selection.take(np.argsort(selection.purpose, kind="stable")).to_dict()  # surveys after the others
         journal.keep(name, question, recorded, write_value)
     return Selection.from_dict(recorded)

@@ -8,16 +8,18 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from agentrl_core import _core
 from agentrl_core.collect import event_loop as loop
-from agentrl_core.collect.batch_builder import PartialRollouts, cut_batch, make_batch
+from agentrl_core.collect.batch_builder import make_batch
 from agentrl_core.collect.batch_policy import WHOLE, BatchPolicy
 from agentrl_core.collect.concurrency import slot_limiters
+from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
 from agentrl_core.collect.evaluation import Evaluation
 from agentrl_core.collect.gc_tuning import trim_heap
 from agentrl_core.collect.import_trajectories import imported
@@ -26,19 +28,19 @@ from agentrl_core.collect.iteration import (
     IterationInputs,
     attach_current_state,
     check_stepped,
-    counts,
     iteration_record,
+    say_nothing_drawn,
     scores,
-    token_metrics,
     with_committed_columns,
+    with_counts,
 )
 from agentrl_core.collect.journal import Journal
 from agentrl_core.collect.model_queries import Model
-from agentrl_core.collect.prefetch import IterationPrefetcher, IterationTask, PrefetchedInputs
+from agentrl_core.collect.partial_rollouts import make_partial_batch
+from agentrl_core.collect.prefetch import IterationPrefetcher, IterationTask
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.recorded_episode import EnvironmentHandle
-from agentrl_core.collect.run_state import RunState, TaskStatistics, save_tokenizer
-from agentrl_core.collect.runner import CollectionSettings, ProgramRunner
+from agentrl_core.collect.run_state import RunState, save_tokenizer
 from agentrl_core.collect.task_digest import task_digest, tasks_begun_with
 from agentrl_core.collect.validation import (
     check_ahead,
@@ -52,7 +54,7 @@ from agentrl_core.collect.validation import (
     checked_tasks,
     mixed_tasks,
 )
-from agentrl_core.collect.warn_once import WarnOnce, say_nothing_drawn, warn_missed_metrics, warn_unused_records
+from agentrl_core.collect.warn_once import WarnOnce, warn_missed_metrics, warn_unused_records
 from agentrl_core.component.column import draw
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.component.state import split_arrays
@@ -256,7 +258,8 @@ class Collector:
         update uses them), trajectories that `failed`, and `abandoned` threads (a call took too long). `tokens` accounts
         for every generated token: `generated` in this iteration, `consumed` by this batch and `stale` of those (sampled
         by weights before the update that has the iteration's number; `staleness` is the mean number of versions),
-        `dropped`, `in_flight` after the batch, and `cached` of the `context` tokens that engines were given.
+        `dropped`, `in_flight` after the batch, `cached` of the `context` tokens that engines were given, and those that
+        were `trained` (the number `tokens` of `Updates.metrics`).
 
         Args:
             batch: the trained batch, with its computed columns.
@@ -265,7 +268,8 @@ class Collector:
                 which weights belong to the data.
 
         Raises:
-            InvalidInputError: the batch is of another iteration than the one that is open.
+            InvalidInputError: the batch is of another iteration than the one that is open, or `metrics` has a table
+                `collect` or `tokens` of its own.
             RecipeError: a hook of the recipe decides about optimizer steps (`schedule.SkipStep`,
                 `recipes.vcpo.ScaleLearningRate`), and `Update.step` was not called.
         """
@@ -281,7 +285,7 @@ class Collector:
                 f"its batch with collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
-        metrics = {"collect": counts(batch), "tokens": token_metrics(batch), **metrics}
+        metrics = with_counts(batch, metrics)
         # On the whole batch and with the state at the start of the iteration, so that a restart gives the same result.
         pool = self._known_pool(self._tasks if self.store is None else head.tasks)
         ended = iteration_record(batch, metrics, head.iteration, pool, scores(self.recipe, batch, head.components))
@@ -401,8 +405,13 @@ class Collector:
         return Evaluation.of([task for _, task in chosen], batch, samples)
 
     def _evaluated(self, chosen: Sequence[tuple[str, Task]], recipe: Recipe, samples: int, *, iteration: int) -> Batch:
-        runner = self._runner(self._setting(), self._now(), iteration, recipe, Journal(), "evaluate")
-        return runner.roll_out(chosen, [samples] * len(chosen), first=0)
+        head = self._now()
+
+        def score(rows: Batch) -> Batch:
+            return self.recipe.score(self.recipe.with_states(rows, head.components))
+
+        driver = RolloutDriver(self._setting(), recipe, head, Journal(), score, iteration=iteration, mode="evaluate")
+        return driver.roll_out(chosen, [samples] * len(chosen), first=0)
 
     def on_iteration(self, call: Callable[[int, Mapping[str, Any]], object]) -> None:
         """Register a callback after each closed iteration, with its number and metrics (for loggers).
@@ -475,26 +484,21 @@ class Collector:
         self, head: RunState, iteration: int, journal: Journal, tasks: int, group_size: int, setting: CollectionSettings
     ) -> BuiltBatch:
         """Select, roll out and admit for an iteration, by its inputs."""
-        states = head.components
-        recipe = self.recipe.at(iteration, states)
-        begin = IterationInputs(iteration, recipe, states, self._known_pool(head.tasks), self.seed, self.store)
-
-        def runner() -> ProgramRunner:
-            return self._runner(setting, head, iteration, recipe, journal, "train")
-
-        if self.batch_policy.is_synchronous:
-            return make_batch(begin, runner(), journal, self._scores(head), tasks, group_size)
-        flying = PartialRollouts(
-            self.batch_policy,
-            runner,
-            lambda began: self.recipe.at(began, states).rollout,
-            TaskStatistics(head.tasks),
-            lambda: self._journal_of(iteration + 1),
-        )
-        return cut_batch(begin, flying, journal, self._scores(head), tasks, group_size)
+        begin = IterationInputs(iteration, self.recipe, head, self._known_pool(head.tasks), self.seed, self.store)
+        if self.batch_policy is not WHOLE and not self.batch_policy.is_synchronous:
+            later = partial(self._journal_of, iteration + 1)
+            return make_partial_batch(begin, setting, self.batch_policy, journal, later, tasks, group_size)
+        driver = RolloutDriver(setting, begin.now, head, journal, begin.score, iteration=iteration)
+        return make_batch(begin, driver, journal, tasks, group_size)
 
     def _make_ahead(
-        self, iteration: int, begun: PrefetchedInputs, journal: Journal, underway: IterationTask[BuiltBatch]
+        self,
+        iteration: int,
+        head: RunState,
+        tasks: int,
+        group_size: int,
+        journal: Journal,
+        underway: IterationTask[BuiltBatch],
     ) -> BuiltBatch:
         """Do the same concurrently with other iterations, in a separate thread."""
         setting = replace(self._setting(), progress=underway.check_stopped, rooms=self._rooms, turn=underway)
@@ -502,8 +506,8 @@ class Collector:
             # Groups in flight come from the iteration before.
             underway.wait_for_previous_batch()
             setting = replace(setting, turn=None)
-        head = begun.head.carried(self.recipe, self._run, self._notices)
-        return self._make(head, iteration, journal, begun.tasks, begun.group_size, setting)
+        head = head.carried(self.recipe, self._run, self._notices)
+        return self._make(head, iteration, journal, tasks, group_size, setting)
 
     def _setting(self) -> CollectionSettings:
         return CollectionSettings(
@@ -515,41 +519,15 @@ class Collector:
             self.call_seconds,
             self.concurrency,
             self.seed,
+            self._models,
+            self.store,
             self._notices,
             self.progress,
-            self.batch_policy,
-        )
-
-    def _runner(
-        self,
-        setting: CollectionSettings,
-        head: RunState,
-        iteration: int,
-        recipe: Recipe,
-        journal: Journal,
-        mode: Literal["train", "evaluate"],
-    ) -> ProgramRunner:
-        return ProgramRunner(
-            setting,
-            recipe,
-            iteration,
-            journal,
-            mode=mode,
-            reward=self._scores(head),
-            statistics=TaskStatistics(head.tasks),
-            states=head.components,
-            models=self._models,
-            store=self.store if mode == "train" else None,
-            known=head.iteration,
         )
 
     def _known_pool(self, tasks: _core.Batch) -> Pool:
         """Return the pool of tasks, with their statistics."""
         return Pool(self._task_pool(), tasks.tasks)
-
-    def _scores(self, head: RunState) -> Callable[[Batch], Batch]:
-        """Run phase reward with the states of components."""
-        return lambda batch: self.recipe.score(self.recipe.with_states(batch, head.components))
 
     def _task_pool(self) -> MixedTasks:
         """Return the tasks of the pool, each with its world, interleaved over worlds."""

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
 from agentrl_core._util.json_text import is_unicode
-from agentrl_core.collect.batch_policy import BatchPolicy
+from agentrl_core.collect import event_loop as loop
 from agentrl_core.collect.concurrency import SlotLimiter, Slots, slot_limiters
 from agentrl_core.collect.failures import Failures, is_wrong_call
 from agentrl_core.collect.journal import Journal, digest, group_of, keep_unused_segments, question
 from agentrl_core.collect.journal_codec import plain_value, read_segment, read_value, write_segment, write_value
 from agentrl_core.collect.library import StoreLibrary
 from agentrl_core.collect.model_queries import Model, QueryBatcher
-from agentrl_core.collect.partial_rollouts import BatchCut, InFlightGroups, RequestGate, cut_batch
+from agentrl_core.collect.prefetch import IterationTask
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.recorded_episode import EnvironmentHandle, RecordedEpisode
+from agentrl_core.collect.run_state import RunState
 from agentrl_core.collect.token_accounting import TokenCounts
 from agentrl_core.collect.warn_once import WarnOnce
+from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import StepFlag
 from agentrl_core.data.forest import Forest
@@ -30,215 +33,174 @@ from agentrl_core.engine.base import Engine, Request, Sampling, Segment, check_r
 from agentrl_core.engine.chat import Chat
 from agentrl_core.env.base import Task
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.recipe import Recipe
 from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.library import EmptyLibrary, Library
-from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.tasks import gather_or_cancel
 
+Value = TypeVar("Value")
 _RETRIES = 3
 _FIRST_PAUSE = 0.1
-_HELD = 1 << 21
-"""Member number for left-over segments, unused otherwise."""
 _EVALUATION = (1 << 63) - 1
 """Replaces the iteration in the keys of an evaluation."""
 
 
 @dataclass(frozen=True)
-class BranchLimits:
-    """Limits of branches.
+class CollectionSettings:
+    """Engines, environments and limits of a collection; see the arguments of `Collector`.
 
-    Attributes:
-        context_tokens: most tokens of its path.
-        turns: most turns; None: no limit.
-        seconds: longest call of its environment in seconds; None: no limit.
-        branches: largest number of concurrent branches, over all groups, or per environment.
+    An agent without an engine of its name uses the first. Concurrent iterations share `rooms`, and each requests slots
+    in its `turn`, if it has one.
     """
 
-    context_tokens: int
-    turns: int | None
-    seconds: float | None
-    branches: int | Mapping[str, int]
+    engines: Mapping[str, Engine]
+    worlds: Mapping[str, EnvironmentHandle]
+    sampling: Sampling
+    context_tokens: int | Schedule
+    turn_limit: int | Schedule | None
+    call_seconds: float | Schedule | None
+    concurrency: int | Mapping[str, int]
+    seed: int
+    models: Mapping[str, Model]
+    store: Store | None
+    notices: WarnOnce
+    progress: Callable[[Progress], None] | None
+    rooms: Mapping[str, SlotLimiter] | None = None
+    turn: IterationTask[Any] | None = None
+
+    def facts(self, recipe: Recipe) -> dict[str, dict[str, Literal["number", "key"]]]:
+        """Return the facts that environments and program declare: the kind of each, by level and name."""
+        facts: dict[str, dict[str, Literal["number", "key"]]] = {"step": {}, "trajectory": {}}
+        declared = [*(world.facts for world in self.worlds.values()), recipe.rollout.facts]
+        for name, fact in ((name, fact) for table in declared for name, fact in table.items()):
+            facts[fact.level][name] = fact.kind
+        return facts
 
 
 class RolloutDriver:
-    """Runs rollout programs; see `rollout.runtime` for their interface.
+    """Runs the program of a recipe on tasks, and freezes the groups; see `rollout.runtime` for its interface.
 
     Args:
-        forest: stores the groups.
-        engines: engines by agent name; an agent without one uses the first.
-        worlds: environments by name.
-        program: the rollout program.
+        settings: engines, environments and limits.
+        recipe: the recipe of the iteration.
+        head: state of the run: states of components, statistics of tasks, and the iterations whose solutions are
+            visible.
         journal: records of requests and results, including those before a kill.
-        sampling: default sampling of segments.
-        limits: limits of branches.
-        seed: seed of the run.
-        mode: mode of the groups. Evaluation seeds are equal in every iteration, and differ from training seeds.
-        notices: issues warnings once.
         reward: phase reward: returns the batch with more columns.
-        statistics: statistics of a task, by its id.
-        states: states of components, by place in the recipe.
-        models: models that programs query, by column name.
-        store: store of the run, for earlier solutions; None: no store.
-        known: number of closed iterations at its start, whose solutions are visible.
-        shared: slots for branches, by environment, shared by concurrent iterations; None: separate slots.
-        window: most tokens of a branch in this iteration; None: no limit.
-        old_logprob: kind of the recipe's old log-probs.
+        iteration: its number.
+        mode: mode of the groups. Evaluation seeds are equal in every iteration, and differ from training seeds; it sees
+            no earlier solutions.
     """
 
     def __init__(
         self,
-        forest: Forest,
-        engines: Mapping[str, Engine],
-        worlds: Mapping[str, EnvironmentHandle],
-        program: Rollout,
+        settings: CollectionSettings,
+        recipe: Recipe,
+        head: RunState,
         journal: Journal,
-        *,
-        sampling: Sampling,
-        limits: BranchLimits,
-        seed: int,
-        mode: Literal["train", "evaluate"],
-        notices: WarnOnce,
         reward: Callable[[Batch], Batch],
-        statistics: Callable[[str], Mapping[str, Any]],
-        states: Mapping[str, Any] | None = None,
-        models: Mapping[str, Model] | None = None,
-        store: Store | None = None,
-        known: int = 0,
-        shared: Mapping[str, SlotLimiter] | None = None,
-        window: int | None = None,
-        old_logprob: str = "behaviour",
+        *,
+        iteration: int,
+        mode: Literal["train", "evaluate"] = "train",
     ) -> None:
-        self.forest = forest
-        self.program = program
+        facts = settings.facts(recipe)
+        estimator = next(iter(settings.engines.values())).entropy_estimator
+        self.forest = Forest(iteration=iteration, seed=settings.seed, entropies=estimator, facts=facts)
+        self.program = recipe.rollout
         self.progress = Progress()
         self.began, self.ended, self.grew = self.progress.began, self.progress.over, self.progress.grew
-        self.context_tokens = limits.context_tokens
-        self.turn_limit = limits.turns
-        self._engines = engines
-        self._worlds = worlds
+
+        def now(limit: Any) -> Any:
+            return limit.at(iteration) if isinstance(limit, Schedule) else limit
+
+        turns = now(settings.turn_limit)
+        self.context_tokens = round(now(settings.context_tokens))
+        self.turn_limit = None if turns is None else round(turns)
+        self._seconds: float | None = now(settings.call_seconds)
+        self._settings = settings
+        self._engines = settings.engines
+        self._worlds = settings.worlds
+        self._head = head
         self._journal = journal
-        self._sampling = sampling
-        self._limits = limits
-        self._seed = seed
         self._mode: Literal["train", "evaluate"] = mode
-        self._old_logprob = old_logprob
-        self._notices = notices
+        self._old_logprob = recipe.old_logprob
+        self._notices = settings.notices
         self._reward = reward
-        self._statistics = statistics
-        self.library: Library = EmptyLibrary() if store is None else StoreLibrary(store, known, self.chat(""))
-        self.states: Mapping[str, Any] = states or {}
-        self.query = QueryBatcher(models or {}).ask
-        self._facts = {name: fact.level for world in worlds.values() for name, fact in world.facts.items()}
-        self._facts |= {name: fact.level for name, fact in program.facts.items()}
-        self._agents = {name: number for number, name in enumerate(engines)}
+        self.states: Mapping[str, Any] = head.components
+        self._facts = {name: level for level, table in facts.items() for name in table}
+        self._agents = {name: number for number, name in enumerate(settings.engines)}
         self._asked: dict[str, tuple[Engine, Request]] = {}
         self._numbers = 1 << 30
         self._numbers_of: dict[int, str] = {}
         """The group of a selection to which each group of the forest belongs."""
-        self._failures = Failures(program.title(), notices, self.progress)
+        self._failures = Failures(self.program.title(), settings.notices, self.progress)
         self._worlds_of: dict[str, str] = {}
-        self._rooms = slot_limiters(limits.branches, worlds) if shared is None else shared
+        self._rooms = slot_limiters(settings.concurrency, settings.worlds) if settings.rooms is None else settings.rooms
         self._places: dict[str, Slots] = {}
         """The slots of each selected group."""
-        self._gate = RequestGate(window)
-        self.said: defaultdict[str, TokenCounts] = defaultdict(TokenCounts)
+        self.token_counts: defaultdict[str, TokenCounts] = defaultdict(TokenCounts)
         """Counts of generated tokens for each selected group."""
-        self._began: dict[str, Mapping[str, Any]] = {}
-        """Statistics of a task at the start of its group, if that was in another iteration."""
 
-    async def roll_out(
+    @cached_property
+    def library(self) -> Library:
+        """Solved trajectories of earlier iterations."""
+        store = self._settings.store if self._mode == "train" else None
+        return EmptyLibrary() if store is None else StoreLibrary(store, self._head.iteration, self.chat(""))
+
+    @cached_property
+    def query(self) -> Callable[..., Coroutine[Any, Any, list[float]]]:
+        """Queries a model about token paths, batched with other groups."""
+        return QueryBatcher(self._settings.models).ask
+
+    def roll_out(
         self,
-        tasks: Sequence[Task],
+        chosen: Sequence[tuple[str, Task]],
         sizes: Sequence[int],
         *,
         first: int,
-        worlds: Mapping[str, str],
         variants: Sequence[int] | None = None,
-    ) -> None:
-        """Roll out one group for each task, until every branch of the new groups has ended.
+    ) -> Batch:
+        """Roll out one group for each task, until every branch of the new groups has ended; return them, frozen.
 
         Args:
-            tasks: one group each.
+            chosen: one group each: the name of its world, and the task.
             sizes: requested trajectories of each group.
             first: number of the first group: its place in the selection.
-            worlds: the name of the world of each task, by the task's id.
             variants: prompt variant of each; None: no variants.
         """
-        self._worlds_of.update(worlds)
-        arms = [-1] * len(tasks) if variants is None else variants
-        groups = []
-        for place, (task, size, variant) in enumerate(zip(tasks, sizes, arms, strict=True), start=first):
-            key = (self.forest.iteration if self._mode == "train" else _EVALUATION, place)
-            groups.append(self._group(task, size, variant, key, place))
+        turn = self._settings.turn
+
+        def begin() -> Coroutine[Any, Any, None]:
+            # Later iterations start their groups after these.
+            if turn is not None:
+                turn.release_next()
+            return self._roll_out(chosen, sizes, first, [-1] * len(chosen) if variants is None else variants)
+
+        if turn is not None:
+            turn.wait_for_previous()
+        self.run(begin)
+        return self.forest.freeze()
+
+    def run(self, begin: Callable[[], Coroutine[Any, Any, Value]]) -> Value:
+        """Run a coroutine on the event loop, with progress reports."""
+        settings, watch, progress = self._settings, self._settings.progress, self.progress
+        return loop.run(begin, None if watch is None else lambda: watch(progress), alone=settings.rooms is None)
+
+    async def _roll_out(
+        self, chosen: Sequence[tuple[str, Task]], sizes: Sequence[int], first: int, variants: Sequence[int]
+    ) -> None:
+        began = self.forest.iteration if self._mode == "train" else _EVALUATION
+        groups = [
+            self._group(world, task, size, variant, (began, place), place)
+            for place, ((world, task), size, variant) in enumerate(zip(chosen, sizes, variants, strict=True), first)
+        ]
         await self.program.cohort(Cohort(self, groups, (self.forest.iteration, first)))
         self._end(groups)
 
-    async def roll_out_in_flight(
-        self,
-        tasks: Sequence[Task],
-        flight: InFlightGroups,
-        *,
-        worlds: Mapping[str, str],
-        programs: Callable[[int], Rollout],
-        cut: BatchPolicy,
-        number: int,
-        wanted: int,
-    ) -> BatchCut:
-        """Run groups in flight until the batch is cut; the forest has those in the batch.
-
-        Args:
-            tasks: task of each group.
-            flight: the groups.
-            worlds: the name of the world of each task, by the task's id.
-            programs: returns the program for groups that started in an iteration.
-            cut: rule for the cut.
-            number: number of the cut in this iteration.
-            wanted: number of needed groups.
-        """
-        self._worlds_of.update(worlds)
-        groups, chosen, now = [], flight.selection, self.forest.iteration
-        for place, (task, key) in enumerate(zip(tasks, flight.keys, strict=True)):
-            self._began[task.task_id] = flight.statistics[place]
-            group = self._group(task, int(chosen.counts[place]), int(chosen.variants[place]), key, place)
-            group.program = programs(key[0])
-            groups.append(group)
-        due = {place for place, (began, _) in enumerate(flight.keys) if cut.is_due(now - began)}
-        landed = await cut_batch(
-            groups,
-            lambda group: self._play(group, group.program.group),
-            self._stop_all,
-            lambda landed: self._end_early(groups, landed, flight),
-            cut=cut,
-            gate=self._gate,
-            progress=self.progress,
-            journal=self._journal,
-            name=f"cut/{number}",
-            wanted=wanted,
-            due=due,
-        )
-        stay = {groups[place].name for place in landed.stay}
-        for named, of in self._numbers_of.items():
-            if of not in stay:
-                # Running trajectories are not frozen.
-                self.forest.start(named, _HELD, role="helper")
-        self._end([groups[place] for place in landed.stay])
-        return landed
-
-    def _end_early(self, groups: Sequence[Group], landed: BatchCut, flight: InFlightGroups) -> None:
-        """End the unfinished branches of groups in a batch."""
-        for place in landed.stay:
-            groups[place]._deliver()
-            for branch in groups[place].branches:
-                if place in landed.dropped:
-                    branch.drop("late")
-                elif branch.over and flight.drawn[place] and not self._gate.has_said(branch.name):
-                    branch.drop("it ended in an earlier window, whose batch has it")
-                elif place in landed.unfinished:
-                    branch._truncate("the window is over")
-
-    def _group(self, task: Task, size: int, variant: int, key: tuple[int, int], place: int) -> Group:
+    def _group(self, world: str, task: Task, size: int, variant: int, key: tuple[int, int], place: int) -> Group:
         """Create a group of a selection."""
+        self._worlds_of[task.task_id] = world
         self.forest.add_group(place, task.task_id, key=key)
         group = Group(self, task, size, key, place, mode=self._mode, fact_levels=self._facts)
         group.variant = variant
@@ -253,11 +215,6 @@ class RolloutDriver:
             keep_unused_segments(self.forest, group.number, left.get(group.name, ()), len(self._engines))
         self._failures.end()
         self._warn_missed_forks()
-
-    def _stop_all(self) -> None:
-        """Stop all segments being generated, and keep their tokens."""
-        for name in list(self._asked):
-            self.stop(name)
 
     async def run_groups(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
         """Run a program on each group; an error fails only its group."""
@@ -311,7 +268,7 @@ class RolloutDriver:
     def sampling(self, agent: str) -> Sampling:
         """Default sampling of segments."""
         del agent
-        return self._sampling
+        return self._settings.sampling
 
     def agent(self, name: str) -> int:
         """Return the number of an agent in the tables: engines first, then others in order of use."""
@@ -329,7 +286,7 @@ class RolloutDriver:
     def seed_of(self, *parts: object, began: int | None = None) -> int:
         """Return 63 random bits from the run's seed, the parts, and the iteration in which a group started."""
         iteration = self.forest.iteration if began is None or self._mode != "train" else began
-        text = repr((self._seed, iteration, *parts)).encode()
+        text = repr((self._settings.seed, iteration, *parts)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
     def episode(self, task: Task, environment: str | None, seed: int) -> RecordedEpisode:
@@ -341,7 +298,7 @@ class RolloutDriver:
             journal=self._journal,
             progress=self.progress,
             notices=self._notices,
-            seconds=self._limits.seconds,
+            seconds=self._seconds,
         )
 
     def _world_of(self, task: Task) -> str:
@@ -361,7 +318,7 @@ class RolloutDriver:
 
     def statistics(self, task_id: str) -> Mapping[str, Any]:
         """Return the run's statistics of a task."""
-        return self._began[task_id] if task_id in self._began else self._statistics(task_id)
+        return self._head.statistics(task_id)
 
     def count_turn(self, flags: int, failed: str | None) -> None:
         """Count a turn by its flags, or a failed episode."""
@@ -388,26 +345,28 @@ class RolloutDriver:
                 'recomputed log-probs: recipe.replace(old_logprob="recomputed")'
             )
         asked = question(request, agent if agent in self._engines else next(iter(self._engines)))
-        recorded = self._journal.find(name, asked, read_segment)
-        if recorded is not None:
-            if not self._journal.is_carried(name):
-                self._gate.count(name, recorded)
-            self.said[group_of(name)].add(recorded, len(request.tokens))
-            return recorded
-        check_request(request, engine.vocabulary_size)
-        told = await self._gate.enter(name, request)
+        segment = self._recorded(name, asked)
+        if segment is None:
+            check_request(request, engine.vocabulary_size)
+            segment = await self._sample(name, engine, request)
+            self.progress.tokens += len(segment.tokens)
+            self._journal.keep(name, asked, segment, write_segment)
+        self.token_counts[group_of(name)].add(segment, len(request.tokens))
+        return segment
+
+    def _recorded(self, name: str, asked: bytes) -> Segment | None:
+        """Return the segment of a request in the journal."""
+        return self._journal.find(name, asked, read_segment)
+
+    async def _sample(self, name: str, engine: Engine, request: Request) -> Segment:
+        """Return the engine's response to a request, which `stop` can interrupt."""
         self.progress.at_engine += 1
-        self._asked[name] = engine, told
+        self._asked[name] = engine, request
         try:
-            segment = await self._generate(engine, told)
+            return await self._generate(engine, request)
         finally:
             self.progress.at_engine -= 1
             del self._asked[name]
-        segment = self._gate.leave(name, request, told, segment)
-        self.progress.tokens += len(segment.tokens)
-        self._journal.keep(name, asked, segment, write_segment)
-        self.said[group_of(name)].add(segment, len(request.tokens))
-        return segment
 
     async def _generate(self, engine: Engine, request: Request) -> Segment:
         """Call an engine; retry a few times if the request fails or its response is unusable."""

@@ -27,19 +27,13 @@ class GroupRetries:
     members: list[NDArray[np.int64]]
 
     @classmethod
-    def nothing(cls) -> GroupRetries:
-        """Return no retries."""
-        none = np.zeros(0, np.int64)
-        return cls(Selection.of(none, 1), none, [])
-
-    @classmethod
     def of(
         cls,
         batch: Batch,
         rejected: NDArray[np.bool_],
         entries: NDArray[np.int64],
         selection: Selection,
-        before: GroupRetries,
+        before: GroupRetries | None,
         admission: Admission,
     ) -> GroupRetries:
         """Return the retries of a round's rejected groups.
@@ -49,10 +43,12 @@ class GroupRetries:
             rejected: mask of rejected groups.
             entries: selection row of each group; -1: none.
             selection: selection of the round.
-            before: the retries in its first rows.
+            before: the retries in its first rows; None: no retries.
             admission: decides what rejected groups become.
         """
-        tried = np.concatenate([before.tried, np.zeros(len(selection) - len(before), np.int64)])
+        tried = np.zeros(len(selection), np.int64)
+        if before is not None:
+            tried[: len(before)] = before.tried
         retried = [
             (group, int(entry), rule)
             for group, entry in enumerate(entries.tolist())

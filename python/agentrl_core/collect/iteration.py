@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.collect.run_state import RunState
+from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.component.state import SELECTION, IterationRecord, State, unpack_state
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.store import Store
-from agentrl_core.exceptions import RecipeError
+from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe, place_of
 from agentrl_core.replay.apply import ReplayPhase
 from agentrl_core.replay.base import Replay
@@ -49,6 +54,32 @@ class BuiltBatch:
     rewarded: bool
 
 
+def say_nothing_drawn(notices: WarnOnce, recipe: Recipe, titles: str, made: BuiltBatch, iteration: int) -> None:
+    """Report an iteration without training data, each time; raise an error if the environment is the cause.
+
+    A program without finished trajectories and without failures is accepted.
+
+    Raises:
+        InvalidInputError: the environment paid NaN in each draw.
+    """
+    failed = int(made.batch.state.get(BROKEN, {}).get("failed", 0))
+    if not made.batch.num_draws and (made.drawn or failed):
+        why = f"{recipe.admit.title()} admitted none of the {made.drawn} draws that were rolled out"
+        why = why if made.drawn else f"{failed} trajectories failed, and none was left"
+        warnings.warn(
+            f"iteration {iteration} has no draws, so that no update comes of it: {why}", AgentRLWarning, stacklevel=2
+        )
+    if not made.drawn or made.scored:
+        return
+    found = f"none of the {made.drawn} draws of iteration {iteration} has a score"
+    if not made.rewarded:
+        raise InvalidInputError(
+            f"{found}, because environment {titles} paid NaN in each of them, so there is nothing to train on; pay "
+            "numbers in StepResult.reward"
+        )
+    notices.once("scores", f"{found}: phase reward of recipe {recipe.name!r} makes NaN of each reward")
+
+
 def draw_columns(batch: Batch) -> dict[str, NDArray[Any]]:
     """Return the columns of draws computed so far, and those from replay."""
     table = batch.draw_columns
@@ -81,6 +112,27 @@ def scores(recipe: Recipe, batch: Batch, states: Mapping[str, State]) -> Callabl
 
         return score
     return lambda rows: recipe.score(rows.with_state(began)).with_state(batch.state)
+
+
+def with_counts(batch: Batch, metrics: Mapping[str, object]) -> dict[str, object]:
+    """Return the metrics of an iteration with tables `collect` and `tokens`.
+
+    `Updates.metrics` has a number `tokens`, the trained ones: it becomes `trained` of the table.
+
+    Raises:
+        InvalidInputError: the metrics have a table of one of these names already.
+    """
+    others, trained = {**metrics}, metrics.get("tokens")
+    tokens = token_metrics(batch)
+    if isinstance(trained, (Real, np.number)):
+        tokens["trained"] = float(others.pop("tokens"))  # type: ignore[arg-type]
+    for name in ("collect", "tokens"):
+        if name in others:
+            raise InvalidInputError(
+                f"end_iteration: metrics[{name!r}] is {others[name]!r:.60}, but the collector writes the table of this "
+                f"name; give it another name"
+            )
+    return {"collect": counts(batch), "tokens": tokens, **others}
 
 
 def counts(batch: Batch) -> dict[str, int]:
@@ -173,14 +225,14 @@ def _finished(batch: Batch, iteration: int, score: Callable[[Batch], Batch]) -> 
     return score(none.with_draws(ids, source="fresh", iteration=iteration))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class IterationInputs:
     """Inputs of an iteration, constant until it closes.
 
     Attributes:
         iteration: its number.
-        recipe: the recipe, with numbers in place of schedules and controllers.
-        states: states of components, by place.
+        recipe: the recipe of the run.
+        head: state of the run.
         pool: the tasks, with their statistics.
         seed: seed of the run.
         store: store of trajectories for replay; None: no store.
@@ -188,18 +240,29 @@ class IterationInputs:
 
     iteration: int
     recipe: Recipe
-    states: Mapping[str, State]
+    head: RunState
     pool: Pool
     seed: int
     store: Store | None
 
+    @cached_property
+    def now(self) -> Recipe:
+        """The recipe of the iteration, with numbers in place of schedules and controllers."""
+        return self.recipe.at(self.iteration, self.head.components)
+
+    def score(self, batch: Batch) -> Batch:
+        """Run phase reward with the states at the start of the iteration."""
+        return self.recipe.score(self.recipe.with_states(batch, self.head.components))
+
     def state(self, phase: str, place: int, component: Any) -> State:
         """Return the state of a component."""
-        state = self.states.get(place_of(phase, place, component))
+        state = self.head.components.get(place_of(phase, place, component))
         return component.initial_state() if state is None else state
 
-    def replay(self) -> ReplayPhase:
-        """Return the replay components with their states."""
-        chain = cast("tuple[Replay, ...]", self.recipe.chain("replay"))
+    def replay(self) -> ReplayPhase | None:
+        """Return the replay components with their states; None: the recipe replays nothing."""
+        chain = cast("tuple[Replay, ...]", self.now.chain("replay"))
+        if not chain:
+            return None
         states = [(replay, self.state("replay", place, replay)) for place, replay in enumerate(chain)]
         return ReplayPhase(states, self.store, self.seed, self.iteration)

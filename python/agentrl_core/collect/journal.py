@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from agentrl_core import _core
 from agentrl_core.collect.journal_codec import read_segment, write_value
 from agentrl_core.data.forest import Forest
+from agentrl_core.data.store import RolloutLog
 from agentrl_core.engine.base import Request, Sampling, Segment
 
 _FIRST_MEMBER = 1 << 20
@@ -25,18 +26,6 @@ DIGEST_BYTES = 16
 Value = TypeVar("Value")
 
 
-class JournalFile(Protocol):
-    """Interface of a store's journal file."""
-
-    def append(self, name: bytes, payload: bytes) -> None:
-        """Add a record."""
-        ...
-
-    def records(self) -> Iterable[tuple[bytes, bytes]]:
-        """Return all records, in order."""
-        ...
-
-
 class Journal:
     """The records of an iteration by name.
 
@@ -47,7 +36,7 @@ class Journal:
         file: the journal's file; None: in memory.
     """
 
-    def __init__(self, file: JournalFile | None = None) -> None:
+    def __init__(self, file: RolloutLog | None = None) -> None:
         self._file = file
         self._values: dict[str, tuple[bytes, Any, Callable[[Any], bytes]]] = {}
         """Values recorded since the start, with the digest of the request and an encoder."""

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
+from agentrl_core.collect.batch_builder import BatchBuilder, select
 from agentrl_core.collect.batch_policy import BatchPolicy
+from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
+from agentrl_core.collect.iteration import BuiltBatch, IterationInputs
 from agentrl_core.collect.journal import CARRIED, Journal, digest, group_of
 from agentrl_core.collect.journal_codec import read_value, write_value
-from agentrl_core.collect.token_accounting import TokenCounts
-from agentrl_core.engine.base import Request, Segment
+from agentrl_core.collect.token_accounting import TokenCounts, TokenLedger
+from agentrl_core.data.batch import Batch
+from agentrl_core.engine.base import Engine, Request, Segment
+from agentrl_core.env.base import Task
+from agentrl_core.exceptions import RecipeError
 from agentrl_core.rollout.group import Group
+from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.tasks import cancel
-from agentrl_core.select import Selection
-
-if TYPE_CHECKING:
-    from agentrl_core.collect.progress import Progress
+from agentrl_core.select import Selection, SelectionRequest
+from agentrl_core.select.selection import SURVEY
 
 _LOOK_SECONDS = 0.01
 _SETTLED = 2
 """Number of consecutive checks without progress."""
+_HELD = 1 << 21
+"""Member number that keeps a group from being frozen, unused otherwise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,152 +134,273 @@ class BatchCut:
         return sorted(self.ended + self.unfinished + self.dropped)
 
 
-class RequestGate:
-    """Pass requests to engines until a batch is cut, up to a number of tokens per branch.
+class PartialRolloutDriver(RolloutDriver):
+    """Runs groups in flight until a batch is cut, and interrupts those that continue.
+
+    Requests wait after the cut, and after `max_new_tokens` of their branch.
 
     Args:
-        window: most tokens of a branch in this iteration; None: no limit.
+        policy: rule for the cut.
+        flight: the groups.
+        driver: the arguments of `RolloutDriver`.
     """
 
-    def __init__(self, window: int | None = None) -> None:
-        self._window = window
-        self._said: dict[str, int] = {}
-        self.closed: frozenset[str] = frozenset()
+    def __init__(self, policy: BatchPolicy, flight: InFlightGroups, *driver: Any, iteration: int) -> None:
+        super().__init__(*driver, iteration=iteration)
+        self._policy = policy
+        self._flight = flight
+        self._said: Counter[str] = Counter()
+        """Tokens of this iteration, by branch."""
+        self._closed: frozenset[str] = frozenset()
         """Names of the groups whose requests wait."""
-        self.waiting = 0
+        self._waiting = 0
         """Number of waiting requests."""
+        self._began: dict[str, Mapping[str, Any]] = {}
+        """Statistics of a task at the start of its group."""
 
-    async def enter(self, name: str, request: Request) -> Request:
-        """Return the request for the engine, or wait here until the program ends.
+    def roll_out_in_flight(
+        self,
+        chosen: Sequence[tuple[str, Task]],
+        *,
+        programs: Callable[[int], Rollout],
+        number: int,
+        wanted: int,
+    ) -> tuple[Batch, BatchCut]:
+        """Run the groups until the batch is cut; return the frozen groups of the batch, and the cut.
 
         Args:
-            name: name of the segment.
-            request: request of the program.
+            chosen: the task of each group, with the name of its world.
+            programs: returns the program for groups that started in an iteration.
+            number: number of the cut in this iteration.
+            wanted: number of needed groups.
         """
-        most = request.sampling.max_tokens
-        if self._window is not None:
-            most = min(most, self._window - self._said.get(name.rpartition("/")[0], 0))
-        if most < 1 or (self.closed and group_of(name) in self.closed):
-            self.waiting += 1
+        landed = self.run(lambda: self._roll_out_in_flight(chosen, programs, f"cut/{number}", wanted))
+        return self.forest.freeze(), landed
+
+    async def _roll_out_in_flight(
+        self, chosen: Sequence[tuple[str, Task]], programs: Callable[[int], Rollout], name: str, wanted: int
+    ) -> BatchCut:
+        groups, flight, selection = [], self._flight, self._flight.selection
+        for place, ((world, task), key) in enumerate(zip(chosen, flight.keys, strict=True)):
+            self._began[task.task_id] = flight.statistics[place]
+            size, variant = int(selection.counts[place]), int(selection.variants[place])
+            group = self._group(world, task, size, variant, key, place)
+            group.program = programs(key[0])
+            groups.append(group)
+        landed = await self._cut_batch(groups, name, wanted)
+        stay = {groups[place].name for place in landed.stay}
+        for named, of in self._numbers_of.items():
+            if of not in stay:
+                # Running trajectories are not frozen.
+                self.forest.start(named, _HELD, role="helper")
+        self._end([groups[place] for place in landed.stay])
+        return landed
+
+    async def _cut_batch(self, groups: Sequence[Group], name: str, wanted: int) -> BatchCut:
+        """Run the programs of groups until the batch is cut, and interrupt those that continue.
+
+        The groups of the batch depend on timing. They are recorded before any group is stopped, so that a resumed run
+        has the same.
+
+        Args:
+            groups: groups in flight.
+            name: name of the record.
+            wanted: number of needed groups.
+        """
+        table = self._journal.find(name, digest(name), read_value)
+        landed = None if table is None else BatchCut(**table)
+        here = range(len(groups)) if landed is None else landed.stay
+        if landed is not None:
+            self._closed = frozenset(groups[place].name for place in here if place not in landed.ended)
+        running = {
+            asyncio.ensure_future(self._play(groups[place], groups[place].program.group)): place for place in here
+        }
+        ended: list[int] = []
+
+        async def settles() -> bool:
+            """Wait until a group ends (False), or until nothing moves (True)."""
+            quiet = 0
+            while live := [task for task in running if not task.done()]:
+                quiet = 0 if self.progress.at_engine or self.progress.at_environment else quiet + 1
+                if self._waiting and quiet > _SETTLED:
+                    return True
+                done, _ = await asyncio.wait(live, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                for task in sorted(done, key=running.__getitem__):
+                    task.result()
+                    ended.append(running[task])
+                if done:
+                    return False
+            return True
+
+        try:
+            if landed is None:
+                landed = await self._cut(settles, ended, groups, min(wanted, len(groups)))
+                self._journal.keep(name, digest(name), vars(landed), write_value)
+                self._closed = frozenset(group.name for group in groups)
+                while self.progress.at_engine:
+                    for asked in list(self._asked):
+                        self.stop(asked)
+                    await asyncio.sleep(_LOOK_SECONDS)
+            while len(ended) < len(landed.ended) and not await settles():
+                pass
+            while (landed.unfinished or landed.dropped) and not await settles():
+                pass
+            self._end_early(groups, landed)
+        finally:
+            await cancel(running)
+        return landed
+
+    async def _cut(
+        self, settles: Callable[[], Any], ended: list[int], groups: Sequence[Group], wanted: int
+    ) -> BatchCut:
+        """Wait until the batch is cut, and return the cut."""
+        policy, now = self._policy, self.forest.iteration
+        # Groups that cannot be carried over again.
+        due = {place for place, (began, _) in enumerate(self._flight.keys) if policy.is_due(now - began)}
+        while True:
+            settled = await settles()
+            if policy.max_new_tokens is not None:
+                if settled:
+                    unfinished = [
+                        place for place, group in enumerate(groups) if place not in ended and _has_said(group)
+                    ]
+                    return BatchCut(sorted(ended), unfinished, [])
+                continue
+            chosen = policy.select_groups(ended, wanted=wanted, due=due)
+            if chosen is not None:
+                return BatchCut(chosen, [], sorted(due.difference(chosen)) if policy.stragglers == "drop" else [])
+
+    def _end_early(self, groups: Sequence[Group], landed: BatchCut) -> None:
+        """End the unfinished branches of groups in a batch."""
+        for place in landed.stay:
+            groups[place]._deliver()  # noqa: SLF001 -- as its program would
+            for branch in groups[place].branches:
+                if place in landed.dropped:
+                    branch.drop("late")
+                elif branch.over and self._flight.drawn[place] and not self._said[branch.name]:
+                    branch.drop("it ended in an earlier window, whose batch has it")
+                elif place in landed.unfinished:
+                    branch._truncate("the window is over")  # noqa: SLF001 -- for the runtime
+
+    def statistics(self, task_id: str) -> Mapping[str, Any]:
+        """Return the statistics of a task, as of the start of its group."""
+        return self._began[task_id] if task_id in self._began else super().statistics(task_id)
+
+    def _recorded(self, name: str, asked: bytes) -> Segment | None:
+        """Return the segment of a request in the journal, and count tokens of this iteration."""
+        recorded = super()._recorded(name, asked)
+        if recorded is not None and not self._journal.is_carried(name):
+            self._said[name.rpartition("/")[0]] += len(recorded.tokens)
+        return recorded
+
+    async def _sample(self, name: str, engine: Engine, request: Request) -> Segment:
+        """Return the engine's response to a request, or wait here until the program ends.
+
+        If the window ended it, it continues like one interrupted by new weights.
+        """
+        most, window, branch = request.sampling.max_tokens, self._policy.max_new_tokens, name.rpartition("/")[0]
+        if window is not None:
+            most = min(most, window - self._said[branch])
+        if most < 1 or (self._closed and group_of(name) in self._closed):
+            self._waiting += 1
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
-                self.waiting -= 1
-        if most == request.sampling.max_tokens:
-            return request
-        return replace(request, sampling=replace(request.sampling, max_tokens=most))
-
-    def count(self, name: str, segment: Segment) -> None:
-        """Count generated tokens of this iteration."""
-        branch = name.rpartition("/")[0]
-        self._said[branch] = self._said.get(branch, 0) + len(segment.tokens)
-
-    def has_said(self, branch: str) -> bool:
-        """Return whether a branch has generated tokens in this iteration."""
-        return self._said.get(branch, 0) > 0
-
-    def leave(self, name: str, asked: Request, request: Request, segment: Segment) -> Segment:
-        """Return the segment. If the window ended it, it continues like one interrupted by new weights.
-
-        Args:
-            name: name of the segment.
-            asked: request of the program.
-            request: request to the engine.
-            segment: its response.
-        """
-        self.count(name, segment)
-        if request is not asked and segment.finish_reason == "length":
-            return replace(segment, finish_reason="abort")
-        return segment
+                self._waiting -= 1
+        shorter = most < request.sampling.max_tokens
+        if shorter:
+            request = replace(request, sampling=replace(request.sampling, max_tokens=most))
+        segment = await super()._sample(name, engine, request)
+        self._said[branch] += len(segment.tokens)
+        return replace(segment, finish_reason="abort") if shorter and segment.finish_reason == "length" else segment
 
 
-async def cut_batch(
-    groups: Sequence[Group],
-    play: Callable[[Group], Any],
-    stop: Callable[[], None],
-    end: Callable[[BatchCut], None],
-    *,
-    cut: BatchPolicy,
-    gate: RequestGate,
-    progress: Progress,
+def make_partial_batch(
+    begin: IterationInputs,
+    settings: CollectionSettings,
+    policy: BatchPolicy,
     journal: Journal,
-    name: str,
-    wanted: int,
-    due: set[int],
-) -> BatchCut:
-    """Run the programs of groups until the batch is cut, and interrupt those that continue.
+    later: Callable[[], Journal],
+    tasks: int,
+    group_size: int,
+) -> BuiltBatch:
+    """Build the batch from groups in flight: carried-over groups, and new ones for the rest.
 
-    The groups of the batch depend on timing. They are recorded before any group is stopped, so that a resumed run has
-    the same.
+    Groups in flight at the cut are in the journal of the next iteration before this returns.
 
     Args:
-        groups: groups in flight.
-        play: runs the program of a group to its end.
-        stop: stops segments being generated.
-        end: finishes the groups of the batch, before the programs end.
-        cut: rule for the cut.
-        gate: gate of requests.
-        progress: counts of the collection.
+        begin: inputs of the iteration.
+        settings: settings of the collection.
+        policy: rule for the cut.
         journal: journal of the iteration.
-        name: name of the record.
-        wanted: number of needed groups.
-        due: groups that cannot be carried over again.
+        later: the journal of the next iteration.
+        tasks: number of requested groups.
+        group_size: trajectories of a group, unless the selector chooses.
+
+    Raises:
+        RecipeError: the recipe surveys tasks, or retries rejected ones.
     """
-    table = journal.find(name, digest(name), read_value)
-    landed = None if table is None else BatchCut(**table)
-    here = range(len(groups)) if landed is None else landed.stay
-    if landed is not None:
-        gate.closed = frozenset(groups[place].name for place in here if place not in landed.ended)
-    running = {asyncio.ensure_future(play(groups[place])): place for place in here}
-    ended: list[int] = []
+    recipe, head = begin.now, begin.head
+    if recipe.admit.becomes(0) != "replace":
+        raise RecipeError(
+            f"recipe {recipe.name!r}: {recipe.admit.title()} retries rejected tasks, which {policy} does not "
+            'support; omit batch_policy, or set rejected="replace"'
+        )
+    gathered, account = BatchBuilder(begin), TokenLedger()
+    gathered.account = account
+    flight = InFlightGroups.carried(journal)
+    before, taken, first = flight.undrawn, flight.selection.rows, 0
+    for number in range(recipe.admit.rounds):
+        missing = policy.in_flight(tasks - gathered.admitted) - len(flight)
+        if missing > 0:
+            selection = select(begin, journal, SelectionRequest(missing, group_size, number, taken, begin.iteration))
+            if (selection.purpose == SURVEY).any():
+                raise RecipeError(
+                    f"recipe {recipe.name!r}: {recipe.select.title()} surveys tasks, which {policy} does not "
+                    f"support; omit batch_policy"
+                )
+            statistics = [head.statistics(task.task_id) for _, task in begin.pool.tasks(selection.rows)]
+            flight = flight.joined(selection, (begin.iteration, first), statistics)
+            first, taken = first + len(selection), np.concatenate([taken, selection.rows])
+        if not len(flight):
+            break
+        gathered.chose(flight.selection.rows)
+        driver = PartialRolloutDriver(
+            policy, flight, settings, recipe, head, journal, begin.score, iteration=begin.iteration
+        )
+        fresh, landed = driver.roll_out_in_flight(
+            begin.pool.tasks(flight.selection.rows),
+            programs=lambda began: begin.recipe.at(began, head.components).rollout,
+            number=number,
+            wanted=tasks - gathered.admitted,
+        )
+        gathered.ran(driver.progress)
+        over = sorted(landed.ended + landed.dropped)
+        gathered.selections.append(flight.selection.take(np.array(over, np.int64)))
+        for place in landed.stay:
+            said = driver.token_counts.get(flight.name(place), TokenCounts())
+            if place in landed.dropped:
+                account.dropped += said.behind(flight.drawn[place]).tokens.total()
+            else:
+                account.consume([said.behind(flight.drawn[place])], begin.iteration)
+        flight = flight.behind(landed, driver.token_counts)
+        if landed.stay:
+            gathered.admit(fresh if policy.max_new_tokens is None else _with_success(fresh), flight.selection)
+        if gathered.admitted >= tasks or policy.max_new_tokens is not None:
+            break
+    flight = flight.weighed(journal)
+    account.in_flight = flight.undrawn
+    account.balance(before)
+    flight.carry(journal, later())
+    return gathered.made(group_size)
 
-    async def settles() -> bool:
-        """Wait until a group ends (False), or until nothing moves (True)."""
-        quiet = 0
-        while live := [task for task in running if not task.done()]:
-            quiet = 0 if progress.at_engine or progress.at_environment else quiet + 1
-            if gate.waiting and quiet > _SETTLED:
-                return True
-            done, _ = await asyncio.wait(live, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            for task in sorted(done, key=running.__getitem__):
-                task.result()
-                ended.append(running[task])
-            if done:
-                return False
-        return True
 
-    try:
-        if landed is None:
-            landed = await _cut(settles, ended, groups, cut, min(wanted, len(groups)), due)
-            journal.keep(name, digest(name), vars(landed), write_value)
-            gate.closed = frozenset(group.name for group in groups)
-            while progress.at_engine:
-                stop()
-                await asyncio.sleep(_LOOK_SECONDS)
-        while len(ended) < len(landed.ended) and not await settles():
-            pass
-        while (landed.unfinished or landed.dropped) and not await settles():
-            pass
-        end(landed)
-    finally:
-        await cancel(running)
-    return landed
-
-
-async def _cut(
-    settles: Callable[[], Any], ended: list[int], groups: Sequence[Group], cut: BatchPolicy, wanted: int, due: set[int]
-) -> BatchCut:
-    """Wait until the batch is cut, and return the cut."""
-    while True:
-        settled = await settles()
-        if cut.max_new_tokens is not None:
-            if settled:
-                unfinished = [place for place, group in enumerate(groups) if place not in ended and _has_said(group)]
-                return BatchCut(sorted(ended), unfinished, [])
-            continue
-        chosen = cut.select_groups(ended, wanted=wanted, due=due)
-        if chosen is not None:
-            return BatchCut(chosen, [], sorted(due.difference(chosen)) if cut.stragglers == "drop" else [])
+def _with_success(batch: Batch) -> Batch:
+    """Add a column `success` on draws, NaN for draws cut by a window."""
+    table = batch.trajectories
+    ids, success = table.column("trajectory_id"), np.asarray(table.column("success"), np.float32)
+    rows = np.searchsorted(ids, batch.column("trajectory_id", "draw"))
+    return batch.with_columns("draw", success=success[rows])
 
 
 def _has_said(group: Group) -> bool:

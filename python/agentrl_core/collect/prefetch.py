@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from agentrl_core.collect.iteration import BuiltBatch
@@ -21,27 +20,6 @@ _WATCH_SECONDS = 0.1
 _CLEAN_UP_SECONDS = 10.0
 
 _BEGIN = "begin"
-
-
-@dataclass(frozen=True)
-class PrefetchedInputs:
-    """Inputs of a prefetched iteration, journalled before its selection.
-
-    Attributes:
-        head: state of the run.
-        tasks: number of requested groups.
-        group_size: trajectories of a group.
-        snapshot: commit of the store; None: no store.
-    """
-
-    head: RunState
-    tasks: int
-    group_size: int
-    snapshot: str | None
-
-    def write(self) -> bytes:
-        """Encode it as bytes; the head is that of the snapshot."""
-        return json.dumps([self.tasks, self.group_size, self.snapshot]).encode()
 
 
 class IterationPrefetcher:
@@ -112,28 +90,35 @@ class IterationPrefetcher:
     def _iteration(self, iteration: int, head: RunState, tasks: int, group_size: int) -> IterationTask[BuiltBatch]:
         journal, work = self.journal(iteration), self._work
         journal.begin()
-        begun = self._begun(journal, head, tasks, group_size)
+        inputs = self._inputs(journal, head, tasks, group_size)
         return IterationTask(
-            lambda underway: work(iteration, begun, journal, underway),
+            lambda underway: work(iteration, *inputs, journal, underway),
             f"agentrl-iteration-{iteration}",
             self._underway.get(iteration - 1),
         )
 
-    def _begun(self, journal: Journal, head: RunState, tasks: int, group_size: int) -> PrefetchedInputs:
-        """Return its inputs, from now or from before a kill."""
+    def _inputs(self, journal: Journal, head: RunState, tasks: int, group_size: int) -> tuple[RunState, int, int]:
+        """Return the state of the run, and the arguments of the call: from now, or from before a kill.
+
+        They are journalled before the selection, with the store's commit, which has the state.
+        """
         store = self._store
-        now = PrefetchedInputs(head, tasks, group_size, None if store is None else store._core.snapshot)  # noqa: SLF001
+        snapshot = None if store is None else store._core.snapshot  # noqa: SLF001
 
-        def read(payload: bytes) -> PrefetchedInputs:
-            tasks, group_size, snapshot = json.loads(payload)
-            if store is None or snapshot == now.snapshot:
-                return PrefetchedInputs(head, tasks, group_size, snapshot)
-            with open_snapshot(store.path, snapshot) as then:
-                return PrefetchedInputs(RunState.of(then), tasks, group_size, snapshot)
+        def read(payload: bytes) -> tuple[RunState, int, int]:
+            tasks, group_size, then = json.loads(payload)
+            if store is None or then == snapshot:
+                return head, tasks, group_size
+            with open_snapshot(store.path, then) as opened:
+                return RunState.of(opened), tasks, group_size
 
+        def write(inputs: tuple[RunState, int, int]) -> bytes:
+            return json.dumps([*inputs[1:], snapshot]).encode()
+
+        now = head, tasks, group_size
         begun = journal.find(_BEGIN, digest(_BEGIN), read)
         if begun is None:
-            journal.keep(_BEGIN, digest(_BEGIN), now, PrefetchedInputs.write)
+            journal.keep(_BEGIN, digest(_BEGIN), now, write)
         return now if begun is None else begun
 
 
@@ -253,5 +238,5 @@ class IterationTask(Generic[Value]):
             self._over.set()
 
 
-Work = Callable[[int, PrefetchedInputs, Journal, IterationTask[BuiltBatch]], BuiltBatch]
+Work = Callable[[int, RunState, int, int, Journal, IterationTask[BuiltBatch]], BuiltBatch]
 """Interface of a function that collects the batch of an iteration."""

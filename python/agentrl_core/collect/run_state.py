@@ -47,6 +47,20 @@ class RunState:
         components = join_arrays(components, store.arrays)
         return cls(store.iteration, components, run, versions, state.get("checkpoint"), tasks, store.sequence)
 
+    def statistics(self, task_id: str) -> Mapping[str, Any]:
+        """Return the statistics of a task; empty for a new one."""
+        rows, columns = self._statistics
+        row = rows.get(task_id)
+        return {} if row is None else {name: values[row] for name, values in columns.items()}
+
+    @cached_property
+    def _statistics(self) -> tuple[dict[str, int], dict[str, Any]]:
+        """Return the row of each task, and the columns."""
+        table = self.tasks.tasks
+        columns = {name: table.column(name) for name in table.column_names if name != "task_id"}
+        # Rows are appended when they change: the last one of a task counts.
+        return dict(zip(table.column("task_id"), range(table.num_rows), strict=True)), columns
+
     def carried(self, recipe: Recipe, run: Mapping[str, Any], notices: WarnOnce) -> Self:
         """Return the state for a run that continues with another recipe: states that do not match are reset.
 
@@ -107,27 +121,6 @@ class RunState:
                     f"version {version}{checkpoint}; load them, and call engine.update_weights(model, "
                     f"version={version})"
                 )
-
-
-@dataclass(frozen=True, eq=False)
-class TaskStatistics:
-    """Statistics of each task, as of a `RunState`."""
-
-    tasks: _core.Batch
-
-    def __call__(self, task_id: str) -> Mapping[str, Any]:
-        """Return the statistics of a task; empty for a new one."""
-        rows, columns = self._table
-        row = rows.get(task_id)
-        return {} if row is None else {name: values[row] for name, values in columns.items()}
-
-    @cached_property
-    def _table(self) -> tuple[dict[str, int], dict[str, Any]]:
-        """Return the row of each task, and the columns."""
-        table = self.tasks.tasks
-        columns = {name: table.column(name) for name in table.column_names if name != "task_id"}
-        # Rows are appended when they change: the last one of a task counts.
-        return dict(zip(table.column("task_id"), range(table.num_rows), strict=True)), columns
 
 
 def changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:

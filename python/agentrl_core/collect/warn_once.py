@@ -6,12 +6,10 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.collect.iteration import BROKEN
 from agentrl_core.component.controller import MISSED
-from agentrl_core.exceptions import AgentRLWarning, InvalidInputError
+from agentrl_core.exceptions import AgentRLWarning
 
 if TYPE_CHECKING:
-    from agentrl_core.collect.iteration import BuiltBatch
     from agentrl_core.collect.journal import Journal
     from agentrl_core.recipe import Recipe
 
@@ -51,29 +49,3 @@ def warn_unused_records(notices: WarnOnce, journal: Journal) -> None:
             "orderly (the clock, random numbers of its own); what does not fit was sampled anew, and what had been "
             "sampled for a group of the iteration is kept in it undrawn",
         )
-
-
-def say_nothing_drawn(notices: WarnOnce, recipe: Recipe, titles: str, made: BuiltBatch, iteration: int) -> None:
-    """Report an iteration without training data, each time; raise an error if the environment is the cause.
-
-    A program without finished trajectories and without failures is accepted.
-
-    Raises:
-        InvalidInputError: the environment paid NaN in each draw.
-    """
-    failed = int(made.batch.state.get(BROKEN, {}).get("failed", 0))
-    if not made.batch.num_draws and (made.drawn or failed):
-        why = f"{recipe.admit.title()} admitted none of the {made.drawn} draws that were rolled out"
-        why = why if made.drawn else f"{failed} trajectories failed, and none was left"
-        warnings.warn(
-            f"iteration {iteration} has no draws, so that no update comes of it: {why}", AgentRLWarning, stacklevel=2
-        )
-    if not made.drawn or made.scored:
-        return
-    found = f"none of the {made.drawn} draws of iteration {iteration} has a score"
-    if not made.rewarded:
-        raise InvalidInputError(
-            f"{found}, because environment {titles} paid NaN in each of them, so there is nothing to train on; pay "
-            "numbers in StepResult.reward"
-        )
-    notices.once("scores", f"{found}: phase reward of recipe {recipe.name!r} makes NaN of each reward")

@@ -6,7 +6,6 @@ import base64
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.component import Component
 from agentrl_core.component.masking import with_voting_draws
+from agentrl_core.data.metrics import flatten_metrics
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 if TYPE_CHECKING:
@@ -244,17 +244,6 @@ def _text(array: NDArray[Any]) -> State:
 def _array(table: Mapping[str, Any]) -> NDArray[Any]:
     flat = np.frombuffer(base64.b64decode(table["bytes"]), np.dtype(table[_ARRAY]))
     return flat.reshape(table["shape"]).copy()
-
-
-def flatten_metrics(metrics: Mapping[str, object], before: str = "") -> dict[str, float]:
-    """Flatten a table of metrics to numbers by name, with dots for nested tables."""
-    found: dict[str, float] = {}
-    for name, value in metrics.items():
-        if isinstance(value, Mapping):
-            found.update(flatten_metrics(value, f"{before}{name}."))
-        elif isinstance(value, (Real, np.number)) and not isinstance(value, bool):
-            found[f"{before}{name}"] = float(value)
-    return found
 
 
 def _rows(steps: object) -> tuple[Mapping[str, float], ...]:

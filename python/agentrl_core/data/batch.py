@@ -11,7 +11,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from agentrl_core import _core, renames
+from agentrl_core import _core
 from agentrl_core._core import Plan, Table, Tree
 from agentrl_core._util.json_text import to_json
 from agentrl_core.data.draws import Contexts, Draws
@@ -232,7 +232,8 @@ class Batch:
     @property
     def state(self) -> dict[str, Any]:
         """States of the components that made the computed columns, by place; see `StatefulComponent`."""
-        return renames.table().places(json.loads(self._core.state or "{}"))
+        found: dict[str, Any] = json.loads(self._core.state or "{}")
+        return found
 
     def with_state(self, state: Mapping[str, Any]) -> Batch:
         """The batch with another state of its components: a table of plain values that JSON can hold."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from numbers import Real
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core, renames
 from agentrl_core._core import Table
-from agentrl_core._util.json_text import is_unicode, to_json
+from agentrl_core._util.json_text import to_json
 from agentrl_core.data.batch import Batch
+from agentrl_core.data.metrics import flatten_metrics
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
 
@@ -269,7 +269,9 @@ class Store:
         """
         text = to_json(state, "state")
         given = [_given(path, array) for path, array in (arrays or {}).items()]
-        return self._core.close_iteration(_core_of(batch), text, given, _numbers(state.get("metrics")))
+        return self._core.close_iteration(
+            _core_of(batch), text, given, list(flatten_metrics(state.get("metrics")).items())
+        )
 
     def has_batch(self, iteration: int) -> bool:
         """Return whether the training batch of an iteration was appended, even one without draws."""
@@ -284,7 +286,10 @@ class Store:
             NotFoundError: it does not exist, or was dropped. CorruptError: a file is damaged; the message names it and
                 the bytes.
         """
-        return Batch(self._core.batch(iteration))
+        batch = Batch(self._core.batch(iteration))
+        state = batch.state
+        now = renames.table().places(state)
+        return batch if now == state else batch.with_state(now)
 
     def trajectory_batch(self, ids: ArrayLike) -> Batch:
         """Return trajectories of any age as a new batch, with their steps and paths and without draws.
@@ -451,24 +456,6 @@ class RolloutLog:
             StoreError: the disk failed. Further appends fail: reopen the store.
         """
         self._core.sync()
-
-
-def _numbers(metrics: object, before: str = "") -> list[tuple[str, float]]:
-    """Return the numbers of a nested table by name."""
-    found = []
-    for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
-        if not is_unicode(str(name)):
-            raise InvalidInputError(f"metrics: name {name!r} is not Unicode; give another")
-        if isinstance(value, Mapping):
-            found += _numbers(value, f"{before}{name}.")
-        elif isinstance(value, (Real, np.number)) and not isinstance(value, bool):
-            try:
-                found.append((f"{before}{name}", float(value)))
-            except OverflowError:
-                raise InvalidInputError(
-                    f"metrics: {name!r} is {str(value)[:40]}…, beyond the largest float; give a smaller number"
-                ) from None
-    return found
 
 
 def _given(path: str, array: Any) -> tuple[str, str, int, int | None, NDArray[np.uint8]]:

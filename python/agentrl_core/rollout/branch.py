@@ -1,4 +1,4 @@
-"""A branch: a trajectory of a program, with forks, splices and rollbacks."""
+"""A branch: a trajectory of a program with places, at which it forks, splices and rolls back."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from agentrl_core.env.base import Content
 from agentrl_core.env.image import images_in
 from agentrl_core.env.runtime.validation import checked_content
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.rollout.branch_turns import Trajectory
 from agentrl_core.rollout.multi_agent import AgentView, SharedEpisode
 from agentrl_core.rollout.runtime import RunningEpisode
 from agentrl_core.rollout.token_path import Position, TokenPath
+from agentrl_core.rollout.trajectory import Trajectory
 from agentrl_core.rollout.turn import Turn
 
 
@@ -34,8 +34,36 @@ class Branch(Trajectory):
         turns: the turns of its path, including inherited ones.
         status: `running`, or the final status.
         record: its rewards and facts.
+        path: its tokens, piece by piece.
+        episode: its episode.
         seed: 63-bit seed of its episode.
     """
+
+    def position(self, token: int) -> Position:
+        """Return the place after a number of its path's tokens, possibly inside a node.
+
+        Raises:
+            InvalidInputError: the path has fewer tokens, or the number is 0.
+        """
+        turns = sum(turn.begin.tokens + turn.length <= token for turn in self.turns)
+        return self.path.position(token, turns)
+
+    def end_of(self, turn: int) -> Position:
+        """Return the place after a turn of its path."""
+        return self.path.end_of(turn)
+
+    def position_after(self, turns: int) -> Position:
+        """Return the place after n turns; 0: the start of the first action.
+
+        Raises:
+            InvalidInputError: it has fewer turns.
+        """
+        if not 0 <= turns <= len(self.turns) or not self.turns:
+            raise InvalidInputError(
+                f"branch {self.name} has {len(self.turns)} turns, so there is no place after {turns}; give a smaller "
+                f"number"
+            )
+        return self.turns[turns - 1].end if turns else self.turns[0].begin
 
     def fork(
         self,
@@ -63,17 +91,17 @@ class Branch(Trajectory):
             InvalidInputError: the place is not on this branch's path, or its episode cannot be replayed to it.
         """
         self._check_one_lane("forked")
-        self._path.flush()
+        self.path.flush()
         place = self.end if at is None else at
         acted = self._acted_before(place)
         ordinal = self._ordinal_at(place.tokens)
         name = f"{self.name}.{place.tokens}.{ordinal}"
-        match = self._episode.match.copy(acted, name) if isinstance(self._episode, AgentView) else None
-        kept = self._episode if episode == "keep" or match is not None else self._episode.copy(acted)
+        match = self.episode.match.copy(acted, name) if isinstance(self.episode, AgentView) else None
+        kept = self.episode if episode == "keep" or match is not None else self.episode.copy(acted)
         handle = self._runtime.forest.fork(
             self.handle, node=place.node, end=place.end, ordinal=ordinal, train_prefix=train_prefix
         )
-        path = self._path.copy(handle, place, name, self._begin_at(place))
+        path = self.path.copy(handle, place, name, self._begin_at(place))
         path.acted[-1] = acted if match is not None else len(kept.answers)
         child = self._child(path, place.tokens, ordinal, kept)
         child.turns, child.record = self.turns[: place.turns], self.record.behind(place.turns)
@@ -92,7 +120,7 @@ class Branch(Trajectory):
                 continue
             forked = child if branch is self else branch._behind(acted, child, train_prefix=train_prefix)  # noqa: SLF001
             forked.record.begin(facts)
-            forked._episode = AgentView(match, forked.agent)  # noqa: SLF001
+            forked.episode = AgentView(match, forked.agent)
             match.branches.append(forked)
             for answer in match.words(forked.agent):
                 forked.record.tell(answer.outcome)
@@ -102,17 +130,17 @@ class Branch(Trajectory):
 
         Its episode is that of `first`.
         """
-        turns = sum(each is not None and each <= acted for each in self._path.acted[1:])
-        place = self._path.closing(turns)
+        turns = sum(each is not None and each <= acted for each in self.path.acted[1:])
+        place = self.path.closing(turns)
         tokens = 0 if place is None else place.tokens
         ordinal = self._ordinal_at(tokens)
         forest, name = self._runtime.forest, f"{self.name}.{tokens}.{ordinal}"
         if place is None:
-            node = self._path.first
+            node = self.path.first
             handle = forest.fork(
                 self.handle, node=node, end=None if node is None else 0, ordinal=ordinal, episode=first.handle
             )
-            path = self._path.anew(handle, name)
+            path = self.path.anew(handle, name)
         else:
             handle = forest.fork(
                 self.handle,
@@ -122,9 +150,9 @@ class Branch(Trajectory):
                 train_prefix=train_prefix,
                 episode=first.handle,
             )
-            path = self._path.copy(handle, place, name)
+            path = self.path.copy(handle, place, name)
             path.answered(turns, self._seat.match.told(self.agent, cast("int", path.acted[-1]) - 1, acted))
-        child = self._child(path, tokens, ordinal, self._episode)
+        child = self._child(path, tokens, ordinal, self.episode)
         child.turns, child.record = self.turns[:turns], self.record.behind(turns)
         self.group.on_fork(self, child, place, None)
         return child
@@ -166,13 +194,13 @@ class Branch(Trajectory):
             )
         if isinstance(suffix.episode, AgentView):
             raise InvalidInputError(f"branch {suffix.name}: its multi-agent episode cannot be spliced; fork it")
-        self._path.flush()
+        self.path.flush()
         ordinal = self._ordinal_at(place.tokens)
         node, first = suffix.path.behind(start.tokens)
         handle = self._runtime.forest.splice(
             self.handle, suffix.handle, from_node=node, start=first, node=place.node, end=place.end
         )
-        path = self._path.copy(handle, place, f"{self.name}.{place.tokens}.{ordinal}")
+        path = self.path.copy(handle, place, f"{self.name}.{place.tokens}.{ordinal}")
         path.carry_on(suffix.path, start, self.group.number)
         child = self._child(path, place.tokens, ordinal, suffix.episode.copy(len(suffix.episode.answers)))
         child.turns, child.record = self.turns[: place.turns], self.record.behind(place.turns)
@@ -202,9 +230,9 @@ class Branch(Trajectory):
             raise InvalidInputError(
                 f"branch {self.name}: with_prompt needs at least one answered turn; await a turn first"
             )
-        self._path.flush()
-        ordinal, tools = self._ordinal_at(0), self._episode.tools
-        content = self._episode.observation if prompt is None else checked_content(prompt, "with_prompt: prompt")
+        self.path.flush()
+        ordinal, tools = self._ordinal_at(0), self.episode.tools
+        content = self.episode.observation if prompt is None else checked_content(prompt, "with_prompt: prompt")
         if images_in(content):
             raise UnsupportedError(f"branch {self.name}: with_prompt does not support images; give a text prompt")
         chat = self._runtime.chat(self.agent)
@@ -212,8 +240,8 @@ class Branch(Trajectory):
         handle = self._runtime.forest.with_prompt(self.handle, tokens)
         path = TokenPath(f"{self.name}.0.{ordinal}", self._runtime.forest, chat, handle)
         begin = self.turns[0].begin
-        path.told(len(tokens), self._path, begin, self.group.number)
-        child = self._child(path, 0, ordinal, self._episode)
+        path.told(len(tokens), self.path, begin, self.group.number)
+        child = self._child(path, 0, ordinal, self.episode)
         child.record = self.record.whole()
         self.group.on_fork(self, child, None, None, operation="replace")
         child._take_turns(self, 0, len(tokens) - begin.tokens)  # noqa: SLF001
@@ -221,8 +249,8 @@ class Branch(Trajectory):
         if not self.over:
             self._runtime.ended()
         self.status = "pruned"
-        if isinstance(self._episode, AgentView):
-            match = self._episode.match
+        if isinstance(self.episode, AgentView):
+            match = self.episode.match
             match.branches[match.branches.index(self)] = child
         return child
 
@@ -235,8 +263,8 @@ class Branch(Trajectory):
         """
         self._check_running()
         self._check_one_lane("rolled back")
-        self._path.flush()
-        before = self._episode
+        self.path.flush()
+        before = self.episode
         if isinstance(before, AgentView) and episode == "copy":
             raise InvalidInputError(
                 f"branch {self.name}: its multi-agent episode cannot be rolled back for one agent; fork it, and stop "
@@ -246,12 +274,12 @@ class Branch(Trajectory):
         self.group.log_decision("rollback", self, to)
         handle = self._runtime.forest.rollback(self.handle, cast("int", to.node), to.end)
         if kept is not before:
-            self._episode = kept
+            self.episode = kept
             before.close()
-        self._runtime.grew(self._path.grown(), shared=False)
-        self._path = self._path.copy(handle, to, self.name, self._begin_at(to))
+        self._runtime.grew(self.path.grown(), shared=False)
+        self.path = self.path.copy(handle, to, self.name, self._begin_at(to))
         self._runtime.grew(to.tokens, shared=True)
-        self._path.acted[-1] = len(kept.answers)
+        self.path.acted[-1] = len(kept.answers)
         self.turns, self.record = self.turns[: to.turns], self.record.behind(to.turns)
 
     async def rewrite(self, context: Sequence[Content | Turn]) -> None:
@@ -267,12 +295,12 @@ class Branch(Trajectory):
         await self._prompted()
         self._check_running()
         items = [item.index if isinstance(item, Turn) else item for item in context]
-        tokens, begins = self._path.context(items, self._episode.tools)
+        tokens, begins = self.path.context(items, self.episode.tools)
         shared = self._runtime.forest.rewrite(self.handle, tokens, state=self.state_key)
         self._runtime.grew(shared, shared=True)
         self._runtime.grew(len(tokens) - shared, shared=False)
-        self._path.rewritten(len(tokens), begins)
-        self.group.log_decision("replace", self, self._path.here)
+        self.path.rewritten(len(tokens), begins)
+        self.group.log_decision("replace", self, self.path.here)
 
     def _child(self, path: TokenPath, tokens: int, ordinal: int, episode: RunningEpisode) -> Branch:
         """Create a branch derived from this one after n tokens."""
@@ -292,34 +320,46 @@ class Branch(Trajectory):
 
     def _acted_before(self, place: Position) -> int:
         """Return the number of actions that its episode had answered before a place of the path."""
-        if place.turns < self._path.turns and self._path.acted[place.turns + 1] is not None:
-            return cast("int", self._path.acted[place.turns + 1]) - 1
-        acted = self._path.acted[place.turns]
+        if place.turns < self.path.turns and self.path.acted[place.turns + 1] is not None:
+            return cast("int", self.path.acted[place.turns + 1]) - 1
+        acted = self.path.acted[place.turns]
         if acted is None:
             raise InvalidInputError(
                 f"branch {self.name}: tokens before token {place.tokens} are from another branch, so its episode "
                 f"cannot be replayed there; fork that branch"
             )
-        return len(self._episode.answers) if isinstance(self._episode, AgentView) else acted
+        return len(self.episode.answers) if isinstance(self.episode, AgentView) else acted
+
+    def _ordinal_at(self, tokens: int) -> int:
+        """Return the number of the next fork after n tokens."""
+        ordinal = self._forks[tokens] = self._forks.get(tokens, -1) + 1
+        return ordinal
+
+    def _check_one_lane(self, what: str) -> None:
+        if self._lanes is not None and len(self._lanes.paths) > 1:
+            raise InvalidInputError(
+                f"branch {self.name}: its episode has {len(self._lanes.paths)} conversations, so it cannot be {what}; "
+                f"use a rollout without forks, such as Independent"
+            )
 
     @property
     def _seat(self) -> AgentView:
         """Its view of a multi-agent episode."""
-        return cast("AgentView", self._episode)
+        return cast("AgentView", self.episode)
 
     def _begin_at(self, place: Position) -> Position | None:
         """Return the start of the action that a place may split."""
         if place.turns < len(self.turns):
             return self.turns[place.turns].begin
-        return self._path.here if self._path.open else None
+        return self.path.here if self.path.open else None
 
     def _take_turns(self, other: Trajectory, first: int, shift: int) -> None:
         """Append turns of another branch, shifted by an offset in tokens, and end like it."""
         for turn in other.turns[first:]:
             begin = replace(
-                self._path.position(turn.begin.tokens + shift, len(self.turns)), follows_tool=turn.begin.follows_tool
+                self.path.position(turn.begin.tokens + shift, len(self.turns)), follows_tool=turn.begin.follows_tool
             )
-            self._path.spans[len(self.turns)] = (begin.tokens, begin.tokens + turn.length)
+            self.path.spans[len(self.turns)] = (begin.tokens, begin.tokens + turn.length)
             self.turns.append(replace(turn, branch_ref=self._reference, index=len(self.turns), begin=begin))
         if other.status in ("finished", "truncated"):
             self._end(other.status)

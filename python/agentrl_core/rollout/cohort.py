@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.group_runtime import GroupRuntime
+from agentrl_core.rollout.runtime import Runtime
 from agentrl_core.rollout.turn import uniform
 
 
 class Cohort(Sequence[Group]):
     """The groups of one selection, in the order of their keys."""
 
-    def __init__(self, runtime: GroupRuntime, groups: Sequence[Group], key: tuple[int, ...]) -> None:
+    def __init__(self, runtime: Runtime, groups: Sequence[Group], key: tuple[int, ...]) -> None:
         self._runtime = runtime
         self._groups = list(groups)
         self.key = key

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -16,20 +18,20 @@ from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Message, Task
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.branch_state import Origin, Prompt, Role
-from agentrl_core.rollout.group_runtime import GroupProgram, GroupRuntime
-from agentrl_core.rollout.group_view import GroupView
+from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.programs.deferred_tasks import as_reason
+from agentrl_core.rollout.runtime import Runtime
 from agentrl_core.rollout.search_tree import GroupTree
-from agentrl_core.rollout.tasks import cancel, first_completed, gather_or_cancel
+from agentrl_core.rollout.tasks import cancel, gather_or_cancel
 from agentrl_core.rollout.token_path import Position, TokenPath
-from agentrl_core.rollout.turn import Turn
+from agentrl_core.rollout.trajectory import Origin, Prompt, Role
+from agentrl_core.rollout.turn import Turn, uniform
 
 BranchProgram = Callable[[Branch], Awaitable[None]]
 
 
-class Group(GroupView):
+class Group:
     """The branches of one task, controlled by its program.
 
     Only the program's own task may start, count, score or drop branches; a branch's program (`run`) controls only its
@@ -50,9 +52,14 @@ class Group(GroupView):
         state: states of components at the start of the iteration, by place in the recipe; read-only.
     """
 
+    task: Task
+    key: tuple[int, ...]
+    name: str
+    branches: list[Branch]
+
     def __init__(
         self,
-        runtime: GroupRuntime,
+        runtime: Runtime,
         task: Task,
         size: int,
         key: tuple[int, ...],
@@ -61,7 +68,7 @@ class Group(GroupView):
         mode: Literal["train", "evaluate"] = "train",
         fact_levels: Mapping[str, str] | None = None,
         parent: Branch | None = None,
-        program: GroupProgram | None = None,
+        program: Any = None,
         role: Role = "member",
     ) -> None:
         self.task = task
@@ -71,8 +78,8 @@ class Group(GroupView):
         self.number = number
         self.variant = -1
         self.mode: Literal["train", "evaluate"] = mode
-        self.program: GroupProgram = runtime.program if program is None else program
-        self.branches: list[Branch] = []
+        self.program: Any = runtime.program if program is None else program
+        self.branches = []
         self.fact_levels: Mapping[str, str] = fact_levels or {}
         self.state: Mapping[str, Any] = MappingProxyType(dict(runtime.states))
         self._runtime = runtime
@@ -92,6 +99,50 @@ class Group(GroupView):
         self._released: set[str] = set()
         self._places: int | None = None
         """Largest number of running members after slots were released; None: no release."""
+
+    def __repr__(self) -> str:
+        return f"Group({self.name}, task {self.task.task_id!r}, {len(self.branches)} branches)"
+
+    def __lt__(self, other: Group) -> bool:
+        return self.key < other.key
+
+    def sampling(self, **changes: Any) -> Sampling:
+        """Return the default sampling with changes: `group.sampling(temperature=0.0)`."""
+        return replace(self._runtime.sampling("policy"), **changes)
+
+    def uniform(self, *key: object) -> float:
+        """Return a number in [0, 1), determined by seed, group and key."""
+        return uniform(self._runtime.seed_of("group", self.name, *key, began=self.iteration))
+
+    @property
+    def iteration(self) -> int:
+        """The iteration in which it started."""
+        return self.key[0]
+
+    @property
+    def prompt(self) -> str:
+        """The task in words."""
+        return self.task.question
+
+    @property
+    def count(self) -> int:
+        """Number of its branches without helpers."""
+        return sum(branch.role != "helper" for branch in self.branches)
+
+    @property
+    def statistics(self) -> Mapping[str, Any]:
+        """Statistics of the task (attempts, successes, …) at the start of the iteration; empty for a new one."""
+        return self._runtime.statistics(self.task.task_id)
+
+    @property
+    def library(self) -> Library:
+        """Solved trajectories as of the start of the iteration, for demonstrations and prefixes."""
+        return self._runtime.library
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, the width of the policy's logits."""
+        return self._runtime.vocabulary_size("policy")
 
     @property
     def tree(self) -> GroupTree:
@@ -251,7 +302,7 @@ class Group(GroupView):
                 task = next(iter(waiting))
                 if order == "arrival":
                     name = f"{self.name}/order{self._next('order')}"
-                    first = await self._runtime.record(name, first_completed(waiting))
+                    first = await self._runtime.record(name, partial(_first_completed, waiting))
                     task = next(task for task, branch in waiting.items() if branch.name == first)
                 await task
                 branch = waiting.pop(task)
@@ -279,7 +330,7 @@ class Group(GroupView):
         task: Task,
         *,
         size: int = 1,
-        program: GroupProgram | None = None,
+        program: Any = None,
         parent: Branch | None = None,
         role: Role = "member",
     ) -> Group:
@@ -507,3 +558,9 @@ class Group(GroupView):
         come = sorted(branch for branch in self._late if of is None or branch.key[: len(of.key)] == of.key)
         self._late = [branch for branch in self._late if branch not in come]
         self.branches += come
+
+
+async def _first_completed(waiting: Mapping[asyncio.Future[None], Branch]) -> str:
+    """Wait until a branch ends, and return its name."""
+    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    return min(waiting[task] for task in done).name

@@ -4,54 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agentrl_core.env.base import Content, Context, as_messages
 from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord, agent_state_key
 from agentrl_core.exceptions import InternalError, InvalidInputError
-from agentrl_core.rollout.runtime import OneAtATime, RunningEpisode
+from agentrl_core.rollout.runtime import RunningEpisode
+from agentrl_core.rollout.tasks import OneAtATime
 
 if TYPE_CHECKING:
-    from agentrl_core.rollout.token_path import TokenPath
     from agentrl_core.rollout.turn import Turn
-
-
-class SharedEpisodeBranch(Protocol):
-    """Interface of `Branch` for its multi-agent episode."""
-
-    agent: str
-    name: str
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended."""
-        ...
-
-    @property
-    def has_open_action(self) -> bool:
-        """Whether an action is open."""
-        ...
-
-    @property
-    def path(self) -> TokenPath:
-        """Its tokens."""
-        ...
-
-    def _take_result(self, answer: StepRecord | None) -> Turn:
-        """Take the environment's answer to the open action."""
-        ...
-
-    def _take_observation(self, answer: StepRecord) -> None:
-        """Take an observation during other agents' moves."""
-        ...
-
-    def _end_with_episode(self) -> None:
-        """End with the episode."""
-        ...
-
-    def _fail(self, reason: str) -> None:
-        """Fail with the episode."""
-        ...
 
 
 class SharedEpisode:
@@ -64,7 +26,8 @@ class SharedEpisode:
 
     def __init__(self, episode: RunningEpisode, name: str) -> None:
         self.episode = episode
-        self.branches: list[SharedEpisodeBranch] = []
+        self.branches: list[Any] = []
+        """Each is a `Branch`, which imports this file."""
         self._name = name
         self._moves = 0
         self._begun = asyncio.Lock()
@@ -131,7 +94,7 @@ class SharedEpisode:
         if all(branch.over for branch in self.branches):
             self.episode.close()
 
-    async def move(self, branches: Sequence[SharedEpisodeBranch]) -> list[Turn]:
+    async def move(self, branches: Sequence[Any]) -> list[Turn]:
         """Submit the open actions of some branches as one joint move, and return the turns in the same order.
 
         Raises:

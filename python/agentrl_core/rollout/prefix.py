@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,34 +14,9 @@ from agentrl_core.exceptions import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
-    from agentrl_core.rollout.turn import Turn
 
 Action = str | NDArray[np.int32]
 """A text, or sampled tokens including the stop token."""
-
-
-class PrefixSource(Protocol):
-    """Interface of `Branch` for prefixes."""
-
-    @property
-    def name(self) -> str:
-        """Unique in the run."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """Seed of its episode."""
-        ...
-
-    @property
-    def turns(self) -> Sequence[Turn]:
-        """Those of its path."""
-        ...
-
-    @property
-    def tokens(self) -> NDArray[np.int32]:
-        """Those of its path."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +102,11 @@ class Prefix:
         )
 
     @classmethod
-    def of(cls, branch: PrefixSource, turns: int | None = None, *, tokens: int = 0) -> Prefix:
+    def of(cls, branch: Any, turns: int | None = None, *, tokens: int = 0) -> Prefix:
         """The beginning of a branch, for another group; in its own group a fork shares it.
 
         Args:
-            branch: running or ended.
+            branch: a `Branch`, running or ended.
             turns: how many of its turns; None: all that were answered.
             tokens: and how many tokens of the action behind them.
 

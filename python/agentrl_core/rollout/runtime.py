@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentrl_core.data.forest import Forest, Operation
+from agentrl_core.data.forest import Forest
 from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Content, Context, Task
 from agentrl_core.env.episode import StepRecord
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.library import Library
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +90,7 @@ class RunningEpisode(Protocol):
 
 
 class Runtime(Protocol):
-    """Interface of the collector for branches."""
+    """Interface of the collector for groups and their branches."""
 
     @property
     def forest(self) -> Forest:
@@ -168,84 +167,61 @@ class Runtime(Protocol):
         """Return 63 random bits from the run's seed, the parts, and the iteration in which a group started."""
         ...
 
-
-class BranchGroup(Protocol):
-    """Interface of a group for its branches."""
-
     @property
-    def key(self) -> tuple[int, ...]:
-        """Unique in the run."""
+    def program(self) -> Any:
+        """The program that the recipe names."""
         ...
 
-    @property
-    def name(self) -> str:
-        """The key as a text."""
+    def agent(self, name: str) -> int:
+        """Return the number of an agent in the tables."""
         ...
 
-    @property
-    def task(self) -> Task:
-        """The task."""
+    def episode(self, task: Task, environment: str | None, seed: int) -> RunningEpisode:
+        """Create an episode of a task, which is reset on first use."""
         ...
 
-    @property
-    def fact_levels(self) -> Mapping[str, str]:
-        """Level of each declared fact."""
+    def uses_world_model(self, task: Task, environment: str | None) -> bool:
+        """Return whether a world model simulates the episode of a task."""
         ...
 
-    @property
+    def statistics(self, task_id: str) -> Mapping[str, Any]:
+        """Return the run's statistics of a task."""
+        ...
+
+    async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the journalled value of a name, or that of `make`, which is journalled first."""
+        ...
+
+    async def derive(self, group: Any) -> None:
+        """Run the program of a derived group to its end."""
+        ...
+
+    def release_slots(self, name: str, count: int) -> None:
+        """Release slots of a group, by its name."""
+        ...
+
     def number(self) -> int:
-        """Number of the group in the forest."""
+        """Return the number of a new group of the forest."""
         ...
 
-    def shares_prompt(self, prompt: NDArray[np.int32]) -> bool:
-        """Return whether another branch of it started with these tokens."""
+    def scores(self, group: Any, column: str) -> dict[int, float]:
+        """Score a group in its current state: a number for the handle of each ended branch."""
+        ...
+
+    async def run_groups(self, groups: Sequence[Any], program: Callable[[Any], Awaitable[Any]]) -> None:
+        """Run a program on each group, concurrently within the limit; an error fails only its group."""
         ...
 
     @property
-    def mode(self) -> str:
-        """`train`, or `evaluate`."""
+    def library(self) -> Library:
+        """Solved trajectories of the run."""
         ...
 
-    def on_turn(self, branch: Any) -> None:
-        """Record an answered turn."""
+    @property
+    def states(self) -> Mapping[str, Any]:
+        """States of components at the start of the iteration, by place in the recipe."""
         ...
 
-    def on_fork(
-        self, parent: Any, child: Any, place: Any, score: float | None, *, operation: Operation = "fork"
-    ) -> None:
-        """Record a fork."""
+    async def query(self, column: str, paths: Sequence[NDArray[np.int32]]) -> list[float]:
+        """Query a model about token paths, batched with other groups."""
         ...
-
-    def log_decision(self, operation: Operation, branch: Any, place: Any, reason: str | None = None) -> None:
-        """Keep a decision, so that the search can be replayed."""
-        ...
-
-
-class OneAtATime:
-    """Guard that only one task awaits a branch, since two would make the order non-deterministic.
-
-    Args:
-        name: name of the branch, for the message.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._held = False
-
-    def __enter__(self) -> None:
-        """Start to await.
-
-        Raises:
-            InvalidInputError: another task awaits the branch.
-        """
-        if self._held:
-            task = asyncio.current_task()
-            raise InvalidInputError(
-                f"branch {self._name} is awaited by a task other than {task and task.get_name()}; let one task drive a "
-                "branch, and fork it for another"
-            )
-        self._held = True
-
-    def __exit__(self, *_: object) -> None:
-        """Stop to await."""
-        self._held = False

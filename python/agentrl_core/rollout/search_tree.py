@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import ref
 
 import numpy as np
@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 STATUSES = ("open", "solved", "failed")
 BEGIN = -1
 """Stands for the start, before the first turn."""
-
-
-class TreeGroup(Protocol):
-    """Interface of `Group` for its tree."""
-
-    number: int
-    branches: list[Branch]
-
-    def start(self, *, prefix: Prefix | None = None) -> Branch:
-        """Start a branch at the prompt."""
-        ...
 
 
 class SearchTree:
@@ -224,13 +213,13 @@ class GroupTree(SearchTree):
     """The tree of a live group; see `Group.tree`.
 
     Args:
-        group: the group.
+        group: the `Group`.
         forest: forest of its branches.
         stored: batch of a stored search to continue.
         group_id: id of the stored group.
     """
 
-    def __init__(self, group: TreeGroup, forest: Forest, stored: Batch | None = None, group_id: int = 0) -> None:
+    def __init__(self, group: Any, forest: Forest, stored: Batch | None = None, group_id: int = 0) -> None:
         super().__init__(_core.SearchTree() if stored is None else _core.SearchTree.of(stored._core, group_id))  # noqa: SLF001
         self._of = ref(group)
         self._forest = forest
@@ -241,7 +230,7 @@ class GroupTree(SearchTree):
         self._known = 0
 
     @property
-    def _group(self) -> TreeGroup:
+    def _group(self) -> Any:
         """The group, which owns its tree."""
         return dereference(self._of, "the group of a tree")
 
@@ -292,7 +281,8 @@ class GroupTree(SearchTree):
 
     def _behind(self, turn: int, taken: set[Branch], score: float | None) -> Branch:
         if turn == BEGIN:
-            return self._group.start()
+            branch: Branch = self._group.start()
+            return branch
         if turn < self._stored_turns and self._stored is not None:
             branch = self._group.start(prefix=self.prefix(self._stored, turn))
             self._core.graft(self._forest._core, branch.handle, turn)  # noqa: SLF001

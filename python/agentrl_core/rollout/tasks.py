@@ -1,37 +1,18 @@
-"""Waiting for several things at once."""
+"""Wait for several tasks at once, and let one task at a time await a branch."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from agentrl_core.exceptions import InvalidInputError
 
 Value = TypeVar("Value")
 
 
-class NamedTask(Protocol):
-    """A branch, as far as waiting for it goes."""
-
-    @property
-    def name(self) -> str:
-        """Unique in the run."""
-        ...
-
-    def __lt__(self, other: Any) -> bool: ...
-
-
-def first_completed(waiting: Mapping[asyncio.Future[None], NamedTask]) -> Callable[[], Awaitable[str]]:
-    """Waits for whoever ends first, and names it."""
-
-    async def first() -> str:
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        return min(waiting[task] for task in done).name
-
-    return first
-
-
 async def gather_or_cancel(coroutines: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
-    """All of them side by side; one that raises ends the others before it is raised."""
+    """Run coroutines concurrently; if one raises, cancel the others first."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*tasks))
@@ -41,8 +22,38 @@ async def gather_or_cancel(coroutines: Sequence[Coroutine[Any, Any, Value]]) -> 
 
 
 async def cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """End what still runs."""
+    """Cancel tasks, and wait for their cleanup."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class OneAtATime:
+    """Guard that only one task awaits a branch, since two would make the order non-deterministic.
+
+    Args:
+        name: name of the branch, for the message.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._held = False
+
+    def __enter__(self) -> None:
+        """Start to await.
+
+        Raises:
+            InvalidInputError: another task awaits the branch.
+        """
+        if self._held:
+            task = asyncio.current_task()
+            raise InvalidInputError(
+                f"branch {self._name} is awaited by a task other than {task and task.get_name()}; let one task drive a "
+                "branch, and fork it for another"
+            )
+        self._held = True
+
+    def __exit__(self, *_: object) -> None:
+        """Stop to await."""
+        self._held = False

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from agentrl_core._util.json_text import is_unicode
 from agentrl_core.data.codes import StepFlag
 from agentrl_core.data.forest import Forest, Kind
-from agentrl_core.engine.base import Segment
+from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Action, Content, as_messages
 from agentrl_core.env.episode import StepRecord
 from agentrl_core.env.image import Image, images_in
 from agentrl_core.exceptions import DataError, InvalidInputError, UnsupportedError
+from agentrl_core.operators import columns
 
 if TYPE_CHECKING:
     from agentrl_core.engine.chat import Chat
@@ -104,6 +106,11 @@ class TokenPath:
         return self._nodes[-1][1] if self._nodes else 0
 
     @property
+    def open_length(self) -> int:
+        """Number of tokens of the open action."""
+        return sum(len(part.tokens) if isinstance(part, Segment) else len(part) for part in self.open)
+
+    @property
     def images(self) -> tuple[Image, ...]:
         """All images, in order."""
         return tuple(image for _, _, images in self._images for image in images) if self._images else ()
@@ -157,6 +164,64 @@ class TokenPath:
         """Append a part of the open action."""
         self.append(part.tokens if isinstance(part, Segment) else part, "action", **options)
         self.open.append(part)
+
+    def sampled(self, segment: Segment, sampling: Sampling, policy: int) -> None:
+        """Append a generated part of the open action.
+
+        Args:
+            segment: the engine's response.
+            sampling: the sampling that was requested.
+            policy: number of the policy.
+        """
+        self.act(
+            segment,
+            logprobs=segment.logprobs,
+            entropies=segment.entropies,
+            policy=policy,
+            policy_version=segment.policy_version,
+            seed=segment.seed,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            finish_reason=segment.finish_reason,
+        )
+
+    def write(
+        self, content: str | ArrayLike, vocabulary_size: int, *, trained: bool, ends: bool = True, share: float = 1.0
+    ) -> None:
+        """Append a part of the open action that was not sampled.
+
+        Args:
+            content: a text, or tokens.
+            vocabulary_size: V, which tokens are below.
+            trained: whether its tokens are trained.
+            ends: whether a text ends the turn.
+            share: the first floor(share * n) of its n tokens are written, if it does not end the turn.
+
+        Raises:
+            InvalidInputError: a token is not in the vocabulary, or the text is not Unicode.
+        """
+        if not 0 <= share <= 1:
+            raise InvalidInputError(f"write: share is {share!r}; give a number from 0 to 1")
+        tokens = self._written(content, vocabulary_size, ends=ends)
+        tokens = tokens if ends else tokens[: int(share * len(tokens))]
+        if len(tokens):
+            self.act(tokens, trainable=None if trained else np.zeros(len(tokens), np.uint8))
+
+    def _written(self, content: str | ArrayLike, vocabulary_size: int, *, ends: bool) -> NDArray[np.int32]:
+        """Return the tokens of an action that was not sampled."""
+        if isinstance(content, str):
+            if not is_unicode(content):
+                raise InvalidInputError(f"write: content {content!r:.80} is not Unicode (a surrogate stands alone)")
+            tokens = self._plain_chat.action(content)
+            return np.asarray(tokens if ends else tokens[:-1], np.int32)
+        numbers = columns.integers(content, "write: content")
+        wrong = numbers[(numbers < 0) | (numbers >= vocabulary_size)]
+        if len(wrong):
+            raise InvalidInputError(
+                f"write: content has {wrong[0]}, outside the vocabulary of {vocabulary_size} tokens"
+            )
+        return numbers.astype(np.int32)
 
     def append(
         self,

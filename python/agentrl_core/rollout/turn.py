@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from weakref import ReferenceType
 
 import numpy as np
@@ -19,34 +19,12 @@ from agentrl_core.rollout.token_path import Position
 Value = TypeVar("Value")
 
 
-class TurnBranch(Protocol):
-    """Interface of `Branch` for its turns."""
-
-    @property
-    def name(self) -> str:
-        """Unique in the run."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """Its seed of 63 bits."""
-        ...
-
-    def position(self, token: int) -> Position:
-        """Return the place after a number of its path's tokens."""
-        ...
-
-    def end_of(self, turn: int) -> Position:
-        """Return the place after a turn of its path."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Turn:
     """One action of a branch and what the environment answered.
 
     Attributes:
-        taker: weak reference to its branch; use `branch`.
+        branch_ref: weak reference to its branch; use `branch`.
         index: its number among the turns of the path, from 0.
         begin: the place before its first token.
         length: number of the action's tokens.
@@ -60,7 +38,7 @@ class Turn:
         over: whether the branch ends with it.
     """
 
-    branch_ref: ReferenceType[TurnBranch] = field(repr=False)
+    branch_ref: ReferenceType[Any] = field(repr=False)
     index: int
     begin: Position
     length: int
@@ -74,8 +52,8 @@ class Turn:
     over: bool
 
     @property
-    def branch(self) -> TurnBranch:
-        """Return its branch.
+    def branch(self) -> Any:
+        """Return its `Branch`.
 
         Raises:
             InvalidInputError: its branch was garbage-collected.
@@ -85,7 +63,8 @@ class Turn:
     @property
     def end(self) -> Position:
         """The place after the answer, or after the action if the branch ends with it."""
-        return self.branch.end_of(self.index)
+        end: Position = self.branch.end_of(self.index)
+        return end
 
     @property
     def follows_tool(self) -> bool:
@@ -103,7 +82,8 @@ class Turn:
         Raises:
             InvalidInputError: the path has fewer tokens.
         """
-        return self.branch.position(self.begin.tokens + token)
+        place: Position = self.branch.position(self.begin.tokens + token)
+        return place
 
     def uniform(self, column: int = 0) -> float:
         """A number in [0, 1) that depends on the seed of the turn's last segment and on `column` alone."""

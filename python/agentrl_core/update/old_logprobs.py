@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core.data.batch import Batch
+from agentrl_core.data.codes import CODES
+from agentrl_core.data.draws import OldLogprob
 from agentrl_core.exceptions import InvalidInputError
 
-if TYPE_CHECKING:
-    from agentrl_core.data.batch import Batch
-
-_BEHAVIOUR, _RECOMPUTED, _NONE = range(3)  # codes of draws.old_logprob
+_BEHAVIOUR, _RECOMPUTED, _NONE = map(CODES["old_logprob"].index, ("behaviour", "recomputed", "none"))
 _COLUMNS = {_BEHAVIOUR: "behaviour_logprob", _RECOMPUTED: "recomputed_logprob"}
 
 
@@ -30,6 +29,16 @@ class OldLogprobs:
     column: str
     values: NDArray[np.float32] | None = None
     none: NDArray[np.bool_] | None = None
+
+
+def with_old_logprobs(batch: Batch, name: OldLogprob) -> Batch:
+    """Return the batch with this kind of old log-probs for fresh draws; `behaviour` changes nothing."""
+    if name == "behaviour":
+        return batch
+    codes = np.asarray(batch.column("old_logprob", "draw"), np.uint8)
+    fresh = np.asarray(batch.column("source", "draw")) == CODES["source"].index("fresh")
+    said = np.where(fresh, np.uint8(CODES["old_logprob"].index(name)), codes)
+    return Batch(batch._core.with_old_logprobs(said))  # noqa: SLF001 -- a column of the table, not beside it
 
 
 def old_logprobs(batch: Batch) -> OldLogprobs:

@@ -2,6 +2,7 @@
 
 use crate::check::same_length;
 use crate::ragged::Ragged;
+use crate::search::edit_distance_in;
 use crate::{Result, thread_pool};
 
 /// Pairs of one piece of work.
@@ -27,27 +28,9 @@ pub fn edit_distances(first: Ragged<'_, u32>, second: Ragged<'_, u32>) -> Result
     let pairs: Vec<_> = first.iter().zip(second.iter()).collect();
     let pieces = thread_pool::map(pairs.chunks(PAIRS).collect(), |piece| {
         let mut row = Vec::new();
-        Ok(piece.iter().map(|(one, other)| distance(one, other, &mut row)).collect::<Vec<_>>())
+        Ok(piece.iter().map(|(one, other)| edit_distance_in(one, other, &mut row) as i64).collect::<Vec<_>>())
     })?;
     Ok(pieces.concat())
-}
-
-/// The distance of two sequences; `row` is memory.
-fn distance(first: &[u32], second: &[u32], row: &mut Vec<i64>) -> i64 {
-    row.clear();
-    row.extend(0..=second.len() as i64);
-    for (number, element) in (1..).zip(first) {
-        // What stood to the upper left of a place, and to its left.
-        let (mut corner, mut left) = (row[0], number);
-        row[0] = number;
-        for (place, other) in row[1..].iter_mut().zip(second) {
-            let replaced = corner + i64::from(element != other);
-            corner = *place;
-            left = replaced.min(corner + 1).min(left + 1);
-            *place = left;
-        }
-    }
-    row[second.len()]
 }
 
 #[cfg(test)]

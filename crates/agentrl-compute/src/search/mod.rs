@@ -14,4 +14,5 @@ mod tests;
 
 pub use choose::Descent;
 pub use graph::{After, NONE, NewTurn, Search, Status, Turn, UNSOLVED};
+pub(crate) use similar::edit_distance_in;
 pub use similar::{common_subsequence, common_suffix, edit_distance};

@@ -1,20 +1,30 @@
 //! How alike two runs of tokens are.
 
-/// Levenshtein's distance: how many tokens have to be put in, taken out or changed to make one run of the other.
+/// The Levenshtein distance: the fewest elements that are inserted, deleted or replaced to make one run of the other.
+/// O(n · m) in O(m) memory.
 ///
 /// ```
 /// use agentrl_compute::search::edit_distance;
 ///
 /// assert_eq!(edit_distance(&[1, 2, 3, 4], &[1, 3, 4, 5]), 2);
 /// ```
-pub fn edit_distance(first: &[i32], second: &[i32]) -> usize {
-    let mut row: Vec<usize> = (0..=second.len()).collect();
-    for (place, one) in first.iter().enumerate() {
-        let mut corner = std::mem::replace(&mut row[0], place + 1);
-        for (column, other) in second.iter().enumerate() {
-            let changed = corner + usize::from(one != other);
-            corner = row[column + 1];
-            row[column + 1] = changed.min(corner + 1).min(row[column] + 1);
+pub fn edit_distance<T: PartialEq>(first: &[T], second: &[T]) -> usize {
+    edit_distance_in(first, second, &mut Vec::new())
+}
+
+/// The same; `row` is memory for several calls.
+pub(crate) fn edit_distance_in<T: PartialEq>(first: &[T], second: &[T], row: &mut Vec<usize>) -> usize {
+    row.clear();
+    row.extend(0..=second.len());
+    for (number, element) in (1..).zip(first) {
+        // The numbers to the upper left of a place, and to its left.
+        let (mut corner, mut left) = (row[0], number);
+        row[0] = number;
+        for (place, other) in row[1..].iter_mut().zip(second) {
+            let replaced = corner + usize::from(element != other);
+            corner = *place;
+            left = replaced.min(corner + 1).min(left + 1);
+            *place = left;
         }
     }
     row[second.len()]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentrl_core.rollout.branch import Branch
-from agentrl_core.rollout.branch_state import Role
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
+from agentrl_core.rollout.trajectory import Role
 
 
 @dataclass(frozen=True)

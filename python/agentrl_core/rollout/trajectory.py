@@ -1,49 +1,199 @@
-"""The turns of a branch: generate actions, submit them, and end the branch."""
+"""A trajectory of a group: its state, and its turns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Literal, Self, cast
+from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core._util.json_text import is_unicode
-from agentrl_core.engine.base import Request, Sampling, Segment
-from agentrl_core.env.base import Content, StepResult
+from agentrl_core.engine.base import Sampling, Segment
+from agentrl_core.env.base import Content, Message, StepResult, as_messages
 from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord
 from agentrl_core.env.runtime.validation import checked_content
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.operators import columns
-from agentrl_core.rollout.branch_record import PRECISION
-from agentrl_core.rollout.branch_state import Status, View
+from agentrl_core.rollout.branch_record import PRECISION, BranchRecord
 from agentrl_core.rollout.conversations import BranchConversations
 from agentrl_core.rollout.multi_agent import AgentView, SharedEpisode
 from agentrl_core.rollout.prefix import Action, Prefix
-from agentrl_core.rollout.tasks import gather_or_cancel
+from agentrl_core.rollout.requests import BranchRequests
+from agentrl_core.rollout.runtime import RunningEpisode, Runtime
+from agentrl_core.rollout.tasks import OneAtATime, gather_or_cancel
 from agentrl_core.rollout.token_path import Position, TokenPath
-from agentrl_core.rollout.turn import Turn
+from agentrl_core.rollout.turn import Turn, dereference, uniform
+
+Status = Literal["running", "finished", "truncated", "failed", "aborted", "pruned"]
+Origin = Literal["generated", "expert", "imagined", "imported"]
+Role = Literal["member", "baseline", "helper"]
+Prompt = Content | Callable[[Content], Content]
+"""A prompt, or a function from the environment's first observation to a prompt."""
 
 
-class Trajectory(View):
+class Trajectory:
     """One trajectory of a group, driven by a program; see `Branch`, which adds forks."""
+
+    path: TokenPath
+    episode: RunningEpisode
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        group: Any,
+        key: tuple[int, ...],
+        path: TokenPath,
+        episode: RunningEpisode,
+        *,
+        agent: str,
+        seed: int,
+        role: Role = "member",
+        parent: Any = None,
+        prompt: Prompt | None = None,
+        prefix: Prefix | None = None,
+        sampling: Sampling | None = None,
+        facts: Mapping[str, Any] | None = None,
+        asked: Content = "",
+    ) -> None:
+        self._group = ref(group)
+        self.key = key
+        self.name = path.name
+        self.agent = agent
+        self.role: Role = role
+        self.origin: Origin = "generated" if parent is None else parent.origin
+        self.parent = parent
+        self.turns: list[Turn] = []
+        self.status: Status = "running"
+        self.record = BranchRecord(group.fact_levels, dict(facts or {}))
+        self.seed = seed
+        self._runtime = runtime
+        self.path = path
+        self.episode = episode
+        self._prompt = prompt
+        self._prefix = prefix
+        self._content = asked
+        self._sampling = sampling
+        self._forks: dict[int, int] = {}
+        """Forks made at each place."""
+        self._requests = BranchRequests(runtime, agent, group.name, episode.title)
+        self._answers = 0
+        """Number of requested answers: used for names in the journal."""
+        self._failure: str | None = None
+        self._lanes: BranchConversations | None = None
+        """Its conversations, if its episode has several."""
+        self._awaited = OneAtATime(self.name)
+        self._reference: ReferenceType[Any] = ref(self)
+        runtime.began()
+
+    @property
+    def group(self) -> Any:
+        """Its `Group`, which owns it.
+
+        Raises:
+            InvalidInputError: the group was garbage-collected.
+        """
+        return dereference(self._group, f"the group of branch {self.name}")
+
+    @property
+    def handle(self) -> int:
+        """The trajectory in the forest; a rollback gives another one."""
+        return self.path.handle
+
+    @property
+    def can_act(self) -> bool:
+        """Whether it may act: it has not ended, and with several agents it is its turn."""
+        if self.over or not isinstance(self.episode, AgentView):
+            return not self.over
+        return self.agent in self.episode.match.turn_of
+
+    @property
+    def has_open_action(self) -> bool:
+        """Whether an action is open: begun, and not answered yet."""
+        return bool(self.path.open)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.status != "running"
+
+    @property
+    def reward(self) -> float:
+        """Its reward: the sum over its turns, or that of `finish`."""
+        return self.record.reward
+
+    @property
+    def success(self) -> bool | None:
+        """Success as reported by the environment or `finish`; None if unknown."""
+        return self.record.success
+
+    @property
+    def text(self) -> str:
+        """Its text so far, its actions joined by blank lines."""
+        return "\n\n".join([*(turn.text for turn in self.turns), *([self.path.text] if self.path.open else [])])
+
+    @property
+    def state_key(self) -> bytes | str:
+        """The state before its next action."""
+        states = [answer.state_key for answer in self.episode.answers if answer.state_key is not None]
+        return states[-1] if states else self.episode.state_key
+
+    def decode(self, tokens: NDArray[np.int32]) -> str:
+        """Decode some of its tokens."""
+        return self._runtime.chat(self.agent).decode(tokens)
+
+    @property
+    def prompt_messages(self) -> list[Message]:
+        """Return its prompt as messages.
+
+        Raises:
+            InvalidInputError: its episode has not started.
+        """
+        self._check_prompted()
+        return as_messages(self._content)
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """The tokens of its path: `int32[n]`."""
+        self.path.flush()
+        return self._runtime.forest.tokens(self.handle)
+
+    @property
+    def end(self) -> Position:
+        """The place after its last answer.
+
+        Raises:
+            InvalidInputError: it has no prompt yet, or an action is open.
+        """
+        if self.path.open:
+            raise InvalidInputError(f"branch {self.name}: an action is open; answer it first, or give a place of it")
+        self.path.flush()
+        return self._check_prompted()
+
+    def __repr__(self) -> str:
+        return f"Branch({self.name}, {self.agent}, {len(self.turns)} turns, {self.status})"
+
+    def __lt__(self, other: Trajectory) -> bool:
+        return (self.group.key, self.key) < (other.group.key, other.key)
+
+    def uniform(self, *key: object) -> float:
+        """Return a number in [0, 1), determined by seed, branch and key."""
+        return uniform(self._runtime.seed_of("branch", self.name, *key, began=self.group.key[0]))
 
     def _join_episode(self, match: SharedEpisode | None = None) -> SharedEpisode:
         """Join a multi-agent episode, or create one from its own episode."""
-        if not isinstance(self._episode, AgentView):
-            match = SharedEpisode(self._episode, self.name) if match is None else match
+        if not isinstance(self.episode, AgentView):
+            match = SharedEpisode(self.episode, self.name) if match is None else match
             match.branches.append(self)
-            self._episode = AgentView(match, self.agent)
-        return self._episode.match
+            self.episode = AgentView(match, self.agent)
+        return self.episode.match
 
     @property
     def peers(self) -> Sequence[Self]:
         """Other branches of the same episode, in the order of their start."""
-        if not isinstance(self._episode, AgentView):
+        if not isinstance(self.episode, AgentView):
             return []
-        return [branch for branch in self._episode.match.branches if branch is not self]  # type: ignore[misc]
+        return [branch for branch in self.episode.match.branches if branch is not self]
 
     async def turn(self, action: str | None = None, *, sampling: Sampling | None = None) -> Turn:
         """Generate an action (or use `action`) and submit it to the environment.
@@ -73,16 +223,16 @@ class Trajectory(View):
         Returns:
             The last segment; None if the episode failed or the path is full.
         """
-        if self._path.here is None:
+        if self.path.here is None:
             await self._prompted()
         sampling = self._sampling if sampling is None else sampling
         sampling = self._runtime.sampling(self.agent) if sampling is None else sampling
         with self._awaited:
             if self._lanes is None:
-                return await self._say_more(self._path, sampling, max_tokens)
+                return await self._say_more(self.path, sampling, max_tokens)
             said = self._lanes.said()
             if said is None:
-                asking = self._lanes.asking() if max_tokens is None else [self._path]
+                asking = self._lanes.asking() if max_tokens is None else [self.path]
                 wanted = [self._lanes.room(path, sampling) for path in asking]
                 pairs = zip(asking, wanted, strict=True)
                 said = (await gather_or_cancel([self._say_more(*pair, max_tokens) for pair in pairs]))[0]
@@ -90,15 +240,32 @@ class Trajectory(View):
 
     async def _say_more(self, path: TokenPath, sampling: Sampling, max_tokens: int | None) -> Segment | None:
         """Generate more of the open action of a path, or a new one."""
-        wanted = sampling.max_tokens - (sum(map(_length, path.open)) if path.open else 0)
+        runtime = self._runtime
+        wanted = sampling.max_tokens - path.open_length
         wanted = wanted if max_tokens is None else min(wanted, max_tokens)
         segment = None
         while wanted > 0 and not self.over:
-            segment = await self._generate(path, sampling, wanted)
-            if segment is None or segment.finish_reason != "abort":
+            path.flush()
+            most = min(wanted, runtime.context_tokens - path.length)
+            if most < 1 or (path is self.path and not await self._is_ready()):
+                return None
+            segment = await self._requests.send(path, sampling, most)
+            if len(segment.tokens) and not self.over:
+                path.sampled(segment, sampling, runtime.policy(self.agent))
+            if segment.finish_reason != "abort":
                 break
             wanted -= len(segment.tokens)  # new weights arrived meanwhile: the same action continues with them
         return segment
+
+    async def _is_ready(self) -> bool:
+        """Replay its episode if it has to answer the next action; False: the replay failed."""
+        if not self._runtime.will_answer(self._answer_name()):
+            try:
+                await self.episode.ready()
+            except EpisodeError as error:
+                self._fail(str(error))
+                return False
+        return True
 
     async def submit(self) -> Turn:
         """Submit the open action to the environment; its answer is the next context.
@@ -106,26 +273,26 @@ class Trajectory(View):
         Raises:
             InvalidInputError: no action is open.
         """
-        if self._path.here is None:
+        if self.path.here is None:
             await self._prompted()
-        if not (self._path.open or self.over):
+        if not (self.path.open or self.over):
             raise InvalidInputError(f"branch {self.name}: no action is open; generate() or write() one, or use turn()")
-        if isinstance(self._episode, AgentView):
-            return (await self._episode.match.move([self]))[0]
+        if isinstance(self.episode, AgentView):
+            return (await self.episode.match.move([self]))[0]
         answer = None
         if not self.over:
             name = self._answer_name()
             self._answers += 1
             with self._awaited:
                 try:
-                    answer = await self._episode.step(name, self._path.action)
+                    answer = await self.episode.step(name, self.path.action)
                 except EpisodeError as error:
                     self._fail(str(error))
         return self._take_result(answer)
 
     def _take_result(self, answer: StepRecord | None) -> Turn:
         """Take the environment's answer to the open action (for the runtime); None: it failed."""
-        text = self._path.text
+        text = self.path.text
         if self.over or answer is None:  # the branch was stopped meanwhile, or it broke down
             return self._turn(text, None, over=True)
         return self._close(text, answer)
@@ -136,8 +303,8 @@ class Trajectory(View):
         self.record.tell(outcome)
         if outcome.terminated or outcome.truncated:
             self._end_with_episode("finished" if outcome.terminated else "truncated")
-        elif self._path.here is not None:
-            self._path.tell(answer)
+        elif self.path.here is not None:
+            self.path.tell(answer)
 
     def _end_with_episode(self, status: Status = "finished") -> None:
         """End with its episode, or its part in it (for the runtime)."""
@@ -170,10 +337,9 @@ class Trajectory(View):
             InvalidInputError: the branch has ended, or has no prompt yet.
         """
         self._check_running()
-        if self._path.here is None:
-            raise InvalidInputError(f"branch {self.name} has no prompt before its first turn; use turn(action=...)")
-        self._path.flush()
-        self._say(content, trained=trained, ends=ends, share=share)
+        self._check_prompted()
+        self.path.flush()
+        self.path.write(content, self._runtime.vocabulary_size(self.agent), trained=trained, ends=ends, share=share)
 
     def inject(self, content: Content) -> None:
         """Inject untrained context after the last answer, or after the open action.
@@ -185,14 +351,14 @@ class Trajectory(View):
         """
         self._check_running()
         content = checked_content(content, "inject: content")
-        if self._path.open:
+        if self.path.open:
             self._runtime.forest.step(self.handle, facts=self._of_engine("step") or None)
-            self._path.go_on(None, len(self._episode.answers))
-        elif not self._path.waits:
+            self.path.go_on(None, len(self.episode.answers))
+        elif not self.path.waits:
             raise InvalidInputError(
                 f"branch {self.name}: it has no turn to inject after; await a turn, or call generate() first"
             )
-        self._path.say(content)
+        self.path.say(content)
 
     def finish(
         self,
@@ -210,24 +376,23 @@ class Trajectory(View):
         """Stop the branch, even while it is awaited. It is drawn if truncated, otherwise stored with the reason."""
         if self.over:
             return
-        for asking in self._asking:
-            self._runtime.stop(asking)
-        self.group.log_decision("stop", self, self._path.here, reason)
+        self._requests.stop()
+        self.group.log_decision("stop", self, self.path.here, reason)
         self._end(status, reason)
 
     def _truncate(self, reason: str) -> None:
         """Draw it in its current state, while it continues later (for the runtime); success is unknown."""
         if self.over:
             return
-        if self._path.open:
+        if self.path.open:
             of_engine = self._of_engine("step")
-            self._path.flush()
+            self.path.flush()
             self._runtime.forest.step(self.handle, truncated=True, facts=of_engine or None)
         self.status = "truncated"
         self._runtime.ended()
         ended = {**self.record.ended("truncated", reason), "success": None}
         self._runtime.forest.finish(self.handle, status="truncated", **ended)
-        self._episode.close()
+        self.episode.close()
 
     def mask(self, reason: str) -> None:
         """Exclude its tokens from training; it still votes in its group's statistics."""
@@ -243,17 +408,17 @@ class Trajectory(View):
 
     async def begin(self) -> None:
         """Start its episode, and render its prompt if it moves first, without generating."""
-        if self._path.here is not None or self.over:
+        if self.path.here is not None or self.over:
             return
         with self._awaited:
             try:
-                await self._episode.reset(f"{self.name}/begin")
+                await self.episode.reset(f"{self.name}/begin")
             except EpisodeError as error:
                 self._fail(str(error))
         if self.over:
             return
-        begin: Any = self._episode.observation
-        if not isinstance(self._episode, AgentView) and isinstance(begin, JointStep):
+        begin: Any = self.episode.observation
+        if not isinstance(self.episode, AgentView) and isinstance(begin, JointStep):
             self._join_episode()
         if self.can_act:
             await self._prompt_now()
@@ -261,21 +426,21 @@ class Trajectory(View):
     async def _prompted(self) -> None:
         """Start, and render the prompt."""
         await self.begin()
-        if self._path.here is None and not self.over:
+        if self.path.here is None and not self.over:
             await self._prompt_now()
 
     async def _prompt_now(self) -> None:
         """Render the prompt and its prefix."""
-        content, own = self._episode.observation, self._prompt
+        content, own = self.episode.observation, self._prompt
         content = content if own is None else checked_content(own(content) if callable(own) else own, "prompt")
         self._content = content
-        contexts = self._episode.contexts
+        contexts = self.episode.contexts
         if contexts:
-            self._path.use_options(contexts[0].chat_template_kwargs)
-        tokens = self._path.prompt(content, self._episode.tools, self._episode.state_key, self._runtime.context_tokens)
-        self._runtime.grew(self._path.grown(), shared=self.group.shares_prompt(tokens))
+            self.path.use_options(contexts[0].chat_template_kwargs)
+        tokens = self.path.prompt(content, self.episode.tools, self.episode.state_key, self._runtime.context_tokens)
+        self._runtime.grew(self.path.grown(), shared=self.group.shares_prompt(tokens))
         if contexts:
-            self._lanes = BranchConversations(self._path, self._runtime.chat(self.agent), self._episode.title)
+            self._lanes = BranchConversations(self.path, self._runtime.chat(self.agent), self.episode.title)
             self._lanes.begin(self._runtime.forest, contexts, self._new_lane, self._runtime.context_tokens)
         if self._prefix is not None:
             await self._begin(self._prefix)
@@ -283,7 +448,7 @@ class Trajectory(View):
     async def _begin(self, prefix: Prefix) -> None:
         """Submit the untrained actions of its prefix to the environment."""
         for place, action in enumerate(prefix.actions):
-            self._path.flush()
+            self.path.flush()
             told = prefix.contexts[place] if place < len(prefix.contexts) else None
             if told is not None and not np.array_equal(told, self.tokens[-len(told) :]):
                 self._fail(
@@ -292,83 +457,18 @@ class Trajectory(View):
                 )
             if self.over:
                 return
-            self._say(action, trained=False)
+            self.path.write(action, self._runtime.vocabulary_size(self.agent), trained=False)
             await self.submit()
         if prefix.begun is not None and not self.over:
-            self._path.flush()
-            self._say(prefix.begun, trained=False, ends=False)
-
-    def _say(self, action: Action, *, trained: bool, ends: bool = True, share: float = 1.0) -> None:
-        """Tokens of an action that were not sampled, as a part of the open one."""
-        if not 0 <= share <= 1:
-            raise InvalidInputError(f"write: share is {share!r}; give a number from 0 to 1")
-        tokens = self._action_tokens(action, ends=ends)
-        tokens = tokens if ends else tokens[: int(share * len(tokens))]
-        if len(tokens):
-            self._path.act(tokens, trainable=None if trained else np.zeros(len(tokens), np.uint8))
-
-    def _action_tokens(self, action: Action, *, ends: bool) -> NDArray[np.int32]:
-        """The tokens of an action that was not sampled."""
-        if isinstance(action, str):
-            if not is_unicode(action):
-                raise InvalidInputError(f"write: content {action!r:.80} is not Unicode (a surrogate stands alone)")
-            tokens = self._runtime.chat(self.agent).action(action)
-            return np.asarray(tokens if ends else tokens[:-1], np.int32)
-        numbers, size = columns.integers(action, "write: content"), self._runtime.vocabulary_size(self.agent)
-        wrong = numbers[(numbers < 0) | (numbers >= size)]
-        if len(wrong):
-            raise InvalidInputError(f"write: content has {wrong[0]}, outside the vocabulary of {size} tokens")
-        return numbers.astype(np.int32)
-
-    async def _generate(self, path: TokenPath, sampling: Sampling, wanted: int) -> Segment | None:
-        """Send one request to the engine."""
-        runtime = self._runtime
-        path.flush()
-        tokens = runtime.forest.tokens(path.handle)
-        most = min(wanted, runtime.context_tokens - len(tokens))
-        if most < 1:
-            return None
-        if path is self._path and not runtime.will_answer(self._answer_name()):
-            try:
-                await self._episode.ready()
-            except EpisodeError as error:
-                self._fail(str(error))
-                return None
-        sampling = _sampled(sampling, most, path.stop_tokens)
-        number = self._segments.get(path.name, 0)
-        self._segments[path.name] = number + 1
-        asking = f"{path.name}/segment{number}"
-        images = path.images
-        if images:
-            runtime.check_images(self.agent, self._episode.title)
-        seed = runtime.forest.segment_seed(path.handle)
-        request = Request(tokens, seed, sampling, self.group.name, images)
-        self._asking.add(asking)
-        try:
-            segment = await runtime.generate(asking, self.agent, request)
-        finally:
-            self._asking.discard(asking)
-        if len(segment.tokens) and not self.over:
-            path.act(
-                segment,
-                logprobs=segment.logprobs,
-                entropies=segment.entropies,
-                policy=runtime.policy(self.agent),
-                policy_version=segment.policy_version,
-                seed=segment.seed,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                finish_reason=segment.finish_reason,
-            )
-        return segment
+            self.path.flush()
+            self.path.write(prefix.begun, self._runtime.vocabulary_size(self.agent), trained=False, ends=False)
 
     def _of_engine(self, level: str | None = None) -> dict[str, float]:
         """Return the engine's facts of the open action, if the program declares them (at a level)."""
         declared = self.record.levels.get(PRECISION)
         if declared is None or level not in (None, declared):
             return {}
-        if not any(isinstance(part, Segment) for part in self._path.open):
+        if not any(isinstance(part, Segment) for part in self.path.open):
             return {}
         bits = self._runtime.precision(self.agent)
         return {} if bits is None else {PRECISION: float(bits)}
@@ -385,16 +485,16 @@ class Trajectory(View):
             answer = replace(answer, outcome=replace(answer.outcome, facts=facts))
         runtime, outcome = self._runtime, answer.outcome
         runtime.count_turn(outcome.flags, None)
-        runtime.grew(self._path.grown(), shared=False)
+        runtime.grew(self.path.grown(), shared=False)
         facts = self.record.add(outcome)
         truncated = outcome.truncated
         if outcome.context is not None and self._lanes is None:
-            self._lanes = BranchConversations(self._path, runtime.chat(self.agent), self._episode.title)
+            self._lanes = BranchConversations(self.path, runtime.chat(self.agent), self.episode.title)
         if outcome.observation is not None:
             limit, lanes = runtime.turn_limit, self._lanes
-            length = lanes.length_with(outcome) if lanes else self._path.length_with(outcome.observation)
+            length = lanes.length_with(outcome) if lanes else self.path.length_with(outcome.observation)
             truncated = truncated or length >= runtime.context_tokens
-            truncated = truncated or (limit is not None and self._path.turns + 1 >= limit)
+            truncated = truncated or (limit is not None and self.path.turns + 1 >= limit)
         step: dict[str, Any] = {
             "reward": outcome.reward,
             "terminated": outcome.terminated,
@@ -405,16 +505,14 @@ class Trajectory(View):
         turn = self._turn(text, answer, over=outcome.terminated or truncated)
         if not turn.over and self._lanes is not None:
             most = runtime.context_tokens
-            self._path = self._lanes.enter(
-                runtime.forest, answer, step, len(self._episode.answers), self._new_lane, most
-            )
+            self.path = self._lanes.enter(runtime.forest, answer, step, len(self.episode.answers), self._new_lane, most)
             return turn
         runtime.forest.step(self.handle, **step)
         if turn.over:
-            self._path.close(len(self._episode.answers))
+            self.path.close(len(self.episode.answers))
             self._end("finished" if outcome.terminated else "truncated")
         else:
-            self._path.go_on(answer, len(self._episode.answers))
+            self.path.go_on(answer, len(self.episode.answers))
             self.group.on_turn(self)
         return turn
 
@@ -425,21 +523,16 @@ class Trajectory(View):
         handle = self._runtime.forest.fork(first.handle, node=first.first, end=0, ordinal=ordinal, episode=first.handle)
         return first.anew(handle, f"{self.name}.0.{ordinal}")
 
-    def _ordinal_at(self, tokens: int) -> int:
-        """Return the number of the next fork after n tokens."""
-        ordinal = self._forks[tokens] = self._forks.get(tokens, -1) + 1
-        return ordinal
-
     def _turn(self, text: str, answer: StepRecord | None, *, over: bool) -> Turn:
         """Create the next turn of the path from the open action."""
-        here = self._path.here or Position(None, None, 0, 0)
+        here = self.path.here or Position(None, None, 0, 0)
         outcome = StepResult() if answer is None else answer.outcome
         turn = Turn(
             branch_ref=self._reference,
             index=len(self.turns),
             begin=here,
-            length=self._path.length - here.tokens,
-            segments=tuple([part for part in self._path.open if isinstance(part, Segment)]),
+            length=self.path.length - here.tokens,
+            segments=tuple([part for part in self.path.open if isinstance(part, Segment)]),
             text=text,
             observation=outcome.observation,
             reward=outcome.reward,
@@ -448,7 +541,7 @@ class Trajectory(View):
             failed=self._failure,
             over=over,
         )
-        self._path.spans[turn.index] = (here.tokens, here.tokens + turn.length)
+        self.path.spans[turn.index] = (here.tokens, here.tokens + turn.length)
         self.turns.append(turn)
         return turn
 
@@ -458,33 +551,25 @@ class Trajectory(View):
         self._runtime.ended()
         forest, ended = self._runtime.forest, self.record.ended(status, reason)
         if status == "pruned":
-            for path in [self._path] if self._lanes is None else self._lanes.paths:
+            for path in [self.path] if self._lanes is None else self._lanes.paths:
                 forest.prune(path.handle, reason or "")
         elif self._lanes is None:
             forest.finish(self.handle, status=cast("Any", status), **ended)
         else:
             last = self.record.outcomes[-1].reward if status in ("finished", "truncated") else None
             self._lanes.end(forest, status, last, ended)
-        self._episode.close()
+        self.episode.close()
 
-    def _check_one_lane(self, what: str) -> None:
-        if self._lanes is not None and len(self._lanes.paths) > 1:
+    def _check_prompted(self) -> Position:
+        """Return the start of its next action, or refuse a branch without a prompt."""
+        if self.path.here is None:
             raise InvalidInputError(
-                f"branch {self.name}: its episode has {len(self._lanes.paths)} conversations, so it cannot be {what}; "
-                f"use a rollout without forks, such as Independent"
+                f"branch {self.name} has no prompt before its first turn; await a turn first: turn(), or turn(action)"
             )
+        return self.path.here
 
     def _check_running(self) -> None:
         if self.over:
             raise InvalidInputError(
                 f"branch {self.name} has ended ({self.status}); fork it to continue from one of its places"
             )
-
-
-@lru_cache(maxsize=256)
-def _sampled(sampling: Sampling, most: int, stops: tuple[int, ...]) -> Sampling:
-    return replace(sampling, max_tokens=most, stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *stops))))
-
-
-def _length(part: Segment | NDArray[np.int32]) -> int:
-    return len(part.tokens) if isinstance(part, Segment) else len(part)
