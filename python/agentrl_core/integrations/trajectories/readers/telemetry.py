@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agentrl_core.engine.chat_messages import from_json
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.calls import RecordedCall, chats_of_calls
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
@@ -14,7 +15,6 @@ from agentrl_core.integrations.trajectories.readers.messages import (
     Message,
     call_of,
     finished,
-    from_json,
     mask,
     result_of,
     text_of,
