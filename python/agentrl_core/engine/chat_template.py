@@ -92,6 +92,7 @@ class ChatTemplate:
         opened = self.render([QUESTION], open_turn=True)
         self.opening = opened[_alike(opened, self.render([QUESTION])) :]
         self._next_ends: dict[str, str] = {}
+        self._shown_roles = dict.fromkeys(("assistant", "developer", "system", "user"), True)
         self.ending, self.end_in_history = self._known_ends(last)
         self.end = self.ending[-1]
         self.ends_with_next = bool(self._next_ends)
@@ -153,7 +154,10 @@ class ChatTemplate:
         """
         claims = Claims(rendered)
         for number, message in enumerate(messages, first):
-            self._refuse_missing(missing_of_history(message, claims), message, f"{chat}, message {number}")
+            missing = missing_of_history(message, claims)
+            if missing is None and not any(texts_of(message["content"])) and not self._shows(message["role"]):
+                missing = "the empty message"
+            self._refuse_missing(missing, message, f"{chat}, message {number}")
 
     def encode(self, text: str, behind: str = "") -> Tokens:
         """Return the token ids of a text that follows another one, whose tokens stay as they are. int32 [n]."""
@@ -308,8 +312,14 @@ class ChatTemplate:
             place = whole[: _alike(probe, whole)].rfind(opening)
             if place >= 0:
                 return opened, place + len(opening)
+        same = _alike(opened, whole)
+        read, shown = opened[same:], whole[same:]
         raise UnsupportedError(
-            f"{where}: {self._renderer.error('does not render an answer after its own opening; take one that does')}"
+            f"{where}: "
+            + self._renderer.error(
+                f"does not render this answer after what the model reads before it: {read!r:.60} is missing, and "
+                f"{shown!r:.60} is there; take one that renders it, or end the chat before this message"
+            )
         )
 
     def _of_chat(self, messages: Sequence[Message], tools: Tools, chat: str, *, open_turn: bool) -> str:
@@ -335,6 +345,16 @@ class ChatTemplate:
                 f"{where} of role {message['role']!r}: {self._renderer.error(f'leaves out {missing}')}; "
                 "take one that renders it"
             )
+
+    def _shows(self, role: str) -> bool:
+        """Whether a message of this role is rendered after an answer, or after a call."""
+        if role not in self._shown_roles:
+            following: Message = {"role": role, "content": RESULT, "name": NAME}
+            answers = (ANSWER, self.answer_before([{"role": "tool"}]))
+            self._shown_roles[role] = any(
+                RESULT in self._renderer.tried([QUESTION, answer, following]) for answer in answers
+            )
+        return self._shown_roles[role]
 
     def _encoded(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
