@@ -1,5 +1,7 @@
 """Every family of the real reasoning-gym makes tasks, finds them again, and scores them."""
 
+from pathlib import Path
+
 import pytest
 from wide import spread
 
@@ -27,6 +29,13 @@ SLOW = {"knight_swap"}
 def test_the_families_were_found():
     assert len(FAMILIES) > 100
     assert {*WITHOUT_SETTINGS, *WITHOUT_ANSWER, *ACCEPT_ANY_ANSWER, *SLOW} <= set(FAMILIES)
+
+
+def test_the_page_lists_the_families_that_are_refused():
+    page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text(encoding="utf-8")
+    section = page.partition("### Families of reasoning-gym")[2].partition("\n### ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{family}` | {why} |" for family, why in ACCEPT_ANY_ANSWER.items()]
 
 
 @pytest.mark.slow

@@ -1,53 +1,32 @@
 """Every chat template of TRL's wheel times chats: exactly what the model has to write is trained, or it is refused."""
 
 import json
-from itertools import pairwise
 
-import numpy as np
 import pytest
-from chat_gallery import (
-    CHATS,
-    FOLDER,
-    NAMES,
-    REASONS,
-    REFUSED,
-    TOOLS,
-    TRAINING,
-    gallery_tokenizer,
-    of_family,
-    tool,
-    tools_of,
-    wide,
-    written,
-)
+from chat_gallery import CHATS, NAMES, REFUSED, TOOLS, gallery_tokenizer, of_family, tool
+from gallery_table import cell, chat_of, has_masks, masked, sampled, turns, why_not_compared
 
 from agentrl_core.engine import Chat
-from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.integrations.trajectories import from_chats
 
-# TRL trains the header of a turn and empty thoughts, which nobody samples, and newlines after a turn.
-HEADERS = (wide("<|Assistant|>"), wide("<|tool_outputs_end|>"), "<|start|>assistant")
-# Of answers in history, and of a text; and that of a call, which TRL does not train.
-ENDS = {"gptoss": ("<|end|>", "<|return|>"), "phi3": ("<|endoftext|>",), "diffusion": ("<|tool_response>",), "": ()}
-UNSAMPLED = ("<think>\n\n</think>\n\n", "<think></think>\n", "<think></think>", "<think>\n")
+# Versions of a template for which TRL has no training template.
+NO_MASKS = (
+    "gemma4",
+    "gemma4_v2",
+    "gemma4_v3",
+    "gemma4_v4",
+    "gemma4_v5",
+    "lfm2_2_5",
+    "lfm2_2_5_v2",
+    "lfm2_2_5_vl",
+    "llama3_1",
+    "llama3_2",
+)
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def template(request):
     return request.param, gallery_tokenizer(request.param)
-
-
-def chat_of(name):
-    return {"messages": CHATS[name]} | ({"tools": tools_of(name)} if tools_of(name) else {})
-
-
-def turns(batch, tokenizer):
-    """The texts of all answers, and whether each is trained."""
-    offsets, tokens = batch.offsets("token"), batch.column("token", "token")
-    bounds = list(pairwise(offsets))
-    mask = batch.column("trainable", "token") if batch.has("trainable", "token") else np.ones(len(tokens), bool)
-    assert all(len(set(mask[a:b].tolist())) == 1 for a, b in bounds)
-    return [tokenizer.decode(tokens[a:b].tolist()) for a, b in bounds], [bool(mask[a]) for a, _ in bounds]
 
 
 def contexts(batch, tokenizer):
@@ -61,22 +40,8 @@ def contexts(batch, tokenizer):
 
 
 def test_the_gallery_is_there():
-    assert len(NAMES) >= 38
-    assert len(CHATS) >= 15
-    assert {of_family(name, REFUSED) is not None for name in NAMES} == {True}
-
-
-def test_what_a_model_has_to_write_is_trained_or_the_chat_is_refused(template):
-    name, tokenizer = template
-    refused = of_family(name, REFUSED)
-    for chat in CHATS:
-        if chat in refused:
-            with pytest.raises(UnsupportedError, match=rf"^chat 1, message \d.*{REASONS[refused[chat]]}"):
-                from_chats([chat_of("answer"), chat_of(chat)], tokenizer)
-            continue
-        texts, trained = turns(from_chats([chat_of(chat)], tokenizer), tokenizer)
-        assert texts == written(name, chat), chat
-        assert trained == [message.get("weight") != 0 for message in CHATS[chat] if message["role"] == "assistant"]
+    assert len(NAMES) >= 41
+    assert len(CHATS) >= 26
 
 
 def test_the_messages_before_an_answer_are_in_its_context(template):
@@ -92,66 +57,27 @@ def test_the_messages_before_an_answer_are_in_its_context(template):
                 if message["role"] == "assistant" and ("tool_calls" in message or not content):
                     continue
                 for part in [content] if isinstance(content, str) else [each["text"] for each in content]:
-                    assert part.strip() in text, (chat, place)
+                    escaped = json.dumps(part.strip())[1:-1]
+                    assert part.strip() in text or escaped in text, (chat, place)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if (FOLDER / f"{name}{TRAINING}.jinja").is_file()])
-def test_the_masks_of_trls_own_training_templates_agree(name):
-    tokenizer = gallery_tokenizer(name)
-    training = (FOLDER / f"{name}{TRAINING}.jinja").read_text(encoding="utf-8")
-    compared = 0
-    for chat in ("answer", "several", "call", "parallel calls", "newlines"):
-        if chat in of_family(name, REFUSED):
-            continue
-        masked = _masked(tokenizer, training, chat)
+def test_no_template_and_no_chat_is_left_out(template):
+    name, tokenizer = template
+    row = {chat: cell(name, tokenizer, chat) for chat in CHATS}
+    assert row == {chat: of_family(name, REFUSED).get(chat, "trained") for chat in CHATS}
+    assert row["answer"] == row["newlines"] == "trained"
+
+
+def test_the_masks_of_trls_own_training_templates_agree(template):
+    name, tokenizer = template
+    if not has_masks(name):
+        assert name in NO_MASKS
+        return
+    compared = [chat for chat in CHATS if chat not in of_family(name, REFUSED) and not why_not_compared(name, chat)]
+    assert {"answer", "newlines", "empty", "weights"} <= set(compared)
+    for chat in compared:
         texts, _ = turns(from_chats([chat_of(chat)], tokenizer), tokenizer)
-        if any("weather" in text for text in texts) and not any("weather" in text for text in masked):
-            continue  # TRL's template leaves the calls out
-        ends = of_family(name, ENDS)
-        assert [_sampled(text, ends) for text in masked] == [_sampled(text, ends) for text in texts], chat
-        compared += 1
-    assert compared >= 2
-
-
-def _masked(tokenizer, training, chat):
-    """The texts that TRL's mask covers."""
-    messages = json.loads(json.dumps(CHATS[chat]))
-    parts = tokenizer.chat_template.count("['content'][0]") or "content'][0]['type']" in tokenizer.chat_template
-    for message in messages:
-        message["content"] = message["content"] or ""
-        if parts:
-            message["content"] = [{"type": "text", "text": message["content"]}]
-        for each in message.get("tool_calls", ()):
-            each["function"]["arguments"] = json.loads(each["function"]["arguments"])
-    found = tokenizer.apply_chat_template(
-        messages,
-        tools=tools_of(chat),
-        chat_template=training,
-        tokenize=True,
-        return_dict=True,
-        return_assistant_tokens_mask=True,
-    )
-    texts, run = [], []
-    for token, covered in zip([*found["input_ids"], 0], [*found["assistant_masks"], 0], strict=True):
-        if covered:
-            run.append(token)
-        elif run:
-            texts.append(tokenizer.decode(run))
-            run = []
-    return texts
-
-
-def _sampled(text, ends):
-    """What of a text a model would sample, without spaces around it."""
-    text = text.strip()
-    for header in HEADERS:
-        text = text.removeprefix(header)
-    text = text.strip()
-    for thought in UNSAMPLED:
-        text = text.removeprefix(thought)
-    for end in ends:
-        text = text.removesuffix(end)
-    return text.strip()
+        assert masked(name, tokenizer, chat) == sampled(name, texts), chat
 
 
 def test_an_action_is_decoded_without_all_that_ends_it():

@@ -103,6 +103,7 @@ TOOLS = [
 SYSTEM = {"role": "system", "content": "Be brief."}
 WARM, MORE = {"role": "user", "content": "how warm is it?"}, {"role": "user", "content": "And tomorrow?"}
 COLD, MILD = says("Cold."), says("Warm.")
+TIME = tool("noon", 2, "time")
 FUNCTION_CALL = {"name": "weather", "arguments": '{"city": "Oslo", "days": 3}'}
 PARTS = [{"type": "text", "text": "how warm"}, {"type": "text", "text": "is it?"}]
 
@@ -115,6 +116,39 @@ CHATS = {
     "call and text": [WARM, says("I look.", call()), tool(), COLD, MORE, MILD],
     "call and reasoning": [WARM, says("", call(), reasoning_content="I need it."), tool(), COLD],
     "parallel calls": [WARM, says("", call(), call("time", 2, city="Rome")), tool(), tool("noon", 2, "time"), COLD],
+    "calls in turn": [WARM, says("", call()), tool(), says("", call("time", 2, city="Rome")), TIME, COLD],
+    "calls in turn with texts": [
+        WARM,
+        says("I look.", call()),
+        tool(),
+        says("And there.", call("time", 2, city="Rome")),
+        TIME,
+        COLD,
+    ],
+    "calls in turn with reasoning": [
+        WARM,
+        says("", call(), reasoning_content="I need it."),
+        tool(),
+        says("", call("time", 2, city="Rome"), reasoning_content="This, too."),
+        TIME,
+        COLD,
+    ],
+    "results in any order": [
+        WARM,
+        says("", call(), call("time", 2, city="Rome")),
+        TIME,
+        tool(),
+        COLD,
+    ],
+    "lists and numbers": [
+        WARM,
+        says("", call(cities=["Oslo", "Rome"], below=-0.5)),
+        tool(),
+        COLD,
+    ],
+    "no arguments": [WARM, says("", {**call(), "function": {"name": "weather", "arguments": "{}"}}), tool(), COLD],
+    "no result": [WARM, says("", call()), tool(""), COLD],
+    "markup in a result": [WARM, says("", call()), tool('<b>4</b> "degrees" \\ }'), COLD],
     "open call": [WARM, says(None, call())],
     "calls without tools": [WARM, says("", call()), tool(), COLD],
     "function role": [
@@ -131,7 +165,8 @@ CHATS = {
     "parts": [{"role": "user", "content": PARTS}, says([{"type": "text", "text": "Cold."}])],
     "weights": [WARM, {**COLD, "weight": 0}, MORE, {**MILD, "weight": 1}],
 }
-WITH_TOOLS = {name for name in CHATS if "call" in name} - {"calls without tools"} | {"function role"}
+WITH_TOOLS = {name for name, chat in CHATS.items() if any("tool_calls" in message for message in chat)}
+WITH_TOOLS = WITH_TOOLS - {"calls without tools"} | {"function role"}
 
 
 def tools_of(chat):
@@ -148,8 +183,12 @@ def hermes(calls):
     )
 
 
+def value(given):
+    return json.dumps(given) if isinstance(given, list) else given
+
+
 def _pairs(arguments, form):
-    return "".join(form.format(key, value) for key, value in arguments.items())
+    return "".join(form.format(key, value(given)) for key, given in arguments.items())
 
 
 def xml(calls):
@@ -171,21 +210,26 @@ def glm(calls):
 
 
 def gemma(calls):
-    quoted = '<|"|>{}<|"|>'
+    def written(given):
+        if isinstance(given, list):
+            return f"[{','.join(map(written, given))}]"
+        return f'<|"|>{given}<|"|>' if isinstance(given, str) else given
+
     return "".join(
         f"<|tool_call>call:{name}{{"
-        + ",".join(
-            f"{key}:{quoted.format(value) if isinstance(value, str) else value}"
-            for key, value in sorted(arguments.items())
-        )
+        + ",".join(f"{key}:{written(given)}" for key, given in sorted(arguments.items()))
         + "}<tool_call|>"
         for name, arguments in calls
     )
 
 
-def python_calls(calls):
-    written = [f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})" for name, given in calls]
+def python_calls(calls, write=repr):
+    written = [f"{name}({', '.join(f'{key}={write(value)}' for key, value in given.items())})" for name, given in calls]
     return f"<|tool_call_start|>[{', '.join(written)}]<|tool_call_end|>"
+
+
+def calls_with_json_lists(calls):
+    return python_calls(calls, lambda value: json.dumps(value) if isinstance(value, list) else repr(value))
 
 
 def llama(calls):
@@ -308,6 +352,8 @@ WRITES = {
     "gptoss": Harmony("<|return|>"),
     "idefics": Writes("<end_of_utterance>", space=" "),
     "lfm2": Writes("<|im_end|>", "", "<think>{}</think>", python_calls, ""),
+    "lfm2_2_5_vl": Writes("<|im_end|>", "", "<think>{}</think>", calls_with_json_lists, ""),
+    "lfm2_v2": Writes("<|im_end|>", "", "<think>{}</think>", calls_with_json_lists, ""),
     "llama3": Writes("<|eot_id|>", trimmed=str.strip),
     "llama3_1": Writes("<|eot_id|>", calls=llama, trimmed=str.strip),
     "llama3_2": Writes("<|eot_id|>", calls=llama, trimmed=str.strip),
@@ -331,42 +377,49 @@ WRITES = {
 # What templates cannot hold, by the begin of their names: why a chat is refused. Every other one has to be trained.
 REASONS = {
     "reasoning": "leaves out the reasoning",
-    "content": "leaves out the content",
+    "content": "leaves out the (content|empty message)",
     "call": "leaves out the name '.*' of call",
     "refuses": "refuses the messages",
     "tools": "shows no tools",
-    "opening": "does not render an answer after its own opening",
+    "opening": "does not render this answer after what the model reads before it: '.*' is missing",
 }
-NO_REASONING = dict.fromkeys(("reasoning", "reasoning once", "call and reasoning"), "reasoning")
+NO_REASONING = dict.fromkeys(
+    ("reasoning", "reasoning once", "call and reasoning", "calls in turn with reasoning"), "reasoning"
+)
 NO_CALLS = NO_REASONING | {"calls without tools": "call"}
-NO_RESULTS = dict.fromkeys(("call", "call and text", "parallel calls", "function role"), "refuses")
-WITH_CALLS = ("call", "call and text", "call and reasoning", "parallel calls", "open call", "function role")
-ONE_CALL = {"call and text": "content", "parallel calls": "refuses"}
-EVERYTHING = {"system changes": "refuses"}
+ANSWERED = ("calls in turn", "calls in turn with texts", "results in any order", "lists and numbers", "no arguments")
+ANSWERED = (*ANSWERED, "no result", "markup in a result", "call", "call and text", "parallel calls", "function role")
+NO_RESULTS = dict.fromkeys(ANSWERED, "refuses")
+WITH_CALLS = (*ANSWERED, "call and reasoning", "calls in turn with reasoning", "open call")
+IN_TURN = {"calls in turn with texts": "opening"}
+ONE_CALL = dict.fromkeys(("call and text", "calls in turn with texts"), "content")
+ONE_CALL |= dict.fromkeys(("parallel calls", "results in any order"), "refuses")
 REFUSED = {
     "cohere": NO_CALLS | NO_RESULTS | {"system changes": "refuses"},
     "cohere2": NO_CALLS | NO_RESULTS,
     "deepseek_r1": NO_CALLS | {"system changes": "content"},
-    "deepseekv3": NO_REASONING,
-    "diffusion": {"call and text": "opening"},
+    "deepseekv3": NO_REASONING | IN_TURN | {"calls in turn": "opening"},
+    "diffusion": IN_TURN | {"call and text": "opening"},
     "gemma": NO_CALLS
     | dict.fromkeys(WITH_CALLS, "tools")
     | dict.fromkeys(("several", "system changes", "developer"), "refuses"),
     "gemma3": NO_CALLS | NO_RESULTS | {"system changes": "refuses"},
     "gemma4": {"reasoning": "reasoning", "reasoning once": "reasoning"},
     "gemma4_v2": NO_REASONING,
-    "gemma4_v5": {"call and text": "opening"},
+    "gemma4_v5": IN_TURN | {"call and text": "opening"},
     "glm": {},
-    "gptoss": {"parallel calls": "call", "system changes": "content"},
+    "gptoss": {"parallel calls": "call", "results in any order": "call", "system changes": "content"},
     "idefics": NO_CALLS,
-    "lfm2": NO_CALLS | dict.fromkeys(WITH_CALLS, "call") | {"call and reasoning": "reasoning"},
+    "lfm2": NO_CALLS
+    | dict.fromkeys(WITH_CALLS, "call")
+    | dict.fromkeys(("call and reasoning", "calls in turn with reasoning"), "reasoning"),
     "lfm2_2_5": {},
     "lfm2_v2": NO_REASONING,
     "llama3": NO_CALLS,
     "llama3_1": NO_REASONING | ONE_CALL,
     "llama3_2": NO_REASONING | ONE_CALL,
     "llava": NO_CALLS | NO_RESULTS,
-    "muse": {"call and text": "content"},
+    "muse": dict.fromkeys(("call and text", "calls in turn with texts"), "content"),
     "nemotron": {},
     "phi3": NO_CALLS | dict.fromkeys(NO_RESULTS, "content"),
     "qwen2_5": NO_REASONING,

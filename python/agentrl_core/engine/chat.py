@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.engine.answer_forms import answer_form
 from agentrl_core.engine.chat_messages import IMAGE, Message, is_text, plain_message, texts_of
 from agentrl_core.engine.chat_renderer import ANSWER, QUESTION, VALUE
 from agentrl_core.engine.chat_template import RESULT, THOUGHT, ChatTemplate
+from agentrl_core.engine.infer_answer_form import infer_answer_form
 from agentrl_core.env.answer_form import AnswerForm
 from agentrl_core.env.base import Content
 from agentrl_core.env.image import Image, images_in, is_content
@@ -125,7 +125,7 @@ class Chat:
             '88'
         """
         if self._form is None:
-            self._form = answer_form(self._template)
+            self._form = infer_answer_form(self._template)
         return self._form
 
     def with_options(self, chat_template_kwargs: Mapping[str, Any] | None) -> Chat:

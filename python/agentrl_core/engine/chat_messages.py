@@ -69,10 +69,10 @@ def plain_tools(tools: object, where: str) -> list[Message]:
         >>> plain_tools('[{"type": "function", "function": {"name": "add"}}]', "chat 0")
         [{'type': 'function', 'function': {'name': 'add'}}]
     """
-    found = _from_json(tools) if isinstance(tools, str) and tools.strip() else tools
+    found = from_json(tools) if isinstance(tools, str) and tools.strip() else tools
     if not found:
         return []
-    schemas = [_from_json(tool) for tool in found] if isinstance(found, (list, tuple)) else []
+    schemas = [from_json(tool) for tool in found] if isinstance(found, (list, tuple)) else []
     if not schemas or not all(isinstance(schema, Mapping) for schema in schemas):
         raise InvalidInputError(f"{where}: tools is {tools!r:.80}; give a list of the tools' JSON schemas")
     _check_encodable(schemas, f"{where}: tools")
@@ -110,6 +110,22 @@ def is_trained(message: Mapping[str, Any], where: str) -> bool:
         else:
             trained &= bool(value)
     return trained
+
+
+def from_json(given: Any) -> Any:
+    """Return the value of a JSON text; return anything else unchanged.
+
+    Example:
+        >>> from agentrl_core.engine.chat_messages import from_json
+        >>> from_json('{"a": 1}'), from_json("no JSON"), from_json(None)
+        ({'a': 1}, 'no JSON', None)
+    """
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except (json.JSONDecodeError, RecursionError):
+        return given
 
 
 def joined(content: str | Sequence[Mapping[str, Any]]) -> str:
@@ -231,14 +247,5 @@ def _arguments(given: Any) -> Any:
     """The arguments of a call as an object; text that is no JSON object stays text."""
     if given is None or given == "":
         return {}
-    found = _from_json(given)
+    found = from_json(given)
     return found if isinstance(found, Mapping) else given
-
-
-def _from_json(given: Any) -> Any:
-    if not isinstance(given, str):
-        return given
-    try:
-        return json.loads(given)
-    except json.JSONDecodeError:
-        return given

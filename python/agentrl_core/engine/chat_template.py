@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from agentrl_core.engine.chat_messages import REASONING, Message, texts_of
 from agentrl_core.engine.chat_renderer import ANSWER, NAME, QUESTION, VALUE, ChatRenderer, Tools, call_of
 from agentrl_core.engine.chat_texts import Claims, missing_of_answer, missing_of_history
+from agentrl_core.engine.rendered_history import RenderedHistory, Turn, kind_of
 from agentrl_core.exceptions import UnsupportedError
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class Answered:
     message: int
     context: Tokens
     action: Tokens
+
+
+class _DiffersFromHistoryError(Exception):
+    """An answer that was cut out of the history differs from the same one rendered on its own."""
 
 
 class ChatTemplate:
@@ -87,6 +92,7 @@ class ChatTemplate:
         opened = self.render([QUESTION], open_turn=True)
         self.opening = opened[_alike(opened, self.render([QUESTION])) :]
         self._next_ends: dict[str, str] = {}
+        self._shown_roles = dict.fromkeys(("assistant", "developer", "system", "user"), True)
         self.ending, self.end_in_history = self._known_ends(last)
         self.end = self.ending[-1]
         self.ends_with_next = bool(self._next_ends)
@@ -96,6 +102,8 @@ class ChatTemplate:
         self.ends = tuple(dict.fromkeys(end for end in ends if end not in inside))
         # Where no token ends it, a turn is all that is rendered of it.
         self._closes = re.compile(r"\Z" if self.ends_with_next else "|".join(map(re.escape, self.ends)))
+        ends_in_history = self._next_ends.values() if self.ends_with_next else (*self.ends, self.end_in_history)
+        self._closes_in_history = re.compile("|".join(map(re.escape, ends_in_history)))
 
     def answers(self, messages: Sequence[Message], tools: Tools = (), *, chat: str = "chat") -> list[Answered]:
         """Return what the model reads and generates at each answer of a chat.
@@ -114,28 +122,10 @@ class ChatTemplate:
             UnsupportedError: the template refuses the messages; leaves out a content, a reasoning, the name or an
                 argument of a call; or renders an answer somewhere else than after its opening.
         """
-        found: list[Answered] = []
-        text, tokens, seen = "", np.empty(0, np.int32), 0
-        for place, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            before, where = messages[:place], f"{chat}, message {place}"
-            opened = self._of_chat(before, tools, chat, open_turn=True)
-            whole = self._of_chat(messages[: place + 1], tools, chat, open_turn=False)
-            goes_on = bool(text) and opened.startswith(text)
-            first, start = (seen, len(text)) if goes_on else (0, 0)
-            self.check(before[first:], opened[start:].removesuffix(self.opening), first=first, chat=chat)
-            context, action = self._cut(before, message, tools, (opened, whole), where)
-            if self.ends_with_next:
-                action += self._next_end(messages[place + 1 : place + 2], calls=bool(message.get("tool_calls")))
-            if goes_on and context.startswith(text):
-                read = np.concatenate([tokens, self.encode(context[len(text) :], behind=text)])
-            else:
-                read = self.encode(context)
-            said = self.encode(action, behind=context)
-            found.append(Answered(place, read, said))
-            text, tokens, seen = context + action, np.concatenate([read, said]), place + 1
-        return found
+        try:
+            return self._answers(messages, tools, chat, self._history(messages, tools))
+        except _DiffersFromHistoryError:
+            return self._answers(messages, tools, chat, RenderedHistory("", self._closes_in_history))
 
     def written(self, message: Message, tools: Tools = ()) -> str:
         """Return what the model writes of an answer, without what ends it; empty: the template cannot render it."""
@@ -164,12 +154,14 @@ class ChatTemplate:
         """
         claims = Claims(rendered)
         for number, message in enumerate(messages, first):
-            self._refuse_missing(missing_of_history(message, claims), message, f"{chat}, message {number}")
+            missing = missing_of_history(message, claims)
+            if missing is None and not any(texts_of(message["content"])) and not self._shows(message["role"]):
+                missing = "the empty message"
+            self._refuse_missing(missing, message, f"{chat}, message {number}")
 
     def encode(self, text: str, behind: str = "") -> Tokens:
         """Return the token ids of a text that follows another one, whose tokens stay as they are. int32 [n]."""
-        splits = [match.start() for match in self._splits.finditer(behind)] if behind else []
-        head = behind[splits[-1] if splits else 0 :]
+        head = behind[self._last_split(behind) :]
         alone = self._chunks(head)
         together = self._chunks(head + text)
         own = together[len(alone) :] if together[: len(alone)] == alone else self._chunks(text)
@@ -199,6 +191,68 @@ class ChatTemplate:
             own = {"id": message["tool_call_id"]} if "tool_call_id" in message else {}
             calls.append({**call_of(message.get("name", NAME)), **own})
         return {"role": "assistant", "content": "", "tool_calls": calls}
+
+    def _history(self, messages: Sequence[Message], tools: Tools) -> RenderedHistory:
+        """The chat rendered once, up to its last answer, which is rendered on its own."""
+        last = max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=0)
+        try:
+            text = self.render(messages[:last], tools) if last else ""
+        except UnsupportedError:
+            text = ""
+        return RenderedHistory(text, self._closes_in_history)
+
+    def _answers(
+        self, messages: Sequence[Message], tools: Tools, chat: str, history: RenderedHistory
+    ) -> list[Answered]:
+        """The answers of a chat; most are cut out of its history, so that the time is linear in the chat's length.
+
+        Answers number 0, 1, 2, 4, 8, ... and the last one are rendered on their own in any case.
+        """
+        found: list[Answered] = []
+        text, tokens, seen = "", np.empty(0, np.int32), 0
+        places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        for number, place in enumerate(places):
+            own, following = messages[seen : place + 1], messages[place + 1 : place + 2]
+            kind = kind_of(messages[max(seen - 1, 0) : place + 1], following)
+            turn = history.turn(kind, own)
+            if turn is None or place == places[-1] or not number & (number - 1):
+                rendered = self._turn(messages[: place + 1], following, tools, (text, seen), chat)
+                if turn is None:
+                    history.learn(kind, own, rendered)
+                elif turn != rendered:
+                    raise _DiffersFromHistoryError
+                turn = rendered
+            if text and turn.context.startswith(text):
+                read = np.concatenate([tokens, self.encode(turn.context[len(text) :], behind=text)])
+            else:
+                read = self.encode(turn.context)
+            said = self.encode(turn.action, behind=turn.context)
+            found.append(Answered(place, read, said))
+            text, tokens, seen = turn.context + turn.action, np.concatenate([read, said]), place + 1
+        return found
+
+    def _turn(
+        self,
+        messages: Sequence[Message],
+        following: Sequence[Message],
+        tools: Tools,
+        known: tuple[str, int],
+        chat: str,
+    ) -> Turn:
+        """The turn of the last message, rendered on its own.
+
+        `known` are the text up to the end of the answer before, and the number of messages in it.
+        """
+        *before, message = messages
+        text, seen = known
+        opened = self._of_chat(before, tools, chat, open_turn=True)
+        whole = self._of_chat(messages, tools, chat, open_turn=False)
+        first, start = (seen, len(text)) if text and opened.startswith(text) else (0, 0)
+        self.check(before[first:], opened[start:].removesuffix(self.opening), first=first, chat=chat)
+        context, action = self._cut(before, message, tools, (opened, whole), f"{chat}, message {len(before)}")
+        if self.ends_with_next:
+            action += self._next_end(following, calls=bool(message.get("tool_calls")))
+        return Turn(opened.removesuffix(self.opening), context, action)
 
     def _cut(
         self, before: Sequence[Message], message: Message, tools: Tools, texts: tuple[str, str], where: str
@@ -258,8 +312,14 @@ class ChatTemplate:
             place = whole[: _alike(probe, whole)].rfind(opening)
             if place >= 0:
                 return opened, place + len(opening)
+        same = _alike(opened, whole)
+        read, shown = opened[same:], whole[same:]
         raise UnsupportedError(
-            f"{where}: {self._renderer.error('does not render an answer after its own opening; take one that does')}"
+            f"{where}: "
+            + self._renderer.error(
+                f"does not render this answer after what the model reads before it: {read!r:.60} is missing, and "
+                f"{shown!r:.60} is there; take one that renders it, or end the chat before this message"
+            )
         )
 
     def _of_chat(self, messages: Sequence[Message], tools: Tools, chat: str, *, open_turn: bool) -> str:
@@ -286,6 +346,16 @@ class ChatTemplate:
                 "take one that renders it"
             )
 
+    def _shows(self, role: str) -> bool:
+        """Whether a message of this role is rendered after an answer, or after a call."""
+        if role not in self._shown_roles:
+            following: Message = {"role": role, "content": RESULT, "name": NAME}
+            answers = (ANSWER, self.answer_before([{"role": "tool"}]))
+            self._shown_roles[role] = any(
+                RESULT in self._renderer.tried([QUESTION, answer, following]) for answer in answers
+            )
+        return self._shown_roles[role]
+
     def _encoded(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -294,6 +364,17 @@ class ChatTemplate:
         starts = [0, *(match.start() for match in self._splits.finditer(text)), len(text)]
         pieces = [text[a:b] for a, b in pairwise(starts) if a < b]
         return [token for piece in pieces for token in self._encode_chunk(piece)]
+
+    def _last_split(self, text: str) -> int:
+        """Where the last token begins at which a text can be cut; 0: there is none."""
+        size = 256
+        while True:
+            # The first match of a part of the text may begin within another token.
+            begin = max(0, len(text) - size)
+            found = [match.start() for match in self._splits.finditer(text, begin)]
+            if begin == 0 or len(found) > 1:
+                return found[-1] if found else 0
+            size *= 4
 
     def _known_ends(self, last: str) -> tuple[list[str], str]:
         """The tokens after an answer, and the one that ends it in history; `_next_ends` if it is the next message's."""

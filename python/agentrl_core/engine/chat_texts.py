@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ class Claims:
         self.last = at - length
         self.begin = min(self.begin, at) if self._spans else at
         self.end = max(self.end, self.last)
-        self._spans.append((at, self.last))
+        insort(self._spans, (at, self.last))
         return True
 
     def take_on(self, piece: str) -> bool:
@@ -51,8 +52,10 @@ class Claims:
     def _free(self, form: str, floor: int) -> int:
         at = self._text.find(form, floor)
         while at >= 0 and at < self.end:
-            taken = next((end for begin, end in self._spans if begin < at + len(form) and at < end), None)
-            if taken is None:
+            # Claims do not overlap: only the last one that begins before the end of the piece can overlap it.
+            number = bisect_right(self._spans, (at + len(form), 0)) - 1
+            taken = self._spans[number][1] if number >= 0 else 0
+            if taken <= at:
                 break
             at = self._text.find(form, taken)
         return at
@@ -64,12 +67,12 @@ def missing_of_history(message: Mapping[str, Any], claims: Claims) -> str | None
     Reasoning of answers may be missing: many templates strip it from history, which is how models are served. So may
     the content of an answer with calls, which some templates take for its reasoning.
     """
-    spoken = message["role"] == "assistant"
+    spoken, start = message["role"] == "assistant", claims.last
     for text in texts_of(message["content"]):
         kept = split_thought(text)[1] if spoken else text
         if not claims.take_on(kept) and not (spoken and message.get("tool_calls")):
             return f"the content {text!r:.60}"
-    return _missing_calls(message, claims)
+    return _missing_calls(message, claims, start, anywhere=True)
 
 
 def missing_of_answer(message: Mapping[str, Any], claims: Claims) -> str | None:
@@ -90,15 +93,15 @@ def split_thought(text: str) -> tuple[str, str]:
     return thought.rpartition("<think>")[2], rest
 
 
-def _missing_calls(message: Mapping[str, Any], claims: Claims) -> str | None:
-    floor = 0
+def _missing_calls(message: Mapping[str, Any], claims: Claims, floor: int = 0, *, anywhere: bool = False) -> str | None:
+    """What is missing of the calls of a message, looked for after a place, and then anywhere if that is allowed."""
     for place, call in enumerate(message.get("tool_calls") or ()):
         function = call["function"]
         pieces: list[tuple[str, object]] = [("the name", function["name"])]
         pieces += [("the argument", leaf) for leaf in leaves(function["arguments"])]
         ends = [floor]
         for kind, piece in _longest_first(pieces):
-            if not claims.take(piece, floor):
+            if not (claims.take(piece, floor) or (anywhere and claims.take(piece))):
                 return f"{kind} {piece!r:.60} of call {place}"
             ends.append(claims.last)
         floor = max(ends)

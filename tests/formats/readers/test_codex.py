@@ -142,6 +142,7 @@ def test_a_compacted_history_begins_another_chat(tmp_path):
     ("rows", "error", "message"),
     [
         ([result("c9")], UnsupportedError, "line 2: it replies to the call 'c9', which is not before it"),
+        ([{"type": "inter_agent_communication", "payload": {}}], UnsupportedError, "'inter_agent_communication'"),
         ([use(None)], InvalidInputError, "line 2: a call has no call_id"),
         ([use("c1", None)], InvalidInputError, "line 2: a call of a tool has no name"),
         ([item("web_search_call", action={})], UnsupportedError, "line 2: it is an item of type 'web_search_call'"),
@@ -162,3 +163,52 @@ def test_a_compacted_history_begins_another_chat(tmp_path):
 def test_what_a_chat_cannot_hold_is_refused_with_its_line(rows, error, message, tmp_path):
     with pytest.raises(error, match=message):
         list(read(write_lines(tmp_path / "r.jsonl", [META, *rows])))
+
+
+def test_states_and_messages_between_agents_are_not_answers(tmp_path):
+    sent = (
+        '{"author": "/root/a", "recipient": "/root", "other_recipients": [], "content": "Done.", "trigger_turn": false}'
+    )
+    rows = [
+        META,
+        {"type": "world_state", "payload": {"snapshot": {}}},
+        user("what is here?"),
+        answer("I ask."),
+        answer(sent),
+        {"type": "inter_agent_communication_metadata", "payload": {"trigger_turn": False}},
+        answer('{"author": "me"}'),
+    ]
+    path = write_lines(tmp_path / "r.jsonl", rows)
+    [chat] = check_trained(path, [says("I ask."), says('{"author": "me"}')], [says(sent)])
+    assert chat["untrained"] == ["r.jsonl, line 5: another agent wrote it"]
+
+
+def test_an_interrupted_turn_ends_with_its_call(tmp_path):
+    rows = [
+        META,
+        user("what is here?"),
+        use(),
+        result(output="aborted by user after 1.2s"),
+        {"type": "event_msg", "payload": {"type": "turn_aborted", "reason": "interrupted"}},
+        user("<turn_aborted>"),
+        user("Go on."),
+        use("c2"),
+        use("c3", "read", '{"path": "a"}'),
+        result("c3", {"content": "no such file", "success": False}),
+        result("c2", [{"type": "input_text", "text": "a.py"}, {"type": "input_text", "text": "b.py"}]),
+        answer("Two files."),
+    ]
+    second = says("", call("exec_command", "c2", cmd="ls"), call("read", "c3", path="a"))
+    [chat] = check_trained(write_lines(tmp_path / "r.jsonl", rows), [says("", SHELL), second, says("Two files.")])
+    assert [message["content"] for message in chat["messages"] if message["role"] == "tool"] == [
+        "aborted by user after 1.2s",
+        "no such file",
+        "a.py\nb.py",
+    ]
+
+
+def test_a_fork_repeats_answers_of_another_session(tmp_path):
+    forked = {"type": "session_meta", "payload": {**META["payload"], "id": "s2", "forked_from_id": "s1"}}
+    rows = [forked, META, user("what is here?"), answer("One file."), user("And now?"), answer("Two.")]
+    with pytest.raises(UnsupportedError, match="line 1: it goes on from the session 's1', whose answers it repeats"):
+        list(read(write_lines(tmp_path / "r.jsonl", rows)))

@@ -49,7 +49,6 @@ def sample(identity, messages, value="C", events=None, **more):
     return {
         "id": identity,
         "epoch": 1,
-        "input": "how warm?",
         "target": "Cold",
         "messages": messages,
         "scores": scores,
@@ -195,6 +194,11 @@ def test_two_scorers_give_no_reward(tmp_path):
 @pytest.mark.parametrize(
     ("log", "error", "message"),
     [
+        (
+            header(samples=[sample(1, [USER, COLD], events=[{"event": "compaction", "type": "summary"}])]),
+            UnsupportedError,
+            "sample 0: its history was compacted",
+        ),
         (header(samples=None), UnsupportedError, "a log without its samples"),
         (header(samples=[{"id": 1}]), InvalidInputError, "sample 0 has no list 'messages'"),
         (header(samples=[sample(1, [{"role": None}], events=[])]), InvalidInputError, "sample 0, message 0 is"),
@@ -213,3 +217,19 @@ def test_two_scorers_give_no_reward(tmp_path):
 def test_what_a_chat_cannot_hold_is_refused(log, error, message, tmp_path):
     with pytest.raises(error, match=message):
         list(read(write_json(tmp_path / "log.json", log)))
+
+
+def test_all_of_a_sample_but_its_messages_and_events_is_kept():
+    more = {
+        "input": "how warm?",
+        "choices": ["a"],
+        "sandbox": {"type": "docker"},
+        "model_usage": {"m": {"input_tokens": 3}},
+    }
+    log = sample(1, [USER, COLD], limit={"type": "token", "limit": 9}, store={"a": 0}, total_time=1.5, **more)
+    [chat] = read([header(samples=[log])])
+    assert {name: chat[name] for name in log if name in chat} == {
+        name: value
+        for name, value in log.items()
+        if name not in ("messages", "events", "attachments", "output") and value is not None
+    } | {"messages": chat["messages"]}

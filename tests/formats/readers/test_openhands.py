@@ -186,9 +186,39 @@ def test_sealed_reasoning(tmp_path):
         ([action(1, "run", tool_call_metadata=meta({"id": "r"}))], InvalidInputError, "model_response has no message"),
         ([SYSTEM, sdk("Condensation", summary="S")], UnsupportedError, "the history was condensed"),
         ([SYSTEM, sdk("ActionEvent", tool_name="run")], UnsupportedError, "an action has no tool_call"),
+        ([SYSTEM, sdk("NewEvent", text="a")], UnsupportedError, "record 1: it is an event of kind 'NewEvent'"),
         ([SYSTEM, replied("c9", "a")], UnsupportedError, "it replies to the call 'c9'"),
     ],
 )
 def test_what_a_chat_cannot_hold_is_refused(events, error, message):
     with pytest.raises(error, match=message):
         list(read(events, "openhands"))
+
+
+def test_what_the_program_adds_to_a_reply_is_read(tmp_path):
+    rejected = sdk("UserRejectObservation", tool_name="run", tool_call_id="c2", rejection_reason="Not now.")
+    ruled = {**replied("c1", "a.py"), "extended_content": [{"type": "text", "text": "Rule: no tabs."}]}
+    events = [
+        SYSTEM,
+        ASKED,
+        made_call("c1", "ls"),
+        made_call("c2", "pwd"),
+        ruled,
+        rejected,
+        sdk("InterruptEvent"),
+        DONE,
+    ]
+    answers = [says("", LS, call("run", "c2", command="pwd")), says("Two.")]
+    [chat] = check_trained(write_lines(tmp_path / "e.jsonl", events), answers)
+    assert [each["content"] for each in chat["messages"] if each["role"] == "tool"] == [
+        "a.py\nRule: no tabs.",
+        "Action rejected: Not now.",
+    ]
+    assert "1 of: event of kind 'InterruptEvent'" in chat["left_out"]
+
+
+def test_reasoning_that_only_its_provider_can_read(tmp_path):
+    sealed = made_call("c1", "ls", reasoning_details=[{"type": "reasoning.encrypted", "data": "abc"}])
+    path = write_lines(tmp_path / "e.jsonl", [SYSTEM, ASKED, sealed, replied("c1", "a.py"), DONE])
+    with pytest.raises(UnsupportedError, match="line 3: its reasoning is encrypted"):
+        list(read(path))

@@ -134,3 +134,36 @@ def test_chats_and_texts_in_parts(tmp_path):
     parts = [{"type": "text", "text": "how"}, {"type": "text", "text": "warm?"}]
     chat = {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": parts[:1]}]}
     check_trained(write_lines(tmp_path / "a.jsonl", [chat]), [{"role": "assistant", "content": "how"}])
+
+
+def test_all_fields_of_a_sample_of_slime_are_kept():
+    sample = {
+        "group_index": 0,
+        "index": 3,
+        "prompt": "hi",
+        "tokens": [1, 2, 3, 4],
+        "response": "yo",
+        "response_length": 2,
+        "reward": 0.5,
+        "loss_mask": [1, 1],
+        "rollout_log_probs": [-0.5, -0.25],
+        "rollout_routed_experts": [[0, 1]],
+        "teacher_log_probs": [-0.1, -0.2],
+        "train_metadata": {"loss": "sft"},
+        "weight_versions": ["7"],
+        "status": "truncated",
+        "metadata": {},
+        "spec_info": {"spec_accept_token_num": 0},
+        "non_generation_time": 0.0,
+        "own": [False],
+    }
+    [chat] = read([{"rollout_id": 2, "samples": [sample]}])
+    read_elsewhere = ("tokens", "response_length", "loss_mask", "rollout_log_probs", "prompt", "response")
+    kept = {name: value for name, value in sample.items() if name not in (*read_elsewhere, "rollout_routed_experts")}
+    assert {name: chat[name] for name in kept} == kept
+    assert (chat["prompt_text"], chat["response_text"]) == ("hi", "yo")
+    assert chat["left_out"] == ["rollout_routed_experts"]
+    assert "untrained" not in chat
+    [removed] = read([{**sample, "remove_sample": True}])
+    assert removed["untrained"] == ["record 0, sample 0: remove_sample is set"]
+    assert from_chats([removed]).column("trainable", "token").tolist() == [False, False]

@@ -232,3 +232,16 @@ def test_what_a_chat_cannot_hold_is_refused(values, error, message):
 def test_a_record_that_is_no_span():
     with pytest.raises(InvalidInputError, match=r"record 1 is not a span \('a'"):
         list(read([console(1, FIRST), {"a": 1}]))
+
+
+def test_thoughts_and_names_as_other_instrumentations_write_them():
+    thought = said("assistant", {"type": "thinking", "content": "It is winter."}, text("Cold."))
+    reply = said("tool", {"type": "tool_call_response", "id": "c1", "name": "weather", "result": "4 degrees"})
+    asked = said("user", text("how warm?"), name="Ada")
+    [chat] = read([console(1, attributes([asked, CALLED, reply], thought))])
+    assert chat["messages"][1]["name"] == "Ada"
+    assert chat["messages"][3]["name"] == "weather"
+    assert chat["messages"][4] == {"role": "assistant", "content": "Cold.", "reasoning_content": "It is winter."}
+    hosted = said("assistant", {"type": "server_tool_call", "id": "s1", "name": "code_interpreter"})
+    with pytest.raises(UnsupportedError, match="a part of type 'server_tool_call'"):
+        list(read([console(1, attributes([USER], hosted))]))

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from agentrl_core.engine.chat_messages import from_json
 from agentrl_core.integrations.trajectories.readers.calls import RecordedCall, chats_of_calls
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
     HiddenReasoning,
     Message,
     finished,
-    from_json,
     mask,
 )
 from agentrl_core.integrations.trajectories.readers.spans import RecordedSpan, is_span, spans_of

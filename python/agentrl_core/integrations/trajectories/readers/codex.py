@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agentrl_core.engine.chat_messages import from_json
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
@@ -13,11 +14,14 @@ from agentrl_core.integrations.trajectories.readers.messages import (
     call_of,
     finished,
     hidden,
+    mask,
     result_of,
     text_of,
 )
 
-_ENVELOPES = ("session_meta", "response_item", "turn_context", "compacted", "event_msg")
+_ENVELOPES = ("session_meta", "response_item", "turn_context", "compacted", "event_msg", "world_state")
+_STATES = ("turn_context", "world_state", "inter_agent_communication_metadata")
+_OF_AN_AGENT = {"author", "recipient", "content", "trigger_turn"}
 _ITEMS = ("function_call", "function_call_output", "custom_tool_call", "reasoning", "local_shell_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
 _NOT_READ_BY_THE_MODEL = ("ghost_snapshot",)
@@ -54,6 +58,9 @@ class _Conversation:
         elif kind == "message":
             answer = self._answer("content", "tool_calls")
             answer["content"] = text_of(item.get("content"), where)
+            if _is_of_an_agent(answer["content"]):
+                mask(answer, self.reasons, f"{where}: another agent wrote it")
+                self._open = None
         elif kind == "reasoning":
             self._reasoning(item, where)
         elif kind in ("function_call", "custom_tool_call", "local_shell_call"):
@@ -120,6 +127,13 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
         if kind == "session_meta" or (kind is None and {"id", "timestamp"} <= entry.keys()):
             meta = payload if isinstance(payload, Mapping) else entry
             if identity is None:
+                if meta.get("forked_from_id"):
+                    refuse(
+                        where,
+                        f"it goes on from the session {meta['forked_from_id']!r}, whose answers it repeats, so that "
+                        "they would be trained twice",
+                        "read that session, or remove the repeated lines and 'forked_from_id'",
+                    )
                 identity = meta.get("id")
                 _instruct(talk, meta, where)
         elif kind == "response_item":
@@ -134,9 +148,15 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
             yield _chat(talk, identity, begun)
             talk, begun = _Conversation(hidden_reasoning), where
             _copy(talk, history, where)
-        elif kind not in ("turn_context", None) or (kind is None and "record_type" not in entry):
+        elif kind not in (*_STATES, None) or (kind is None and "record_type" not in entry):
             talk.add(entry, where)  # earlier versions write items without an envelope
     yield _chat(talk, identity, begun)
+
+
+def _is_of_an_agent(text: str) -> bool:
+    """Whether a text is a message between agents, which Codex puts among the answers as JSON."""
+    found = from_json(text) if text.startswith("{") else None
+    return isinstance(found, Mapping) and found.keys() >= _OF_AN_AGENT
 
 
 def _copy(talk: _Conversation, history: Sequence[Any], where: str) -> None:

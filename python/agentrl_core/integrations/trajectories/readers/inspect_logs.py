@@ -20,7 +20,7 @@ from agentrl_core.integrations.trajectories.readers.messages import (
 
 _ATTACHMENT = "attachment://"
 _VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-_KEPT = ("epoch", "target", "metadata", "scores", "error", "limit", "uuid")
+_NOT_KEPT = ("messages", "events", "events_data", "attachments", "output", "timelines")
 _CUT = ("max_tokens", "model_length", "content_filter")
 
 
@@ -52,13 +52,15 @@ def _chat(sample: Any, task: str, hidden_reasoning: HiddenReasoning, where: str)
     if not isinstance(sample, Mapping) or not isinstance(sample.get("messages"), list):
         raise InvalidInputError(f"{where} has no list 'messages'; a sample of a log is read")
     sample = _with_attachments(sample, where)
+    if any(isinstance(event, Mapping) and event.get("event") == "compaction" for event in sample.get("events") or ()):
+        refuse(where, "its history was compacted, so that later answers read other messages", "leave the sample out")
     reasons: list[str] = []
     ends = dict(_ends_of(sample.get("events") or ()))
     messages = [
         _message(message, ends, reasons, hidden_reasoning, f"{where}, message {number}")
         for number, message in enumerate(sample["messages"])
     ]
-    chat = {name: sample[name] for name in _KEPT if sample.get(name) is not None}
+    chat = {name: value for name, value in sample.items() if name not in _NOT_KEPT and value is not None}
     name = f"{task}/{sample.get('id')}" if task else str(sample.get("id"))
     chat |= {"messages": messages, "task": name}
     tools = _tools_of(sample.get("events") or (), where)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -113,16 +112,6 @@ def finished(chat: Message, reasons: Sequence[str], where: str) -> Message:
 def has_answer(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether one of the messages is an answer."""
     return any(message.get("role") == "assistant" for message in messages)
-
-
-def from_json(given: Any) -> Any:
-    """Return a JSON text as its value; anything else as it is."""
-    if not isinstance(given, str):
-        return given
-    try:
-        return json.loads(given)
-    except json.JSONDecodeError:
-        return given
 
 
 def is_messages(value: object) -> bool:

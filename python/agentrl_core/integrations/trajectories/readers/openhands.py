@@ -25,6 +25,17 @@ _KINDS = ("SystemPromptEvent", "MessageEvent", "ActionEvent", "ObservationEvent"
 _REPLIES = ("ObservationEvent", "UserRejectObservation", "AgentErrorEvent")
 _CONDENSED = ("Condensation", "CondensationSummaryEvent")
 _TOKENS = "TokenEvent"
+_NOT_READ_BY_THE_MODEL = (
+    "ACPToolCallEvent",
+    "CondensationRequest",
+    "ConversationErrorEvent",
+    "ConversationStateUpdateEvent",
+    "HookExecutionEvent",
+    "InterruptEvent",
+    "LLMCompletionLogEvent",
+    "PauseEvent",
+    "StreamingDeltaEvent",
+)
 _EXACT = "what the program adds to the replies of tools before the model reads them"
 
 
@@ -130,10 +141,14 @@ class _History:
             self._action(event, where)
         elif kind in _REPLIES:
             observation = event.get("observation") or {}
-            reply = event.get("error") or event.get("rejection_reason") or observation.get("content")
+            reply = event.get("error") or observation.get("content")
+            if kind == "UserRejectObservation":
+                reply = f"Action rejected: {event.get('rejection_reason') or ''}"
             if reply is None:
                 reply = observation.get("output")
-            self.reply(event.get("tool_call_id"), text_of(reply, where), event.get("tool_name"), where)
+            texts = [text_of(reply, where)]
+            texts += [text_of(part, where) for part in event.get("extended_content") or ()]
+            self.reply(event.get("tool_call_id"), "\n".join(texts), event.get("tool_name"), where)
         elif kind == _TOKENS:
             self.tokens.append(
                 {
@@ -143,8 +158,10 @@ class _History:
             )
         elif kind in _CONDENSED:
             refuse(where, "the history was condensed, so later answers read other messages", "cut the file there")
-        else:
+        elif kind in _NOT_READ_BY_THE_MODEL:
             self.left_out[f"event of kind {kind!r}"] += 1
+        else:
+            refuse(where, f"it is an event of kind {kind!r}, which may hold what the model read", "remove the event")
 
     def _action(self, event: Mapping[str, Any], where: str) -> None:
         call = event.get("tool_call")
@@ -167,7 +184,9 @@ class _History:
         for name in ("reasoning_content", "thinking_blocks"):
             if event.get(name):
                 answer[name] = event[name]
-        sealed = (event.get("responses_reasoning_item") or {}).get("encrypted_content")
+        sealed = (event.get("responses_reasoning_item") or {}).get("encrypted_content") or event.get(
+            "reasoning_details"
+        )
         self.add_response(response, answer, where)
         if sealed and not answer.get("reasoning_content"):
             hidden(answer, self.reasons, where, self.hidden_reasoning, "its reasoning is encrypted")

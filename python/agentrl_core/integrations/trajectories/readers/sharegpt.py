@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentrl_core.engine.chat_messages import from_json
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
     HiddenReasoning,
     Message,
     call_of,
-    from_json,
     text_of,
 )
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
-from agentrl_core.integrations.trajectories.readers.messages import HiddenReasoning, Message
+from agentrl_core.integrations.trajectories.readers.messages import UNTRAINED, HiddenReasoning, Message
 
-_KEPT = ("label", "status", "metadata", "index", "group_index", "rollout_id", "weight_versions", "session_id")
+_READ = ("tokens", "response_length", "loss_mask", "rollout_log_probs", "prompt", "response", "reward")
+_LEFT_OUT = "rollout_routed_experts"
 _IMAGES = ("multimodal_inputs", "multimodal_train_inputs")
 
 
@@ -44,17 +45,24 @@ def _sample(sample: Any, step: object, where: str) -> Message:
         raise InvalidInputError(
             f"{where}: response_length is {length} of {len(tokens)} tokens; a prompt and a response are needed"
         )
+    why = ""
     turn = {"prompt_token_ids": tokens[:-length], "completion_token_ids": tokens[-length:]}
     mask, logprobs = _plain(sample.get("loss_mask")), _plain(sample.get("rollout_log_probs"))
     if sample.get("remove_sample") or (mask is not None and not any(mask)):
         turn["weight"] = 0
+        why = "remove_sample is set" if sample.get("remove_sample") else "its loss_mask trains no token"
     elif mask is not None:
         turn["loss_mask"] = mask
     if logprobs is not None:
         turn["logprobs"] = logprobs
     group = sample.get("group_index")
-    chat = {name: _plain(sample[name]) for name in _KEPT if sample.get(name) is not None}
+    kept = {name: _plain(value) for name, value in sample.items() if name not in (*_READ, *_IMAGES, _LEFT_OUT)}
+    chat: Message = {name: value for name, value in kept.items() if value is not None}
     chat["turns"] = [turn]
+    if why:
+        chat[UNTRAINED] = [f"{where}: {why}"]
+    if sample.get(_LEFT_OUT) is not None:
+        chat["left_out"] = [_LEFT_OUT]
     if group is not None:
         chat["task"] = str(group) if step is None else f"{step}/{group}"
     reward = _plain(sample.get("reward"))

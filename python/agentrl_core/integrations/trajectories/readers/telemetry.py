@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agentrl_core.engine.chat_messages import from_json
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.calls import RecordedCall, chats_of_calls
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
@@ -14,7 +15,6 @@ from agentrl_core.integrations.trajectories.readers.messages import (
     Message,
     call_of,
     finished,
-    from_json,
     mask,
     result_of,
     text_of,
@@ -129,19 +129,21 @@ def _messages(given: Any, where: str) -> list[Message]:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind == "text":
             texts.append(part.get("content", part.get("text")) or "")
-        elif kind == "reasoning":
+        elif kind in ("reasoning", "thinking"):
             thoughts.append(part.get("content") or "")
         elif kind == "tool_call":
             calls.append(call_of(part.get("id"), part.get("name"), part.get("arguments"), where))
         elif kind == "tool_call_response":
             reply = part.get("response", part.get("result"))
-            replies.append(result_of(part.get("id"), _reply(reply, where)))
+            replies.append(result_of(part.get("id"), _reply(reply, where), part.get("name")))
         else:
             refuse(where, f"it holds a part of type {kind!r}, which a chat of texts cannot hold", "leave the trace out")
     if replies:
         spoken = [{"role": "user", "content": "\n".join(texts)}] if any(texts) else []
         return [*replies, *spoken]
     message: Message = {"role": given["role"], "content": "\n".join(texts)}
+    if given.get("name"):
+        message["name"] = given["name"]
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
     if calls:

@@ -1,4 +1,4 @@
-"""The form of a model's answers, found in what its chat template writes of short ones."""
+"""Infer the form of a model's answers from what its chat template writes for short ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TEXT, _NUMBER = "agentrl text", 7042
 _IDS = ("agentrl01", "agentrl02")
 
 
-def answer_form(template: ChatTemplate) -> AnswerForm:
+def infer_answer_form(template: ChatTemplate) -> AnswerForm:
     """Return the form in which a model writes answers by its chat template.
 
     Calls that the template does not render are in the form of Hermes, in which tools are described to the model.

@@ -1,0 +1,133 @@
+"""Rendering all answers of a chat takes time that is linear in its length, and gives what rendering each one gives."""
+
+import random
+
+import pytest
+from chat_gallery import NAMES, TOOLS, call, gallery_tokenizer, says, tool
+
+from agentrl_core.engine.chat_messages import plain_message
+from agentrl_core.engine.chat_template import ChatTemplate
+from agentrl_core.engine.rendered_history import RenderedHistory
+from agentrl_core.exceptions import UnsupportedError
+
+# Each has another way to write thoughts in history, to end turns or to write calls.
+TEMPLATES = [
+    "qwen2_5",
+    "qwen3",
+    "qwen3_5_think",
+    "gptoss",
+    "glm4moe",
+    "nemotron_3_nano",
+    "lfm2_2_5",
+    "deepseek_r1_distill",
+]
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def long_chat(kind, answers):
+    messages = [user("how warm is it?")]
+    for number in range(answers - 1):
+        if kind == "calls":
+            messages += [says("", call("weather", 1, city=f"city {number}")), tool(f"{number} degrees")]
+        else:
+            thought = {"reasoning_content": f"because {number}"} if kind == "thoughts" else {}
+            messages += [says(f"Cold {number}.", **thought), user(f"And day {number}?")]
+    return plain([*messages, says("Warm.")])
+
+
+def plain(messages):
+    return [plain_message(message, "a message") for message in messages]
+
+
+def each_on_its_own(template, messages, tools):
+    """The naive reference: no answer is cut out of the history."""
+    return template._answers(messages, tools, "chat", RenderedHistory("", template._closes_in_history))
+
+
+def rendered_characters(template, work):
+    count, render = 0, template.render
+
+    def counted(*arguments, **options):
+        nonlocal count
+        text = render(*arguments, **options)
+        count += len(text)
+        return text
+
+    template.render = counted
+    try:
+        work()
+    finally:
+        template.render = render
+    return count
+
+
+def outcome(work, *arguments):
+    """The answers as plain values, or the error."""
+    try:
+        return [(each.message, each.context.tolist(), each.action.tolist()) for each in work(*arguments)]
+    except UnsupportedError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("kind", ["calls", "answers", "thoughts"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_characters_for_an_answer_do_not_grow_with_the_chat(name, kind):
+    template = ChatTemplate(gallery_tokenizer(name))
+    tools = TOOLS if kind == "calls" else ()
+    few, many = long_chat(kind, 24), long_chat(kind, 96)
+    if kind == "thoughts" and name in ("qwen2_5", "deepseek_r1_distill"):
+        assert "leaves out the reasoning" in outcome(template.answers, few)
+        return
+    before = rendered_characters(template, lambda: each_on_its_own(template, few, tools)) / 24
+    short = rendered_characters(template, lambda: template.answers(few, tools)) / 24
+    long = rendered_characters(template, lambda: template.answers(many, tools)) / 96
+    assert long < 1.1 * short < 0.5 * before
+    assert outcome(template.answers, few, tools) == outcome(each_on_its_own, template, few, tools)
+
+
+def any_chat(source, length):
+    """A chat in which texts repeat, are those of the markup, or have spaces around them."""
+    messages, thinks = [user(source.choice(["hi", "how  warm? ", "a"]))], source.random() < 0.5
+    while len(messages) < length:
+        thought = (
+            {"reasoning_content": source.choice(["why", "It is", "cold"])} if source.random() < 0.7 * thinks else {}
+        )
+        if source.random() < 0.6:
+            messages.append(says("", call("weather", 1, city=source.choice(["Oslo", 'R"m', "a"])), **thought))
+            messages.append(tool(source.choice(["4 degrees", "warm", '{"a": 1}', "a"])))
+        else:
+            text = source.choice(["Cold.", "a", "user", "\n\nWarm\n", "", "<|im_start|>assistant\nno"])
+            messages.append(says(text, **thought))
+            messages.append(user(source.choice(["And?", "tomorrow", "a", "assistant"])))
+    return plain([*messages, says("Warm.")])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_are_those_that_are_rendered_one_by_one(name):
+    template = ChatTemplate(gallery_tokenizer(name))
+    source = random.Random(name)
+    for length in (8, 14, 22):
+        messages, tools = any_chat(source, length), TOOLS if source.random() < 0.7 else ()
+        assert outcome(template.answers, messages, tools) == outcome(each_on_its_own, template, messages, tools)
+    simple = long_chat("answers", 12)
+    found = outcome(template.answers, simple)
+    assert len(found) == 12
+    assert found == outcome(each_on_its_own, template, simple, ())
+
+
+def test_a_template_that_counts_is_not_cut():
+    # From the seventh answer on it writes another header: the last answer differs from the cut one.
+    tok = gallery_tokenizer("qwen2_5")
+    tok.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}{{ ' late' if messages | length > 12 and m.role == 'user' }}\n"
+        "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    template = ChatTemplate(tok)
+    messages = long_chat("answers", 12)
+    found = template.answers(messages)
+    assert outcome(template.answers, messages) == outcome(each_on_its_own, template, messages, ())
+    assert "late" not in tok.decode(found[3].context)
+    assert "late" in tok.decode(found[-1].context)
