@@ -142,7 +142,8 @@ def test_stats_are_those_of_the_batches(agentrl, recorded) -> None:
             assert float(row["same_reward"]) == pytest.approx(sum(same) / len(same), abs=5.1e-4)
             assert float(row["entropy"]) == pytest.approx(generated.mean(), abs=5.1e-4)
             assert float(row["turns"]) == pytest.approx(steps[-1] / batch.num_draws, abs=5.1e-4)
-            assert float(row["generated"]) == pytest.approx(batch.offsets("token")[-1] / batch.num_draws, abs=5.1e-4)
+            actions = batch.offsets("token")[-1] / batch.num_draws
+            assert float(row["action_length"]) == pytest.approx(actions, abs=5.1e-4)
             assert float(row["sharing"]) == pytest.approx(batch.sharing_ratio, abs=5.1e-4)
             called = flags & 4 != 0
             assert float(row["tool_errors"]) == pytest.approx((flags & 1 != 0).sum() / called.sum(), abs=5.1e-4)

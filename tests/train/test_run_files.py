@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from agentrl_core import recipes
-from agentrl_core._util.files import UNFINISHED
+from agentrl_core._util.files import UNFINISHED, new_folder, remove_unfinished
 from agentrl_core.cli import main
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.train import loop
@@ -69,3 +69,17 @@ def test_a_whole_recipe_file_is_read(tmp_path: Path) -> None:
     options = loop.TrainOptions(seed=3)
     (tmp_path / "recipe.toml").write_text(recipes.ARPO.to_toml() + loop._options_toml(options))
     assert loop.begun(tmp_path) == (recipes.ARPO, loop._kept_options(options))
+
+
+def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+    half = new_folder(tmp_path / "start")
+    (half / "model.safetensors").write_bytes(b"half")
+    (tmp_path / f".{'0' * 32}{UNFINISHED}").write_bytes(b"half")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_bytes(b"whole")
+    (tmp_path / f".planted{UNFINISHED}").symlink_to(elsewhere)
+    (tmp_path / ".own").write_bytes(b"whole")
+    remove_unfinished(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".own", "elsewhere"]
+    assert (elsewhere / "kept").exists()

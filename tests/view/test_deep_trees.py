@@ -60,12 +60,12 @@ def written_out(run: Path) -> pl.DataFrame:
     )
     sums = nodes.group_by("iteration").agg(
         length=pl.col("end").sum() / draws,
-        generated=pl.col("end").filter(action).sum() / draws,
+        action_length=pl.col("end").filter(action).sum() / draws,
         staleness=age / pl.col("end").filter(known).sum().replace(0, None),
         tokens=pl.col("end").sum(),
     )
     joined = sums.join(kept, on="iteration").with_columns(sharing=pl.col("tokens") / pl.col("stored"))
-    return joined.select("iteration", "entropy", "generated", "length", "sharing", "staleness").sort("iteration")
+    return joined.select("iteration", "entropy", "action_length", "length", "sharing", "staleness").sort("iteration")
 
 
 @pytest.mark.parametrize("seed", range(6))

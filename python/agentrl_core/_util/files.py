@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +63,15 @@ def rename_whole(half: Path, folder: Path) -> None:
     sync_folder(half)
     half.rename(folder)
     sync_folder(folder.parent)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the unfinished files and folders that a kill left in a folder; no other process may write there."""
+    for path in folder.glob(f".*{UNFINISHED}"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def sync_folder(folder: Path) -> None:

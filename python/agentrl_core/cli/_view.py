@@ -14,11 +14,32 @@ from agentrl_core.data.store import Store
 from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError, StoreError
 
 if TYPE_CHECKING:
+    import polars as pl
     from rich.console import Console
 
 _UNLIMITED = 100_000
 ALL = (0, 2**62)
 """Bounds of all iterations."""
+ROLLOUT_COLUMNS = """
+  groups         groups that the iteration stored, drawn or not
+  trajectories   trajectories that it stored, drawn or not
+  left_out       those of its trajectories that no iteration drew: rejected, dropped, failed, or not yet drawn;
+                 shown if there are any
+  draws          uses of trajectories in its training batch, also of older ones
+  success        mean success of its trajectories, if known
+  reward         mean reward of its trajectories, if known"""
+"""Columns of `rollout_counts`, for the help of commands."""
+
+
+def informative(rows: pl.DataFrame) -> pl.DataFrame:
+    """Leave out the columns of `statistics` that add nothing in this run: no trajectory left out, all of them drawn."""
+    equal = [name for name in rows.columns if name.startswith("drawn_") and _same(rows, name, name[len("drawn_") :])]
+    return rows.drop(equal if (rows["left_out"] > 0).any() else [*equal, "left_out"])
+
+
+def _same(rows: pl.DataFrame, one: str, other: str) -> bool:
+    same: bool = rows[one].eq_missing(rows[other]).all()
+    return same
 
 
 @contextmanager

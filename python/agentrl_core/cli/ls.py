@@ -7,8 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._curves import sparkline
-from agentrl_core.cli._view import console, nearest, number, opened, print_columns, runs_in
+from agentrl_core.cli._view import (
+    ROLLOUT_COLUMNS,
+    console,
+    informative,
+    nearest,
+    number,
+    opened,
+    print_columns,
+    runs_in,
+)
 from agentrl_core.exceptions import NotFoundError
+from agentrl_core.view.statistics import rollout_counts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,9 +35,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.epilog = (
         "examples:\n  agentrl ls runs/demo\n  agentrl ls runs/demo --iteration 3\n  agentrl ls runs\n\n"
-        "columns:\n"
-        "  generated  tokens of actions, each counted once\n"
-        "  length     tokens of a trajectory, including prompt, observations and shared prefixes"
+        f"columns:{ROLLOUT_COLUMNS}\n"
+        "  generated      tokens of its actions, a shared prefix once; with windows, a trajectory that\n"
+        "                 goes on is stored again with its earlier tokens\n"
+        "  length         tokens of a trajectory, including prompt, observations and shared prefixes"
     )
     command.add_argument("path", metavar="RUN", help="directory of the run, or a folder of runs")
     command.add_argument("--iteration", type=int, metavar="N", help="list the trajectories of this iteration")
@@ -52,15 +63,12 @@ def run(path: str, iteration: int | None) -> int:
 
 def _runs(out: Console, paths: list[Path]) -> None:
     """Print one line per run of a folder, the last written one at the end."""
-    import polars as pl
-
     from agentrl_core.integrations.polars import scan
 
     rows = []
     for path in sorted(paths, key=lambda each: each.joinpath("manifest").stat().st_mtime):
         with opened(str(path)) as store:
-            solved = scan(store).trajectories.group_by("iteration").agg(pl.col("success").mean()).sort("iteration")
-            success = solved.collect()["success"].to_list()
+            success = rollout_counts(scan(store))["success"].to_list()
             recipe = (store.state.get("run") or {}).get("recipe") or {}
             rows.append(
                 [
@@ -80,35 +88,25 @@ def _iterations(out: Console, store: Store, tables: Tables) -> None:
 
     from agentrl_core.data.codes import CODES
 
-    trajectories = tables.trajectories.select("group_id", "iteration", "success", "reward", "status").collect()
-    groups = trajectories.select("group_id", "iteration").unique("group_id").lazy()
+    trajectories = tables.trajectories.select("group_id", "iteration", "status").collect()
+    groups = trajectories.group_by("group_id").agg(pl.col("iteration").min()).lazy()
     tokens = (
         tables.nodes.filter(pl.col("kind") == "action")
-        .select("group_id", pl.col("tokens").list.len())
+        .select("group_id", pl.col("tokens").list.len().cast(pl.Int64))
         .join(groups, on="group_id")
         .group_by("iteration")
-        .agg(generated=pl.col("tokens").cast(pl.Int64).sum())
-    )
-    statuses = [name for name in CODES["status"] if (trajectories["status"] == name).any()]
-    rows = (
-        trajectories.lazy()
-        .group_by("iteration")
-        .agg(
-            pl.col("group_id").n_unique().alias("groups"),
-            pl.len().alias("trajectories"),
-            pl.col("success").mean(),
-            pl.col("reward").mean(),
-            *((pl.col("status") == name).sum().alias(name) for name in statuses),
-        )
-        .join(tables.draws.group_by("iteration").agg(draws=pl.len()), on="iteration", how="left")
-        .join(tokens, on="iteration", how="left")
-        .sort("iteration")
+        .agg(generated=pl.col("tokens").sum())
         .collect()
     )
-    names = ["iteration", "groups", "trajectories", "draws", "success", "reward", "generated"]
-    names += statuses
-    shown = rows.with_columns(pl.col("draws", "generated").fill_null(0)).select(names)
-    print_columns(out, names, [[number(value) for value in row] for row in shown.rows()])
+    statuses = [name for name in CODES["status"] if (trajectories["status"] == name).any()]
+    ended = trajectories.group_by("iteration").agg((pl.col("status") == name).sum().alias(name) for name in statuses)
+    rows = (
+        informative(rollout_counts(tables))
+        .join(tokens, on="iteration", how="left")
+        .join(ended, on="iteration", how="left")
+    )
+    rows = rows.with_columns(pl.col("generated", *statuses).fill_null(0)).sort("iteration")
+    print_columns(out, rows.columns, [[number(value) for value in row] for row in rows.rows()])
     out.print(
         f"{number(store.iteration)} iterations closed, {number(rows['groups'].sum())} groups, "
         f"{number(len(trajectories))} trajectories, {number(rows['generated'].sum())} tokens generated, "

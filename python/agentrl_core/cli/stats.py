@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from agentrl_core.cli._curves import curves
-from agentrl_core.cli._view import console, number, opened, print_columns
+from agentrl_core.cli._view import ROLLOUT_COLUMNS, console, informative, number, opened, print_columns
 from agentrl_core.view.statistics import statistics
 
 if TYPE_CHECKING:
@@ -16,24 +16,28 @@ if TYPE_CHECKING:
     from agentrl_core.data.store import Store
     from agentrl_core.integrations.polars.tables import Tables
 
-_COLUMNS = """
-  success      share of judged draws whose task was solved
-  reward       mean reward of a draw
-  same_reward  share of groups with equal scores, without a learning signal
-  entropy      mean entropy of a generated token, in nats
-  turns        mean number of turns of a draw
-  generated    mean number of tokens in the actions of a draw
-  length       mean number of tokens of a draw, including prompt and observations
-  sharing      tokens of the draws over stored tokens: 2 if each is used twice
-  staleness    mean age of the weights that generated a token, in updates, if known
-  tool_errors  share of tool calls that failed
-  success@d    share of the iteration's trajectories of domain d that solved their task, drawn or not
+_COLUMNS = f"""{ROLLOUT_COLUMNS}
+  drawn_groups   groups of the training batch
+  drawn_success  mean success of a draw, if known
+  drawn_reward   mean reward of a draw; these three are shown if they differ from those of all trajectories
+  same_reward    share of the drawn groups with equal scores, without a learning signal
+  entropy        mean entropy of a generated token, in nats
+  turns          mean number of turns of a draw
+  action_length  mean number of tokens in the actions of a draw
+  length         mean number of tokens of a draw, including prompt and observations
+  sharing        tokens of the draws over stored tokens: 2 if each is used twice
+  staleness      mean age of the weights that generated a token, in updates, if known
+  tool_errors    share of tool calls that failed
+  success@d      mean success of the iteration's trajectories of domain d, drawn or not
 """
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add `RUN`."""
-    command.description = "Print statistics of the training batch of each iteration. Works while the run is written."
+    command.description = (
+        "Print statistics of each iteration: of its rollouts, and of its training batch. Works while the run is "
+        "written."
+    )
     command.epilog = f"examples:\n  agentrl stats runs/demo\n  agentrl stats runs/demo | tail -5\n\ncolumns:{_COLUMNS}"
     command.add_argument("path", metavar="RUN", help="directory of the run")
 
@@ -45,7 +49,7 @@ def run(path: str) -> int:
 
     with opened(path) as store:
         tables = scan(store)
-        rows = statistics(tables).join(_by_domain(store), on="iteration", how="left")
+        rows = informative(statistics(tables)).join(_by_domain(store), on="iteration", how="left")
         print_columns(out, rows.columns, [[number(value) for value in row] for row in rows.rows()])
         out.print()
         print_columns(out, ["curve", "over the iterations", "first", "last"], curves(rows))

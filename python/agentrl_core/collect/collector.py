@@ -254,12 +254,12 @@ class Collector:
         """Close the iteration: its computed columns and metrics go to the store, and the next one begins.
 
         The metrics get `success` and `success@<domain>`, the fraction of the iteration's trajectories that solved their
-        task, and two tables. `collect` counts the `draws` of the batch, those `unscored` (their score is unknown, so no
-        update uses them), trajectories that `failed`, and `abandoned` threads (a call took too long). `tokens` accounts
-        for every generated token: `generated` in this iteration, `consumed` by this batch and `stale` of those (sampled
-        by weights before the update that has the iteration's number; `staleness` is the mean number of versions),
-        `dropped`, `in_flight` after the batch, `cached` of the `context` tokens that engines were given, and those that
-        were `trained` (the number `tokens` of `Updates.metrics`).
+        task (an unknown success does not count), and two tables. `collect` counts the `draws` of the batch, those
+        `unscored` (their score is unknown, so no update uses them), trajectories that `failed`, and `abandoned` threads
+        (a call took too long). `tokens` accounts for every generated token: `generated` in this iteration, `consumed`
+        by this batch and `stale` of those (sampled by weights before the update that has the iteration's number;
+        `staleness` is the mean number of versions), `dropped`, `in_flight` after the batch, `cached` of the `context`
+        tokens that engines were given, and those that were `trained` (the number `tokens` of `Updates.metrics`).
 
         Args:
             batch: the trained batch, with its computed columns.

@@ -195,17 +195,19 @@ def iteration_record(
 
 
 def _solved(finished: Batch, pool: Pool, selection: Selection | None) -> dict[str, float]:
-    """Return the share of trajectories that solved their task: `success`, and `success@<domain>`."""
+    """Return the share of trajectories that solved their task, if known: `success`, and `success@<domain>`."""
     if selection is None or not finished.num_draws:
         return {}
     names, tasks = finished.texts("task_id", "draw"), finished.keys("task_id", "draw")
     _, first = np.unique(tasks, return_index=True)
     domains = {task.task_id: task.domain for _, task in pool.tasks(selection.rows)}
     of_tasks = np.array([domains.get(names[row], "") for row in first])
-    solved = np.asarray(finished.column("success", "draw") == 1)
-    found = {"success": float(solved.mean())}
+    success = np.asarray(finished.column("success", "draw"), np.float64)
+    known = np.isfinite(success)
+    found = {"success": float(success[known].mean())} if known.any() else {}
     for domain in dict.fromkeys(of_tasks.tolist()):
-        found |= {f"success@{domain}": float(solved[(of_tasks == domain)[tasks]].mean())} if domain else {}
+        own = known & (of_tasks == domain)[tasks]
+        found |= {f"success@{domain}": float(success[own].mean())} if domain and own.any() else {}
     return found
 
 

@@ -294,8 +294,8 @@ class Store:
     def trajectory_batch(self, ids: ArrayLike) -> Batch:
         """Return trajectories of any age as a new batch, with their steps and paths and without draws.
 
-        `Batch.concat([fresh, store.trajectory_batch(ids)]).draw(ids, source="replay")` draws them again; appending it
-        writes only the draws.
+        `Batch.concat([fresh, store.trajectory_batch(ids)]).with_draws(ids, source="replay")` draws them again;
+        appending it writes only the draws.
 
         Args:
             ids: `trajectory_id`s of table `trajectories`, int64.

@@ -53,7 +53,9 @@ class Python:
     - reading of the interpreter's and the system's folders (`/usr`, `/lib`, packages), and what lies in them;
     - what several processes take between two looks, up to 16 times `memory`; and at all, if the system does not let it
       mount a list of its processes (an ordinary user in some containers): a container with a memory limit does;
-    - buffers of the kernel: about 64 MiB in pipes and 200 MiB in sockets, page tables, the cache of files it reads;
+    - memory of the kernel: about 64 MiB in pipes, 200 MiB in sockets and 16 MiB in timers and signals, page tables,
+      about 200 bytes for each lock on a range of a file (any number of them), and the caches of files and names that
+      it looks at, which the kernel empties when it needs the memory;
     - use of the processors by all its processes for `seconds`, and of their caches and memory bandwidth;
     - covert channels, and bugs of the kernel, which is the same: a virtual machine holds these.
 

@@ -23,7 +23,7 @@ import torch
 
 from agentrl_core import engine as engines
 from agentrl_core import env
-from agentrl_core._util.files import UNFINISHED, new_file, new_folder, rename_whole, sync_folder
+from agentrl_core._util.files import UNFINISHED, new_file, new_folder, remove_unfinished, rename_whole, sync_folder
 from agentrl_core.collect import Collector
 from agentrl_core.collect import Progress as Rollouts
 from agentrl_core.data.batch import Batch
@@ -144,7 +144,8 @@ def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> 
     )
     check_runs(recipe, world, options.group_size)
     run = Path(options.run)
-    with Store.open(run) as store:
+    with Store.open(run) as store:  # with the writer's lock
+        remove_unfinished(run)
         _begin(options, recipe, run, store)
         seconds: dict[str, float] = defaultdict(float, store.state.get("metrics", {}).get("seconds", {}))
         torch.manual_seed(options.seed)

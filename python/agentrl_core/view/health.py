@@ -74,7 +74,7 @@ def signs(tables: Tables, iterations: pl.DataFrame, groups: pl.DataFrame) -> lis
     )
     found += _others(iterations.sort("iteration"), rows)
     longest: Any = mine["length"].max()
-    if longest:
+    if longest and rows["length"] is not None:
         empty = 1 - rows["length"] / longest
         found.append(Sign("padding", f"{empty:.0%}", "good", "of a padded batch would be empty; packs have none"))
     found += [_effective(tables, wanted), _not_finite(tables, wanted)]

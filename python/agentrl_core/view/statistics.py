@@ -18,8 +18,56 @@ if TYPE_CHECKING:
 _DRAWS_AT_ONCE = 16_384
 
 
+def rollout_counts(tables: Tables) -> pl.DataFrame:
+    """Count the rollouts of each iteration: the numbers that several commands print come from here.
+
+    Returns:
+        One row per iteration with rollouts or draws, and per later one with metrics: `groups` and `trajectories` that
+        it stored, drawn or not; `left_out`, those of its trajectories that no iteration drew (rejected, dropped,
+        failed, not yet drawn); `draws` of its batch, also of older trajectories; means of `success` and `reward` over
+        its trajectories, without helpers and unknown values.
+
+    Example:
+        >>> from agentrl_core.integrations.polars import example, scan
+        >>> from agentrl_core.view.statistics import rollout_counts
+        >>> rollout_counts(scan(example())).select("groups", "trajectories", "left_out", "draws", "reward").row(0)
+        (1, 2, 0, 2, 0.5)
+    """
+    import polars as pl
+
+    drawn = tables.draws.select("trajectory_id", drawn=True).unique("trajectory_id")
+    facts = tables.trajectories.select("trajectory_id", "group_id", "iteration", "role", "success", "reward")
+    policy = pl.col("role") != "helper"
+    stored = (
+        facts.join(drawn, on="trajectory_id", how="left")
+        .group_by("iteration")
+        .agg(
+            groups=pl.col("group_id").n_unique().cast(pl.Int64),
+            trajectories=pl.len().cast(pl.Int64),
+            left_out=pl.col("drawn").is_null().sum().cast(pl.Int64),
+            success=pl.col("success").filter(policy).mean(),
+            reward=pl.col("reward").filter(policy).mean(),
+        )
+    )
+    draws = tables.draws.group_by("iteration").agg(draws=pl.len().cast(pl.Int64))
+    # Metrics of dropped iterations stay in a store: an iteration without rollouts and draws counts only if it is later.
+    firsts = pl.concat([table.select(pl.col("iteration").min()) for table in (tables.draws, tables.trajectories)])
+    first = firsts.drop_nulls().head(1).select(first="iteration")
+    closed = tables.metrics.select("iteration").unique().join(first, how="cross")
+    closed = closed.filter(pl.col("iteration") > pl.col("first")).select("iteration")
+    found: pl.DataFrame = (
+        stored.join(draws, on="iteration", how="full", coalesce=True)
+        .join(closed, on="iteration", how="full", coalesce=True)
+        .with_columns(pl.col("groups", "trajectories", "left_out", "draws").fill_null(0))
+        .select("iteration", "groups", "trajectories", "left_out", "draws", "success", "reward")
+        .sort("iteration")
+        .collect()
+    )
+    return found
+
+
 def statistics(tables: Tables) -> pl.DataFrame:
-    """Return the columns that `agentrl stats --help` explains, one row per iteration with draws."""
+    """Return the columns that `agentrl stats --help` explains: `rollout_counts`, and numbers of the draws."""
     import polars as pl
 
     draws: Any = tables.draws.sort("draw_id").collect()
@@ -30,7 +78,11 @@ def statistics(tables: Tables) -> pl.DataFrame:
         _of_draws(draws.filter(pl.col("iteration").is_in(part["iteration"].implode())), tables)
         for part in sizes.with_columns(chunk=chunk).partition_by("chunk", maintain_order=True)
     ]
-    return pl.concat(made or [_of_draws(draws, tables)]).sort("iteration")
+    drawn = pl.concat(made or [_of_draws(draws, tables)])
+    found = rollout_counts(tables).join(drawn, on="iteration", how="left", maintain_order="left")
+    return found.with_columns(pl.col("drawn_groups").fill_null(0)).select(
+        "iteration", "draws", pl.exclude("iteration", "draws")
+    )
 
 
 def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
@@ -38,26 +90,25 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
 
     # Each chunk reads only its draws from each file: all chunks together read a run about once.
     own = _among(draws["trajectory_id"])
-    tables = replace(
-        tables,
-        trajectories=tables.trajectories.filter(own),
-        steps=tables.steps.filter(own),
-        draw_columns=tables.draw_columns.filter(_among(draws["draw_id"])),
-        tasks=tables.tasks.clear(),
-    )
+    tables = replace(tables, trajectories=tables.trajectories.filter(own), steps=tables.steps.filter(own))
+    facts: Any = tables.trajectories.select("trajectory_id", "success", "reward").collect()
+    drawn = draws.join(facts, on="trajectory_id", how="left")
     # The advantage uses the score; before it is computed, use the reward.
-    drawn = draws.agentrl.trajectories(tables).agentrl.computed(tables)
-    score = pl.col("score") if "score" in drawn.columns else pl.col("reward")
-    groups = drawn.group_by("iteration", "group_id").agg(same=score.n_unique() == 1)
+    score = pl.col("reward")
+    if "score" in tables.draw_columns.collect_schema().names():
+        scores: Any = tables.draw_columns.filter(_among(draws["draw_id"])).select("draw_id", "score").collect()
+        drawn, score = drawn.join(scores, on="draw_id", how="left"), pl.coalesce("score", "reward")
+    known = score.fill_nan(None).drop_nulls()
+    groups = drawn.group_by("iteration", "group_id").agg(same=known.n_unique() <= 1)
     steps = draws.lazy().join(tables.steps, on="trajectory_id").group_by("iteration")
     called = pl.col("flags") & env.StepFlag.TOOL_RESULT != 0
     failed = pl.col("flags") & env.StepFlag.TOOL_ERROR != 0
     per_draw, stored = _path_sums(draws, tables)
     per_iteration = (
         drawn.group_by("iteration").agg(
-            draws=pl.len(), success=pl.col("success").mean(), reward=pl.col("reward").mean()
+            draws=pl.len(), drawn_success=pl.col("success").mean(), drawn_reward=pl.col("reward").mean()
         ),
-        groups.group_by("iteration").agg(groups=pl.len(), same_reward=pl.col("same").mean()),
+        groups.group_by("iteration").agg(drawn_groups=pl.len().cast(pl.Int64), same_reward=pl.col("same").mean()),
         stored.group_by("iteration").agg(
             # Null if nothing is known, unlike 0 of 0.
             entropy=(pl.col("entropy").sum() / pl.col("entropies").sum().replace(0, None)).cast(pl.Float32),
@@ -71,14 +122,13 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
         found = found.join(other, on="iteration", how="left")
     return found.select(
         "iteration",
-        "draws",
-        "groups",
-        "success",
-        "reward",
+        "drawn_groups",
+        "drawn_success",
+        "drawn_reward",
         "same_reward",
         "entropy",
         turns=pl.col("turns").fill_null(0) / pl.col("draws"),
-        generated=pl.col("generated") / pl.col("draws"),
+        action_length=pl.col("generated") / pl.col("draws"),
         length=pl.col("length") / pl.col("draws"),
         sharing=pl.col("length") / pl.col("stored"),
         staleness=pl.col("age") / pl.col("versioned").replace(0, None),

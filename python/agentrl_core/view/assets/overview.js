@@ -4,12 +4,15 @@ import { curve } from "./charts.js";
 import { h, number } from "./dom.js";
 
 const SAYS = {
-  success: "share of draws whose task was solved, of those that were judged",
-  reward: "mean reward of a draw",
+  success: "mean success of the iteration's trajectories, if known",
+  reward: "mean reward of the iteration's trajectories, if known",
+  left_out: "trajectories of the iteration that no iteration drew",
+  drawn_success: "mean success of a draw, if known",
+  drawn_reward: "mean reward of a draw",
   same_reward: "share of groups whose draws all have the same score: they teach nothing",
   entropy: "mean entropy of a generated token, in nats",
   turns: "mean number of turns of a draw",
-  generated: "mean number of tokens in the actions of a draw",
+  action_length: "mean number of tokens in the actions of a draw",
   length: "mean number of tokens of a draw, prompt and observations included",
   sharing: "tokens of the draws over tokens stored for them",
   staleness: "how many updates old the weights were that generated a token, on average, if they are known",
@@ -29,7 +32,7 @@ export function health(run, go) {
 
 export function overview(run, go) {
   const iterations = run.iterations;
-  if (iterations.length === 0) return h("p", { class: "missing" }, "No iteration of this run has draws yet.");
+  if (iterations.length === 0) return h("p", { class: "missing" }, "This run has no iterations yet.");
   const choose = (iteration) => go({ iteration });
   const own = Object.keys(SAYS).map((name) => curve({ name, says: SAYS[name], choose, points: iterations.map((row) => [row.iteration, row[name]]) }));
   const measured = new Map();
