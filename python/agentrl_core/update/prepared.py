@@ -114,7 +114,7 @@ class PreparedBatch:
         factors = dict.fromkeys(column for name in summed for column in _PRODUCTS[name])
         columns = {
             column: np.asarray(batch.column(column, "token"), np.float32)
-            for column in dict.fromkeys((*names.values(), *factors, *(["keep"] if training.keep else [])))
+            for column in dict.fromkeys((*names.values(), *factors, *(["keep"] if training.is_filtered else [])))
             if column in names.values() or batch.has(column, "token")
         }
         keep = columns["keep"] != 0 if "keep" in columns else None
