@@ -21,6 +21,7 @@ from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.component.masking import write_masked
 from agentrl_core.component.requirements import (
     check_columns,
+    check_models,
     check_recomputed,
     model_columns_of,
     require_batch,
@@ -99,6 +100,7 @@ class Recipe:
             phase replay decides.
         shared: how branches that share a sampled step count it: `each` counts it fully, `split` divides it equally,
             `owner` counts it only in the first draw of the update that holds it.
+        frozen: names of further models whose outputs it reads and that no loss and no hook changes; see `check`.
 
     Raises:
         RecipeError: an option has the wrong type or is out of range.
@@ -129,12 +131,17 @@ class Recipe:
     minibatches: int = 1
     shared: Shared = "each"
     old_logprob: Literal["behaviour", "recomputed"] = "behaviour"
+    frozen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for option in ("name", "source"):
             text = getattr(self, option)
             self._require(isinstance(text, str) and is_unicode(text), option, "give a text that is Unicode")
         self._require(bool(self.name), "name", "give it a name")
+        if isinstance(self.frozen, list):
+            object.__setattr__(self, "frozen", tuple(self.frozen))
+        named = isinstance(self.frozen, tuple) and all(isinstance(name, str) and name for name in self.frozen)
+        self._require(named, "frozen", "give a tuple of names of models")
         for option in ("epochs", "minibatches"):
             value = getattr(self, option)
             whole = isinstance(value, int) and not isinstance(value, bool)
@@ -218,6 +225,10 @@ class Recipe:
     def check(self, batch: Batch | None = None, *, facts: Declared | None = None) -> None:
         """Raise an error if the recipe cannot run. A recipe without advantage, weight and loss only collects.
 
+        A model whose outputs are read must be trained by a loss, moved by a hook, or frozen: `policy`, `proximal`,
+        `reference`, `reward_reference` and the names of the option `frozen` may stay as they are. So a critic that is
+        read and never trained is an error, unless a batch with its columns is given.
+
         Args:
             batch: if given, it must already contain the columns that only models compute; otherwise they are annotated
                 later.
@@ -225,11 +236,15 @@ class Recipe:
                 name.
 
         Raises:
-            RecipeError: a phase has no component, or a component needs a column that no component makes.
+            RecipeError: a phase has no component, a component needs a column that no component makes, or a model is
+                read that nothing trains, moves or declares frozen.
         """
         only_collects = batch is None and not any(self.chain(phase) for phase in ("advantage", "weight", "loss"))
         phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss", "hooks")
         check_columns(self.name, self._links(phases), batch, facts)
+        if batch is None and not only_collects:
+            trained = {training.model for training in self._trainings()}
+            check_models(self.name, self.model_columns, trained, self.chain("hooks"), self.frozen)
         if batch is not None and self.old_logprob == "recomputed":
             check_recomputed(self.name, (each.loss for each in self._trainings), batch)
 
@@ -425,7 +440,7 @@ class Recipe:
         table: dict[str, Any] = {}
         for option in dataclasses.fields(self):
             value = getattr(self, option.name)
-            if value is not None:
+            if value is not None and value != ():
                 table[option.name] = _plain(value)
         return dict(sorted(table.items(), key=lambda entry: isinstance(entry[1], (dict, list))))
 

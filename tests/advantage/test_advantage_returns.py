@@ -11,7 +11,7 @@ from rollouts import Draw, plain, ragged, small
 from agentrl_core import Batch
 from agentrl_core.advantage import Gae, GroupRelative, Normalisation, TreeRelative
 from agentrl_core.advantage.baseline import OptimalTokenBaseline
-from agentrl_core.exceptions import RecipeError
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 
 def advantages(batch: Batch, level: str, name: str = "advantage") -> list[float]:
@@ -89,6 +89,32 @@ def test_gae_along_the_agents_of_an_episode() -> None:
     expected = np.zeros(4)
     expected[order] = naive_gae([0.0, 0.0, 0.0, 1.0], [0.1, 0.3, 0.2, 0.4], 0.9, 0.5)[0]
     close(advantages(Gae(level="agent", gamma=0.9, lam=0.5)(batch), "step"), expected)
+
+
+def uneven_agents(**columns: object) -> Batch:
+    """The first agent moves twice, then the second; paid 0, 0.25 and 1, values 0."""
+    return small(
+        [(0, [1, 1]), (0, [1])],
+        draw_score=[0.0, 0.0],
+        draw_episode_id=[5, 5],
+        draw_agent=[0, 1],
+        step_value=[0.0] * 3,
+        step_reward=[0.0, 0.25, 1.0],
+        **columns,
+    )
+
+
+def test_agents_that_do_not_move_by_turns_are_ordered_by_their_moves() -> None:
+    """By hand, gamma 0.99 and lambda 0.95: g = 0.9405; the last move 1, the second 0.25 + g, the first g (0.25 + g)."""
+    gae = Gae(level="agent", gamma=0.99, lam=0.95, column="reward", outcome="")
+    found = advantages(gae(uneven_agents(step_joint_move=[0.0, 1.0, 2.0])), "step")
+    close(found, [0.9405 * 1.1905, 1.1905, 1.0])
+
+
+@pytest.mark.parametrize("columns", [{}, {"step_joint_move": [0.0, np.nan, 2.0]}])
+def test_an_unknown_order_of_agents_is_refused(columns: dict[str, object]) -> None:
+    with pytest.raises(InvalidInputError, match=r"joint_move of step . is missing .*; collect with rollout\.SelfPlay"):
+        Gae(level="agent", outcome="", column="reward")(uneven_agents(**columns))
 
 
 def below(draws: list[Draw], draw: Draw, depth: int) -> list[Draw]:

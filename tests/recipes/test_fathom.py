@@ -43,7 +43,7 @@ def searched(**changes: list[float]) -> Batch:
 
 
 def test_search_effort() -> None:
-    expected = [0.1 + 0.8, 1.0, 0.1 + 0.2 * 1.0 + 0.2 * 4 / 16, 0.2 * 2 / 16, math.nan]
+    expected = [0.1 + 0.8, 1.0, 0.1 + 0.2 * 1.0 + 0.2 * 4 / 16, -0.2 * 2 / 8 + 0.2 * 2 / 16, math.nan]
     close(column(SearchEffort()(searched())), expected)
     wasted = searched(searches_redundant=[9, 0, 2, 3, 0])
     close(column(SearchEffort()(wasted))[0], 0.1 + 0.5)
@@ -72,7 +72,7 @@ def test_the_chain_scales_live_groups_up() -> None:
     )
     credited = FATHOM.credit(FATHOM.score(batch))
     close(column(credited), [1.0, 0.0, 0.0, 0.0])
-    close(column(credited, "advantage"), [math.sqrt(0.5), -math.sqrt(0.5), 0.0, 0.0], 1e-5)
+    close(column(credited, "advantage"), [1.0, -1.0, 0.0, 0.0], 1e-5)
     close(column(credited, "weight")[:2], [2.0, 2.0])
 
 

@@ -61,6 +61,19 @@ def test_what_is_kept_by_definition(
     assert component.kept(state, own, unlabelled) == expected
 
 
+def test_a_chosen_task_is_a_reference_when_it_is_judged_again() -> None:
+    """By hand: like the labelled curve by 0.25 alone, and by 0.59 with the chosen task, which is in the batch too."""
+    labelled, chosen, judged = [0.0, 0.25, 0.5, 0.5], [0.0, 0.0, 0.0, 0.25], [0.25, 0.0, 0.0, 0.75]
+    state = {"labelled": {}, "unlabelled": {"u": chosen, "v": judged}, "chosen": ["u"]}
+    component = SimilarCurves(visits=3, fraction=0.0, at_least=0.4)
+    alone, also = similarity(judged, [labelled], 4), similarity(judged, [labelled, chosen], 4)
+    assert alone < 0.4 < also
+    assert (round(alone, 2), round(also, 2)) == (0.25, 0.59)
+    both = {"u": [*chosen, 0.5], "v": [*judged, 0.5]}
+    assert component.kept(state, {"l": labelled}, both) == {"u", "v"}
+    assert component.kept({**state, "chosen": []}, {"l": labelled}, both) == {"u"}
+
+
 def test_majorities_by_hand() -> None:
     """Clusters 1 1 2: the first two are right, mean 2/3. A tie 1 2: nobody. One without an answer: no vote."""
     batch = small(

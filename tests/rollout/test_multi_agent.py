@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,15 @@ def test_a_game_by_hand() -> None:
     assert sorted(nodes["policy"].to_list()) == [0, 0, 1, 1, 2, 2], "each token is of the policy of its agent"
     # The agent's own state: what one and two act on is never the same.
     assert len(set(batch.keys("state_key", "step").tolist())) == 6
+
+
+def test_steps_record_when_in_the_episode_they_happened() -> None:
+    """The players move together, then the referee, and so again: by hand 0, 2 of both and 1, 3 of the referee."""
+    batch, _ = played(SelfPlay(agents=("one", "two", "referee")), engines=(Says(3), Says(4), Says(5)), size=2)
+    moves, offsets = batch.column("joint_move", "step"), batch.offsets("step")
+    agents = batch.keys("agent", "draw").tolist()
+    found = [moves[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+    assert sorted(zip(agents, found, strict=True)) == sorted([(0, [0.0, 2.0]), (1, [0.0, 2.0]), (2, [1.0, 3.0])] * 2)
 
 
 def test_one_model_plays_all_and_a_referee_may_be_a_helper() -> None:

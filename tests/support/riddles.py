@@ -244,6 +244,8 @@ def step(recipe: Recipe, batch: arl.Batch) -> int:
     """Annotate a batch with what a recipe asks and it lacks, give credit, take the optimizer's steps; how many."""
     torch.manual_seed(0)
     policy = tiny_model("llama", torch.float32, vocab_size=len(TOKENIZER), max_position_embeddings=2048)
+    if any("value" in training.loss.outputs for training in recipe.losses()):
+        policy.value_head = torch.nn.Linear(policy.config.hidden_size, 1)
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
     recipe = recipe.at(0)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, step, token
 from agentrl_core.component.rows import last_of_chain
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import returns
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ class Gae(BatchComponent):
     episode are one chain).
 
     Args:
-        level: level of the rows: `token`, `step`, or `agent`: steps, ordered by (step, agent) within their episode.
+        level: level of the rows: `token`, `step`, or `agent`: steps of all agents of an episode, in the order of the
+            step column `joint_move`, and of the agents within one move. `rollout.SelfPlay` records it. An episode
+            without it is ordered by (step, agent) if all its agents have as many steps.
         gamma: discount from row to row, 0 to 1.
         lam: lambda, 0 to 1.
         column: reward column of the rows, such as `reward`, or empty: none.
@@ -111,6 +114,7 @@ class Gae(BatchComponent):
 
     Raises:
         RecipeError: an option is out of range.
+        InvalidInputError: at level `agent`, an episode has no `joint_move`, and its agents have unequal steps.
 
     Example:
         >>> from agentrl_core.advantage import Gae
@@ -163,7 +167,7 @@ class Gae(BatchComponent):
         order, chains = np.arange(len(rows)), rows.draws
         if self.level == "agent":
             chains = rows.keys("episode_id")
-            order = np.lexsort((rows.values("agent"), rows.values("step"), chains))
+            order = np.lexsort((rows.values("agent"), _moves(batch, rows, chains), chains))
         chains, valid = chains[order], rows.valid[order]
         values = np.where(valid, rows.values("value")[order], 0.0)
         bootstrap, policy = None, valid
@@ -198,6 +202,29 @@ class Gae(BatchComponent):
         if self.kl_coefficient > 0.0:
             rewards = rewards - self.kl_coefficient * _divergence(rows)[order]
         return np.where(valid, rewards, 0.0)
+
+
+def _moves(batch: Batch, rows: Rows, episodes: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """Return when in its episode each step was taken."""
+    turns = rows.values("step")
+    moves = rows.values("joint_move") if batch.has("joint_move", "step") else np.full(len(rows), np.nan)
+    known = np.isfinite(moves)
+    agents = rows.values("agent").astype(np.int64)
+    last = int(agents.max(initial=0)) + 1
+    counts = np.bincount(episodes.astype(np.int64) * last + agents, minlength=(int(episodes.max(initial=0)) + 1) * last)
+    counts = counts.reshape(-1, last)
+    most = counts.max(axis=1, keepdims=True)
+    uneven = ((counts > 0) & (counts < most)).any(axis=1)
+    partly = np.bincount(episodes, known, minlength=len(counts)) > 0
+    lost = ~known & (uneven | partly)[episodes]
+    if lost.any():
+        row = int(np.flatnonzero(lost)[0])
+        raise InvalidInputError(
+            f"joint_move of step {row} is missing (draw {int(rows.draws[row])}), and the agents of its episode have "
+            "unequal steps, so that their order is unknown; collect with rollout.SelfPlay, or record the step fact "
+            "'joint_move', counted from 0 over all agents of the episode"
+        )
+    return np.where(known, moves, turns)
 
 
 def _divergence(rows: Rows) -> NDArray[np.float64]:

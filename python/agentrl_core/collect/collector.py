@@ -429,6 +429,33 @@ class Collector:
         """
         self._listeners.append(call)
 
+    def annotate_tasks(self, name: str, values: object) -> None:
+        """Give the tasks of the pool new numbers, which selection reads from now on: predictions of a value model.
+
+        Call it before each iteration whose numbers are new. They take the place of an environment's column of the same
+        name. They are not stored: after a resume, give them again before the interrupted iteration is collected. With
+        `staleness`, iterations whose collection has begun keep the numbers by which their tasks were selected.
+
+        Args:
+            name: name of the column, such as the `prior` of V0.
+            values: `float[tasks]` or `float[tasks, k]` in the order of the pool, or a table of numbers by task id.
+
+        Raises:
+            InvalidInputError: the name is that of a column of the run, or a task has no number or is unknown.
+
+        Example:
+            >>> import agentrl_core as arl
+            >>> from agentrl_core import engine, env, recipes, warm_start
+            >>> world = env.ReasoningGym(["lcm"], seed=0, held_out=0)
+            >>> _, tokenizer = warm_start.build(world, seed=0)
+            >>> script = engine.Scripted(tokenizer, lambda tokens: "<answer>12</answer>")
+            >>> collector = arl.Collector(script, world, recipes.V0, task_pool=3)
+            >>> collector.annotate_tasks("prior", [0.5, 0.5, 0.99])
+            >>> collector(tasks=3, group_size=4).num_draws
+            12
+        """
+        self._task_pool().annotate(name, values)
+
     def close(self) -> None:
         """Stop running iterations, and the threads and processes of environments. Another call restarts them."""
         if self._ahead is not None:

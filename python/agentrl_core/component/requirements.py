@@ -83,6 +83,36 @@ def _check_column(
     )
 
 
+_KNOWN_FROZEN = ("policy", "proximal", "reference", "reward_reference", "spans")
+"""Models that may stay as they are: the policy itself, its copies, references, and parsers of text."""
+
+
+def check_models(
+    recipe: str, read: Iterable[Column], trained: Iterable[str], hooks: Iterable[Component], frozen: Sequence[str]
+) -> None:
+    """Refuse a recipe that reads outputs of a model which no loss trains, no hook moves and nothing declares frozen.
+
+    Args:
+        recipe: its name.
+        read: the columns that models compute.
+        trained: names of the models that losses train, in any stage.
+        hooks: its hooks; they move their `target`, or their models `one` and `other`.
+        frozen: names of models that are declared frozen.
+
+    Raises:
+        RecipeError: the recipe is refused.
+    """
+    moved = {getattr(hook, end, "") for hook in hooks for end in ("target", "one", "other")}
+    changing = {*trained, *moved}
+    for column in read:
+        if column.model and column.model not in {*changing, *_KNOWN_FROZEN, *frozen}:
+            raise RecipeError(
+                f"recipe {recipe!r}: column {column.name!r} is read from model {column.model!r}, which no loss trains "
+                f"and no hook moves; add a loss.Train(..., model={column.model!r}), move it with schedule.SyncModel, "
+                f"or declare it: replace(frozen=({column.model!r},))"
+            )
+
+
 def check_recomputed(recipe: str, losses: Iterable[Component], batch: Batch) -> None:
     """Refuse a batch without recomputed log-probs if a loss uses ratios to them."""
     ratios = any("old_logprob" in getattr(loss, "streams", ()) for loss in losses)

@@ -26,8 +26,11 @@ Scope = Literal["all", "sequence"]
 UNITS: tuple[Unit, ...] = ("token", "step", "trajectory", "pair", "group", "update")  # from small to large
 
 ADVANTAGES = ("advantage_positive", "advantage_negative")
+SHARES = ("share_first", "share_second")
+"""How much of a row's weight is that of each term of a sum whose terms have denominators of their own."""
 MADE = (
     *ADVANTAGES,
+    *SHARES,
     "old_logprob",
     "weight_kl",
     "weight_entropy",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agentrl_core._util.lazy_torch import torch
-from agentrl_core.component import Column, option, token
+from agentrl_core.component import Column, Where, option, token
 from agentrl_core.component.component import named_module
 from agentrl_core.exceptions import RecipeError
-from agentrl_core.loss.base import MADE, REFERENCE, UNITS, Denominator, Loss, Unit, WeightedLoss, metric_sums
+from agentrl_core.loss.base import MADE, REFERENCE, SHARES, UNITS, Denominator, Loss, Unit, WeightedLoss, metric_sums
 from agentrl_core.loss.clip import OPEN
 from agentrl_core.loss.mask import Mask
 from agentrl_core.loss.tokens import Tokens
@@ -108,32 +108,70 @@ class Imitation(WeightedLoss):
 class Sum(Loss):
     """Trains one model on two losses at once: first_coefficient * first + second_coefficient * second.
 
-    The denominator, the old policy's log-probs, and metrics of the same name are those of `first`.
+    Without `first_where` and `second_where` both terms read all rows, with one denominator. With one of them each term
+    has a denominator of its own: that of the rows it reads. A mean over an expert's tokens is then no smaller because
+    the policy sampled more tokens, and a term may have another kind of mean than the other. The old policy's log-probs,
+    and metrics of the same name, are those of `first`.
 
     Args:
         first: a loss.
-        second: a loss with the same denominator.
+        second: a loss; with the denominator of `first`, if both read all rows.
         first_coefficient: at least 0.
         second_coefficient: at least 0.
+        first_where: the draws that `first` trains and counts; None: all.
+        second_where: the draws that `second` trains and counts; None: all.
+
+    Raises:
+        RecipeError: an option is out of range, or the denominators differ although both terms read all rows.
 
     Example:
         >>> from agentrl_core import loss
+        >>> from agentrl_core.component import Where
         >>> hybrid = loss.Sum(loss.Policy(), loss.Imitation("token_mean", tokens="imitation"), 1.0, 0.5)
         >>> hybrid.streams[-1]
         'imitation'
+        >>> loss.Sum(loss.Policy(), loss.Imitation(), second_where=Where(origin="expert")).own_rows
+        True
     """
 
     first: Loss
     second: Loss
     first_coefficient: float = option(1.0, at_least=0)
     second_coefficient: float = option(1.0, at_least=0)
+    first_where: Where | None = field(default=None, kw_only=True)
+    second_where: Where | None = field(default=None, kw_only=True)
 
     def check_options(self) -> None:
-        """Both are losses of one denominator."""
+        """Both are losses of one denominator, or each of its own rows."""
         mine, other = (
             (loss.denominator, loss.denominator_constant, loss.normaliser) for loss in (self.first, self.second)
         )
-        self.require(mine == other, "second", f"give it the denominator of the first, {mine}")
+        remedy = f"give it the denominator of the first, {mine}, or rows of its own (second_where)"
+        self.require(self.own_rows or mine == other, "second", remedy)
+        if self.own_rows:
+            nested = isinstance(self.first, Sum) or isinstance(self.second, Sum)
+            self.require(not nested, "first_where", "a term that is a sum itself has no rows of its own; give it none")
+            both = self.first.of_steps == self.second.of_steps
+            self.require(both, "second", "one of the two has a row for each step, the other one for each token")
+        else:
+            for name in ("first", "second"):
+                inner = getattr(self, name)
+                remedy = "a sum with rows of its own is not a term of another sum; train it alone"
+                self.require(not (isinstance(inner, Sum) and inner.own_rows), name, remedy)
+
+    @property
+    def own_rows(self) -> bool:
+        """Whether each term has a denominator of its own."""
+        return self.first_where is not None or self.second_where is not None
+
+    @property
+    def terms(self) -> tuple[tuple[Loss, Where | None], ...]:
+        """Both losses, and the draws that each reads."""
+        return (self.first, self.first_where), (self.second, self.second_where)
+
+    def own_reads(self) -> Iterable[str | Column]:
+        """The share of each term in a row's weight, if each has a denominator of its own."""
+        return SHARES if self.own_rows else ()
 
     def own_by_advantage(self) -> bool:
         """Where it is so of both."""
@@ -141,13 +179,18 @@ class Sum(Loss):
 
     @property
     def denominator(self) -> Denominator:
-        """That of both."""
+        """That of both; of the first, if each has its own."""
         return self.first.denominator
 
     @property
     def denominator_constant(self) -> float | None:
-        """That of both."""
+        """That of both; of the first, if each has its own."""
         return self.first.denominator_constant
+
+    @property
+    def of_steps(self) -> bool:
+        """That of both."""
+        return self.first.of_steps
 
     @property
     def normaliser(self) -> str | None:
@@ -161,9 +204,21 @@ class Sum(Loss):
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Both losses added up, and the metrics of both."""
-        first, metrics = self.first.evaluate(tokens)
-        second, more = self.second.evaluate(tokens)
-        return self.first_coefficient * first + self.second_coefficient * second, {**more, **metrics}
+        if not self.own_rows:
+            first, metrics = self.first.evaluate(tokens)
+            second, more = self.second.evaluate(tokens)
+            return self.first_coefficient * first + self.second_coefficient * second, {**more, **metrics}
+        first, metrics = self.first.evaluate(tokens.of_share(SHARES[0]))
+        second, more = self.second.evaluate(tokens.of_share(SHARES[1]))
+        named = {name: value for name, value in metrics.items() if name in _OF_FIRST or name.startswith("max_")}
+        for term, found in (("first", metrics), ("second", more)):
+            named |= {f"{name}@{term}": value for name, value in found.items() if "@" not in name}
+        value = self.first_coefficient * first + self.second_coefficient * second
+        return value, {**metric_sums(tokens, entropy=tokens.entropy), **named}
+
+
+_OF_FIRST = ("compared", "ratio", "clip_fraction", "approximate_kl")
+"""Metrics of the first term that are not means over all trained rows, and keep their names."""
 
 
 class _Declared(NamedTuple):

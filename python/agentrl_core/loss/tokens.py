@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 LOG_RATIO_LIMIT = 20.0  # exp(20) is 5e8: beyond it a ratio says nothing more, and in fp32 it would soon overflow
 _MOST_SEGMENTS = 2**31  # no sequence has a segment of this number
 SOURCE = "source"  # the stream with the codes of the draws' sources, where they have several
+WEIGHTED = ("advantage_positive", "advantage_negative", "weight_kl", "weight_entropy")
+"""The streams that are products with the loss weight of a row."""
 _LOWEST_LOGPROB = -1e4  # stands for -inf: a token that sampling could not give has no gradient, and no NaN
 
 SegmentKind = Literal["all", "group", "pair", "sequence", "step"]
@@ -79,6 +81,12 @@ class Tokens:
                 values = torch.where(values.isnan(), self.logprob.detach(), values)
             self._known[name] = values
         return self._known[name]
+
+    def of_share(self, name: str) -> Tokens:
+        """The rows with a share of their weights, a stream; a row whose share is 0 is not trained."""
+        share = self.raw(name)
+        streams = {key: value * share if key in WEIGHTED else value for key, value in self._streams.items()}
+        return Tokens(self.logprob, self._entropy, streams, self._answers)
 
     @property
     def sources(self) -> list[tuple[str, Tensor]]:

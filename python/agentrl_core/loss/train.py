@@ -28,7 +28,8 @@ class Train(Component):
         deal: how draws come into minibatches: `mixed` at random; or `by_source`, each minibatch with as many of every
             source (fresh, replay, expert, ...) as the others, up to one.
         where: the draws that it trains; None: all. A stage may hold several losses of one model on different draws.
-        keep: whether the column `keep` leaves tokens out of this loss; False for a critic that learns from all of them.
+        keep: whether the column `keep` leaves tokens out of this loss. None: yes, but not for a critic, a model other
+            than the policy whose values the loss trains: filters of what the policy learns do not reach it.
 
     Example:
         >>> from agentrl_core import loss, recipes
@@ -46,7 +47,21 @@ class Train(Component):
     minibatches: int | None = option(None, at_least=1)
     deal: Literal["mixed", "by_source"] = "mixed"
     where: Where | None = field(default=None, kw_only=True)
-    keep: bool = field(default=True, kw_only=True)
+    keep: bool | None = field(default=None, kw_only=True)
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the column `keep` leaves tokens out of this loss.
+
+        Example:
+            >>> from agentrl_core import loss
+            >>> critic = loss.Train(loss.Value(), model="critic")
+            >>> critic.is_filtered, loss.Train(loss.Value(), model="critic", keep=True).is_filtered
+            (False, True)
+        """
+        if self.keep is not None:
+            return self.keep
+        return self.model == "policy" or not any(output.startswith("value") for output in self.loss.outputs)
 
     def check_options(self) -> None:
         """Names are names."""

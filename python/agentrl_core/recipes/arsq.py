@@ -5,8 +5,9 @@
     L = mean over tokens of 1/2 (Q - y)^2
 
 Only the border between two actions is a step of time. The policy is the softmax of Q / a, so Q are its logits, a the
-temperature that it samples at; V is the token column `soft_value`, by a target copy. The paper's actions are
-coarse-to-fine bins of a robot's joints; its mixing of demonstrations is left to the batch. The discount is a proposal.
+temperature that it samples at; V is the token column `soft_value`, by a target copy, which becomes the policy after
+each iteration. The paper's actions are coarse-to-fine bins of a robot's joints; its mixing of demonstrations is left to
+the batch. The discount and how the target follows are proposals.
 
 Needs: rewards of steps; the token column `soft_value`, of `arl.annotate(batch, "soft_value", target)`.
 """
@@ -21,6 +22,7 @@ import numpy as np
 from agentrl_core import Recipe
 from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
 from agentrl_core.loss import Train, Value
+from agentrl_core.schedule import SyncModel
 
 if TYPE_CHECKING:
     from agentrl_core import Batch
@@ -72,4 +74,5 @@ ARSQ = Recipe(
     source="arXiv:2502.00288",
     advantage=SoftTargets(),
     loss=Train(Value("token_mean", of="logit")),
+    hooks=SyncModel("policy", "target"),
 )

@@ -51,6 +51,7 @@ def proposed_value(proposal: nn.Module, target: nn.Module, scale: float = 1.0) -
 B_CODER = Recipe(
     name="b_coder",
     source="arXiv:2310.03173",
+    frozen=("critic",),  # a copy of the policy that one's own loop makes
     advantage=Gae(gamma=0.999, lam=0.0),
     loss=Sum(Value("token_mean", of="duelling"), Imitation("token_mean"), 2.0, 0.5),
 )

@@ -1,35 +1,55 @@
 """DataMind: imitation at first, reinforcement later, in one loss whose weights cross over (arXiv:2509.25084).
 
     L = gamma_t L_SFT + (1 - gamma_t) L_RL,   gamma_t from 0.9 to 0.05 along a cosine
-    L_RL = - mean over tokens of min(r A, clip(r, 0.8, 1.28) A)
-    L_SFT = - mean over tokens of log p of the expert's
+    L_RL = - mean over tokens of the rollouts of min(r A, clip(r, 0.8, 1.28) A)
+    L_SFT = - mean over the expert's trajectories of their sum of log p
 
-Both means are over all trained tokens of the update. Experts' trajectories are draws without log-probs (nobody sampled
-them) and of origin `expert`; they have no say in their group's comparison. Trajectories with a turn that neither calls
-a tool nor answers are left out. The schedule and the treatment of such turns are not certain; the training code is not
-public.
+Each term has the denominator of its own rows. Experts' trajectories are draws without log-probs, because nothing
+sampled them, and of origin `expert`; they do not vote in their group. Trajectories with a turn that neither calls a
+tool nor answers leave the loss and still vote.
 
-Needs: experts' draws; turns marked void.
+Equations:
+    Read: the paper's sections 4 and 5.1. The training code is not public.
+
+    - 4, SFT loss: `Imitation("constant", constant=1.0)` of draws of origin `expert`.
+    - 5, RL loss: `Policy`, token mean over draws of origin `generated`; groups of equal success
+      leave the loss by `GroupFilter`.
+    - 6, advantage: `GroupRelative`, std with n - 1.
+    - 7, final loss: `Sum`, each term with its own rows; the schedules of its coefficients.
+    - 8, reward: left out: the environment computes it from the length of the answer.
+    - V, void turns: `FlagFilter(flags="void")`.
+
+Differs:
+    - Clip range: the paper gives none; this recipe has DAPO's 0.2 and 0.28.
+    - Token mean: over the optimizer step here, as in DAPO's code; equation 5 writes it for one group.
+    - Length of the schedule: 500 iterations here; the paper's is one epoch of its data.
+    - Optimizer steps a batch: 8 in the paper, 1 here. `DATA_MIND.replace(minibatches=8)` makes 8.
+
+Needs: experts' draws; turns marked void; the fact success.
 """
 
 from agentrl_core import Recipe, Schedule
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Where
 from agentrl_core.loss import Clip, Imitation, Policy, Sum
-from agentrl_core.weight import ExpertMask, FlagFilter
+from agentrl_core.weight import FlagFilter, GroupFilter
+
+_GENERATED, _EXPERT = Where(origin="generated"), Where(origin="expert")
 
 DATA_MIND = Recipe(
     name="data_mind",
     source="arXiv:2509.25084",
     advantage=(
-        GroupRelative(where=Where(origin="generated")),
-        GroupRelative(coefficient=0.0, where=Where(origin="expert")),
+        GroupRelative(where=_GENERATED),
+        GroupRelative(coefficient=0.0, where=_EXPERT),
     ),
-    weight=(ExpertMask(), FlagFilter(flags="void")),
+    weight=(FlagFilter(flags="void"), GroupFilter(column="success", where=_GENERATED)),
     loss=Sum(
         Policy(clip=Clip(0.2, 0.28)),
-        Imitation("token_mean", tokens="expert"),
+        Imitation("constant", constant=1.0),
         Schedule(0.1, 0.95, iterations=500, kind="cosine"),
         Schedule(0.9, 0.05, iterations=500, kind="cosine"),
+        first_where=_GENERATED,
+        second_where=_EXPERT,
     ),
 )

@@ -134,7 +134,7 @@ DIGIRL = Recipe(
     advantage=DoublyRobust(),
     weight=(ImitatedSteps(), SelectDraws(column="task_advantage", kind="quantile", fraction=0.1, group_by="batch")),
     loss=(
-        Train(Value("step_mean", kind="cross_entropy", level="step"), model="critic", keep=False),
+        Train(Value("step_mean", kind="cross_entropy", level="step"), model="critic"),
         Imitation("step_mean", tokens="positive"),
     ),
 )

@@ -1,9 +1,32 @@
 """DR-PO: episodes begin inside a reference solution, and the policy goes on from there.
 
 With probability beta = 1 a rollout begins with the first tokens of the task's reference solution, as many as a uniform
-number says; they are not trained. Then PPO with lambda 0.95 and clip 0.2 over what the policy said. The paper has texts
-of one action; a solution of several is begun in the action that the uniform number falls into, with those before it
-whole. Source: arXiv:2404.08495; how long its prefixes are is not written there, its code takes any length.
+number says; they are not trained. Then PPO over what the policy sampled, with lambda 0.95, clip range 0.2 and a penalty
+of 0.05 on the divergence from the reference in the rewards. The paper has texts of one action; a solution of several is
+begun in the action that the uniform number falls into, with those before it whole.
+
+Equations:
+    Read: the paper's section 4 with algorithm 1, and the public code.
+
+    - 1, reward model: left out: it is trained before; the environment pays its score.
+    - A1.7, reset: `ResetToSolution`.
+    - A1.9, rows of the update: the prefix is written untrained: it is in neither loss nor denominator.
+    - 4b, policy update: `Gae` and `Policy`.
+    - 4c, KL in the reward: `Gae(kl_coefficient=0.05)`.
+    - C1, policy loss of the code: `Policy`, one token mean over the sampled tokens.
+    - C2, value loss of the code: `Value(clip=0.2)` of the model `critic`.
+    - C3, advantages of the code: left out: the paper has no whitening; `GroupRelative(column="advantage",
+      level="token", group_by="batch")` after `Gae` whitens.
+
+Differs:
+    - Tokens of the prefix: in the code's GAE and value loss, in neither here, as in the paper.
+    - Weight of the value loss: 0.1 beside the policy's loss in the code; the critic is a model with its own optimizer
+      here.
+    - Length of a prefix: uniform in the paper and here; the code leaves it to a package that was not read.
+    - Optimizer steps a batch: 4 in the code, 1 here. `DR_PO.replace(epochs=4)` makes 4; the clip range acts from the
+      second one on.
+
+Source: arXiv:2404.08495. Needs: the models critic and reference.
 """
 
 from __future__ import annotations
@@ -16,7 +39,7 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import Gae
 from agentrl_core.component import option
 from agentrl_core.env import ExtraColumn
-from agentrl_core.loss import Policy
+from agentrl_core.loss import Policy, Train, Value
 from agentrl_core.rollout import Branch, Group, Prefix, Rollout
 
 
@@ -75,6 +98,6 @@ DR_PO = Recipe(
     name="dr_po",
     source="arXiv:2404.08495",
     rollout=ResetToSolution(),
-    advantage=Gae(lam=0.95),
-    loss=Policy(),
+    advantage=Gae(lam=0.95, kl_coefficient=0.05),
+    loss=(Train(Value("token_mean", clip=0.2), model="critic"), Policy()),
 )

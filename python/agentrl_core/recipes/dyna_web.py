@@ -9,8 +9,24 @@ steps, which judges itself whether the task is done. A dream that is not over th
     dreams and real ones:  A = (r - mean) / std over those of the group,   clipped policy gradient
     the expert's tokens:   - mean of log p, added with a coefficient
 
-Only the paper's abstract was read: that dreams and expert trajectories are interleaved at random and that the
-model judges itself is said there; p_e = 0.2, p_r = 0, H = 8, GRPO and the plain likelihood are choices of ours.
+Each term is a mean over its own tokens, so that neither shrinks as the other has more of them.
+
+Equations:
+    Read: the paper's abstract, and pages of others about the paper, which contradict one another. The paper has no
+    formula that was read.
+
+    - A1, world model: left out: it is trained before the agent; `rollout.WorldModelEnvironment` calls it.
+    - A2, imagined rollout: `Dreams`; `Policy` over the agent's own tokens.
+    - A3, interleaving: `Dreams`, each member by chance.
+    - N1, loss of the world model: left out: the same as A1.
+    - N2, policy loss: left out: the ratio of a whole rollout is named by one summary page alone;
+      `DYNA_WEB.replace(loss=...)` with `Policy(ratio=Ratio("sequence"))` has it.
+
+Differs:
+    - Shares and horizon: not given; 0.2 of the expert, none real, 8 steps here.
+    - Loss of the expert's trajectories: not given; the mean of - log p here.
+    - Optimizer steps a batch: not given; 1 here, so that the clip range does not act.
+
 Give the collector `{"real": world, "imagined": rollout.WorldModelEnvironment(world, model)}`.
 """
 
@@ -112,5 +128,10 @@ DYNA_WEB = Recipe(
     source="arXiv:2601.22149",
     rollout=Dreams(),
     advantage=(GroupRelative(where=Where(column="demonstrated", at_most=0.5)), Demonstrated()),
-    loss=Sum(Policy(), Imitation("token_mean", tokens="expert")),
+    loss=Sum(
+        Policy(),
+        Imitation("token_mean", tokens="expert"),
+        first_where=Where(column="demonstrated", at_most=0.5),
+        second_where=Where(column="demonstrated", at_least=0.5),
+    ),
 )

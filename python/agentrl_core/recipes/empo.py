@@ -20,6 +20,7 @@ from agentrl_core.weight import GroupFilter
 EMPO = Recipe(
     name="empo",
     source="arXiv:2504.05812",
+    frozen=("semantic",),
     reward=AnswerAgreement(),
     advantage=GroupRelative(),
     weight=GroupFilter(column="semantic_entropy", band=Band(std_above=None, at_most=1.2)),

@@ -3,14 +3,32 @@
 With the numbers of tool calls, of unique and of redundant searches and queries, and the format reward f:
 
     success: 0.1 f + max(1 - (redundant searches + redundant queries) / calls, 0.5)
-    failure: 0.1 f + 0.2 min(1, D_s / 8) + 0.2 min(1, D_q / 16),   D = max(unique - redundant, 0)
+    failure: 0.1 f + 0.2 min(1, D_s / 8) + 0.2 min(1, D_q / 16),   D = unique - redundant
 
-Groups whose rewards are all equal teach nothing, so the advantages of the others are scaled up by G / G_live. Source:
-arXiv:2509.24107, whose repository holds no training code. That D is at least 0 is not said there. The environment
-reports `reward.tool_calls`, `reward.searches_unique`, `reward.searches_redundant`, `reward.queries_unique`,
-`reward.queries_redundant` and `reward.format`. Where no rollout of a prompt scores above 0.5, the latest one that did
-takes the place of a random one. Not in this recipe: prompts that are solved in 9 of 10 rollouts leave the pool after an
-epoch.
+Groups whose rewards are all equal teach nothing, so the advantages of the others are scaled up by G / G_live. If no
+rollout of a prompt scores above 0.5, the latest one that did takes the place of a random one. Prompts that are solved
+in 9 of 10 rollouts leave the pool after an epoch.
+
+Equations:
+    Read: the paper's sections 2.2 to 2.6. Its repository has no training code.
+
+    - 2, loss: `Policy("sequence_mean")`.
+    - 3, advantage: `GroupRelative(ddof=0, eps=0.0)`.
+    - 4, reward of stage 1: left out: `FATHOM.replace(reward=OutcomeScore())` with an environment that pays it.
+    - 5, pruning: `PoolFilter(below=0.9, newest=True, per="epoch")`, by `success`.
+    - 6, advantage scaling: `SignalRescale`.
+    - 2.4, replay: `Inject`, one stored success a prompt.
+    - 7, tallies: `SearchEffort`.
+    - 8, reward of stage 2: `SearchEffort`.
+
+Differs:
+    - Solved, of 5: a reward above 0 in the paper, where a wrong answer in good format has 0.1; a success here.
+    - Clip range: not given; 0.2 here.
+    - Optimizer steps a batch: 2 in the paper, 1 here. `FATHOM.replace(minibatches=2)` makes 2; the clip range acts in
+      the second one.
+
+Source: arXiv:2509.24107. Needs: the reward's components `tool_calls`, `searches_unique`, `searches_redundant`,
+`queries_unique`, `queries_redundant` and `format`; the fact success.
 """
 
 from __future__ import annotations
@@ -25,6 +43,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, Where, draw, option
 from agentrl_core.loss import Policy
 from agentrl_core.replay import GroupFailed, Inject, Memory
+from agentrl_core.select import ComposedSelector, PoolFilter
 from agentrl_core.weight import SignalRescale
 
 if TYPE_CHECKING:
@@ -81,8 +100,8 @@ class SearchEffort(BatchComponent):
         searches, queries = rows.values("reward.searches_redundant"), rows.values("reward.queries_redundant")
         calls = rows.values("reward.tool_calls")
         redundant = np.where(calls > 0.0, (searches + queries) / np.maximum(calls, 1.0), 0.0)
-        breadth = np.clip((rows.values("reward.searches_unique") - searches) / self.searches, 0.0, 1.0)
-        depth = np.clip((rows.values("reward.queries_unique") - queries) / self.queries, 0.0, 1.0)
+        breadth = np.minimum((rows.values("reward.searches_unique") - searches) / self.searches, 1.0)
+        depth = np.minimum((rows.values("reward.queries_unique") - queries) / self.queries, 1.0)
         success = np.maximum(1.0 - redundant, self.at_least)
         failure = self.breadth * breadth + self.depth * depth
         scores = self.format * rows.values("reward.format") + np.where(rows.flags("success"), success, failure)
@@ -92,11 +111,12 @@ class SearchEffort(BatchComponent):
 FATHOM = Recipe(
     name="fathom",
     source="arXiv:2509.24107",
+    select=ComposedSelector(pool=PoolFilter(below=0.9, newest=True, per="epoch")),
     reward=SearchEffort(),
     replay=Inject(
         Memory(per_task=1, where=Where(column="score", above=0.5)), GroupFailed(best_at_most=0.5), replaces="random"
     ),
-    advantage=GroupRelative(),
+    advantage=GroupRelative(ddof=0, eps=0.0),
     weight=SignalRescale(),
-    loss=Policy(),
+    loss=Policy("sequence_mean"),
 )

@@ -66,6 +66,7 @@ class SimulatorTrust(BatchComponent):
 H2O = Recipe(
     name="h2o",
     source="arXiv:2206.13464",
+    frozen=("discriminator",),  # trained outside of the recipe, on steps of both kinds
     advantage=GroupRelative(),
     weight=SimulatorTrust(),
     loss=Policy(),

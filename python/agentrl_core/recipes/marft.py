@@ -1,21 +1,39 @@
 """MARFT: several agents that act one after the other, and credit that flows through all of them (arXiv:2504.16129).
 
-Each agent of an episode has a trajectory; their steps are one chain, ordered by turn and agent:
+Each agent of an episode has a trajectory; their steps are one chain, in the order in which they moved:
 
     delta = r + 0.99 V_next - V,   A = delta + 0.99 * 0.95 A_next,   V_next that of the next agent's step
 
 The ratio is that of a whole action, clipped at 0.2, and actions count alike; entropy 0.01; the critic has a Huber loss
-(10) with clipped values. An optimizer step of the policy is left out where its approximate KL is above 0.001. Five
-epochs of four minibatches. Here are two agents, `first` and `second`; give `SelfPlay` the names of your environment's.
-Public code can also train the agents by turns, which is `loss=(Train(..., where=Where("agent", ...)), ...)` by a
-schedule, and whitens advantages with 0 as missing, which is not done here. Token level: `Gae(gamma=0.99, lam=0.95)`
-and no `ratio`.
+(10) with clipped values. Advantages are whitened. An optimizer step of the policy is left out if its approximate KL is
+above 0.001. Five epochs of four minibatches. Here are two agents, `first` and `second`; give `SelfPlay` the names of
+your environment's.
+
+Equations:
+    Read: the public code (its first version, and the credit rules and settings of a later one), the abstract, and notes
+    by others. The paper's text was not read.
+
+    - C1, GAE of actions: `Gae(level="agent", gamma=0.99, lam=0.95)`, by the step column `joint_move`.
+    - C2, GAE of tokens: left out: `Gae(gamma=0.99, lam=0.95)` at level `token` is the chain of one agent's tokens only.
+    - C3, return: column `return` of `Gae`.
+    - C4, normalisation: the last `GroupRelative`, std with n.
+    - C5, policy loss: `Policy("step_mean", ratio=Ratio("step", "sum", "segment"), entropy=0.01)`.
+    - C6, value loss: `Value(kind="huber", delta=10.0, clip=0.2)`.
+    - C7, early stop: `SkipStep(when=Above("approximate_kl", 1e-3))`, which skips single steps.
+    - C8, agent by agent: left out: the code's default is 0, all agents; `Train(..., where=Where(agent=0))` trains one.
+    - C9, credit of a team's reward: left out: the environment pays the steps.
+
+Differs:
+    - Normalisation: over each minibatch in the code, over the batch here; the code leaves out advantages of exactly 0,
+      which stand for agents that did not move; here such agents have no row.
+    - Huber loss: the code gives errors below -10 no cost; here both signs cost alike.
+    - Flex-MG, dependencies of agents that change in time: left out: the order of moves is the environment's.
 
 Needs: rewards of steps; the model critic.
 """
 
 from agentrl_core import Recipe
-from agentrl_core.advantage import Gae
+from agentrl_core.advantage import Gae, GroupRelative
 from agentrl_core.loss import Policy, Ratio, Train, Value
 from agentrl_core.rollout import SelfPlay
 from agentrl_core.schedule import Above, SkipStep
@@ -24,7 +42,10 @@ MARFT = Recipe(
     name="marft",
     source="arXiv:2504.16129",
     rollout=SelfPlay(agents=("first", "second")),
-    advantage=Gae(level="agent", gamma=0.99, lam=0.95, column="reward", outcome=""),
+    advantage=(
+        Gae(level="agent", gamma=0.99, lam=0.95, column="reward", outcome=""),
+        GroupRelative(column="advantage", level="step", group_by="batch", ddof=0, eps=1e-8),
+    ),
     loss=(
         Train(Policy("step_mean", ratio=Ratio("step", "sum", "segment"), entropy=0.01), epochs=5, minibatches=4),
         Train(

@@ -1,9 +1,26 @@
 """MindOmni (RGPO): one trajectory reasons in text and then makes an image, each with its own KL (arXiv:2505.13031).
 
-    L = mean over tokens of [ - min(r A, clip(r, 0.8, 1.2) A) + b_t k3(p, p_ref) ],   b = 0.01 of text, 0.06 of an image
-    R = similarity of image and prompt + format,   A = (R - mean) / std
+    L = mean over draws of [ - mean over tokens of min(r A, clip(r, 0.8, 1.2) A)
+                             + 0.01 mean over text tokens of k3 + 0.06 mean over image tokens of k3 ]
+    R = similarity of image and prompt + format,   A = (R - mean) / (std + 1e-4)
 
-The paper's KL terms are means over the tokens of each kind; here a token of either counts the same. eps is not given.
+Each KL term is a mean over the tokens of its kind, however many the other kind has: `MarkedScaled(own_mean=True)`.
+
+Equations:
+    Read: the public code of the training, and translated notes with the paper's equation 7.
+
+    - 7, objective: `Policy` with the two KL terms; the ratio is of tokens, as in the code.
+    - C1, reward: `OutcomeScore` of the similarity, and `CombineReward(column="reward.format")`.
+    - C2, advantage: `GroupRelative(eps=1e-4)`, std with n - 1.
+    - C3, text loss: `Policy("sequence_mean")` with `kl_weight` 0.01 of text.
+    - C4, KL of the image: left out: it is a divergence of hidden states in the diffusion decoder; here an image is
+      sampled tokens, whose k3 stands for it.
+    - C5, sum: `kl_weight` 0.06 of image tokens.
+    - C6, reference: the model `reference`, which nothing moves.
+
+Differs:
+    - Coefficient of the image: 0.06 in script and notes and here; the code hands the trainer's default 0.01 on.
+    - Clip range: not given; 0.2 here. With the single optimizer step of a batch, as in the code, it never acts.
 
 Needs: the fact `image` of steps (1 where the step made the image), the reward's component `format` (the reward itself
 is the similarity), and the model reference.
@@ -19,7 +36,7 @@ MIND_OMNI = Recipe(
     name="mind_omni",
     source="arXiv:2505.13031",
     reward=(OutcomeScore(), CombineReward(column="reward.format")),
-    advantage=GroupRelative(),
-    weight=MarkedScaled(column="image", level="step", marked=0.06, plain=0.01, of="kl_weight"),
-    loss=Policy(kl=KL(1.0)),
+    advantage=GroupRelative(eps=1e-4),
+    weight=MarkedScaled(column="image", level="step", marked=0.06, plain=0.01, of="kl_weight", own_mean=True),
+    loss=Policy("sequence_mean", kl=KL(1.0)),
 )

@@ -1,11 +1,26 @@
 """MM-HELIX (AHPO): imitate an expert only if the policy has too little success of its own (arXiv:2510.08540).
 
-    L = L_GRPO + mean over tasks of xi (- mean over the expert's tokens of log p),   xi = 1[successes of the task < 1]
-    L_GRPO = - mean over tasks, draws and tokens of min(r A, clip(r, 0.8, 1.2) A)
+    L = xi L_off + L_on,   xi = 1[successes of the task < 1]
+    L_off = - mean over the expert's tokens of log p,   L_on = - mean over the rollouts' tokens of min(r A, clip(r) A)
 
-An expert's trajectory is a draw of origin `expert` beside those of the policy: it neither votes nor has an advantage,
-and without one xi has nothing to act on. How many successes are enough is not given (here 1), nor how both parts are
-averaged: the weights below make each a mean over tasks where groups are as large. The training code is not public.
+An expert's trajectory is a draw of origin `expert` beside those of the policy: it neither votes nor has an advantage.
+Each term has the denominator of its own rows. The training code is not public.
+
+Equations:
+    Read: the paper's section 3.3.
+
+    - 1, off-policy loss: `Imitation("sequence_mean")`, mean over the experts' draws.
+    - 2, on-policy loss: `Policy`, token mean over the draws of origin `generated`.
+    - 3, advantage: `GroupRelative` of those draws, std with n - 1.
+    - 4, sum: `Sum`, each term with its own rows.
+    - 5, sum with one denominator Z: left out: it contradicts 4, and Z is not defined.
+    - 6, gate: `SparseGate`.
+
+Differs:
+    - Number of successes that is enough: not given; 1 here. `SparseGate(successes=2)` needs two.
+    - Several tasks in a step: the paper writes one; here L_on is one token mean over all, L_off one mean over
+      the experts.
+    - Clip range: not given; 0.2 here.
 
 Source: MM-HELIX: Boosting Multimodal Long-Chain Reflective Reasoning (arXiv:2510.08540). Needs: experts' draws; the
 fact success.
@@ -26,13 +41,15 @@ from agentrl_core.loss import Imitation, Policy, Sum
 if TYPE_CHECKING:
     from agentrl_core import Batch
 
+_GENERATED, _EXPERT = Where(origin="generated"), Where(origin="expert")
+
 
 @dataclass(frozen=True)
 class SparseGate(BatchComponent):
-    """Opens the imitation of a task's experts where too few of its rollouts succeed: draw column `imitation`.
+    """Opens the imitation of a task's experts if too few of its rollouts succeed: draw column `imitation`.
 
-    With n draws in the group and e experts among them, imitation = n / e on experts of a group with fewer than
-    `successes`, else 0, and weight *= n / (n - e) on the others: under a mean over draws both are means over tasks.
+    It is 1 for experts of a group with fewer than `successes` successful rollouts, else 0. A rollout without a known
+    success counts as none.
 
     Args:
         successes: how many are enough, at least 1.
@@ -43,36 +60,31 @@ class SparseGate(BatchComponent):
     Example:
         >>> from agentrl_core.recipes.mm_helix import SparseGate
         >>> SparseGate().makes
-        (draw('imitation'), draw('weight'))
+        (draw('imitation'),)
     """
 
     phase: ClassVar[str] = "weight"
     needs: ClassVar[tuple[Column, ...]] = (draw("success"), draw("group_id"))
-    makes: ClassVar[tuple[Column, ...]] = (draw("imitation"), draw("weight"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("imitation"),)
 
     successes: int = option(1, at_least=1)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `imitation` and another `weight`."""
+        """Return `batch` with the column `imitation`."""
         rows = Rows(batch, "draw")
-        groups, expert = rows.keys("group_id"), Where(origin="expert").holds(batch)
-        count = int(groups.max(initial=0)) + 1
-        experts, draws, won = (
-            sum_rows(np.asarray(marked, np.float64), groups, count)[groups]
-            for marked in (expert, np.ones(len(rows)), rows.flags("success") & ~expert)
-        )
-        gate = expert & (won < self.successes)  # what nothing judged counts as no success
-        scaled = rows.scale(np.where(expert, 1.0, draws / np.maximum(draws - experts, 1.0)))
-        return Rows(scaled, "draw").write(imitation=np.where(gate, draws / np.maximum(experts, 1.0), 0.0))
+        groups, expert = rows.keys("group_id"), _EXPERT.holds(batch)
+        won = np.asarray(rows.flags("success") & ~expert, np.float64)
+        successes = sum_rows(won, groups, int(groups.max(initial=0)) + 1)[groups]
+        return rows.write(imitation=expert & (successes < self.successes))
 
 
 MM_HELIX = Recipe(
     name="mm_helix",
     source="arXiv:2510.08540",
     advantage=(
-        GroupRelative(where=Where(origin="generated")),
-        GroupRelative(coefficient=0.0, where=Where(origin="expert")),
+        GroupRelative(where=_GENERATED),
+        GroupRelative(coefficient=0.0, where=_EXPERT),
     ),
     weight=SparseGate(),
-    loss=Sum(Policy("sequence_mean"), Imitation(tokens="imitation")),
+    loss=Sum(Policy(), Imitation(tokens="imitation"), first_where=_GENERATED, second_where=_EXPERT),
 )

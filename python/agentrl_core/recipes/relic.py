@@ -63,5 +63,5 @@ RELIC = Recipe(
     reward=(OutcomeScore(), TurnEndReward(column="reward")),
     advantage=(CutOff(), Gae(gamma=0.99, lam=0.95, column="turn_reward", outcome="", at_truncation="repeat")),
     weight=ThisWindow(),
-    loss=(Train(Value("token_mean"), model="critic"), Policy("token_mean")),
+    loss=(Train(Value("token_mean"), model="critic", keep=True), Policy("token_mean")),
 )

@@ -7,11 +7,33 @@ to the length of the shortest,
 
     sim(u) = mean over reference curves of cos(z_u, z_ref) >= 0.4,   or u is among the tenth most similar of its batch.
 
-Reference curves are those of all labelled tasks and of the unlabelled ones that were chosen when last seen. Scores are
-centred and not scaled, tokens are divided by a constant, nothing is clipped.
+Reference curves are those of all labelled tasks, and of the unlabelled ones that were chosen when last seen, as they
+were then; also if they are judged again. Advantage and loss are GRPO's, with a penalty of 0.001.
 
-Source: arXiv:2512.13106; code ShenzhiYang2000/TRAPO, which counts epochs where this counts a task's visits.
-Needs: facts `labelled` (1 or 0), `answer_cluster` and `answer_parsed` of an episode.
+Equations:
+    Read: the public code and its script, and summaries of the paper by others. The paper's text was not read.
+
+    - N1, reward: `OutcomeScore` of labelled tasks, `SimilarCurves` of the others.
+    - C1, pseudo-label: `SimilarCurves`, no vote for a tie.
+    - C2, pass rate: column `pass_rate` of `SimilarCurves`.
+    - C3, similarity: `SimilarCurves`, mean of the cosines to each reference curve.
+    - 6, similarity of the paper: left out: the summaries have a cosine to the mean curve without centring; the code
+      centres.
+    - 7, selection of the paper: `SimilarCurves(fraction=0.3, at_least=0.5)`, with the similarity of C3.
+    - 8, loss of the paper: `Policy` over labelled and chosen tasks together, one token mean.
+    - C4, selection: `SimilarCurves(fraction=0.1, at_least=0.4)`, at least one task.
+    - C5, warm-up: `SimilarCurves(visits=8)`.
+    - C6, advantage: `GroupRelative`, std with n - 1.
+
+Differs:
+    - Epochs: the code counts them, this recipe the visits of a task.
+    - References: the code keeps what was chosen until a task is chosen again and then forgets all unlabelled ones; here
+      each stays as long as it is chosen.
+    - Optimizer steps a batch: 2 in the script, 1 here. `TRAPO.replace(minibatches=2)` makes 2; the clip range acts in
+      the second one.
+
+Source: arXiv:2512.13106; code ShenzhiYang2000/TRAPO. Needs: the model reference; facts `labelled` (1 or 0),
+`answer_cluster` and `answer_parsed` of an episode.
 """
 
 from __future__ import annotations
@@ -26,7 +48,7 @@ from numpy.typing import NDArray
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
-from agentrl_core.loss import Policy
+from agentrl_core.loss import KL, Policy
 from agentrl_core.reward import OutcomeScore, cluster_votes
 
 if TYPE_CHECKING:
@@ -95,7 +117,7 @@ class SimilarCurves(StatefulComponent):
     ) -> set[str]:
         """The unlabelled tasks of a batch that are trained on, by the curves of its tasks."""
         candidates = {name: curve for name, curve in sorted(unlabelled.items()) if len(curve) > self.visits}
-        chosen = {name: state["unlabelled"][name] for name in state["chosen"] if name not in candidates}
+        chosen = {name: state["unlabelled"][name] for name in state["chosen"]}
         references = [*({**state["labelled"], **labelled}).values(), *chosen.values()]
         if not candidates or not references:
             return set()
@@ -158,6 +180,6 @@ TRAPO = Recipe(
     name="trapo",
     source="arXiv:2512.13106",
     reward=(OutcomeScore(), SimilarCurves()),
-    advantage=GroupRelative(scale="none"),
-    loss=Policy(clip=None, aggregate="constant", constant=8192.0),
+    advantage=GroupRelative(),
+    loss=Policy(kl=KL(0.001)),
 )

@@ -1,14 +1,27 @@
 """V0: a value model that reads the policy's own results sets the number of rollouts of each task (arXiv:2602.03584).
 
 A frozen model predicts the success rate p of the policy on a question it was never asked, from results on other
-questions. That prediction annotates the pool (column `prior`), before each iteration by the user's own call, and the
-rollouts of an iteration are shared out so that
+questions. The value model itself, the paper's main contribution, is left out: it is trained before the RL, on results
+of many policies. Its predictions enter by `collector.annotate_tasks("prior", predictions)` before each iteration, and
+the rollouts of an iteration are shared out so that
 
     sum_q (1 - p_q^n_q - (1 - p_q)^n_q)
 
 is largest, the expected number of groups with both outcomes, with at least 2 and at most 32 of each. Then GRPO.
 
-The paper does not give the objective of its budget; this is a proposal, and so are the bounds.
+Equations:
+    Read: translated notes on the paper, and the public code, which has no budget. The paper's text was not read.
+
+    - 1, posterior predictive: left out: the value model; its predictions are the task column `prior`.
+    - 7, ranking loss: left out: it trains the value model.
+    - 8, training loss: left out: the same.
+    - N1, utility of B rollouts: left out: the notes contradict one another; `GreedyAllocator("one")` has the form of
+      the others, in which a group counts if it has both outcomes.
+    - N2, allocation: `GreedyAllocator`.
+
+Differs:
+    - Bounds of the budget: not given; 2 and 32 here.
+    - Optimizer steps a batch: not given; 1 here, so that the clip range does not act.
 """
 
 from __future__ import annotations
@@ -57,7 +70,8 @@ class PoolColumn(Tracker):
         """Nothing."""
         return state
 
-    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:  # noqa: ARG002 - it remembers nothing
+    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:  # noqa: ARG002 - it remembers
+    nothing
         """The column."""
         return candidates.column(self.by).astype(np.float64)
 

@@ -79,6 +79,7 @@ class InputDependency(BatchComponent):
 VPPO = Recipe(
     name="vppo",
     source="arXiv:2510.09285",
+    frozen=("perturbed",),  # the policy itself, on the perturbed input
     advantage=GroupRelative(),
     weight=InputDependency(),
     loss=Policy(

@@ -11,6 +11,8 @@ import numpy as np
 from agentrl_core.env.base import StepResult
 from agentrl_core.exceptions import DataError, InvalidInputError
 
+JOINT_MOVE = "joint_move"
+"""Fact of steps: number of the joint move of the episode in which the agent acted, from 0."""
 PRECISION = "rollout_precision"
 """Fact with the engine's precision, if a program declares it; see `RecordPrecision`."""
 

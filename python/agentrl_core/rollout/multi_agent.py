@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.env.base import Content, Context, as_messages
 from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord, agent_state_key
 from agentrl_core.exceptions import InternalError, InvalidInputError
+from agentrl_core.rollout.branch_record import JOINT_MOVE
 from agentrl_core.rollout.runtime import RunningEpisode
 from agentrl_core.rollout.tasks import OneAtATime
 
@@ -112,7 +114,7 @@ class SharedEpisode:
                     f"branch {other.name} has an action open while others move; let them move together: group.turn"
                 )
         joint = await self._answered(texts) if moving else None
-        turns = [branch._take_result(None if joint is None else joint.of.get(branch.agent)) for branch in branches]
+        turns = [branch._take_result(self._answer_of(branch, joint)) for branch in branches]
         if joint is None:
             return turns
         for other in self.branches:
@@ -122,6 +124,14 @@ class SharedEpisode:
             for other in self.branches:
                 other._end_with_episode()
         return turns
+
+    def _answer_of(self, branch: Any, joint: JointStep | None) -> StepRecord | None:
+        """Return an agent's part of a joint move, with the number of the move if the program declares that fact."""
+        answer = None if joint is None else joint.of.get(branch.agent)
+        if answer is None or branch.record.levels.get(JOINT_MOVE) != "step":
+            return answer
+        facts = {**(answer.outcome.facts or {}), JOINT_MOVE: float(self.acted - 1)}
+        return replace(answer, outcome=replace(answer.outcome, facts=facts))
 
     async def _answered(self, texts: Mapping[str, str]) -> JointStep | None:
         """Return the result of a joint move; None: the episode failed, and with it all branches."""

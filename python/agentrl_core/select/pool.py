@@ -44,6 +44,7 @@ class MixedTasks(Sequence[tuple[str, Task]]):
             begin += (length - before) * len(names)
             before = length
         self._length = begin
+        self._annotated: dict[str, NDArray[Any]] = {}
 
     def __len__(self) -> int:
         """Number of tasks."""
@@ -71,8 +72,45 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         with self._asking:
             return name, self._worlds[name][first + number]
 
+    def annotate(self, name: str, values: object) -> None:
+        """Give each task a number or a vector: a column that selection reads from now on.
+
+        Args:
+            name: name of the column.
+            values: one row per task in row order, or a table with the number of each task by its id.
+
+        Raises:
+            InvalidInputError: the name is that of a column of the run, or a task has no number or is unknown.
+        """
+        if not (isinstance(name, str) and name.isidentifier()) or name in (*_FACTS, "domain"):
+            taken = ", ".join([*_FACTS, "domain"])
+            raise InvalidInputError(
+                f"name={name!r} is not a column to annotate; give another name of letters, digits and _ than {taken}"
+            )
+        if isinstance(values, Mapping):
+            ids = [task.task_id for _, task in self]
+            missing = [task_id for task_id in ids if task_id not in values]
+            unknown = sorted(set(map(str, values)) - set(ids))
+            if missing or unknown:
+                said = f"task {missing[0]!r} has none" if missing else f"there is no task {unknown[0]!r}"
+                raise InvalidInputError(f"values: {said}; give one number for each of the pool's {len(self)} tasks")
+            values = [values[task_id] for task_id in ids]
+        try:
+            numbers = np.array(values, np.float64)
+        except (TypeError, ValueError):
+            raise InvalidInputError(f"values={values!r:.100} are not numbers; give one for each task") from None
+        if numbers.ndim < 1 or len(numbers) != len(self):
+            rows = len(numbers) if numbers.ndim else "no"
+            raise InvalidInputError(f"values has {rows} rows for {len(self)} tasks; give one for each task of the pool")
+        self._annotated = {**self._annotated, name: numbers}
+
     def column(self, name: str) -> NDArray[Any] | None:
-        """Return a column that the tasks of all worlds have (`columns` of the sequence), in row order."""
+        """Return a column that was annotated or that the tasks of all worlds have (`columns` of the sequence).
+
+        Its rows are in row order.
+        """
+        if name in self._annotated:
+            return self._annotated[name]
         given: dict[str, NDArray[Any]] = {}
         for world, tasks in self._worlds.items():
             columns: Mapping[str, Any] = getattr(tasks, "columns", {})
@@ -149,8 +187,8 @@ class Pool:
             if found is None:
                 known = ", ".join([*_FACTS, "domain"])
                 raise NotFoundError(
-                    f"the pool has no column {name!r}; use one of: {known}, or a column in `columns` of the sequence "
-                    f"that Environment.tasks returns"
+                    f"the pool has no column {name!r}; use one of: {known}, a column in `columns` of the sequence that "
+                    f"Environment.tasks returns, or Collector.annotate_tasks({name!r}, values)"
                 )
             if len(found) != len(self):
                 raise InvalidInputError(f"column {name!r} has {len(found)} values for {len(self)} tasks; give one each")

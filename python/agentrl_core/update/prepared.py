@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from agentrl_core.component.rows import Rows, first_of_chain
 from agentrl_core.data.sampling_record import tokens_with_images
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.loss.base import SHARES
+from agentrl_core.loss.combine import Sum
 from agentrl_core.loss.tokens import SOURCE
 from agentrl_core.update.old_logprobs import old_logprobs
 from agentrl_core.update.pairs import pairs_of
@@ -103,7 +105,7 @@ class PreparedBatch:
 
         streams = tuple(dict.fromkeys(("inverse_temperature", "weight_kl", *loss.streams)))
         summed = tuple(name for name in streams if name in _PRODUCTS)
-        names = {name: name for name in streams if name not in (*summed, *_IDS)}
+        names = {name: name for name in streams if name not in (*summed, *_IDS, *SHARES)}
         old = old_logprobs(batch) if "old_logprob" in names else None
         if old is not None:
             names["old_logprob"] = old.column
@@ -112,7 +114,7 @@ class PreparedBatch:
         factors = dict.fromkeys(column for name in summed for column in _PRODUCTS[name])
         columns = {
             column: np.asarray(batch.column(column, "token"), np.float32)
-            for column in dict.fromkeys((*names.values(), *factors, *(["keep"] if training.keep else [])))
+            for column in dict.fromkeys((*names.values(), *factors, *(["keep"] if training.is_filtered else [])))
             if column in names.values() or batch.has(column, "token")
         }
         keep = columns["keep"] != 0 if "keep" in columns else None
@@ -149,20 +151,26 @@ class PreparedBatch:
         """Return whether a token that several branches train may be one prediction pair."""
         return self.loss.foldable and not self.ids
 
-    def weights(self, draws: NDArray[np.int64]) -> NDArray[np.float64]:
+    def weights(self, draws: NDArray[np.int64]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float32]]]:
         """Return loss weights of tokens for a step on some draws, with its denominators: `float64[tokens]`.
+
+        Of a sum whose terms have denominators of their own they are the sum of the weights in both terms, and with them
+        come the share of each term in it.
 
         Raises:
             InvalidInputError: a column is not finite at a trained token.
         """
-        weights = self.batch.token_weights(
-            draws,
-            denominator=self.loss.denominator,
-            constant=self.loss.denominator_constant,
-            shared=self.shared,
-            valid=self.valid,
-            keep=self.keep,
-        )
+        shares = dict[str, NDArray[np.float32]]()
+        if isinstance(self.loss, Sum) and self.loss.own_rows:
+            each = [
+                self._normalised(loss, draws, self.valid if where is None else self.valid & where.holds(self.batch))
+                for loss, where in self.loss.terms
+            ]
+            weights: NDArray[np.float64] = each[0] + each[1]
+            whole = np.where(weights > 0, weights, 1.0)
+            shares = {name: (of / whole).astype(np.float32) for name, of in zip(SHARES, each, strict=True)}
+        else:
+            weights = self._normalised(self.loss, draws, self.valid)
         for name, (tokens, values) in self.unknown.items():
             trained = np.flatnonzero(weights[tokens] > 0)
             if len(trained):
@@ -170,8 +178,20 @@ class PreparedBatch:
                     f"column {name!r} is {values[trained[0]]} at trained token {tokens[trained[0]]} ({len(trained)} "
                     f"such tokens); mark these tokens as not trainable, or set a value (arl.annotate for log-probs)"
                 )
-        if self.loss.normaliser is not None:
-            of = np.where(weights > 0, self.same[self.loss.normaliser], 0.0)
+        return weights, shares
+
+    def _normalised(self, loss: Loss, draws: NDArray[np.int64], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return the weights of tokens in a loss over the valid draws among some."""
+        weights = self.batch.token_weights(
+            draws,
+            denominator=loss.denominator,
+            constant=loss.denominator_constant,
+            shared=self.shared,
+            valid=valid,
+            keep=self.keep,
+        )
+        if loss.normaliser is not None:
+            of = np.where(weights > 0, self.same[loss.normaliser], 0.0)
             total = float(weights @ of)
             weights = weights * (weights.sum() / total) if total > 0 else weights
         return weights

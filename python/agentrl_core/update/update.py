@@ -142,10 +142,14 @@ class Update:
             >>> [[len(pack.input_ids) for pack in packs] for packs in ranks]
             [[4], [3]]
         """
-        plan, weights = self._plan(max_tokens, _planned(layout, model), shards, balance, units=self.prepared.units)
+        plan, weights, same = self._plan(
+            max_tokens, _planned(layout, model), shards, balance, units=self.prepared.units
+        )
         if shards is None:
-            return self._packs(plan, range(len(plan)), weights, buffers, layout)
-        return [self._packs(plan, range(rank, len(plan), shards), weights, buffers, layout) for rank in range(shards)]
+            return self._packs(plan, range(len(plan)), weights, same, buffers, layout)
+        return [
+            self._packs(plan, range(rank, len(plan), shards), weights, same, buffers, layout) for rank in range(shards)
+        ]
 
     def gradient_cached(
         self,
@@ -217,9 +221,11 @@ class Update:
         rank, shards = (0, None) if group is None else (group.rank(), group.size())
         module = None if not isinstance(model, torch.nn.Module) else model
         planned = _planned(layout, module)
-        plan, weights = self._plan(max_tokens, planned, shards, balance, units=None, group=group)
+        plan, weights, same = self._plan(max_tokens, planned, shards, balance, units=None, group=group)
         indices = range(rank, len(plan), shards or 1)
-        return self._together(model, lambda: self._packs(plan, indices, weights, buffers, layout), len(plan), group)
+        return self._together(
+            model, lambda: self._packs(plan, indices, weights, same, buffers, layout), len(plan), group
+        )
 
     def _together(
         self,
@@ -246,15 +252,16 @@ class Update:
         *,
         units: NDArray[np.int64] | None,
         group: distributed.ProcessGroup | None = None,
-    ) -> tuple[Plan, NDArray[np.float64]]:
-        """Return the sequences of each pack, and the loss weights of all tokens."""
+    ) -> tuple[Plan, NDArray[np.float64], dict[str, NDArray[np.float32]]]:
+        """Return the sequences of each pack, the loss weights of all tokens, and the columns that branches share."""
         require_torch("a pack")
         from agentrl_core.model.ranks import warn_of_ranks
 
         if group is None:
             warn_of_ranks(shards)
         prepared = self.prepared
-        weights = prepared.weights(self.draws)
+        weights, shares = prepared.weights(self.draws)
+        same = {**prepared.same, **shares}
         folds = layout == "tree" and prepared.foldable
         trained = weights > 0
         if prepared.idle is not None:
@@ -269,17 +276,18 @@ class Update:
             layout=layout,
             unit_of=units,
             trained=trained,
-            fold=list(prepared.same.values()) if folds else None,
+            fold=list(same.values()) if folds else None,
             shards=shards,
             balance=balance,
         )
-        return plan, weights
+        return plan, weights, same
 
     def _packs(
         self,
         plan: Plan,
         indices: Iterable[int],
         weights: NDArray[np.float64],
+        same: dict[str, NDArray[np.float32]],
         buffers: PackBuffers | None,
         layout: PackLayout,
     ) -> Iterator[Pack]:
@@ -293,9 +301,7 @@ class Update:
         for index in indices:
             if buffers is not None:
                 buffers.next()
-            planned = plan.pack(
-                index, take, same=prepared.same, summed=prepared.summed, weights=weights, credit=prepared.credit
-            )
+            planned = plan.pack(index, take, same=same, summed=prepared.summed, weights=weights, credit=prepared.credit)
             ids: dict[str, NDArray[Any]] = {}
             for name, numbers in prepared.ids.items():
                 ids[name] = take(f"stream {name}", len(planned.token), np.int64)

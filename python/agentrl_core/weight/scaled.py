@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option, sum_rows
 from agentrl_core.component.column import Level, needed
 from agentrl_core.operators import group
 
@@ -104,6 +104,9 @@ class MarkedScaled(BatchComponent):
         marked: factor of marked rows, at least 0.
         plain: factor of the others, at least 0.
         of: the column to multiply, see above.
+        own_mean: for `kl_weight` and `imitation`: in each draw the factor of either kind is also multiplied by trained
+            tokens of the draw / those of the kind. Under a mean over the tokens of each draw (`sequence_mean`) the term
+            of either kind is then a mean over its own tokens.
 
     Raises:
         RecipeError: an option is out of range, or `keep` has two equal factors.
@@ -130,9 +133,12 @@ class MarkedScaled(BatchComponent):
     marked: float = option(1.0, at_least=0.0)
     plain: float = option(1.0, at_least=0.0)
     of: Literal["weight", "keep", "kl_weight", "imitation"] = "weight"
+    own_mean: bool = False
 
     def check_options(self) -> None:
-        """Require that `keep` masks some tokens."""
+        """Require that `keep` masks some tokens, and that only a term of its own has a mean of its own."""
+        alone = not self.own_mean or self.of in ("kl_weight", "imitation")
+        self.require(alone, "own_mean", "it is for of='kl_weight' or of='imitation'")
         tells = self.of != "keep" or (self.marked == 0.0) != (self.plain == 0.0)
         self.require(tells, "marked", "give 0 to what is left out, and another number to what is kept")
 
@@ -142,12 +148,22 @@ class MarkedScaled(BatchComponent):
 
     def own_makes(self) -> tuple[Column, ...]:
         """The column to multiply."""
-        return needed(self.level, self.of)
+        return needed("token" if self.own_mean else self.level, self.of)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with its `weight`, or the column of `of`, scaled."""
-        rows = Rows(batch, self.level)
-        factors = np.where(rows.flags(self.column), self.marked, self.plain)
+        rows = Rows(batch, "token" if self.own_mean else self.level)
+        marked = rows.flags(self.column)
+        factors = np.where(marked, self.marked, self.plain)
+        if self.own_mean:
+            trained, draws = rows.flags("trainable"), rows.draws
+            of_draw = sum_rows(trained.astype(np.float64), draws, batch.num_draws)[draws]
+            of_kind = np.where(
+                marked,
+                sum_rows((trained & marked).astype(np.float64), draws, batch.num_draws)[draws],
+                sum_rows((trained & ~marked).astype(np.float64), draws, batch.num_draws)[draws],
+            )
+            factors = factors * of_draw / np.maximum(of_kind, 1.0)
         return rows.keep(factors > 0.0) if self.of == "keep" else rows.scale(factors, self.of)
 
 

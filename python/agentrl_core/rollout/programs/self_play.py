@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
+from agentrl_core.env.base import ExtraColumn
 from agentrl_core.rollout.branch import Branch
+from agentrl_core.rollout.branch_record import JOINT_MOVE
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.trajectory import Role
@@ -17,7 +21,8 @@ class SelfPlay(Rollout):
     Agents that move at the same time are answered together; what an agent is told while others move is its next
     context. An agent is spoken for by the engine of its name, or by the collector's first: so one model plays all
     roles, or each has its own. Compare agents apart with `group_by="group_id,agent"`, or pay those of a match together
-    with `recipes.cory.TeamScore`. Sources: MARFT (arXiv:2504.16129), MARS (arXiv:2510.15414).
+    with `recipes.cory.TeamScore`. The step column `joint_move` numbers the moves of an episode from 0: agents that move
+    at the same time have the same number. Sources: MARFT (arXiv:2504.16129), MARS (arXiv:2510.15414).
 
     Args:
         agents: names of the agents that the environment's episodes are played by.
@@ -31,6 +36,8 @@ class SelfPlay(Rollout):
         >>> SelfPlay(agents=("spy", "civilian", "judge"), helpers=("judge",)).final_group_size(group_size=4)
         8
     """
+
+    facts: ClassVar[Mapping[str, ExtraColumn]] = {JOINT_MOVE: ExtraColumn("step")}
 
     agents: tuple[str, ...] = ()
     helpers: tuple[str, ...] = ()

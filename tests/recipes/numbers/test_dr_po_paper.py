@@ -1,0 +1,78 @@
+"""Worked examples of the paper of dr_po, computed by the recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+from agentrl_core.advantage import GroupRelative
+
+EXAMPLES = PaperExamples("dr_po")
+CRITIC, POLICY = recipes.DR_PO.chain("loss")
+WEIGHTED = recipes.DR_PO.replace(advantage=GroupRelative(center="none", scale="none"), loss=POLICY)
+"""With the advantages of an example as scores."""
+
+
+@EXAMPLES.by("a roll-in of two of five tokens")
+def rolled_in(example: Example) -> Found:
+    """A draw for each token, since the advantages differ."""
+    members = [
+        {**answer, "trainable": [int(not given)]}
+        for answer, given in zip(answers([1] * 5, example.values["A"].tolist()), example.values["rollin"], strict=True)
+    ]
+    policy = {"logprob": (np.log(example.values["ratio"]) - 1.0).tolist()}
+    return {"policy_loss": computed(WEIGHTED, ["loss"], members=members, policy=policy)["loss"]}
+
+
+@EXAMPLES.by("two responses of unequal roll-in share one denominator")
+def one_denominator(example: Example) -> Found:
+    members = answers([3, 1], [example.values["A_a"][0], example.values["A_b"][0]])
+    return {"policy_loss": computed(WEIGHTED, ["loss"], members=members)["loss"]}
+
+
+@EXAMPLES.by("KL reward, GAE and value loss over all tokens")
+def credit(example: Example) -> Found:
+    values = example.values
+    found = computed(
+        recipes.DR_PO,
+        ["token.advantage", "token.return", "loss.critic"],
+        members=[{**answers([3], [float(values["score"])])[0], "logprobs": values["logp"].tolist()}],
+        columns={"token": _columns(values)},
+        critic={"value": values["V_new"].tolist()},
+    )
+    return {
+        "advantage_before_whitening": found["token.advantage"],
+        "value_target": found["token.return"],
+        "value_loss": found["loss.critic"],
+    }
+
+
+def _columns(values: dict[str, Value]) -> dict[str, Any]:
+    old = values["V"].tolist()
+    return {"value": old, "old_value": old, "reference_logprob": values["ref"].tolist()}
+
+
+@EXAMPLES.by("the second optimizer step of a batch clips")
+def later_step(example: Example) -> Found:
+    members = answers([1] * 3, example.values["A"].tolist())
+    policies = {step: {"logprob": example.values[step].tolist()} for step in ("first", "second")}
+    found = {
+        step: computed(WEIGHTED, ["loss", "gradient.logprob"], members=members, policy=policy)
+        for step, policy in policies.items()
+    }
+    return {
+        "first_loss": found["first"]["loss"],
+        "second_loss": found["second"]["loss"],
+        "second_has_gradient": found["second"]["gradient.logprob"] != 0,
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
