@@ -132,11 +132,11 @@ def page_text(page: RecipePage, tested: list[dict[str, str]]) -> str:
     needed = (
         f"- facts: {facts(page) or 'none'}\n- models: {', '.join(page.models)}; trained: {', '.join(page.trained)}\n"
     )
+    equations = f"## Equations\n\n{page.section('Equations')}\n\n" if page.equations else ""
     differs = f"## Differences\n\n{page.differs}\n\n" if page.differs else ""
-    text = page.text.partition("\n\n")[2]
     return (
-        f"# {name}\n\n{purpose(page)}\n\nSource: {page.recipe.source}\n\n{text}\n\n"
-        f"## Settings by phase\n\n{decided}\n## Needs\n\n{needed}\n{differs}## Tests\n\n{runs}{checked}\n"
+        f"# {name}\n\n{purpose(page)}\n\nSource: {page.recipe.source}\n\n{page.prose}\n\n{equations}{differs}"
+        f"## Settings by phase\n\n{decided}\n## Needs\n\n{needed}\n## Tests\n\n{runs}{checked}\n"
         f"## As TOML\n\n```toml\n{page.recipe.to_toml()}```\n"
     )
 

@@ -17,7 +17,7 @@ FORKING_TOKENS = Recipe(
     name="forking_tokens",
     source="arXiv:2506.01939",
     reward=(OutcomeScore(), LengthPenalty(free=16384, full_at=20480, at_most=1.0)),
-    admit=DynamicSampling(),
+    admit=DynamicSampling(column="reward"),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.28), mask=TopTokens("entropy", 0.2)),
 )
