@@ -14,8 +14,10 @@ Equations:
     - N1, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
 
 Differs:
-    - Lower bound: 10 in verl's example, which no ratio reaches; 1 here, which is none either.
+    - Clip range below: 10 in verl's example, which no ratio reaches; 1 here, which is none either.
     - KL: 0.001 in verl's example, none in the notes on the paper and here.
+    - Optimizer steps a batch: 2 in verl's example, the paper's number was not read; 1 here. The bound acts from the
+      second one on: `CISPO.replace(minibatches=2)`.
     - Group size: 5 in verl's example; here it is that of `collect`.
 """
 

@@ -19,6 +19,12 @@ PAPER = given_advantages(recipes.GRPO, aggregate="sequence_mean")
 CommonExamples(EXAMPLES, recipes.GRPO, but=["a group of one"], losses=PAPER)
 
 
+@EXAMPLES.by("a group of one")
+def alone(example: Example) -> Found:
+    raw = recipes.GRPO.replace(advantage=GroupRelative(singleton="raw"))
+    return {"advantage": advantages(raw, [float(example.values["R"])])[0]}
+
+
 @EXAMPLES.by("a group whose rewards are equal")
 def equal(example: Example) -> Found:
     return {"advantage": advantages(recipes.GRPO, example.values["R"])[0]}

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from common_examples import CommonExamples
-from paper_numbers import PaperExamples
+from common_examples import CommonExamples, advantages
+from paper_files import Example
+from paper_numbers import Found, PaperExamples
 
 from agentrl_core import recipes
 
 EXAMPLES = PaperExamples("rloo")
 CommonExamples(EXAMPLES, recipes.RLOO, but=["a group of one"])
+
+
+@EXAMPLES.by("a group of one")
+def alone(example: Example) -> Found:
+    raw = recipes.RLOO.replace(advantage=replace(recipes.RLOO.advantage, singleton="raw"))
+    return {"advantage": advantages(raw, [float(example.values["R"])])[0]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)
