@@ -225,8 +225,8 @@ def equations() -> list[str]:
             f"have one and are not compared yet, {rest} have none; {len(without)} paper files have no recipe"
         ),
         (
-            f"{numbers} equations of the compared: {computed} have a worked example that runs, {left_out} are left out with a "
-            f"reason, {stated} are computed by a part that no example runs"
+            f"{numbers} equations of the compared: {computed} have a worked example that runs, {left_out} are left "
+            f"out with a reason, {stated} are computed by a part that no example runs"
         ),
         "sources of paper files with a recipe: " + ", ".join(f"{kinds[kind]} {kind}" for kind in STRENGTH),
         "strongest source of each: " + ", ".join(f"{strongest[kind]} {kind}" for kind in STRENGTH),

@@ -30,27 +30,20 @@ NO_RECIPE = {
 """Paper files of systems without a recipe: their formulas are those of other recipes, or still to be built."""
 NOT_COMPARED = {
     "a2pr",
-    "agent_flow",
     "ares",
-    "arpo_gui",
     "bfs_prover_v2",
     "cm2",
     "dart",
     "data_mind",
     "dr_po",
     "dyna_web",
-    "empo",
-    "fapo",
     "fathom",
     "gdro_rl",
-    "gtpo",
     "latr",
-    "loop",
     "marft",
     "mind_omni",
     "mm_helix",
     "ppo_ewma",
-    "r_star2_agent",
     "retrieval",
     "rl_mle",
     "rl_plus",
@@ -58,10 +51,9 @@ NOT_COMPARED = {
     "trapo",
     "ui_s1",
     "v0",
-    "w_reinforce",
 }
 """Paper files that their recipes were not compared with yet. This list only gets shorter."""
-MOST = 30
+MOST = 22
 
 
 def test_the_list_of_what_is_not_compared_only_gets_shorter() -> None:

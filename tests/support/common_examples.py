@@ -38,6 +38,7 @@ def given_advantages(recipe: Recipe, **options: Any) -> Recipe:
         loss=replace(policy, **options),
         replay=None,
         hooks=None,
+        old_logprob="behaviour",
         epochs=1,
         minibatches=1,
     )

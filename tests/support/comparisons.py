@@ -75,7 +75,7 @@ class Comparison:
                 found.append(f"Equations has no entry for {number}")
             elif not (number in self.computed or entry.left_out or _NOT_COMPUTED.search(entry.text)):
                 found.append(
-                    f"no example that runs uses {number}, and its entry does not say `left out: why` or `not computed: why`"
+                    f"no example that runs uses {number}, and its entry has no `left out: why` or `not computed: why`"
                 )
         stated = [entry.name for entry in self.page.differences]
         for name, start, theirs, ours in self._settings():

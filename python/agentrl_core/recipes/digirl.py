@@ -9,7 +9,7 @@ whether the rollout succeeds; it has twin heads, of which the smaller counts (`v
 Equations:
     Read: translated notes with the paper's equations, and the public code.
 
-    - 4.2, imitation of what is kept: `Imitation`, mean over the steps that are kept; not computed: in the recipe's case.
+    - 4.2, imitation of what is kept: `Imitation`, mean over the steps that are kept; not computed: in its case.
     - 4.3, advantage of a step: `DoublyRobust(kind="paper")`.
     - 4.3b, filter of steps: `ImitatedSteps(above=0.1)`, 1/H of 10 steps.
     - 4.4, filter of trajectories: `SelectDraws(kind="quantile", fraction=0.1, group_by="batch")`.
