@@ -1,7 +1,8 @@
 """Generate the catalogue of recipes from their files: docs/recipes.md, a page for each recipe, and a count.
 
 `python docs/catalogue.py table` writes docs/recipes.md; `pages FOLDER` writes an index by phase and a page per system;
-`count` prints for each system whether it runs, the source of the numbers it is checked against, and the facts it needs.
+`count` prints for each system whether it runs, the source of the numbers it is checked against, and the facts it needs;
+then how many equations of the paper files have an example that runs, and which kinds of sources were read.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 from agentrl_core import recipes
@@ -44,6 +46,9 @@ GROUPS = {
     "hooks": "Actions on models, rates and passes",
 }
 """The headings of the table, by phase. A recipe is in the last group whose phase it changes."""
+
+STRENGTH = ("paper", "code", "notes", "abstract")
+"""Kinds of sources of a paper file, from the strongest."""
 
 DEFAULTS = ("GroupRelative()", "Policy()")
 SOURCE = re.compile(r" \(arXiv:[\d.]+\)|, arXiv:[\d.]+(?=\))")
@@ -132,11 +137,11 @@ def page_text(page: RecipePage, tested: list[dict[str, str]]) -> str:
     needed = (
         f"- facts: {facts(page) or 'none'}\n- models: {', '.join(page.models)}; trained: {', '.join(page.trained)}\n"
     )
+    equations = f"## Equations\n\n{page.section('Equations')}\n\n" if page.equations else ""
     differs = f"## Differences\n\n{page.differs}\n\n" if page.differs else ""
-    text = page.text.partition("\n\n")[2]
     return (
-        f"# {name}\n\n{purpose(page)}\n\nSource: {page.recipe.source}\n\n{text}\n\n"
-        f"## Settings by phase\n\n{decided}\n## Needs\n\n{needed}\n{differs}## Tests\n\n{runs}{checked}\n"
+        f"# {name}\n\n{purpose(page)}\n\nSource: {page.recipe.source}\n\n{page.prose}\n\n{equations}{differs}"
+        f"## Settings by phase\n\n{decided}\n## Needs\n\n{needed}\n## Tests\n\n{runs}{checked}\n"
         f"## As TOML\n\n```toml\n{page.recipe.to_toml()}```\n"
     )
 
@@ -184,8 +189,48 @@ def count() -> str:
             f"{'system':30} {'runs':6} {'facts needed':40} numbers checked against",
             *lines,
             summary,
+            *equations(),
         ]
     )
+
+
+def equations() -> list[str]:
+    """Lines on the comparison with papers: equations with an example, left out, and sources by kind."""
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    from comparisons import Comparison, papers
+
+    found, without = [], []
+    for name in papers():
+        try:
+            found.append(Comparison.of(name))
+        except KeyError:
+            without.append(name)
+    compared = [each for each in found if not each.problems()]
+    numbers = computed = left_out = stated = 0
+    for each in compared:
+        for number in each.numbers:
+            numbers += 1
+            with_case, entry = number in each.computed, each.entries[number]
+            computed += with_case
+            left_out += bool(entry.left_out) and not with_case
+            stated += not entry.left_out and not with_case
+    kinds = Counter(source["what"] for each in found for source in each.paper.table["read"])
+    strongest = Counter(
+        min((source["what"] for source in each.paper.table["read"]), key=STRENGTH.index) for each in found
+    )
+    rest = len(recipes.names()) - len(found)
+    return [
+        (
+            f"{len(recipes.names())} recipes: {len(compared)} compared with a paper file, {len(found) - len(compared)} "
+            f"have one and are not compared yet, {rest} have none; {len(without)} paper files have no recipe"
+        ),
+        (
+            f"{numbers} equations of the compared: {computed} have a worked example that runs, {left_out} are left "
+            f"out with a reason, {stated} are computed by a part that no example runs"
+        ),
+        "sources of paper files with a recipe: " + ", ".join(f"{kinds[kind]} {kind}" for kind in STRENGTH),
+        "strongest source of each: " + ", ".join(f"{strongest[kind]} {kind}" for kind in STRENGTH),
+    ]
 
 
 def main(arguments: list[str]) -> None:

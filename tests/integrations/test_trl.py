@@ -145,7 +145,8 @@ def rows_of(seen: list[tuple[dict[str, Any], float]], rewards: Any) -> Sequences
     ids=lambda recipe: recipe.name,
 )
 def test_training_takes_the_step_of_our_own_update(recipe: Recipe, tmp_path: Path) -> None:
-    recipe = recipe.replace(reward=recipes.GRPO.reward)  # DAPO shapes by a length that these rows do not have
+    # DAPO shapes by a length that these rows do not have; the trainer makes one step of a batch.
+    recipe = recipe.replace(reward=recipes.GRPO.reward, minibatches=1)
     trainer = watched(recipe, tmp_path)
     before = copy.deepcopy(trainer.model)
     trainer.train()

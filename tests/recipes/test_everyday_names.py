@@ -79,7 +79,7 @@ class Rollouts:
             **said,
             "expect": expected,
         }
-        return Case(name, recipes.get(name), [iteration], {}, {})
+        return Case(name, recipes.get(name).replace(minibatches=1), [iteration], {}, {})
 
     def advantage(self, estimator: str, rewards: Tensor | None = None, **options: Any) -> Tensor:
         """What an estimator of verl says."""

@@ -39,6 +39,16 @@ class PaperExamples:
         return register
 
     @property
+    def all_names(self) -> list[str]:
+        """Names of all examples of the file."""
+        return sorted(self._examples)
+
+    @property
+    def equations(self) -> set[str]:
+        """Numbers of the equations that a computed example uses."""
+        return {number for name in self._adapters for number in self._examples[name].equations}
+
+    @property
     def names(self) -> list[str]:
         """Names of the examples that are computed."""
         return sorted(self._adapters)

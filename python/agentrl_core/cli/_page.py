@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,31 @@ from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 
 _PLAIN = Recipe(name="plain")
+_SECTION = r"^{name}:\n((?:[ ]{{4}}.*(?:\n|\Z)|\n)+)"
+_NUMBER = r"(?:[A-Z]?\d[\w.]*|[A-Z])"
+_EQUATION = re.compile(rf"({_NUMBER}(?:(?:, | and ){_NUMBER})*), (.+?): (.+)")
+_LEFT_OUT = re.compile(r"\bleft out[:,] (.+)")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the section `Equations` or `Differs` of a recipe's file.
+
+    Args:
+        numbers: of the equations that it is about; empty in `Differs`.
+        name: of the equation or the difference.
+        text: how the recipe computes it, or how it differs.
+    """
+
+    numbers: tuple[str, ...]
+    name: str
+    text: str
+
+    @property
+    def left_out(self) -> str:
+        """Return why the recipe leaves it out; empty if it does not."""
+        found = _LEFT_OUT.search(self.text)
+        return found[1] if found else ""
 
 
 @dataclass(frozen=True)
@@ -110,9 +136,50 @@ class RecipePage:
         """Return every model that it queries or trains."""
         return tuple(dict.fromkeys([*self.trained, *self.recipe.models]))
 
+    def section(self, name: str) -> str:
+        """Return a section of its file, such as `Equations`; empty if there is none."""
+        found = re.search(_SECTION.format(name=name), self.text, re.MULTILINE)
+        return textwrap.dedent(found[1]).strip() if found else ""
+
+    @property
+    def prose(self) -> str:
+        """Return its file's documentation after the purpose, without the sections `Equations` and `Differs`."""
+        text = self.text.partition("\n\n")[2]
+        for name in ("Equations", "Differs"):
+            text = re.sub(_SECTION.format(name=name), "", text, flags=re.MULTILINE)
+        return text.strip()
+
+    @cached_property
+    def equations(self) -> tuple[Entry, ...]:
+        """Return the equations of its source, and how the recipe computes each.
+
+        Raises:
+            RecipeError: an entry is not `- NUMBER, name: text`.
+        """
+        entries = []
+        for item in _items(self.section("Equations")):
+            found = _EQUATION.fullmatch(item)
+            if found is None:
+                raise RecipeError(f"recipe {self.recipe.name!r}: {item!r} is not `- NUMBER, name: text`; rewrite it")
+            entries.append(Entry(tuple(re.split(", | and ", found[1])), found[2], found[3]))
+        return tuple(entries)
+
+    @cached_property
+    def differences(self) -> tuple[Entry, ...]:
+        """Return where the recipe differs from its source."""
+        return tuple(Entry((), *_named(item)) for item in _items(self.section("Differs")))
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """Return what of its source the recipe leaves out, with the reasons."""
+        entries = [*self.equations, *self.differences]
+        return tuple((", ".join([*each.numbers, each.name]), each.left_out) for each in entries if each.left_out)
+
     @property
     def differs(self) -> str:
-        """Return sentences of its file about differences from paper and public code."""
+        """Return its section `Differs`, or without one the sentences about differences from paper and public code."""
+        if section := self.section("Differs"):
+            return section
         sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", " ".join(self.text.split()))
         words = re.compile(r"\b(public code|published code|the paper|[Nn]ot here|not part of|proposals?|differs?)\b")
         return " ".join(sentence for sentence in sentences if words.search(sentence))
@@ -128,7 +195,17 @@ class RecipePage:
             "models": list(self.models),
             "trained": list(self.trained),
             "others": self.others,
+            "left_out": dict(self.left_out),
         }
+
+
+def _items(section: str) -> list[str]:
+    return [" ".join(item.split()) for item in re.findall(r"^- (.+(?:\n[ ]+.+)*)", section, re.MULTILINE)]
+
+
+def _named(item: str) -> tuple[str, str]:
+    name, _, text = item.partition(": ")
+    return name, text
 
 
 def _is_foreign(phase: str, link: Any) -> bool:

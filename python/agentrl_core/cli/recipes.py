@@ -24,8 +24,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "List the recipes, show the page of one (show NAME), or compare two (diff A B)."
     command.epilog = (
         "examples:\n  agentrl recipes\n  agentrl recipes --phase replay\n  agentrl recipes --needs reference\n"
-        "  agentrl recipes --needs-critic\n  agentrl recipes --facts\n  agentrl recipes show arpo\n"
-        "  agentrl recipes diff grpo mine.toml\n"
+        "  agentrl recipes --needs-critic\n  agentrl recipes --facts\n  agentrl recipes --incomplete\n"
+        "  agentrl recipes show arpo\n  agentrl recipes diff grpo mine.toml\n"
     )
     command.add_argument("do", nargs="?", choices=["show", "diff"], metavar="show|diff", help="omit to list")
     command.add_argument(
@@ -38,6 +38,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--needs-critic", action="store_true", help="same as --needs critic")
     command.add_argument(
         "--facts", action="store_true", help="recipes that need facts of the environment, with the facts"
+    )
+    command.add_argument(
+        "--incomplete", action="store_true", help="recipes that leave out a part of their source, with the reasons"
     )
     command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -54,18 +57,21 @@ def run(
     needs: list[str],
     needs_critic: bool,
     facts: bool,
+    incomplete: bool,
     json: bool,
 ) -> int:
     """Print the list, a page or a comparison."""
     asked = [*needs, *(["critic"] if needs_critic else [])]
-    if do is not None and (phase or asked or facts):
-        raise InvalidInputError(f"recipes {do}: --phase, --needs and --facts apply to the list only; omit them")
+    if do is not None and (phase or asked or facts or incomplete):
+        raise InvalidInputError(
+            f"recipes {do}: --phase, --needs, --facts and --incomplete apply to the list only; omit them"
+        )
     if do == "show":
         _show(_wanted(do, names, 1)[0], json=json)
     elif do == "diff":
         _diff(*_wanted(do, names, 2), json=json)
     else:
-        _list(phase or [], asked, facts=facts, json=json)
+        _list(phase or [], asked, facts=facts, incomplete=incomplete, json=json)
     return 0
 
 
@@ -77,7 +83,7 @@ def _wanted(do: str, names: list[str], count: int) -> list[RecipePage]:
     return [RecipePage.of_file(name) if name.endswith(".toml") else RecipePage.of(name) for name in names]
 
 
-def _list(phases: list[str], needs: list[str], *, facts: bool, json: bool) -> None:
+def _list(phases: list[str], needs: list[str], *, facts: bool, incomplete: bool, json: bool) -> None:
     from agentrl_core import recipes
     from agentrl_core.cli._page import RecipePage
 
@@ -94,9 +100,17 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, json: bool) -> No
         if all(phase in page.phases for phase in phases)
         and all(name in (*page.models, *(fact.name for fact in page.facts)) for name in needs)
         and (page.facts or not facts)
+        and (page.left_out or not incomplete)
     ]
     if json:
         _print_json([page.to_dict() for page in found])
+        return
+    out = console()
+    if incomplete:
+        left = [[page.recipe.name, *entry] for page in found for entry in page.left_out]
+        print_columns(out, ["recipe", "left out", "why"], left)
+        compared = sum(bool(page.equations) for page in pages)
+        out.print(f"{len(found)} of {compared} recipes that were compared with their source leave something out")
         return
     names = ["recipe", *(phases or ["source"]), *(["facts"] if facts else []), "for"]
     rows = []
@@ -104,7 +118,6 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, json: bool) -> No
         told = [page.phases[phase] for phase in phases] or [page.recipe.source]
         said = [", ".join(fact.name for fact in page.facts)] if facts else []
         rows.append([page.recipe.name, *told, *said, page.purpose])
-    out = console()
     print_columns(out, names, rows)
     out.print(f"{len(found)} of {len(pages)} recipes; agentrl recipes show NAME prints the page of one")
 

@@ -80,7 +80,8 @@ class BatchBuilder:
         self._drawn, self._known = self._drawn + len(scores), self._known + int(np.isfinite(scores).sum())
         self._rewarded = self._rewarded or bool(np.isfinite(batch.column("reward", "draw")).any())
         # Groups are sorted by key, independent of which ended first.
-        accepted = admission(scores, groups) | (np.arange(batch.num_groups) < held)
+        judged = np.where(np.isfinite(scores), batch.column(admission.judged, "draw"), np.nan)
+        accepted = admission(judged, groups) | (np.arange(batch.num_groups) < held)
         self._seen += len(accepted) - held
         self._judged = len(self._parts)
         self._parts.append(batch if accepted.all() else batch.select_draws(np.flatnonzero(accepted[groups])))

@@ -15,7 +15,7 @@ Equations:
 
     - C1, optimal value: `LogMeanExp`, from the surveys of the reference alone.
     - C2, loss: `Regression`, mean over draws, on `BaselineRelative(column="task_value_star")`.
-    - C3, filter: `PoolFilter(above=0.0, attempts=8)`.
+    - C3, filter: `PoolFilter(above=0.0, attempts=8)`; not computed: it reads a pool.
     - N1, target of the regression: the same as C2.
 
 Differs:

@@ -4,6 +4,20 @@ A rollout of its own, before the others, tells where the uncertainty is: at the 
 (`PremonitoredBranching`). The more of it is at the question, the more of the 16 rollouts start there. A token whose
 advantage is positive keeps its gradient above the clip range, and advantages are scaled by the entropy of their tokens,
 by 1 + 0.2 z.
+
+Equations:
+    Read: copies of the public code in other repositories, notes, and the abstract.
+
+    - N1, split of the budget: `PremonitoredBranching.starting`.
+    - N2, branching: `PremonitoredBranching.penalised`, by the code.
+    - N3, balanced clip: `Clipped(soft="upper")`, clip range 0.2, dual clip 3.
+    - N4, entropy-aware advantage: `EntropyScaled(coefficient=0.2)`, over all trained tokens of the batch.
+    - N5, group advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+
+Differs:
+    - Statistics of entropies: of a micro-batch in the code, of the batch here.
+    - Optimizer steps a batch: not said, 1 here; the balanced clip acts from the second one on:
+      `AEPO.replace(minibatches=8)` makes as many as ARPO.
 """
 
 from __future__ import annotations
@@ -115,5 +129,5 @@ AEPO = Recipe(
     rollout=PremonitoredBranching(budget=16, initial=8, beam=2, probability=0.5, entropy_weight=0.2),
     advantage=GroupRelative(),
     weight=EntropyScaled(coefficient=0.2, at_least=None),
-    loss=Policy(surrogate=Clipped(soft="upper"), clip=Clip(0.2, 0.2)),
+    loss=Policy(surrogate=Clipped(soft="upper"), clip=Clip(0.2, 0.2, dual=3.0)),
 )

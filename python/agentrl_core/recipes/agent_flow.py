@@ -7,6 +7,24 @@ The public code takes mean and std over turns, so that longer trajectories weigh
 `advantage.GroupRelative(voter="step")`; it drops turns with prompts that are too long after they voted.
 
 Needs: the model reference.
+
+Equations:
+    Read: the paper's sections 3.2 and 4.1 and the public code.
+
+    - 4, reward: the environment's, one outcome for all turns.
+    - 5, objective: `Policy(aggregate="turn_mean", kl=KL(0.001))`.
+    - 6, ratio: `Policy`, of tokens, each turn under its own prompt.
+    - 7, advantage: `GroupRelative`, std of n - 1.
+    - C1, advantage in the code: an option, `GroupRelative(voter="step", singleton="raw")`.
+    - C2, rows in the code: left out: rows are cut to a multiple of the mini-batch for its devices; no row is dropped
+      here.
+    - C3, no reward: left out: 0 in the code; here a rollout without a score neither votes nor is trained.
+
+Differs:
+    - Clip range: one number in the paper; 0.2 and 0.3 in the configuration, and here.
+    - Aggregation: one mean over the tokens of a mini-batch in the code; the paper and this recipe average three
+      times.
+    - Optimizer steps a batch: its rows divided by 8, which depends on the number of turns; 1 here.
 """
 
 from agentrl_core import Recipe

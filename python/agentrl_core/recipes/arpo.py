@@ -8,30 +8,35 @@ of what the model writes after a tool result has risen:
 Credit is the paper's soft attribution: every branch has the group-relative advantage of its own outcome, and a step
 that d branches share is trained once for each of them (`shared="each"`), which is their mean advantage times d.
 
-Equations:
-    Read: the paper's sections 3.1 and 3.2, the public code's scripts, and notes on its rollouts by others.
-
-    - 4, change of entropy: `EntropyBranching`, as a mean over the tokens.
-    - 5, branching: left out: a threshold in the paper; the code's chance is N2.
-    - 3.1.1, budget: `EntropyBranching(budget=16, initial=8)`.
-    - 3.2h, hard attribution: `ARPO.replace(shared="split")` trains a shared step once, with the mean advantage.
-    - 6, soft attribution: `Policy` with `shared="each"`.
-    - 8, reward: left out: the environment computes it from format, answer and tools.
-    - N1, entropy in the code: left out: its sum over the ten likeliest tokens; here the whole distribution counts.
-    - N2, branching in the code: `EntropyBranching(probability=0.5, entropy_weight=0.2)`.
-    - C1, dual clip: `Clip(dual=3.0)`.
-    - C2, aggregation: `Policy`, token mean.
-
-Differs:
-    - Aggregation: a mean over each response first in equation 6, a token mean in the code and here.
-    - Scale of the entropy: divided by the size of the vocabulary in the paper, by its logarithm in the code; nats here.
-    - Optimizer steps a batch: 8 in the scripts, 1 here. `ARPO.replace(minibatches=8)` makes 8; clip ranges and the dual
-      clip act from the second one on.
-
 The public code measures the segment before the tool result and branches after the result
 (`EntropyBranching(measure="before_tool")`), keeps H_initial by row number across batches, and sums the entropy over
 the ten most likely tokens only; this recipe does none of the three. Its reward (-1 for a bad format, a bonus for using
 two tools) belongs to its tasks, not to the recipe.
+
+Equations:
+    Read: the paper's sections 3.1 and 3.2, the public scripts, and notes on the code.
+
+    - 4, change of entropy: left out: the paper divides by the size of the vocabulary; `EntropyBranching` divides by
+      its logarithm, as the code.
+    - 5, branching: left out: the paper compares 0.5 + 0.2 dH with a threshold; here it is the chance of a copy, as in
+      the code.
+    - 3.1.1, budget: `EntropyBranching(budget=16, initial=8)`; not computed: it grows whole groups, in the tests of
+      rollouts.
+    - 3.2h, hard attribution: left out: the paper's default is the soft one, as here; `shared="split"` divides a
+      shared step among its branches.
+    - 6, soft attribution, objective: `Policy`, clip range 0.2; the paper's mean over each rollout first is
+      `aggregate="sequence_mean"`.
+    - 8, reward: left out: it belongs to the environment.
+    - N1, entropy in the code: `EntropyBranching`, of all tokens that the engine reports, not of the ten most likely.
+    - N2, branching in the code: `EntropyBranching(probability=0.5, entropy_weight=0.2)`.
+    - C1, dual clip: `Clip(dual=3.0)`.
+    - C2, aggregation: mean over tokens.
+
+Differs:
+    - Aggregation: each rollout has the same weight in the paper, each token in the code and here.
+    - Optimizer steps a batch: 8, as in the scripts; the paper's text does not name a number.
+    - Scale of the entropy: nats here; the paper divides by the size of the vocabulary, the code by its logarithm.
+    - Place of a branch: after the tool result in the paper and here; the code measures the segment before it.
 """
 
 from agentrl_core import Recipe
@@ -44,5 +49,6 @@ ARPO = Recipe(
     source="arXiv:2507.19849",
     rollout=EntropyBranching(budget=16, initial=8, beam=2, probability=0.5, entropy_weight=0.2),
     advantage=GroupRelative(),
-    loss=Policy(clip=Clip(0.2, 0.2, dual=3.0)),
+    loss=Policy(clip=Clip(0.2, 0.2, dual=3.0), aggregate="token_mean"),
+    minibatches=8,
 )

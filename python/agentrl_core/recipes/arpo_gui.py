@@ -11,6 +11,22 @@ are recomputed with the policy before the update, so that their ratios begin at 
 Source: arXiv:2505.16282; code dvlab-research/ARPO. `ARPO_GUI.replace(replay=...)` with `old_logprob="behaviour"`
 corrects for the policy that sampled. The environment reports `reward.format`. Not in this recipe: tasks that 16
 rollouts of the first model never solve leave the pool before training.
+
+Equations:
+    Read: the public code and notes.
+
+    - C1, failed group: `GroupFailed(mean_below=0.2, std_below=0.05)`; not computed: it needs a store, as in the
+      recipe's own test.
+    - C2, replacement: `Inject(replaces="first")`; not computed: the same.
+    - C3, storage: `Memory(per_task=8, where=Where(column="reward", above=0.1))`; not computed: the same.
+    - C4, reward: `CombineReward(column="reward.format", coefficient=0.5)`.
+    - C5, advantage: `GroupRelative`; a group of one is 0 here, and its reward in verl (`singleton="raw"`).
+    - C6, loss: `Policy`, clip ranges 0.2 and 0.3, dual clip 3, mean over tokens.
+    - C7, ratio of the replayed member: `old_logprob="recomputed"`.
+
+Differs:
+    - Filter of tasks: left out: tasks that 16 rollouts of the first model never solve leave the pool before this
+      recipe.
 """
 
 from agentrl_core import Recipe
@@ -33,4 +49,5 @@ ARPO_GUI = Recipe(
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.3, dual=3.0)),
     old_logprob="recomputed",
+    minibatches=16,
 )

@@ -6,6 +6,22 @@ of the same episode, agent and turn: A = (R - mean) / std. Every candidate train
 is alpha * r_team + r_local, which is the environment's to say. Source: arXiv:2510.11062. With `agents` each agent is
 spoken for by the engine of its name, or all by one; where several move together, a candidate is a joint move, chosen by
 the sum of what its agents are paid.
+
+Equations:
+    Read: the public code, notes, and the abstract; the paper's text was not read.
+
+    - C1, group: `group_by="group_id,instance,agent,turn"`.
+    - C2, advantage: `GroupRelative`; a group of one is 0 here, and its reward in the code (`singleton="raw"`).
+    - C3, filters: left out: all are off by default in the code.
+    - N1, reward: the environment's, alpha times the team's and the agent's own.
+    - N2, tree: `TurnCandidates`; not computed: it plays episodes, as in the recipe's own test.
+    - N3, policies: left out: all agents train one policy here; separate ones need a loss for each.
+
+Differs:
+    - Dual clip: 3 by verl's default; none here.
+    - Candidates: 4, for mathematics 8, by notes; 4 here.
+    - Optimizer steps a batch: of mini-batches of 256 in the code, 1 here.
+    - Missing reward: 0 in the code; here the candidate neither votes nor is trained.
 """
 
 from __future__ import annotations

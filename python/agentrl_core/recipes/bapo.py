@@ -5,6 +5,20 @@ the entropy falls. With P = sum of A min(r, upper) over positive advantages and 
 negative ones, the range opens step by step until P has its share. The public code compares the odds P / N with its
 target, as here; the paper compares P / (P + N): `BalancedClip(high_at_most=3.0, low_at_most=0.9, target=0.5,
 kind="share")`. The code searches in every micro-batch; here the range is that of the whole update.
+
+Equations:
+    Read: the public code, notes, and the abstract.
+
+    - C1, contributions: `BalancedClip`.
+    - C2, search: `BalancedClip`, from its first bounds at every step.
+    - C3, loss: `Policy`, mean over tokens, dual clip 3.
+    - R1, share: `BalancedClip(kind="share", target=0.5)`, an option; odds of 1 are a share of one half.
+
+Differs:
+    - Ends of the search: 0.9 and 3 in the README; 0.8 and 2 in the configuration, and here.
+    - Search: on each micro-batch in the code, on the update here.
+    - Importance of the rollout engine: left out, the code multiplies by weights if they are given;
+      `weight.ImportanceWeight` does.
 """
 
 from __future__ import annotations
@@ -101,4 +115,11 @@ class BalancedClip(ClipRange):
             yield lower, upper
 
 
-BAPO = Recipe(name="bapo", source="arXiv:2510.18927", advantage=GroupRelative(), loss=Policy(clip=BalancedClip()))
+BAPO = Recipe(
+    name="bapo",
+    source="arXiv:2510.18927",
+    advantage=GroupRelative(),
+    loss=Policy(clip=BalancedClip()),
+    epochs=2,
+    minibatches=4,
+)

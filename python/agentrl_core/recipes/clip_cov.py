@@ -5,6 +5,21 @@
 
 Entropy falls through tokens that are likely and have a high advantage. What is left out still counts in the mean. The
 public code takes means and n of a micro-batch, here of the whole update. Its sibling is `kl_cov`.
+
+Equations:
+    Read: the paper's sections 4.2 and 4.3 and the public code.
+
+    - 10, covariance of a token: `CovarianceMask`, over the tokens of the update.
+    - 11, choice: `CovarianceMask(2e-4, 1.0, 5.0)`, at least one token, as in the code.
+    - 12, loss: `Policy`, 0 for the chosen tokens.
+    - 13, choice of KL-Cov: the recipe `kl_cov`.
+    - 14, loss of KL-Cov: the recipe `kl_cov`, of the absolute log-ratio.
+    - C1, in the code: `Clip(1.0, 1.0)`; tokens that it cuts are no candidates; all tokens count in the mean.
+
+Differs:
+    - Means: of a micro-batch in the code, of the update here.
+    - Value of the loss: the paper's listing detaches a chosen token, which keeps its value; equation 12, the code and
+      this recipe have 0. The gradient is the same.
 """
 
 from agentrl_core import Recipe
@@ -16,4 +31,5 @@ CLIP_COV = Recipe(
     source="arXiv:2505.22617",
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(1.0, 1.0), mask=CovarianceMask(2e-4, 1.0, 5.0)),
+    minibatches=8,
 )

@@ -13,7 +13,7 @@ Equations:
     - 2, reward of a token: `Gae(kl_coefficient=0.4)`.
     - 3, pioneer and observer: `PioneerObserver`.
     - 4, shared reward: `TeamScore`.
-    - 5, change of roles: `PioneerObserver(swap_every=5)`.
+    - 5, change of roles: `PioneerObserver(swap_every=5)`; not computed: it needs several iterations.
     - P1, PPO of each copy: `Gae(lam=0.95)`, whitening, `Policy` and `Value`, both clipped at 0.2.
 
 Differs:

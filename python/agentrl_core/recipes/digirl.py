@@ -9,13 +9,13 @@ whether the rollout succeeds; it has twin heads, of which the smaller counts (`v
 Equations:
     Read: translated notes with the paper's equations, and the public code.
 
-    - 4.2, imitation of what is kept: `Imitation`, mean over the steps that are kept.
+    - 4.2, imitation of what is kept: `Imitation`, mean over the steps that are kept; not computed: in its case.
     - 4.3, advantage of a step: `DoublyRobust(kind="paper")`.
     - 4.3b, filter of steps: `ImitatedSteps(above=0.1)`, 1/H of 10 steps.
     - 4.4, filter of trajectories: `SelectDraws(kind="quantile", fraction=0.1, group_by="batch")`.
     - 4.5, critic of instructions: left out: the fact `task_advantage` has to come from a value of tasks of one's own.
     - 4.6, critic of steps: `Value(kind="cross_entropy")` on `return`, over all steps.
-    - C1, filter of the code: `DoublyRobust(kind="code")` with `ImitatedSteps(above=0.0)`.
+    - C1, filter of the code: `DoublyRobust(kind="code")` with `ImitatedSteps(above=0.0)`; not computed: an option.
     - C2, quantile of the code: the same as 4.4.
     - C3, critic of the code: the target is that of `DoublyRobust(kind="code")`; the loss of the successor is left out:
       every step but the first is a successor, so that it weighs steps otherwise and has no other minimum.

@@ -5,6 +5,17 @@
 Neither the standard deviation nor the length of an answer divides: the sum over tokens is as it is. Public code divides
 it by the longest answer that is allowed, a constant that scales the learning rate:
 `DR_GRPO.replace(loss=loss.Policy(aggregate="constant", constant=3000.0))`.
+
+Equations:
+    Read: the public code and the abstract.
+
+    - C1, advantage: `GroupRelative(scale="none")`.
+    - C2, loss: `Policy(aggregate="constant")`, clip range 0.2, mean over rollouts.
+    - C3, GRPO of the same code: `recipes.GRPO`, with `GroupRelative(eps=1e-8)`.
+
+Differs:
+    - Constant: the longest answer in the code, 1 here, since a recipe does not know that length.
+    - Optimizer steps a batch: not seen in the code, 1 here.
 """
 
 from agentrl_core import Recipe

@@ -8,6 +8,20 @@ the entropies of the steps (means over their trained tokens) scaled to [0, 1] ov
 
 less its mean over the steps of the batch; A is GRPO's. The paper does not give the bonus; 0.05 is a proposal. Its
 public port scales by the gates of the batch one after the other, which is not reproduced. The loss is GRPO's.
+
+Equations:
+    Read: notes; no code of the authors was found.
+
+    - N1, step entropy: `mean_of_tokens`, of the trained tokens.
+    - N2, scaling: `StepConfidence`, with 1e-8.
+    - N3, gate: `StepConfidence(gate_coefficient=1.0)`.
+    - N4, clarity: `StepConfidence(future_coefficient=1.0)`.
+    - N5, advantage: `StepConfidence`.
+    - N6, recentring: `StepConfidence(recenter=True)`.
+
+Differs:
+    - Bonus coefficient: not said; 0.05 here.
+    - Optimizer steps a batch: not said, 1 here.
 """
 
 from __future__ import annotations

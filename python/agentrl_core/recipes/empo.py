@@ -8,6 +8,20 @@ largest cluster has at least exp(-1.2) = 0.30 of the answers, the share that the
 with one ratio for an answer, as GSPO does; this is GRPO's loss without a reference.
 
 Needs: the facts `answer_cluster` (answers that mean the same, see `reward.answer_clusters`) and `answer_parsed`.
+
+Equations:
+    Read: the public code, notes, and the abstract.
+
+    - C1, clusters: `answer_clusters`, of the environment.
+    - C2, entropy: `AnswerAgreement`, which writes `semantic_entropy`.
+    - C3, reward: `AnswerAgreement`; 0 if all answers differ.
+    - C4, advantage and loss: `GroupRelative` and `Policy(aggregate="sequence_mean")`.
+    - N1, filter of prompts: left out: the code asks for a largest share of 0.3 or more; here the entropy is at most
+      1.2, as the paper filters by entropy.
+
+Differs:
+    - Epsilon of the advantage: 1e-4 in TRL, 1e-6 here.
+    - Group size: 7 in the code; here it is that of `collect`.
 """
 
 from agentrl_core import Recipe

@@ -12,6 +12,20 @@ make a column of `agentrl_core.keys.similar`, and group by it.
 The group's statistics count every step (public code), so that long trajectories weigh more; `voter="trajectory"` in the
 last link counts every trajectory once. A group of one counts as mean 0. The public scripts add 0.01 k3 to a reference
 (`loss=loss.Policy(kl=loss.KL(0.01))`) and a penalty of 0.1 for invalid actions, which belongs to the environment.
+
+Equations:
+    Read: the public code, as another repository carries it, and the abstract.
+
+    - C1, episode advantage: the last `GroupRelative`, over all steps of the group, mean only.
+    - C2, step return: `Discounted(gamma=0.95)`.
+    - C3, anchor groups: `group_by="group_id,state_key"`.
+    - C4, step advantage: the first `GroupRelative`, mean only.
+    - C5, advantage: the sum of both, omega 1: `add=True`.
+
+Differs:
+    - KL: 0.01 in scripts, by notes of others; none here.
+    - Optimizer steps a batch: not seen in the code, 1 here.
+    - Group size: 8 in scripts; here it is that of `collect`.
 """
 
 from agentrl_core import Recipe

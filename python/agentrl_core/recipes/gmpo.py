@@ -2,6 +2,16 @@
 
 Single tokens with an extreme ratio decide over an arithmetic mean; under a geometric mean they cannot, so the clip
 range may be much wider.
+
+Equations:
+    Read: the public code and script, notes and the abstract; the paper's text was not read.
+
+    - C1, clipped log-ratios: `Clip(0.4, 0.4, scale="log")`.
+    - C2, ratio of the response: `GeometricMean`.
+    - C3, loss: `Policy(aggregate="sequence_mean")`, of `GroupRelative(scale="none")`.
+
+Differs:
+    - Normalisation: not fully read; the mean alone here.
 """
 
 from __future__ import annotations
@@ -73,4 +83,5 @@ GMPO = Recipe(
     source="arXiv:2507.20673",
     advantage=GroupRelative(scale="none"),
     loss=Policy(clip=Clip(0.4, 0.4, scale="log"), surrogate=GeometricMean(), aggregate="sequence_mean"),
+    minibatches=8,
 )

@@ -7,6 +7,24 @@ G independent rollouts per task; A_i = (R_i - mean) / (std + 1e-6) over the grou
 The paper averages over the tokens of a rollout and then over rollouts, and adds 0.04 k3 to a reference. Public code now
 mostly averages over all tokens of the batch and leaves the reference out; so does this recipe. The paper's form is
 `GRPO.replace(loss=loss.Policy(aggregate="sequence_mean", kl=loss.KL(0.04)))`.
+
+Equations:
+    Read: the paper's sections 4.1 and 4.2.
+
+    - 3, objective: `Policy`, clip range 0.2; the paper's mean over tokens, then rollouts, is an option.
+    - 4, estimate of the KL: `KL`, the default estimator; an option.
+    - 4.1.2, outcome supervision: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - 4.1.3, process supervision: an option, `(GroupRelative(column="reward", level="step"),
+      Discounted(column="advantage"))`.
+    - C1, a group of one: `GroupRelative` gives 0; verl's reward as it is would be `singleton="raw"`.
+
+Differs:
+    - Aggregation: each rollout has the same weight in the paper, each token here.
+    - KL: 0.04 in the paper, none here.
+    - Clip range: the paper gives no number; 0.2 here. It makes one optimizer step a batch, so its clip never acts.
+    - Reward model: left out: retraining it between iterations is outside of a recipe with rewards of the environment.
+    - Reference: set to the policy after each iteration of the iterative form; here it is what `arl.annotate` is
+      given.
 """
 
 from agentrl_core import Recipe

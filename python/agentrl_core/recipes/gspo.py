@@ -4,6 +4,18 @@
 
 The ratio's gradient is that of the mean log-prob, so an answer's tokens move together. verl bounds the mean log-ratio
 at 10: `loss.Ratio("sequence", log_at_most=10.0)`.
+
+Equations:
+    Read: the paper's sections 3 to 5.1.
+
+    - 5, objective: `Policy`, `aggregate="sequence_mean"`.
+    - 6, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - 7, ratio: `Ratio("sequence")`.
+    - 10, gradient: that of `Ratio("sequence")`, equal for all tokens of an answer.
+    - 13, GSPO-token: the same value and gradient if the tokens of an answer have one advantage, as here.
+
+Differs:
+    - KL: the paper leaves it out of its equations; there is none here.
 """
 
 from agentrl_core import Recipe
@@ -15,4 +27,5 @@ GSPO = Recipe(
     source="arXiv:2507.18071",
     advantage=GroupRelative(),
     loss=Policy(ratio=Ratio("sequence"), clip=Clip(3e-4, 4e-4), aggregate="sequence_mean"),
+    minibatches=4,
 )

@@ -10,6 +10,21 @@ Which draws are good or bad is asked before the entropy is taken off: draws with
 nor have one, and still lose 0.1 H_i. A draw with A_i = 0 counts in 1/G. The paper has the threshold only where the
 first policy was below it; its public code has 0.7 always, `EntropyGate(at_most=0.7)`, and divides each draw's loss by
 its number of conflict tokens, `ConflictTokens(per_count=True)`. Entropies are those of the rollout.
+
+Equations:
+    Read: the public code with its README, and the abstract.
+
+    - R1, objective: `Reinforce`, whose gradient is that of the ratio at 1; mean over tokens, then completions.
+    - R2, filter of entropy: `EntropyGate(at_most=ln 2)`.
+    - C1, advantage: `GroupRelative(scale="none")`.
+    - C2, conflict tokens: `ConflictTokens`.
+    - C3, shaping in the code: `EntropyBonus(coefficient=-0.1)`, with `EntropyGate(at_most=0.7)` as an option.
+    - C4, loss in the code: an option, `ConflictTokens(per_count=True)`.
+
+Differs:
+    - First policy: by the README the filter acts only if the initial policy's entropy is at most ln 2; here it always
+      acts.
+    - Entropy: of the current policy in the code, of the rollout here.
 """
 
 from __future__ import annotations

@@ -9,6 +9,20 @@ The last turn answers and has no gain. Two scripts are public: the newer takes t
 theirs puts gains and outcomes into one statistic, which is `group.normalise`'s to do.
 
 Needs: `answer_logprob` after every step and before the first, from `arl.annotate` with a probe; the model reference.
+
+Equations:
+    Read: the older public code and the abstract; notes for the newer code.
+
+    - C1, probability of the truth: `InformationGain`, of the probe's mean log-prob.
+    - C2, turn reward: `InformationGain`; the last turn has the outcome.
+    - C3, return: left out: the older code cuts the return at tool results; here it flows over all turns.
+    - C4, advantage of the older code: by position in the sequence without a std; left out: N1 is the newer one. Its
+      policy loss is the same, `Policy` with a clip range of 0.2.
+    - N1, advantage of the newer code: two `GroupRelative`, one for each kind of reward, and `Discounted`.
+
+Differs:
+    - Gains of exactly 0: left out of the statistics in the newer code; they count here, as in the paper.
+    - Group size: 16 in the code; here it is that of `collect`.
 """
 
 from __future__ import annotations

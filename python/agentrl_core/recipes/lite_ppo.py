@@ -5,6 +5,19 @@
 
 What is left of many tricks after each was tried alone: where the rewards of a group are nearly equal its own spread is
 tiny and blows up the gradient; that of the batch does not. Neither critic, nor KL, nor entropy.
+
+Equations:
+    Read: the abstract, the code of the authors' framework and of another one, and notes.
+
+    - C1, advantage: `GroupRelative(scale_by="batch")`.
+    - C2, advantage in the other framework: an option, `(GroupRelative(scale="none"),
+      GroupRelative(column="advantage", group_by="batch"))`: the spread of the differences from the groups' means.
+    - N1, loss: `Policy`, clip range 0.2, mean over tokens.
+
+Differs:
+    - Settings of the documentation (GAE, whitening, dual clip, a KL of 0.001, the mean over rollouts): not in the
+      abstract, and not here.
+    - Clip range: 0.4 in the other framework's example, 0.2 in the documentation and here.
 """
 
 from agentrl_core import Recipe

@@ -10,6 +10,21 @@ spread is `GroupRelative(center="leave_one_out", ddof=0, eps=0.0, scale_at_least
 also stops stragglers, `LOOP.replace(rollout=rollout.EarlyStop())`; its default does not.
 
 Needs: `recomputed_logprob`.
+
+Equations:
+    Read: the public code, notes, and the abstract; the paper's text was not read.
+
+    - N1, advantage: `GroupRelative(center="leave_one_out", scale="none")`.
+    - C1, filter: `SelectDraws(at_least=0.01, multiple=8, round_up=True)`.
+    - C2, token loss: `Policy(clip=Clip(0.1, 0.1, scale="reciprocal"))`.
+    - C3, mini-batch: `aggregate="sequence_mean_sum", constant=32.0`, two passes.
+    - C4, options: `Ratio("sequence", "sum")` is one; a shift and positive advantages alone are not used.
+    - N2, stragglers: an option, `EarlyStop`; uneven groups are compared as they are.
+
+Differs:
+    - Clip ranges: the lower bound is 1 / 1.1 in the code and here.
+    - Optimizer steps of a pass: 7.5 in the code, before the filter; 8 here.
+    - Stop at a KL of 20: left out, the code's default has it.
 """
 
 from agentrl_core import Recipe
@@ -28,4 +43,6 @@ LOOP = Recipe(
         constant=32.0,
     ),
     old_logprob="recomputed",
+    epochs=2,
+    minibatches=8,
 )

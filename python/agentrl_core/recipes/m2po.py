@@ -6,6 +6,22 @@ does.
 
 `M2PO_DELAYED` is its setting of stale data: every iteration trains the batch of 64 iterations before, and what it rolls
 out waits. Before there is one, it trains on its own.
+
+Equations:
+    Read: the public code, the documentation of another framework, notes, and the abstract.
+
+    - D1 and D2, second moment and mask of the documentation: left out: the code bounds the tokens that an update
+      pushes further away, which is C1 to C3.
+    - C1, tokens that count: `SecondMomentClip`.
+    - C2, threshold: `SecondMomentClip(at_most=0.04)`: tau is that of the place before the budget is spent.
+    - C3, loss: `Policy`, mean over tokens, no dual clip.
+    - C4, floors: `SecondMomentClip(narrowest=...)`, an option, off as in the code.
+    - C5, stale batches: `M2PO_DELAYED`; not computed: it needs a store.
+    - C6, advantage: `GroupRelative`; a group of one is 0 here, and its reward in the code (`singleton="raw"`).
+
+Differs:
+    - Threshold: of each micro-batch in the code, of the update here.
+    - First 64 iterations of stale data: nothing is trained in the code; `M2PO_DELAYED` trains on its own batch.
 """
 
 from __future__ import annotations
@@ -79,7 +95,13 @@ class SecondMomentClip(ClipRange):
         return ClipBounds(lower, upper, self.dual)
 
 
-M2PO = Recipe(name="m2po", source="arXiv:2510.01161", advantage=GroupRelative(), loss=Policy(clip=SecondMomentClip()))
+M2PO = Recipe(
+    name="m2po",
+    source="arXiv:2510.01161",
+    advantage=GroupRelative(),
+    loss=Policy(clip=SecondMomentClip()),
+    minibatches=4,
+)
 
 _DELAY = Memory(min_age=64, max_age=64, unit="group", order="oldest")
 M2PO_DELAYED = M2PO.replace(name="m2po_delayed", replay=Mix(_DELAY, share=1.0, replaces=True))

@@ -4,6 +4,18 @@
 
 with l_i the length of answer i: where gradients of tokens are alike, an answer's squared gradient grows with its
 length, and so does its say in the baseline. Neither ratio nor clip nor reference: one optimizer step for each batch.
+
+Equations:
+    Read: verl's code and notes.
+
+    - C1, baseline: `BaselineRelative(kind="weighted", column="trained_tokens")`.
+    - C2, advantage: the same, without a std.
+    - C3, a group of one: left out: by the formula the baseline is its own reward, so the advantage is 0 here; the
+      code takes a baseline of 0.
+    - N1, exact on-policy: `Reinforce`, one optimizer step a batch, neither KL nor entropy.
+
+Differs:
+    - Aggregation: the sum over the tokens of an answer, then the mean over answers.
 """
 
 from agentrl_core import Recipe

@@ -6,6 +6,26 @@
 
 with lambda 0.95, no discount, A before it is compared in R, and the score paid at the last token. The old values come
 from the critic before its first step: `arl.annotate(batch, "value", critic)` and `old_value` before `recipe.credit`.
+
+Equations:
+    Read: verl's code and the account of PPO in arXiv:2402.03300; the PPO paper itself was not read.
+
+    - 1, clipped objective: `Policy`, clip range 0.2, mean over tokens.
+    - 2, GAE: `Gae`, at the level of tokens.
+    - 3, return: `Gae`, before the whitening.
+    - 4, KL in the reward: `Gae(kl_coefficient=...)`, an option.
+    - C1, value loss: `Value(clip=0.2)`.
+    - C2, masked tokens: `Gae` skips untrained tokens.
+    - C3, whitening: the last `GroupRelative`.
+    - C4, dual clip: an option, `Clip(0.2, 0.2, dual=3.0)`.
+
+Differs:
+    - lambda: 1 in verl, 0.95 here.
+    - Range of the value clip: 0.5 in verl, 0.2 here.
+    - Dual clip: verl's default of 3 is not in the PPO paper, and not here.
+    - KL: 0.001 in verl's examples, none here.
+    - Optimizer steps a batch: several, which is the point of the clip; 1 here, since the number is the user's:
+      `PPO.replace(epochs=2, minibatches=4)`.
 """
 
 from agentrl_core import Recipe

@@ -17,8 +17,9 @@ Equations:
     - 4, leave-one-out of the outcomes: `GroupRelative(center="leave_one_out")`, at the last token.
     - 5, advantage: `GroupRelative(center="leave_one_out")` of the process rewards, then of the outcomes, and
       `Discounted`, gamma 1.
-    - 6, policy loss: `Policy`, clip range 0.2.
-    - 3.3, filter of prompts: `DynamicSampling(Band(at_least=0.2, at_most=0.8))`.
+    - 6, policy loss: `Policy`, clip range 0.2; not computed: in the recipe's case.
+    - 3.3, filter of prompts: `DynamicSampling(Band(at_least=0.2, at_most=0.8))`; not computed: the band is tested by
+      itself.
     - C1, scale of the process rewards: `ImplicitProcess(scale="max_return")`, without the 1e-6 in the denominator.
     - C2, leave-one-out of the code: `LeaveOneOutProcess`, offered as an option.
     - C3, whitening: the last `GroupRelative`.

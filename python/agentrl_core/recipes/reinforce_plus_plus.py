@@ -5,6 +5,21 @@
 with PPO's clipped loss. The reward is paid at the last token, and each token pays for how far the policy has moved from
 the reference; no critic and no groups, so no task is favoured for being hard. beta is 0.001 here, as in verl's
 example; the paper gives none.
+
+Equations:
+    Read: the authors' code (OpenRLHF) and verl's; the paper's text was not read.
+
+    - C1, token reward: `Discounted(kl_coefficient=0.001)`.
+    - C2, return: `Discounted`, gamma 1.
+    - C3, normalisation: the last `GroupRelative`, over all trained tokens.
+    - C4, baseline variant: the recipe `reinforce_plus_plus_baseline`.
+    - C5, loss: `Policy`, clip range 0.2, mean over tokens.
+    - C6, masked tokens: left out: in verl a token of a tool sets the return before it to 0; here returns flow past
+      it.
+
+Differs:
+    - Variance of the normalisation: over n in the authors' code, over n - 1 in verl and here; `ddof=0` is the former.
+    - Smallest variance: at least 1e-8 in the authors' code, 1e-8 added in verl and here.
 """
 
 from agentrl_core import Recipe

@@ -6,6 +6,20 @@ has
     advantage = 0.99^(n - t + 1) D - 0.05 (log pi - log pi_ref),    L = - mean over tokens of advantage * log pi.
 
 The greedy rollout has an episode of its own; it is scored and never trained.
+
+Equations:
+    Read: verl's code and notes; and a copy of the paper's script for the discount and the KL.
+
+    - C1, baseline: `GreedyRelative`; `Rounds` makes the greedy answer.
+    - C2, advantage: `GreedyRelative(gamma=1.0)`; the script's discount of 0.99 is the default.
+    - N1, loss: `Reinforce`, of the mean over tokens.
+
+Differs:
+    - Discount: 1 in verl, 0.99 in the script and here.
+    - KL: of the token and of all later ones in verl; of the token alone in the script and here, 0.05 of it.
+    - Aggregation: the sum over tokens in the method, the mean over all tokens in the script and here;
+      `Policy(clip=None, surrogate=Reinforce(), aggregate="constant", constant=1.0)` is the sum.
+    - Greedy answer without a score: an error, since a task without a baseline has no advantage.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ one. Both kinds are one batch for PPO with gamma = lambda = 1 and KL 0.01 in the
 Equations:
     Read: the paper and the public code.
 
-    - 2, policy loss: `Policy`, clip range 0.2, mean over tokens.
+    - 2, policy loss: `Policy`, clip range 0.2, mean over tokens; not computed: in the recipe's case.
     - 3, advantage: `Gae`, gamma = lambda = 1, then whitened over both kinds as in the code.
     - 4, critic: `Value("token_mean", clip=0.5)`.
-    - 5 and 6, rewards and verification tasks: `SelfVerification`.
+    - 5 and 6, rewards and verification tasks: `SelfVerification`; not computed: in the recipe's own test.
     - 7, one batch: `SelfVerification.cohort`.
     - C1, spread over the groups: `SelfVerification.quotas`.
 

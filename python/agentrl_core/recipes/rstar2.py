@@ -10,6 +10,20 @@ Source: arXiv:2508.20722. The paper draws failures at random (`seed`) and succes
 the penalty; the public code takes the first failures (`seed=None`) and the cleanest successes, as here. The
 environment reports `reward.tool_penalty`: the share of tool calls that failed (0.5 without a call), plus 1 without an
 answer or min(1, (answers - 1) / turns).
+
+Equations:
+    Read: the public code and the abstract.
+
+    - C1 and C2, penalties of tool errors and of format: left out: the environment knows its tools; it reports
+      `reward.tool_penalty`.
+    - C3, numbers: `ResampleOnCorrect(count=16, at_least=2)`.
+    - C4, choice: `ResampleOnCorrect`, the cleanest successes; failures at random, the first ones with `seed=None`.
+    - C5, equal rewards: `GroupFilter`, after the resampling.
+    - C6, GRPO on the kept rollouts: `GroupRelative`, `Policy`, clip ranges 0.2 and 0.28.
+
+Differs:
+    - Failures: the abstract preserves all of them, the code about half, in their order; here about half, by chance.
+    - Order of the filter: groups with equal rewards go before the resampling in the code; the kept ones are the same.
 """
 
 from __future__ import annotations

@@ -7,6 +7,23 @@
 A void turn has neither a whole code block nor a final answer; the environment marks it (`env.StepFlag.VOID`). To take
 away its vote as well: `reward.Unscored(flags="void")`. Oversampling tasks until the batch is full:
 `select.DynamicSampling` with the same band.
+
+Equations:
+    Read: the public code and the abstract.
+
+    - C1, void turn: left out: the environment knows programs and answers; it marks the turn.
+    - C2, mask: `FlagFilter(flags="void")`.
+    - C3, advantage: `GroupRelative`; a rollout with a void turn counts. A group of one is 0 here, and its reward in
+      the code (`singleton="raw"`).
+    - C4, overlong: an option, `reward=(OutcomeScore(), Unscored(flags="truncated"))`.
+    - C5, groups: `GroupFilter(band=Band(std_above=1e-3, at_least=0.1, at_most=0.9))`.
+    - C6, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 3, mean over tokens.
+
+Differs:
+    - Oversampling: the code samples three times the prompts and cuts what is over; `DynamicSampling` with the same
+      band asks for the missing groups.
+    - Groups with few answers in time: left out, the code drops them.
+    - Overlong answers: off here, as in the script's default; on in the README's command.
 """
 
 from agentrl_core import Recipe
@@ -21,4 +38,5 @@ SIMPLE_TIR = Recipe(
     advantage=GroupRelative(),
     weight=(FlagFilter(flags="void"), GroupFilter(band=Band(std_above=1e-3, at_least=0.1, at_most=0.9))),
     loss=Policy(clip=Clip(0.2, 0.28, dual=3.0)),
+    minibatches=4,
 )

@@ -11,6 +11,22 @@ remain, which takes the last one's away: neither is here.
 
 Needs: the fact `executed` of steps (the last one counts as executed); step column `progress`; the critic as token
 column `value`; the model reference.
+
+Equations:
+    Read: the public code and the abstract; notes on the paper.
+
+    - C1, progress model: `ProgressLoss`, in the stage `warm_start`.
+    - N1, step reward: `Contribution(grounding=0.5)`.
+    - C2, step reward in the data script: left out: it replaces the contributions, which the paper is about, by a
+      leave-one-out outcome.
+    - C3, placement in the trainer: left out: it multiplies by the turns that remain, so that the last one gets
+      nothing.
+    - C4, PPO: `Gae(kl_coefficient=0.01)`, then whitened; `Policy` and `Value`.
+
+Differs:
+    - Head of the progress model: of the logits in the code, of the hidden state here.
+    - Optimizer steps a batch, clip range, gamma, lambda and the price on leaving the reference: not seen; the values
+      here are those of PPO.
 """
 
 from __future__ import annotations

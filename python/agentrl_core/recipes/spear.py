@@ -12,6 +12,24 @@ Source: arXiv:2509.22601; code TencentYoutuResearch/SPEAR. The weight w(t), a fa
 the advantage here, which is the same: the loss is linear in it. What does not end as it should is left out by a flag.
 Its code also has a mode without trigger, in which stored advantages decay: a `replay.Mix` of the same memory.
 Needs: fact `tool_calls` of an episode; `Recipe(old_logprob="behaviour")`, as the stored rows have it.
+
+Equations:
+    Read: the public code and notes; the paper's text was not read.
+
+    - C1, tool reward: `CombineReward`, 0.1 a call up to 1, fading by a cosine.
+    - C2, stored rollouts: `RecalibratedBurst(memory=Memory(where=..., max_age=5))`; not computed: it needs a store,
+      as in the recipe's own test.
+    - C3, recomputed advantage: `RecalibratedBurst`, R - p50; not computed: the same.
+    - C4, weight of the replay loss: the schedule of `RecalibratedBurst.coefficient`, a factor of the advantage.
+    - C5, covariance clip: `CovarianceMask(0.02, 1.0, 40.0)`.
+    - C6, loss of fresh rollouts: `GroupRelative(scale="none")`, `Policy`, clip ranges 0.2 and 0.28.
+    - N1, trigger: `RecalibratedBurst`; not computed: the same.
+
+Differs:
+    - Equal to the median: kept in the code, where their advantage is 0; left out here.
+    - Length of the schedules: 100 to 200 iterations in scripts, 200 here.
+    - Covariance bounds: 2 and 60, for mathematics 1 and 40, which are those here.
+    - Dual clip: 10 here; no source names it.
 """
 
 from __future__ import annotations

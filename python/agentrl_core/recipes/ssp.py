@@ -14,9 +14,9 @@ Equations:
     - 3, game: `SearchSelfPlay`; a question counts if it can be answered with the proposer's documents.
     - 4, solver: `GroupRelative(scale="none")`, `Policy("sequence_mean", kl=KL(0.01))`.
     - 5, proposer: `SearchSelfPlay.paid` and `GroupRelative(singleton="raw")`.
-    - C1, division by the std in the code: `GroupRelative(singleton="raw")`.
-    - C2, raw reward of the proposer in the code: the same as 5.
-    - C3, invalid questions in the code: `penalty`, and the pool.
+    - C1, division by the std in the code: `GroupRelative(singleton="raw")`; not computed: an option.
+    - C2, raw reward of the proposer in the code: the same as 5; not computed: the example is that of 5.
+    - C3, invalid questions in the code: `penalty`, and the pool; not computed: in the recipe's own test.
 
 Differs:
     - Proposer's loss: a sum over its tokens in the paper; a mean here, as in the code.

@@ -2,6 +2,22 @@
 
 Each prompt has 2 trees that begin as chains, and 3 new branches leave each at random turns: 8 rollouts for the price of
 fewer (`TreeExpansion`). Credit is the sum of two group-relative advantages, in the prompt and in the tree.
+
+Equations:
+    Read: the public code and the abstract; the paper's text was not read.
+
+    - C1, inter-tree advantage: the first `GroupRelative`, with a group of one as it is.
+    - C2, intra-tree advantage of C1: an option, `GroupRelative(column="advantage", group_by="group_id,tree",
+      singleton="raw")` as the second one: the code compares twice, so that the outer level drops out.
+    - A1, both levels: the sum of two `GroupRelative`.
+    - C3, tree: `TreeExpansion`.
+    - C4, loss: `Policy`, clip range 0.2.
+
+Differs:
+    - Levels: the abstract has both side by side, as here; in the code only the inner one is left.
+    - Expansions: 2 of each tree in a script, 3 here, for groups of 8.
+    - KL: 0.001 in the loss in the code, none here; `TREE_GRPO.replace(loss=Policy(kl=KL(0.001)))`.
+    - Format rewards: left out: they belong to the environment.
 """
 
 from __future__ import annotations
@@ -83,4 +99,5 @@ TREE_GRPO = Recipe(
         GroupRelative(group_by="group_id,tree", singleton="raw", add=True),
     ),
     loss=Policy(),
+    minibatches=8,
 )

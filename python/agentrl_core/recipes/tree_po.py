@@ -2,6 +2,23 @@
 
 Branches split at the end of each 512 tokens until there are 16 (`SegmentTree`). A branch is compared with all
 that go through each of its ancestors, averaged over them; the differences are whitened over the tokens of the batch.
+
+Equations:
+    Read: the public code and the abstract; the paper's text was not read.
+
+    - C1, advantage in a subtree: `TreeRelative(kind="ancestors")`.
+    - C2, subtrees that count: `TreeRelative`, those of more than one leaf; a group of one keeps its score.
+    - C3, advantage of the leaf: `TreeRelative`, the plain mean over depths, as the training script.
+    - C4, whitening: the last `GroupRelative`, by tokens.
+    - C5, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 10, mean over tokens; `DynamicSampling` replaces groups
+      without a difference.
+
+Differs:
+    - Overlong penalty: left out: it depends on the longest answer; for 14 segments of 512 tokens it is
+      `LengthPenalty(free=6656, full_at=7168, at_most=1.0)`.
+    - Branches at the root: 2 to 8 in the script, drawn by chance; 1 here, and 2 at the end of each segment.
+    - Weight of a subtree: its number of leaves by the default of the code's function; the script and this recipe
+      average.
 """
 
 from __future__ import annotations
@@ -11,8 +28,9 @@ from dataclasses import dataclass
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative, TreeRelative
 from agentrl_core.component import option
-from agentrl_core.loss import Policy
+from agentrl_core.loss import Clip, Policy
 from agentrl_core.rollout import Branch, BudgetedRollout, Group, Position, gather_or_cancel
+from agentrl_core.select import DynamicSampling
 
 
 @dataclass(frozen=True)
@@ -76,9 +94,11 @@ TREE_PO = Recipe(
     name="tree_po",
     source="arXiv:2508.17445",
     rollout=SegmentTree(budget=16, tokens=512),
+    admit=DynamicSampling(),
     advantage=(
         TreeRelative(kind="ancestors", singleton="raw"),
         GroupRelative(column="advantage", group_by="batch", voter="token", eps=0.0, variance_eps=1e-8),
     ),
-    loss=Policy(),
+    loss=Policy(clip=Clip(0.2, 0.28, dual=10.0)),
+    minibatches=16,
 )

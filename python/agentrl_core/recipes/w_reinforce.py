@@ -7,6 +7,19 @@ Neither baseline nor spread. Its parts alone, positive and negative reinforcemen
 draws of advantage 0 from the mean.
 
 Needs: which trajectories succeeded.
+
+Equations:
+    Read: the public code, notes, and the abstract.
+
+    - C1, PSR: an option, `OutcomeScore(success=1.0, failure=0.0)`.
+    - C2, NSR: an option, `OutcomeScore(success=0.0, failure=-1.0)`.
+    - C3, W-REINFORCE: `OutcomeScore(success=0.1, failure=-1.0)`, neither baseline nor spread.
+    - C4, rows: left out: rows are dropped in the code until its workers share them evenly.
+    - C5, loss: `Policy`, clip range 0.2, mean over tokens.
+
+Differs:
+    - Entropy: the code leaves the framework's coefficient of 0.001; none here.
+    - PSR and NSR: the rows without an advantage leave the update in the code; here they count in the mean.
 """
 
 from agentrl_core import Recipe
@@ -20,4 +33,5 @@ W_REINFORCE = Recipe(
     reward=OutcomeScore(success=0.1, failure=-1.0),
     advantage=GroupRelative(center="none", scale="none"),
     loss=Policy(),
+    minibatches=4,
 )

@@ -8,6 +8,23 @@ actions keep their tokens. The trajectory starts from a policy that cloned exper
 token loss.
 
 Source: arXiv:2505.16421. Needs: the model reference.
+
+Equations:
+    Read: the public code, and notes on the paper.
+
+    - C1, advantage: `GroupRelative(eps=1e-4)`.
+    - C2, loss: `Policy(kl=KL(0.001))`, at ratio 1.
+    - C3, mask: policy tokens alone are trained; left out: the cut of long contexts at 16382 tokens, which is the
+      engine's.
+    - N1, context compression: `ObservationWindow(observations=1)`; not computed: it writes text, in the tests of
+      rollouts.
+    - N2, objective of the paper: `Policy(aggregate="turn_mean")`.
+
+Differs:
+    - Aggregation: the code uses TRL's token loss; the paper and this recipe average tokens, turns and rollouts.
+    - Context of early turns: the code takes their log-probs under the last, compressed context; here under that of
+      sampling.
+    - Warm start by behaviour cloning: left out, it comes before this recipe.
 """
 
 from agentrl_core import Recipe

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.component import Column, Component, draw, option
+from agentrl_core.component import Column, Component, column_name, draw, option
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.select.band import Band
 
@@ -31,6 +31,11 @@ class Admission(Component, ABC):
     def rounds(self) -> int:
         """Largest number of rollout rounds in an iteration."""
         return 1
+
+    @property
+    def judged(self) -> str:
+        """Draw column whose values `__call__` gets; NaN there if the draw has no score."""
+        return "score"
 
     def becomes(self, tried: int) -> Rejected:  # noqa: ARG002 - its place goes to another task
         """Return the replacement of a rejected group, by how often its task was already retried."""
@@ -93,12 +98,14 @@ class DynamicSampling(Admission):
     Rejected groups are stored but never drawn. The statistics of a retried task count all its rollouts.
 
     Args:
-        band: the scores of an admitted group. A group with one score is admitted by default, as in DAPO's public code.
+        band: the values of an admitted group. A group with one score is admitted by default, as in DAPO's public code.
         max_rounds: rounds of rollouts in one iteration.
         rejected: replacement in the next round: another task (`replace`), new rollouts of the same task (`regenerate`),
             or more members, as many as at first, judged together with the old ones (`extend`: a task is sampled until
             its group has both outcomes).
         tries: how often `regenerate` or `extend` retry a task before another task replaces it.
+        column: draw column to judge by: `score`, or `reward`, the environment's, if phase reward shapes the score of
+            rollouts that are equally good. Draws without a score do not vote.
 
     Raises:
         RecipeError: an option is out of range.
@@ -118,11 +125,17 @@ class DynamicSampling(Admission):
     max_rounds: int = option(4, at_least=1)
     rejected: Rejected = "replace"
     tries: int = option(1, at_least=1)
+    column: str = column_name("score", level="draw")
 
     @property
     def rounds(self) -> int:
         """Largest number of rollout rounds in an iteration."""
         return self.max_rounds
+
+    @property
+    def judged(self) -> str:
+        """Draw column to judge by."""
+        return self.column
 
     def becomes(self, tried: int) -> Rejected:
         """Return the replacement of a rejected group, by how often its task was already retried."""

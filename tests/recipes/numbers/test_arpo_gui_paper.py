@@ -1,0 +1,41 @@
+"""Worked examples of the paper of arpo_gui, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from common_examples import CommonExamples, advantages, plain_reward
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("arpo_gui")
+ALONE = "a group of one"
+COMMON = CommonExamples(EXAMPLES, recipes.ARPO_GUI, but=[ALONE])
+
+
+@EXAMPLES.by("rewards with an unreadable output")
+def rewards(example: Example) -> Found:
+    given = zip(example.values["eval"].tolist(), example.values["f"].tolist(), strict=True)
+    members = [{"path": "1 | 3", "reward": worth, "rewards": {"format": readable}} for worth, readable in given]
+    return {"reward": computed(recipes.ARPO_GUI, ["draw.score"], members=members)["draw.score"]}
+
+
+@EXAMPLES.by(ALONE)
+def alone(example: Example) -> Found:
+    raw = replace(recipes.ARPO_GUI.advantage, singleton="raw")
+    return {
+        "advantage": advantages(plain_reward(recipes.ARPO_GUI.replace(advantage=raw)), [float(example.values["R"])])[0]
+    }
+
+
+@EXAMPLES.by("the dual clip")
+def dual(example: Example) -> Found:
+    return COMMON.off_policy(example)
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

@@ -1,0 +1,69 @@
+"""Worked examples of the paper of dr_mas, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from common_examples import CommonExamples, advantages, given_advantages, single_tokens
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, computed
+
+from agentrl_core import recipes
+from agentrl_core.loss import Ratio
+from agentrl_core.recipe import Recipe
+
+EXAMPLES = PaperExamples("dr_mas")
+CommonExamples(EXAMPLES, recipes.DR_MAS)
+OVER_N = recipes.DR_MAS.replace(advantage=replace(recipes.DR_MAS.advantage, ddof=0, eps=0.0))
+"""The paper's variance, over n."""
+
+
+def of_agents(recipe: Recipe, *calls: list[int], rewards: Value) -> list[Value]:
+    """Advantages of the steps of each agent, which it was called for so often in each rollout."""
+    members = [
+        {"path": "1 " + " ~ 9 ".join("| 3" for _ in range(count)), "agent": agent, "reward": float(reward)}
+        for agent, of_rollouts in enumerate(calls)
+        for count, reward in zip(of_rollouts, rewards, strict=True)
+    ]
+    found = computed(recipe, ["step.advantage"], members=members)["step.advantage"]
+    return np.split(found, np.cumsum([sum(of_rollouts) for of_rollouts in calls])[:-1])
+
+
+@EXAMPLES.by("three rollouts, a solver and a verifier called unevenly")
+def uneven(example: Example) -> Found:
+    rewards = example.values["R"]
+    solver, verifier = of_agents(OVER_N, [1, 1, 1], [1, 2, 1], rewards=rewards)
+    shared = recipes.GRPO.replace(advantage=replace(recipes.GRPO.advantage, ddof=0, eps=0.0))
+    return {"solver": solver, "verifier": verifier, "shared": advantages(shared, rewards)[0]}
+
+
+@EXAMPLES.by("the same by the code")
+def code(example: Example) -> Found:
+    del example
+    return {"advantage": of_agents(recipes.DR_MAS, [1, 2, 1], rewards=np.array([1.0, 0.0, 0.0]))[0]}
+
+
+@EXAMPLES.by("an agent called once in the group")
+def once(example: Example) -> Found:
+    raw = recipes.DR_MAS.replace(advantage=replace(recipes.DR_MAS.advantage, singleton="raw"))
+    return {"advantage": of_agents(raw, [1], rewards=np.array([float(example.values["R"])]))[0]}
+
+
+@EXAMPLES.by("one rollout without a score (convention)")
+def unscored(example: Example) -> Found:
+    return {"advantage": of_agents(OVER_N, [1, 1, 1, 1], rewards=np.array([*example.values["V"], np.nan]))[0][:3]}
+
+
+@EXAMPLES.by("objective of an agent: whole outputs")
+def whole(example: Example) -> Found:
+    losses = given_advantages(recipes.DR_MAS, aggregate="step_mean", ratio=Ratio("step", "sum"))
+    old = np.full(2, -1.0)
+    return {"objective": -single_tokens(losses, old, old + np.log(example.values["rho"]), example.values["A"])["loss"]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

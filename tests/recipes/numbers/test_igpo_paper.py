@@ -1,0 +1,67 @@
+"""Worked examples of the paper of igpo, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from common_examples import CommonExamples, advantages, plain_reward
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("igpo")
+CommonExamples(EXAMPLES, recipes.IGPO)
+
+
+@EXAMPLES.by("gains of three turns")
+def gains(example: Example) -> Found:
+    means = [float(np.mean(example.values[f"lp{turn}"])) for turn in range(3)]
+    found = computed(
+        recipes.IGPO,
+        ["step.gain"],
+        members=[{"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": 1}],
+        columns={
+            "draw": {"answer_logprob_before": means[:1]},
+            "step": {"answer_logprob": [*means[1:], -0.1]},
+            "token": {"reference_logprob": [-1.0] * 3},
+        },
+    )["step.gain"]
+    assert np.isnan(found[-1]), "the last turn answers"
+    return {"gains": found[:-1]}
+
+
+@EXAMPLES.by("normalised by kind, then summed to go")
+def summed(example: Example) -> Found:
+    gained, outcomes = example.values["gains"], example.values["F1"].tolist()
+    # Probabilities that rise by the gains from 0.5.
+    before = 0.5
+    after = [before + gained[0], before + gained[0] + gained[1], 0.9, before + gained[2], 0.9]
+    found = computed(
+        recipes.IGPO,
+        ["step.advantage"],
+        members=[
+            {"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": outcomes[0]},
+            {"path": "1 | 3 ~ 9 | 4", "reward": outcomes[1]},
+        ],
+        columns={
+            "draw": {"answer_logprob_before": [float(np.log(before))] * 2},
+            "step": {"answer_logprob": np.log(after).tolist()},
+            "token": {"reference_logprob": [-1.0] * 5},
+        },
+    )["step.advantage"]
+    return {"advantage_1": found[:3], "advantage_2": found[3:]}
+
+
+@EXAMPLES.by("no outcome score for a rollout (convention)")
+def unscored(example: Example) -> Found:
+    _, outcomes, _ = recipes.IGPO.chain("advantage")
+    recipe = plain_reward(recipes.IGPO.replace(advantage=replace(outcomes, add=False)))
+    return {"outcome_of_the_scored": advantages(recipe, [*example.values["F1"], np.nan])[0][:-1]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

@@ -1,0 +1,80 @@
+"""Worked examples of the paper of loop, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from common_examples import CommonExamples, advantages, given_advantages, single_tokens
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+from agentrl_core.loss import Ratio
+
+EXAMPLES = PaperExamples("loop")
+CommonExamples(
+    EXAMPLES, recipes.LOOP, but=["tokens that another policy sampled", "the second optimizer step of a batch clips"]
+)
+LOSSES = given_advantages(recipes.LOOP)
+
+
+@EXAMPLES.by("leave-one-out")
+def leave_one_out(example: Example) -> Found:
+    one, other = advantages(recipes.LOOP, example.values["R_a"], example.values["R_b"])
+    return {"advantage_a": one, "advantage_b": other}
+
+
+@EXAMPLES.by("filter with four devices")
+def filtered(example: Example) -> Found:
+    del example
+    rewards = {"a": [1.0, 0.5, 0.0, 0.5], "b": [1.0, 0.0, 0.0]}
+    members = [{"group": name, "path": "1 | 3", "reward": each} for name, group in rewards.items() for each in group]
+    recipe = recipes.LOOP.replace(weight=replace(recipes.LOOP.weight, multiple=4))
+    found = computed(recipe, ["draw.advantage", "draw.weight"], members=members)
+    return {"kept": np.sum(found["draw.weight"] > 0), "above": np.abs(found["draw.advantage"]) >= 0.01}
+
+
+@EXAMPLES.by("loss of tokens")
+def token_loss(example: Example) -> Found:
+    old = np.full(4, -1.0)
+    found = single_tokens(LOSSES, old, old + np.log(example.values["w"]), example.values["A"])
+    return {"loss": 32 / 4 * found["loss"]}
+
+
+@EXAMPLES.by("constant divisor")
+def constant(example: Example) -> Found:
+    given, lengths = example.values["A"], example.values["n"].astype(int)
+    members = answers(lengths.tolist(), given.tolist())
+    found = computed(LOSSES, ["loss", "gradient.logprob"], members=members)
+    weights = -found["gradient.logprob"][[0, -1]] / given
+    return {"loss": found["loss"], "token_weight": weights}
+
+
+@EXAMPLES.by("second epoch")
+def second(example: Example) -> Found:
+    old, one = np.full(1, -1.0), np.ones(1)
+    found = [single_tokens(LOSSES, old, old + np.log(ratio), one) for ratio in example.values["w"]]
+    return {
+        "objective": np.array([-32 * each["loss"][0] for each in found]),
+        "has_gradient": np.array([each["gradient.logprob"][0] != 0 for each in found]),
+    }
+
+
+@EXAMPLES.by("uneven groups after stragglers")
+def stragglers(example: Example) -> Found:
+    return {"advantage": advantages(recipes.LOOP, example.values["R"])[0]}
+
+
+@EXAMPLES.by("a trajectory ratio")
+def trajectory(example: Example) -> Found:
+    whole = given_advantages(recipes.LOOP, ratio=Ratio("sequence", "sum"))
+    logprobs = (example.values["d"] - 1.0).tolist()
+    found = computed(whole, ["loss"], members=answers([3], [1]), policy={"logprob": logprobs})
+    return {"ratio": -32 * found["loss"]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

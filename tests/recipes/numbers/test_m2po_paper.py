@@ -1,0 +1,100 @@
+"""Worked examples of the paper of m2po, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from arithmetic import Value
+from common_examples import CommonExamples, advantages, given_advantages, single_tokens
+from paper_files import Example
+from paper_numbers import Found, PaperExamples
+
+from agentrl_core import recipes
+from agentrl_core.loss import Clip, ClipBounds, Tokens
+
+EXAMPLES = PaperExamples("m2po")
+ALONE = "a group of one"
+CommonExamples(EXAMPLES, recipes.M2PO, but=[ALONE])
+CLIP = recipes.M2PO.loss.clip
+LOSSES = given_advantages(recipes.M2PO)
+
+
+def tokens(log_ratio: Value, given: Value) -> Tokens:
+    """Tokens with these log-ratios and advantages."""
+    streams = {
+        "weight_kl": np.ones(len(given)),
+        "advantage_positive": np.maximum(given, 0.0),
+        "advantage_negative": np.minimum(given, 0.0),
+        "old_logprob": np.full(len(given), -1.0),
+    }
+    return Tokens(
+        torch.from_numpy(log_ratio - 1.0), None, {name: torch.from_numpy(each) for name, each in streams.items()}
+    )
+
+
+def bounds(clip: Any, squares: Value) -> ClipBounds:
+    """The range for good tokens of which each has moved further, by the roots of these squares."""
+    ratios = np.sqrt(squares)
+    return clip(tokens(ratios, np.ones(len(squares))), torch.from_numpy(ratios))
+
+
+@EXAMPLES.by("which tokens count")
+def counts(example: Example) -> Found:
+    # With no budget every token that counts is beyond it, and loses its gradient.
+    strict = given_advantages(recipes.M2PO, clip=replace(CLIP, at_most=1e-12))
+    ratios, given = example.values["log_r"], example.values["A"]
+    old = np.full(len(given), -1.0)
+    found = single_tokens(strict, old, old + ratios, given)["gradient.logprob"]
+    return {"counts": found == 0}
+
+
+@EXAMPLES.by("the threshold of a batch")
+def threshold(example: Example) -> Found:
+    found = bounds(CLIP, example.values["d"])
+    return {"tau": np.log(float(found.upper)), "bounds": np.array([float(found.lower), float(found.upper)])}
+
+
+@EXAMPLES.by("within the budget nothing is bounded")
+def within(example: Example) -> Found:
+    found = bounds(CLIP, np.maximum(example.values["d"], 1e-12))  # a token at ratio 1 would not count
+    old, one = np.full(1, -1.0), np.ones(1)
+    wide = given_advantages(recipes.M2PO, clip=replace(CLIP, at_most=1.0))
+    loss = single_tokens(wide, old, old + np.log(example.values["r"]), one)["loss"]
+    return {"within": float(np.isinf(float(found.upper))), "loss": loss}
+
+
+@EXAMPLES.by("all beyond the budget")
+def beyond(example: Example) -> Found:
+    return {"tau": np.log(float(bounds(CLIP, example.values["d"]).upper))}
+
+
+@EXAMPLES.by("loss of four tokens")
+def four(example: Example) -> Found:
+    old = np.full(4, -1.0)
+    tau = float(example.values["tau"])
+    fixed = given_advantages(recipes.M2PO, clip=Clip(tau, tau, scale="log"))
+    found = single_tokens(fixed, old, old + example.values["log_r"], example.values["A"])
+    return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
+
+
+@EXAMPLES.by("floors, when they are on")
+def floors(example: Example) -> Found:
+    # Squares of which the second, 0.2 ** 2, is the threshold.
+    del example
+    found = bounds(replace(CLIP, narrowest=Clip(0.3, 0.5)), np.array([0.01, 0.04, 0.09, 0.25]))
+    return {"low": 1.0 - float(found.lower), "high": float(found.upper) - 1.0}
+
+
+@EXAMPLES.by(ALONE)
+def alone(example: Example) -> Found:
+    raw = recipes.M2PO.replace(advantage=replace(recipes.M2PO.advantage, singleton="raw"))
+    return {"advantage": advantages(raw, [float(example.values["R"])])[0]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

@@ -1,0 +1,63 @@
+"""Worked examples of the paper of r_star2_agent, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from common_examples import CommonExamples, plain_reward
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("r_star2_agent")
+ROC = recipes.RSTAR2.reward[1]
+CommonExamples(EXAMPLES, recipes.RSTAR2.replace(weight=None))
+
+
+def kept(right: int, wrong: int) -> Value:
+    """How many wrong and right rollouts keep their score."""
+    members = [
+        {"path": "1 | 3", "reward": reward, "success": bool(reward), "rewards": {"tool_penalty": 0.1 * place}}
+        for place, reward in enumerate([1] * right + [0] * wrong)
+    ]
+    scores = computed(recipes.RSTAR2, ["draw.score"], members=members)["draw.score"]
+    return np.array([np.sum(scores == 0), np.sum(scores == 1)])
+
+
+@EXAMPLES.by("numbers for three groups of 32")
+def numbers(example: Example) -> Found:
+    del example
+    return {"first": kept(12, 20), "second": kept(2, 30), "third": kept(31, 1)}
+
+
+@EXAMPLES.by("advantages after resampling")
+def resampled(example: Example) -> Found:
+    members = [
+        {"path": "1 | 3", "reward": reward, "success": bool(reward), "rewards": {"tool_penalty": 0.0}}
+        for reward in example.values["R"].tolist()
+    ]
+    recipe = recipes.RSTAR2.replace(reward=(recipes.RSTAR2.reward[0], replace(ROC, count=5)))
+    return {"advantage": computed(recipe, ["draw.advantage"], members=members)["draw.advantage"]}
+
+
+@EXAMPLES.by("resampling moves the mean")
+def moved(example: Example) -> Found:
+    del example
+    wrong, right = kept(2, 30)
+    return {"after": right / (wrong + right)}
+
+
+@EXAMPLES.by("equal rewards")
+def equal(example: Example) -> Found:
+    members = answers([1] * len(example.values["R"]), example.values["R"].tolist())
+    recipe = plain_reward(recipes.RSTAR2)
+    return {"kept": np.max(computed(recipe, ["draw.keep"], members=members)["draw.keep"])}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

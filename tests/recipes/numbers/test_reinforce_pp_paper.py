@@ -1,0 +1,71 @@
+"""Worked examples of the paper of reinforce_pp, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from common_examples import CommonExamples, advantages, path_of
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+from agentrl_core.recipe import Recipe
+
+EXAMPLES = PaperExamples("reinforce_pp")
+CommonExamples(EXAMPLES, recipes.REINFORCE_PLUS_PLUS)
+
+
+def over_n(recipe: Recipe) -> Recipe:
+    """The same with the variance over n, as in the authors' code."""
+    *links, whitening = recipe.chain("advantage")
+    return recipe.replace(advantage=(*links, replace(whitening, ddof=0)))
+
+
+@EXAMPLES.by("returns and global normalisation of two responses")
+def returns(example: Example) -> Found:
+    given = example.values
+    divergence = np.concatenate([given["kl_a"], given["kl_b"]])
+    iteration = {
+        "members": answers([2, 3], [float(given["score_a"]), float(given["score_b"])]),
+        "columns": {"token": {"reference_logprob": (-1.0 - divergence).tolist()}},
+    }
+    first, whitening = recipes.REINFORCE_PLUS_PLUS.chain("advantage")
+    priced = recipes.REINFORCE_PLUS_PLUS.replace(
+        advantage=(replace(first, kl_coefficient=float(given["beta"])), whitening)
+    )
+    plain = priced.replace(advantage=priced.chain("advantage")[0])
+    return {
+        "return": computed(plain, ["token.advantage"], **iteration)["token.advantage"],
+        "advantage": computed(over_n(priced), ["token.advantage"], **iteration)["token.advantage"],
+    }
+
+
+@EXAMPLES.by("the baseline variant")
+def baseline(example: Example) -> Found:
+    found = advantages(over_n(recipes.REINFORCE_PLUS_PLUS_BASELINE), example.values["R"], example.values["S"])
+    return {"advantage": np.concatenate(found)}
+
+
+@EXAMPLES.by("one response has no score (convention)")
+def unscored(example: Example) -> Found:
+    found = advantages(over_n(recipes.REINFORCE_PLUS_PLUS), [*example.values["G"], np.nan])[0]
+    return {"advantage_of_the_scored": found[:-1]}
+
+
+@EXAMPLES.by("a tool result in the middle")
+def tool(example: Example) -> Found:
+    recipe = recipes.REINFORCE_PLUS_PLUS.replace(advantage=recipes.REINFORCE_PLUS_PLUS.chain("advantage")[0])
+    found = computed(
+        recipe,
+        ["token.advantage"],
+        members=[{"path": path_of(example.values["mask"]), "reward": float(example.values["score"])}],
+        columns={"token": {"reference_logprob": [-1.0] * 2}},
+    )
+    return {"return": found["token.advantage"]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

@@ -1,0 +1,49 @@
+"""Worked examples of the paper of remax, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from common_examples import CommonExamples, given_advantages
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("remax")
+TOOL = "two rollouts of two turns with tool tokens"
+COMMON = CommonExamples(EXAMPLES, recipes.REMAX, but=[TOOL])
+UNDISCOUNTED = recipes.REMAX.replace(advantage=replace(recipes.REMAX.advantage, gamma=1.0, kl_coefficient=0.0))
+
+
+def answered(group: str, rewards: Any, greedy: Any) -> list[dict[str, Any]]:
+    """Answers of one token and the greedy answer of the same task."""
+    scores = [*np.atleast_1d(rewards).tolist(), float(greedy)]
+    return [
+        {"group": group, "path": "1 | 3", "reward": score, "facts": {"greedy": int(place == len(scores) - 1)}}
+        for place, score in enumerate(scores)
+    ]
+
+
+@EXAMPLES.by("advantages against the greedy reward")
+def greedy(example: Example) -> Found:
+    given = example.values
+    members = [*answered("a", given["R_a"], given["b_a"]), *answered("b", given["R_b"], given["b_b"])]
+    found = computed(UNDISCOUNTED, ["token.advantage"], members=members)["token.advantage"]
+    assert not found[[2, 4]].any(), "the greedy answers are not trained"
+    return {"advantage_a": found[:2], "advantage_b": found[3:4]}
+
+
+@EXAMPLES.by(TOOL)
+def tool(example: Example) -> Found:
+    found = COMMON.tool_tokens(example, given_advantages(recipes.REMAX, aggregate="constant", constant=1.0))
+    del found["loss"]  # the file's is that of a ratio of 1; this loss is of log-probs, with the same gradient
+    return found
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

@@ -1,0 +1,68 @@
+"""Worked examples of the paper of spa_rl, computed by the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, computed
+
+from agentrl_core import recipes
+
+EXAMPLES = PaperExamples("spa_rl")
+
+
+@EXAMPLES.by("loss of the progress model")
+def progress(example: Example) -> Found:
+    turns = [example.values["c_a"], example.values["c_b"]]
+    members = [
+        {"path": "1 " + " ~ 9 ".join("| 3" for _ in each), "reward": reward}
+        for each, reward in zip(turns, (1, 0), strict=True)
+    ]
+    found = computed(
+        recipes.SPA_RL,
+        ["loss"],
+        stage="warm_start",
+        members=members,
+        columns={"draw": {"score": [1, 0]}},
+        progress={"value": np.concatenate(turns).tolist()},
+    )
+    return {"loss": found["loss"]}
+
+
+def three_turns(progress: Value, executed: Value) -> dict[str, Any]:
+    count = len(progress)
+    steps = [{"facts": {"executed": flag}} for flag in executed.astype(int).tolist()]
+    return {
+        "members": [{"path": "1 " + " ~ 9 ".join("| 3" for _ in progress), "reward": 1, "steps": steps}],
+        "columns": {
+            "step": {"progress": progress.tolist()},
+            "token": {"value": [0.0] * count, "reference_logprob": [-1.0] * count},
+        },
+    }
+
+
+@EXAMPLES.by("step rewards of the paper by the notes")
+def rewards(example: Example) -> Found:
+    found = computed(recipes.SPA_RL, ["step.step_score"], **three_turns(example.values["c"], example.values["g"]))
+    return {"reward": found["step.step_score"]}
+
+
+@EXAMPLES.by("with a KL by token")
+def priced(example: Example) -> Found:
+    given = example.values
+    iteration = three_turns(given["r"] - 0.5 * (given["r"] > 0), given["r"] > 0)
+    iteration["columns"]["token"]["reference_logprob"] = (-1.0 - given["k"]).tolist()
+    # Without values and a look ahead the advantage of a token is its reward.
+    gae = replace(recipes.SPA_RL.chain("advantage")[0], gamma=0.0, kl_coefficient=float(given["beta"]))
+    found = computed(recipes.SPA_RL.replace(advantage=gae), ["token.advantage"], **iteration)
+    return {"reward": found["token.advantage"]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)

@@ -1,0 +1,164 @@
+"""Worked examples that many paper files share: group advantages, unscored rollouts, tool tokens, clip ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from arithmetic import Value
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core.advantage import GroupRelative
+from agentrl_core.loss import Policy, Train
+from agentrl_core.recipe import Recipe
+from agentrl_core.reward import OutcomeScore
+
+
+def plain_reward(recipe: Recipe) -> Recipe:
+    """Score each rollout with its reward, without shaping."""
+    return recipe.replace(reward=OutcomeScore())
+
+
+def given_advantages(recipe: Recipe, **options: Any) -> Recipe:
+    """Keep only the policy loss: the reward of a rollout is its advantage, and a batch is one optimizer step.
+
+    Args:
+        recipe: the recipe.
+        options: of its policy loss, to be replaced.
+    """
+    links = [link.loss if isinstance(link, Train) else link for link in recipe.chain("loss")]
+    policy = next(link for link in links if isinstance(link, Policy))
+    return recipe.replace(
+        reward=OutcomeScore(),
+        advantage=GroupRelative(center="none", scale="none"),
+        weight=None,
+        loss=replace(policy, **options),
+        replay=None,
+        hooks=None,
+        old_logprob="behaviour",
+        epochs=1,
+        minibatches=1,
+    )
+
+
+def advantages(recipe: Recipe, *groups: Sequence[float], **member: Any) -> list[Value]:
+    """Advantages of groups of one-token rollouts; an unscored rollout has reward `nan` and gets `nan`."""
+    members = [
+        {"group": f"{place}", "path": "1 | 3", **({} if np.isnan(reward) else {"reward": float(reward)}), **member}
+        for place, rewards in enumerate(groups)
+        for reward in np.atleast_1d(rewards)
+    ]
+    tokens = {"reference_logprob": [-1.0] * len(members), "entropy": [0.0] * len(members)}
+    found = computed(recipe, ["token.advantage"], members=members, columns={"token": tokens})["token.advantage"]
+    unscored = np.array(["reward" not in each for each in members])
+    assert not found[unscored].any()
+    bounds = np.cumsum([np.size(rewards) for rewards in groups])[:-1]
+    return np.split(np.where(unscored, np.nan, found), bounds)
+
+
+def path_of(mask: Value) -> str:
+    """A rollout of which the tokens with mask 0 are of a tool."""
+    words, last = ["1"], None
+    for own in mask:
+        words += [("|" if own else "~")] * int(own != last) + ["3" if own else "9"]
+        last = own
+    return " ".join(words)
+
+
+def single_tokens(recipe: Recipe, old: Value, new: Value, given: Value) -> Mapping[str, Value]:
+    """Loss, and gradient by log-prob, of rollouts of one token each with these advantages."""
+    members = [
+        {**member, "logprobs": [float(logprob)]}
+        for member, logprob in zip(answers([1] * len(old), given.tolist()), old, strict=True)
+    ]
+    return computed(
+        recipe,
+        ["loss", "gradient.logprob"],
+        members=members,
+        columns={"token": {"reference_logprob": new.tolist()}},
+        policy={"logprob": new.tolist()},
+    )
+
+
+class CommonExamples:
+    """Registers the examples of a paper file that many files have.
+
+    Args:
+        examples: of the paper file.
+        recipe: whose advantages are compared.
+        but: names of examples that the test computes by itself, or that the recipe differs from.
+        losses: the recipe whose loss is compared; None: `given_advantages(recipe)`.
+    """
+
+    def __init__(
+        self, examples: PaperExamples, recipe: Recipe, *, but: Collection[str] = (), losses: Recipe | None = None
+    ) -> None:
+        self._recipe = plain_reward(recipe)
+        self._losses = given_advantages(recipe) if losses is None else losses
+        adapters: dict[str, Callable[[Example], Found]] = {
+            "groups of five and of three": self._groups,
+            "one rollout of four has no score (convention)": self._unscored,
+            "a group of one": self._alone,
+            "two rollouts of two turns with tool tokens": self.tool_tokens,
+            "tokens that another policy sampled": self.off_policy,
+            "the second optimizer step of a batch clips": self.second_step,
+        }
+        for name in but:
+            del adapters[name]
+        found = [name for name in adapters if name in examples.all_names]
+        for name in found:
+            examples.by(name)(adapters[name])
+
+    def _groups(self, example: Example) -> Found:
+        given = example.values
+        first, second = ("R_a", "R_b") if "R_a" in given else ("R", "S")
+        one, other = advantages(self._recipe, given[first], given[second])
+        end = next((name[len("advantage_a") :] for name in example.expect if name.startswith("advantage_a")), "")
+        return {f"advantage_a{end}": one, f"advantage_b{end}": other}
+
+    def _unscored(self, example: Example) -> Found:
+        return {"advantage": advantages(self._recipe, [*example.values["R"], np.nan])[0]}
+
+    def _alone(self, example: Example) -> Found:
+        return {"advantage": advantages(self._recipe, [float(example.values["R"])])[0]}
+
+    def tool_tokens(self, example: Example, losses: Recipe | None = None) -> Found:
+        """Loss and weights of two rollouts with tokens of tools, by another recipe's loss if one is given."""
+        given = example.values
+        own = [given[f"mask_{name}"] for name in "ab"]
+        members = [
+            {"path": path_of(mask), "reward": reward} for mask, reward in zip(own, given["A"].tolist(), strict=True)
+        ]
+        count = int(sum(map(np.sum, own)))
+        found = computed(
+            losses or self._losses,
+            ["loss", "gradient.logprob"],
+            members=members,
+            columns={"token": {"reference_logprob": [-1.0] * count}},
+        )
+        one, other = np.split(found["gradient.logprob"], [int(own[0].sum())])
+        weights = [-one / given["A"][0], -other / given["A"][1]]
+        for weight in weights:
+            np.testing.assert_allclose(weight, weight[0], rtol=1e-6)
+        return {"loss": found["loss"], "token_weight_a": weights[0][:1], "token_weight_b": weights[1][:1]}
+
+    def off_policy(self, example: Example, losses: Recipe | None = None) -> Found:
+        """Loss of tokens of other log-probs, and the objective of each, by another recipe's loss if one is given."""
+        losses = losses or self._losses
+        given = [example.values[name] for name in ("old", "new", "A")]
+        alone = [single_tokens(losses, *(each[[at]] for each in given)) for at in range(len(given[0]))]
+        objective = -np.concatenate([found["loss"] for found in alone])
+        return {"loss": single_tokens(losses, *given)["loss"], "objective": objective}
+
+    def second_step(self, example: Example) -> Found:
+        """Losses of two optimizer steps of a batch, and which tokens have a gradient at the second."""
+        old, first, second, given = (example.values[name] for name in ("old", "first", "second", "A"))
+        moved = single_tokens(self._losses, old, second, given)
+        return {
+            "first_loss": single_tokens(self._losses, old, first, given)["loss"],
+            "second_loss": moved["loss"],
+            "second_has_gradient": moved["gradient.logprob"] != 0,
+        }
