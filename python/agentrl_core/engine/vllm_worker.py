@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.engine.weights import layout_of_folder
+from agentrl_core.engine.weights import shapes_of_folder
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ class VllmWorker:
         if not Path(folder, "config.json").is_file():
             return f"sees no checkpoint at {folder}"
         served = Path(str(getattr(getattr(self, "model_config", None), "model", "")))
-        before, now = (layout_of_folder(path) if path.is_dir() else None for path in (served, Path(folder)))
+        before, now = (shapes_of_folder(path) if path.is_dir() else None for path in (served, Path(folder)))
         if before is not None and now is not None and before != now:
             name = min(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
             return f"serves {name!r} of shape {before.get(name)}, and the checkpoint at {folder} has {now.get(name)}"
