@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from adapted import ALONE, MERGED, adapted, shaken
 from safetensors import safe_open
 from torch import Tensor, nn
 
@@ -20,39 +20,6 @@ from agentrl_core.engine.weights import loading
 from agentrl_core.exceptions import InvalidInputError
 
 peft = pytest.importorskip("peft")
-
-ALONE: dict[str, dict[str, Any]] = {
-    "attention": {"target_modules": ["q_proj", "v_proj"]},
-    "all": {"target_modules": "all-linear"},
-    "ranks": {"target_modules": "all-linear", "rank_pattern": {"q_proj": 2}, "alpha_pattern": {"v_proj": 32}},
-    "stabilised": {"target_modules": ["down_proj"], "use_rslora": True},
-    "head": {"target_modules": ["lm_head", "q_proj"]},
-    "embedding": {"target_modules": ["embed_tokens", "o_proj"]},
-}
-MERGED: dict[str, dict[str, Any]] = {
-    "dora": {"target_modules": "all-linear", "use_dora": True},
-    "saved head": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
-    "saved norm": {"target_modules": ["q_proj"], "modules_to_save": ["norm"]},
-    "tokens": {"target_modules": ["q_proj"], "trainable_token_indices": [3, 5]},
-    "bias": {"target_modules": ["q_proj"], "lora_bias": True, "bias": "none"},
-}
-
-
-def adapted(make_model: Any, name: str, **options: Any) -> Any:
-    """A policy whose adapters are not the identity."""
-    base = make_model("qwen2" if name == "bias" else "qwen3", tie_word_embeddings=False, **options)
-    config = peft.LoraConfig(r=4, lora_alpha=12, **(ALONE | MERGED)[name])
-    return shaken(peft.get_peft_model(base, config))
-
-
-def shaken(model: Any) -> Any:
-    """The same, all that is trained changed."""
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    return model.eval()
 
 
 def logits(model: nn.Module) -> Tensor:

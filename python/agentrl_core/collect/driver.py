@@ -35,6 +35,7 @@ from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.library import EmptyLibrary, Library
 from agentrl_core.rollout.program import Rollout
 from agentrl_core.rollout.tasks import gather_or_cancel
+from agentrl_core.update.sampling_use import SamplingUse
 
 _RETRIES = 3
 _FIRST_PAUSE = 0.1
@@ -83,7 +84,7 @@ class RolloutDriver:
         known: number of closed iterations at its start, whose solutions are visible.
         shared: slots for branches, by environment, shared by concurrent iterations; None: separate slots.
         window: most tokens of a branch in this iteration; None: no limit.
-        old_logprob: kind of the recipe's old log-probs.
+        use: how the recipe uses recorded log-probs.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class RolloutDriver:
         known: int = 0,
         shared: Mapping[str, SlotLimiter] | None = None,
         window: int | None = None,
-        old_logprob: str = "behaviour",
+        use: SamplingUse | None = None,
     ) -> None:
         self.forest = forest
         self.program = program
@@ -122,7 +123,7 @@ class RolloutDriver:
         self._limits = limits
         self._seed = seed
         self._mode: Literal["train", "evaluate"] = mode
-        self._old_logprob = old_logprob
+        self._use = use if mode == "train" else None
         self._notices = notices
         self._reward = reward
         self._statistics = statistics
@@ -382,11 +383,8 @@ class RolloutDriver:
     async def generate(self, name: str, agent: str, request: Request) -> Segment:
         """Return an agent's response to a request, from the journal or from its engine."""
         engine = self._engine(agent)
-        if request.sampling.by_entropy is not None and self._old_logprob == "behaviour" and self._mode == "train":
-            raise InvalidInputError(
-                "sampling.by_entropy changes the temperature of every token, which losses do not reproduce; use "
-                'recomputed log-probs: recipe.replace(old_logprob="recomputed")'
-            )
+        if self._use is not None:
+            self._use.check(request.sampling, "generate: sampling", unrecorded=True)
         asked = question(request, agent if agent in self._engines else next(iter(self._engines)))
         recorded = self._journal.find(name, asked, read_segment)
         if recorded is not None:

@@ -26,6 +26,7 @@ from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout.program import Rollout
+from agentrl_core.update.sampling_use import SamplingUse
 
 Value = TypeVar("Value")
 
@@ -129,7 +130,7 @@ class ProgramRunner:
             known=known,
             shared=setting.rooms,
             window=setting.batch_policy.max_new_tokens,
-            old_logprob=recipe.old_logprob,
+            use=SamplingUse.of(recipe),
         )
         self._alone = setting.rooms is None
 

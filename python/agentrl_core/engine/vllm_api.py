@@ -268,7 +268,8 @@ class VllmApi:
         if response.status_code >= 400:
             message = f"VllmServer: {self.url} answers {response.status_code}: {_said(response)}"
             raise EngineError(message) if response.status_code >= 500 else InvalidInputError(message)
-        return response.json() if response.content else None
+        is_json = response.headers.get("content-type", "").startswith("application/json")
+        return response.json() if response.content and is_json else None
 
 
 class _MissingRoute(Exception):  # noqa: N818 -- it is no error until somebody says what to do

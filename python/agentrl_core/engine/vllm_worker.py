@@ -46,9 +46,17 @@ class VllmWorker:
 def replace_weights(
     worker: Any, weights: Iterable[tuple[str, torch.Tensor]] | None = None, *, weights_path: str | None = None
 ) -> None:
-    """Put weights, of a checkpoint's names and shapes or of a folder, in the place of those that a worker has."""
+    """Put weights, of a checkpoint's names and shapes or of a folder, in the place of those that a worker has.
+
+    Its adapters are dropped.
+    """
     worker.reload_weights(weights_iterator=weights, weights_path=weights_path, is_checkpoint_format=True)
     model = worker.get_model()
+    for module in model.modules():
+        # On a CPU the head applies what is left of a dropped adapter to requests that have none.
+        stacked = getattr(module, "lora_b_stacked", ())
+        for part in stacked if isinstance(stacked, (tuple, list)) else (stacked,):
+            part.zero_()
     if model.config.tie_word_embeddings:
         # The head shares the embedding's memory, but on a CPU it works from a packed copy, which is still the old one.
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
