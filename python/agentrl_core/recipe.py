@@ -389,8 +389,9 @@ class Recipe:
 
         Raises:
             RecipeError: a column is missing (the message shows the call that adds it), or the stage has no loss.
+            InvalidInputError: tokens were sampled from a distribution that the ratios or weights are not of.
         """
-        from agentrl_core.update.sampling_mismatch import warn_of_sampling
+        from agentrl_core.update.sampling_mismatch import check_sampling
         from agentrl_core.update.updates import Updates
 
         require_batch(batch)
@@ -399,7 +400,7 @@ class Recipe:
         for training in self.losses(stage):
             require_columns(f"recipe {self.name!r}", training.needs, batch, stage)
         batch = with_old_logprobs(batch, self.old_logprob)
-        warn_of_sampling(self, batch, self.losses(stage))
+        check_sampling(self, batch, self.losses(stage))
         recipe, states = self._of(batch), unpack_state(batch.state)
         between = None
         if stage == "update" and (self.hooks is not None or any(c.every == "step" for c in self.controllers.values())):

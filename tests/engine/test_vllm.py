@@ -215,7 +215,7 @@ def test_a_fork_reuses_the_blocks_that_its_origin_left(generate):
 
 def test_the_doctor_tells_the_mode_the_version_and_the_weights(generate, make_model, policy):
     sampling = Sampling(temperature=0.7, top_k=9, max_tokens=8)
-    requests = sample_requests(generate.vocabulary_size, sampling)
+    requests = sample_requests(generate.vocabulary_size, sampling, context_tokens=generate.context_tokens)
     version = generate.policy_version
     finding = check_logprobs(generate, policy, requests, version=version)
     assert finding.cause == "none"

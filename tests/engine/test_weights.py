@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from agentrl_core import engine
-from agentrl_core.engine import Request, Sampling, complete
-from agentrl_core.engine.weights import check_weights, layout_of_folder, plain_name, state_of
+from agentrl_core.engine import Request, Sampling, complete, policy_weights
+from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
+from agentrl_core.engine.weights import shapes_of_folder
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 
@@ -97,28 +98,31 @@ def test_weights_that_do_not_fit_change_nothing(make_model, tokenizer) -> None:
             generate.update_weights(make_model("qwen3"), version=version)
 
 
-def test_what_goes_wrong_while_weights_are_taken_is_an_error_of_the_engine(make_model, tokenizer) -> None:
+def test_what_goes_wrong_while_weights_are_taken_is_an_error_of_the_engine(make_model, tokenizer, monkeypatch) -> None:
     generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
-    generate.model.load_state_dict = lambda _: 1 / 0
+    said, whole, reads = tokens_of(generate), policy_weights.whole, []
+
+    def breaks_off(tensor: torch.Tensor, allowed: int) -> torch.Tensor:
+        reads.append(tensor)
+        if len(reads) > allowed:
+            raise ZeroDivisionError
+        return whole(tensor)
+
+    other = make_model("qwen3", seed=1)
+    count = len(PolicyWeights(other).names())
+    monkeypatch.setattr(policy_weights, "whole", lambda tensor: breaks_off(tensor, count))
     with pytest.raises(EngineError, match=r"did not take the weights: ZeroDivisionError.*version is still 0"):
-        generate.update_weights(make_model("qwen3", seed=1), version=1)
-    assert len(tokens_of(generate)) == 6
-
-
-def test_adapters_are_taken_once_they_are_merged(make_model, tokenizer) -> None:
-    peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    adapted = peft.get_peft_model(make_model("qwen3"), config)
-    generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
-    with pytest.raises(
-        InvalidInputError, match=r"adapters \(.*lora_A.*\) that are not merged.*model.merge_adapter\(\)"
-    ):
-        generate.update_weights(adapted, version=1)
-    adapted.merge_adapter()
-    generate.update_weights(adapted, version=1)
-    adapted.unmerge_adapter()
-    merged = engine.Transformers(adapted.merge_and_unload(), tokenizer)
-    assert tokens_of(generate) == tokens_of(merged)
+        generate.update_weights(other, version=1)
+    assert tokens_of(generate) == said
+    reads.clear()
+    monkeypatch.setattr(policy_weights, "whole", lambda tensor: breaks_off(tensor, count + 3))
+    with pytest.raises(EngineError, match=r"did not take the weights: ZeroDivisionError.*a part of them is replaced"):
+        generate.update_weights(other, version=1)
+    with pytest.raises(EngineError, match=r"generate: the last update_weights of this Transformers failed half-way"):
+        tokens_of(generate)
+    monkeypatch.undo()
+    generate.update_weights(other, version=1)
+    assert tokens_of(generate) == tokens_of(engine.Transformers(other, tokenizer))
 
 
 def test_an_engine_with_adapters_takes_adapters(make_model, tokenizer) -> None:
@@ -137,10 +141,10 @@ def test_an_engine_with_adapters_takes_adapters(make_model, tokenizer) -> None:
 def test_a_checkpoint_has_the_layout_of_its_files(make_model, tmp_path) -> None:
     model = make_model("qwen3")
     model.save_pretrained(tmp_path)
-    layout = layout_of_folder(tmp_path)
-    assert layout is not None
-    check_weights(state_of(model), layout)
-    assert layout_of_folder(tmp_path / "nowhere") is None
+    weights = PolicyWeights(model)
+    shapes = {name: tuple(weight.shape) for name, weight in weights.read() if name not in weights.tied}
+    assert shapes_of_folder(tmp_path) == shapes
+    assert shapes_of_folder(tmp_path / "nowhere") is None
 
 
 def test_a_scripted_engine_checks_the_version(tokenizer) -> None:

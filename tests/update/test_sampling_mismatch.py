@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from small_world import SmallWorld
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import agentrl_core as arl
-from agentrl_core import recipes, weight
-from agentrl_core.exceptions import AgentRLWarning, UnsupportedError
+from agentrl_core import loss, recipes, reward, weight
+from agentrl_core.engine import EntropyTemperature, Sampling
+from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, UnsupportedError
 from agentrl_core.model.probe import Probe
 from agentrl_core.recipes.t_ppo import LatestVersionOnly
+from agentrl_core.update.sampling_use import EFFECTS
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 32}
 
@@ -58,12 +62,107 @@ def updates(batch: arl.Batch, recipe: arl.Recipe = recipes.GRPO) -> Any:
         ({"temperature": 0.0}, r"temperature=0, .*Sampling\(temperature=1.0\)"),
     ],
 )
-def test_ratios_to_another_distribution_are_warned_of(options: dict[str, Any], message: str) -> None:
+def test_ratios_to_another_distribution_are_refused(options: dict[str, Any], message: str) -> None:
     batch = sampled(**options)
-    with pytest.warns(AgentRLWarning, match=message):
+    with pytest.raises(InvalidInputError, match=message + r".*old_logprob=\"recomputed\""):
         updates(batch)
-    recomputed = recipes.GRPO.replace(old_logprob="recomputed")
-    updates(arl.annotate(batch, "recomputed_logprob", tiny()), recomputed)
+    recomputed, annotated = (
+        recipes.GRPO.replace(old_logprob="recomputed"),
+        arl.annotate(batch, "recomputed_logprob", tiny()),
+    )
+    updates(annotated, recomputed)
+    with pytest.raises(InvalidInputError, match=message):
+        updates(annotated, recomputed.replace(weight=weight.ImportanceWeight()))
+    updates(batch, FILTERED)
+
+
+def test_a_temperature_that_is_not_the_trainers_is_refused() -> None:
+    recipe = recipes.GRPO.replace(reward=(reward.OutcomeScore(), reward.UnitTemperature()))
+    updates(sampled(), recipe)
+    with pytest.raises(InvalidInputError, match=r"with temperature=0.6, but column 'inverse_temperature' is 1"):
+        updates(sampled(temperature=0.6), recipe)
+
+
+FILTERED = recipes.GRPO.replace(loss=loss.Imitation("token_mean"))
+OTHERS: dict[str, Any] = {
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 5,
+    "max_tokens": 3,
+    "stop_token_ids": (4,),
+    "top": 2,
+    "by_entropy": EntropyTemperature(0.0, 1.0, 1.0),
+}
+RATIOS = {"top_p", "top_k", "by_entropy"}
+CASES = {
+    "ratios": (recipes.GRPO, RATIOS),
+    "recomputed": (recipes.GRPO.replace(old_logprob="recomputed"), set()),
+    "weights": (
+        recipes.GRPO.replace(old_logprob="recomputed", weight=weight.ImportanceWeight()),
+        {"top_p", "top_k"},
+    ),
+    "no ratio": (FILTERED, set()),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_field_of_sampling_is_applied_or_refused(case: str) -> None:
+    assert OTHERS.keys() == EFFECTS.keys() == {field.name for field in dataclasses.fields(Sampling)}
+    world = SmallWorld()
+    recipe, refused = CASES[case]
+    for name, value in OTHERS.items():
+        sampling = Sampling(**{name: value})
+        if name in refused:
+            with pytest.raises(
+                InvalidInputError, match=rf"Collector: sampling has {name}=.*sample with Sampling\({name}"
+            ):
+                arl.Collector(world, world, recipe, sampling=sampling)
+        else:
+            arl.Collector(world, world, recipe, sampling=sampling)
+    greedy = pytest.raises(InvalidInputError, match="has temperature=0") if refused else nullcontext()
+    with greedy:
+        arl.Collector(world, world, recipe, sampling=Sampling(temperature=0.0))
+
+
+def test_a_field_that_nobody_classified_is_refused() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Penalised(Sampling):
+        penalty: float = 0.0
+
+    world = SmallWorld()
+    arl.Collector(world, world, recipes.GRPO, sampling=Penalised())
+    with pytest.raises(InvalidInputError, match=r"Collector: sampling has penalty=1.5"):
+        arl.Collector(world, world, recipes.GRPO, sampling=Penalised(penalty=1.5))
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, v in OTHERS.items() if n not in (*RATIOS, "top")])
+def test_what_is_applied_gives_the_log_probs_that_the_engine_recorded(name: str, value: Any) -> None:
+    from agentrl_core import engine, env, warm_start
+
+    model, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"], held_out=8), seed=0)
+    generate = engine.Transformers(model, tokenizer)
+    sampling = Sampling(**{"max_tokens": 6, name: value})
+    forest = arl.Forest()
+    forest.add_group(0, "task")
+    for member, prompt in enumerate(([5, 6, 7], [8, 9])):
+        tokens = np.array(prompt, np.int32)
+        (segment,) = engine.complete(generate, [engine.Request(tokens, member, sampling)])
+        trajectory = forest.start(0, member)
+        forest.append(trajectory, prompt, kind="prompt")
+        forest.append(
+            trajectory,
+            segment.tokens,
+            kind="action",
+            logprobs=segment.logprobs,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+        )
+        forest.finish(trajectory, reward=float(member))
+    batch = arl.annotate(forest.freeze(), "recomputed_logprob", model)
+    recorded, found = (batch.column(column, "token") for column in ("behaviour_logprob", "recomputed_logprob"))
+    np.testing.assert_allclose(found, recorded, atol=1e-5)
+    updates(batch)
 
 
 def test_other_temperatures_are_those_that_the_model_is_run_at() -> None:

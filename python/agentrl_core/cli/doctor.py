@@ -1,4 +1,4 @@
-"""`agentrl doctor`: compare an engine's log-probabilities with the model's."""
+"""`agentrl doctor`: which layouts a model supports, and whether an engine's log-probabilities are the model's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._view import console, escaped, number, print_columns
@@ -19,28 +20,48 @@ if TYPE_CHECKING:
 _COLUMNS = ("temperature", "top_p", "top_k", "tokens", "cached", "mean", "largest", "position", "cause")
 
 
+_LAYOUT_COLUMNS = ("layout", "auto", "log-prob", "entropy", "gradient", "result")
+
+
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add `MODEL --engine NAME ...`."""
     command.description = (
-        "Run prompts, and a second turn of each, through an engine and through the model. Report differences between "
-        "their log-probabilities and the likely cause: the version of the weights, the mode of log-probabilities, the "
-        "temperature, a position in the sequence, the precision, or other weights. Exits with 1 if they differ."
+        "Compare each layout of packs with the plain forward of the model: log-probs, entropies and gradients. With "
+        "--engine, run prompts and a second turn of each through an engine and through the model instead, report "
+        "differences between their log-probabilities and the likely cause: the version of the weights, the mode of "
+        "log-probabilities, the temperature, a position in the sequence, the precision, or other weights. Exits with 1 "
+        "if the layout of auto, or the engine, differs from the model."
     )
     command.epilog = (
-        "examples:\n  agentrl doctor runs/demo/start --engine transformers\n  agentrl doctor MODEL --engine vllm\n"
+        "examples:\n  agentrl doctor runs/demo/start\n  agentrl doctor qwen3_next\n"
+        "  agentrl doctor runs/demo/start --engine transformers\n  agentrl doctor MODEL --engine vllm\n"
         "  agentrl doctor MODEL --engine http://host:8000\n    --version 12 --json\n\n"
-        "columns:\n"
+        "columns of layouts:\n"
+        "  auto      the layout that layout='auto' takes\n"
+        "  log-prob, entropy    largest differences to the plain forward, in nats\n"
+        "  gradient  largest difference of a parameter's gradient, as a share of its largest\n\n"
+        "columns of engines:\n"
         "  cached    tokens of the requests that the engine had in its cache\n"
         "  mean      mean difference of the log-probabilities of sampled tokens\n"
         "  position of the largest difference in its sequence"
     )
-    command.add_argument("model", metavar="MODEL", help="directory of the saved policy and its tokenizer")
+    command.add_argument(
+        "model",
+        metavar="MODEL",
+        help="directory or name of a saved model (for engines, with its tokenizer); or a causal type of transformers, "
+        "such as llama, for what was verified on a tiny model of it",
+    )
     command.add_argument(
         "--engine",
         nargs="+",
-        default=["vllm"],
         metavar="NAME",
-        help="vllm or transformers in this process, or addresses of running vLLM servers (default: vllm)",
+        help="check an engine: vllm or transformers in this process, or addresses of running vLLM servers",
+    )
+    command.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16", "float64"),
+        default="float32",
+        help="number type that the model is loaded in (default: float32)",
     )
     command.add_argument(
         "--prompt", action="append", metavar="TEXT", help="a question; may be repeated (default: random tokens)"
@@ -60,26 +81,24 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--tolerance",
         type=float,
-        default=1e-3,
         metavar="D",
-        help="largest difference that counts as equal (default: 0.001)",
+        help="largest difference that counts as equal (default: 0.0001 for layouts, whose gradients may differ by ten "
+        "times as much, and 0.001 for engines)",
     )
     command.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def run(model: str, *, engine: list[str], json: bool, **options: Any) -> int:
-    """Print the findings for each sampling."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
+def run(model: str, *, engine: list[str] | None, dtype: str, json: bool, **options: Any) -> int:
+    """Print the findings for each layout, or for each sampling of an engine."""
+    if options["tolerance"] is None:
+        options["tolerance"] = 1e-4 if engine is None else 1e-3
+    if not options["tolerance"] > 0:
+        raise InvalidInputError(f"--tolerance {options['tolerance']:g}: give a number above 0")
+    if engine is None:
+        return _run_layouts(model, dtype, options["tolerance"], json=json)
     samplings = _samplings(options)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
-        policy: Any = AutoModelForCausalLM.from_pretrained(model, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(
-            f"{model} has no model with a tokenizer: {error}; give the directory of both"
-        ) from error
-    generate = _engine(engine, model, policy, tokenizer)
+    policy = _model(model, dtype)
+    generate = _engine(engine, model, policy, _tokenizer(model))
     try:
         findings = _findings(generate, policy, samplings, options)
     finally:
@@ -91,6 +110,65 @@ def run(model: str, *, engine: list[str], json: bool, **options: Any) -> int:
     return 1 if any(finding.cause != "none" for finding in findings) else 0
 
 
+def _run_layouts(model: str, dtype: str, tolerance: float, *, json: bool) -> int:
+    """Print how each layout differs from the plain forward."""
+    from agentrl_core.model.layout_check import check_layouts, checks_of_type
+
+    checks = None if Path(model).is_dir() else checks_of_type(model)
+    name = f"{model}, as verified on a tiny model of this type"
+    if checks is None:
+        policy = _model(model, dtype)
+        name = f"{type(policy).__name__} of {model}, {dtype}"
+        checks = check_layouts(policy, tolerance=tolerance)
+    chosen = next((check for check in checks if check.chosen), None)
+    holds = chosen is not None and chosen.reason is None
+    if json:
+        document = {"model": name, "holds": holds, "layouts": [dataclasses.asdict(check) for check in checks]}
+        _print_document(document)
+    else:
+        out = console()
+        out.print(escaped(name), markup=False, soft_wrap=True)
+        rows = [
+            (
+                check.layout,
+                "yes" if check.chosen else "",
+                *("" if value is None else f"{value:.0e}" for value in (check.logprob, check.entropy, check.gradient)),
+                "equal" if check.reason is None else "differs" if check.logprob is not None else "refused",
+            )
+            for check in checks
+        ]
+        print_columns(out, _LAYOUT_COLUMNS, rows)
+        out.print()
+        for check in checks:
+            if check.reason is not None:
+                out.print(escaped(f"{check.layout}: {check.reason}"), markup=False, soft_wrap=True)
+        result = f"packs run in the layout {chosen.layout}" if chosen and holds else "packs cannot be trusted on it"
+        out.print(escaped(result), markup=False, soft_wrap=True)
+    return 0 if holds else 1
+
+
+def _model(path: str, dtype: str) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(path, local_files_only=True, dtype=getattr(torch, dtype))
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(
+            f"{path} has no causal language model: {error}; give its directory, the name of a model in the cache, "
+            "or a causal type"
+        ) from error
+
+
+def _tokenizer(path: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"{path} has no tokenizer: {error}; save it beside the model") from error
+
+
 def _samplings(options: dict[str, Any]) -> list[Sampling]:
     from agentrl_core.engine import Sampling
 
@@ -99,8 +177,6 @@ def _samplings(options: dict[str, Any]) -> list[Sampling]:
             raise InvalidInputError(
                 f"--temperature {temperature:g}: temperature 0 does not sample; give numbers above 0"
             )
-    if not options["tolerance"] > 0:
-        raise InvalidInputError(f"--tolerance {options['tolerance']:g}: give a number above 0")
     return [
         Sampling(temperature, options["top_p"], options["top_k"], options["tokens"])
         for temperature in options["temperature"]
@@ -125,7 +201,10 @@ def _findings(generate: Engine, policy: Any, samplings: list[Sampling], options:
 
     def requests(sampling: Sampling) -> list[Request]:
         if not options["prompt"]:
-            return sample_requests(generate.vocabulary_size, sampling)
+            config: Any = policy.config.get_text_config()
+            limits = (getattr(config, "max_position_embeddings", None), getattr(generate, "context_tokens", None))
+            room = min((limit for limit in limits if limit), default=None)
+            return sample_requests(generate.vocabulary_size, sampling, context_tokens=room)
         prompts = [generate.chat.prompt(text) for text in options["prompt"]]
         return [Request(prompt, seed, sampling) for seed, prompt in enumerate(prompts)]
 
@@ -153,7 +232,10 @@ def _print_table(findings: list[LogprobCheck]) -> None:
     ]
     print_columns(out, _COLUMNS, rows)
     out.print()
-    for message in dict.fromkeys(finding.message for finding in findings):
+    messages = [finding.message for finding in findings]
+    if any(finding.cached_tokens == 0 for finding in findings):
+        messages.append("no second turn reached the engine's prefix cache, which was not compared; give longer prompts")
+    for message in dict.fromkeys(messages):
         out.print(escaped(message), markup=False, soft_wrap=True)
 
 
@@ -162,5 +244,9 @@ def _print_json(findings: list[LogprobCheck]) -> None:
     for row in rows:
         row.update({name: None for name in ("mean", "largest") if not math.isfinite(row[name])})
     document = {"agree": all(finding.cause == "none" for finding in findings), "findings": rows}
+    _print_document(document)
+
+
+def _print_document(document: dict[str, Any]) -> None:
     json.dump(document, sys.stdout, indent=1)
     print()

@@ -68,6 +68,7 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import Independent, Rollout
 from agentrl_core.select import Pool
 from agentrl_core.select.pool import MixedTasks
+from agentrl_core.update.sampling_use import SamplingUse
 
 
 class Collector:
@@ -91,7 +92,8 @@ class Collector:
         store: store of the run; None: nothing is stored.
         seed: seed of task selection and of every segment.
         task_pool: number of training tasks of each environment to select from.
-        sampling: sampling of every segment; the default samples at temperature 1 from the whole distribution.
+        sampling: sampling of every segment; the default samples at temperature 1 from the whole distribution. One whose
+            log-probs the recipe's ratios or importance weights cannot use (`top_p`, `top_k`, ...) is refused.
         context_tokens: the longest path; a number or a `Schedule` of the iteration, like the next two.
         turn_limit: most turns of a trajectory; None: no limit.
         call_seconds: longest call of an environment in seconds, after which its episode is rebuilt; None: no limit.
@@ -152,6 +154,7 @@ class Collector:
         environments = dict(environment) if isinstance(environment, Mapping) else {"world": environment}
         if sampling is not None and not isinstance(sampling, Sampling):
             raise InvalidInputError(f"Collector: sampling={sampling!r}; give an engine.Sampling, or None")
+        SamplingUse.of(recipe).check(sampling or Sampling(), "Collector: sampling")
         processes = os.cpu_count() or 1 if processes is None else processes
         check_whole("Collector", task_pool=task_pool, processes=processes)
         check_concurrency(concurrency, list(environments))

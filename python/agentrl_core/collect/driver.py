@@ -38,6 +38,7 @@ from agentrl_core.rollout.cohort import Cohort
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.library import EmptyLibrary, Library
 from agentrl_core.rollout.tasks import gather_or_cancel
+from agentrl_core.update.sampling_use import SamplingUse
 
 Value = TypeVar("Value")
 _RETRIES = 3
@@ -124,7 +125,7 @@ class RolloutDriver:
         self._head = head
         self._journal = journal
         self._mode: Literal["train", "evaluate"] = mode
-        self._old_logprob = recipe.old_logprob
+        self._use = SamplingUse.of(recipe) if mode == "train" else None
         self._notices = settings.notices
         self._reward = reward
         self.states: Mapping[str, Any] = head.components
@@ -339,11 +340,8 @@ class RolloutDriver:
     async def generate(self, name: str, agent: str, request: Request) -> Segment:
         """Return an agent's response to a request, from the journal or from its engine."""
         engine = self._engine(agent)
-        if request.sampling.by_entropy is not None and self._old_logprob == "behaviour" and self._mode == "train":
-            raise InvalidInputError(
-                "sampling.by_entropy changes the temperature of every token, which losses do not reproduce; use "
-                'recomputed log-probs: recipe.replace(old_logprob="recomputed")'
-            )
+        if self._use is not None:
+            self._use.check(request.sampling, "generate: sampling", unrecorded=True)
         asked = question(request, agent if agent in self._engines else next(iter(self._engines)))
         segment = self._recorded(name, asked)
         if segment is None:

@@ -19,9 +19,9 @@ def tokens_with_images(batch: Batch) -> NDArray[np.bool_] | None:
 
 
 def sampling_of(batch: Batch, tokens: NDArray[np.bool_]) -> dict[str, NDArray[np.float32]]:
-    """Return `temperature`, `top_p` and `top_k` (NaN: not recorded) of each node with some of the tokens."""
+    """Return `temperature`, `top_p` and `top_k` (NaN: not recorded) of each of some tokens."""
     sampled = batch._core.sampled()
-    rows = np.unique(_nodes(sampled["offsets"], batch)[tokens])
+    rows = _nodes(sampled["offsets"], batch)[tokens]
     return {name: sampled[name][rows] for name in ("temperature", "top_p", "top_k")}
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agentrl_core.engine.base import Engine, Request, Sampling, Segment, complete
     from agentrl_core.engine.chat import Chat
     from agentrl_core.engine.entropy_temperature import EntropyTemperature
+    from agentrl_core.engine.policy_weights import send_weights
     from agentrl_core.engine.ray_actor import RayActor
     from agentrl_core.engine.scripted import Scripted
     from agentrl_core.engine.transformers import Transformers
@@ -36,6 +37,7 @@ _HOME = {
     "Vllm": "vllm",
     "VllmServer": "vllm_server",
     "complete": "base",
+    "send_weights": "policy_weights",
 }
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "Vllm",
     "VllmServer",
     "complete",
+    "send_weights",
 ]
 
 __getattr__ = lazy(__name__, _HOME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -17,7 +17,7 @@ from agentrl_core.engine.entropy_temperature import EntropyTemperature
 from agentrl_core.exceptions import DataError, InvalidInputError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from agentrl_core.engine.chat import Chat
     from agentrl_core.env.image import Image
@@ -247,10 +247,11 @@ class Engine(Protocol):
         """
         ...
 
-    def update_weights(self, model: nn.Module, version: int) -> None:
+    def update_weights(self, model: nn.Module | Mapping[str, Tensor], version: int) -> None:
         """Sample from `model`'s weights from now on and stamp segments with `version`.
 
-        Segments that are being generated end as aborted, with what they have under the old version.
+        `model` is bare or in its wrappers, or a state dict. Segments that are being generated end as aborted, with
+        what they have under the old version.
         """
         ...
 
@@ -315,6 +316,16 @@ def aborted(request: Request, version: int) -> Segment:
     nothing, top = np.empty(0, np.float32), (0, request.sampling.top)
     likeliest = TopLogprobs(np.empty(top, np.int32), np.empty(top, np.float32)) if request.sampling.top else None
     return Segment(np.empty(0, np.int32), nothing, nothing, "abort", version, request.seed, likeliest)
+
+
+def check_version(version: object) -> None:
+    """Refuse what is no version of weights.
+
+    Raises:
+        InvalidInputError: it is no whole number of at least 0.
+    """
+    if isinstance(version, bool) or not isinstance(version, Integral) or not 0 <= int(version) < 1 << 63:
+        raise InvalidInputError(f"update_weights: version is {version!r}; give a whole number of at least 0")
 
 
 def check_request(request: object, vocabulary_size: int) -> None:

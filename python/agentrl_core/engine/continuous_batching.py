@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
-from agentrl_core.engine.base import Request, Segment, aborted, check_request
-from agentrl_core.engine.weights import check_version
+from agentrl_core.engine.base import Request, Segment, aborted, check_request, check_version
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from agentrl_core.engine.chat import Chat
+    from agentrl_core.engine.policy_weights import PolicyWeights
 
 # The interpreter waits this long for the step that is being computed when it ends.
 _SECONDS_AT_EXIT = 5.0
@@ -68,8 +68,8 @@ class ContinuousBatching(ABC):
     - `_step()`: samples one token for every running request;
     - `_end(numbers)`: returns the segments of stopped requests, as aborted ones;
     - `_forget()`: drops all requests, after a step that failed;
-    - `_check_weights(model)`: refuses weights that do not match, before any request ends, in the thread of the caller;
-    - `_replace(model)`: loads weights while no request runs;
+    - `_check_weights(weights)`: refuses weights that do not match, before any request ends, in the caller's thread;
+    - `_replace(weights)`: loads weights while no request runs; it sets `_is_torn` before it changes the first one;
     - `_release()`: frees memory, once, after the last step;
     - `_check(request)`: refuses unsupported requests, in the thread of the caller;
     - optionally `_working()`, in which all steps run.
@@ -89,6 +89,8 @@ class ContinuousBatching(ABC):
         self._thread: threading.Thread | None = None
         self._process = 0
         self._closed = False
+        self._is_torn = False
+        """Whether an update failed after it had changed a weight."""
         # Of those who wait, under the lock.
         self._asked: dict[Request, list[_QueuedRequest]] = {}
         self._turns: dict[asyncio.AbstractEventLoop, list[_QueuedRequest]] = {}
@@ -127,26 +129,38 @@ class ContinuousBatching(ABC):
                 asked.leaves = True
         self._mail.put("leaves")
 
-    def update_weights(self, model: nn.Module, version: int) -> None:
+    def update_weights(self, model: nn.Module | Mapping[str, Tensor], version: int) -> None:
         """Sample from `model`'s weights from now on and stamp segments with `version`.
 
         It happens between two steps; segments that are being generated end as aborted, under the old version. Weights
-        are checked first: if they do not match, nothing changes. Names may have the prefixes of wrappers (`module.`,
-        `_orig_mod.`, those of PEFT if its adapters are merged).
+        are checked first: if they do not match, nothing changes. Sharded weights are gathered, and adapters merged in a
+        copy, one at a time; the other ranks call `engine.send_weights` meanwhile.
+
+        Args:
+            model: a causal model, bare or in its wrappers; or its state dict.
+            version: of the weights, at least 0.
 
         Raises:
-            InvalidInputError: names or shapes are not those of the engine, a weight is not finite, adapters are not
-                merged; the version is not an integer; the engine is closed.
+            InvalidInputError: names, shapes or kinds of numbers are not those of the engine, a weight is not finite, an
+                adapter cannot be merged; the version is not an integer; the engine is closed.
             EngineError: loading them failed.
         """
+        from agentrl_core.engine.policy_weights import PolicyWeights
+
+        with PolicyWeights(model) as weights:
+            self._check_open("update_weights")
+            check_version(version)
+            self._check_weights(weights)
+            self._load(weights, version)
+
+    def _load(self, weights: PolicyWeights, version: int) -> None:
+        """Replace the weights in the engine's thread, and wait for it."""
 
         def replace() -> None:
-            self._replace(model)
+            self._replace(weights)
+            self._is_torn = False
             self.policy_version = version
 
-        self._check_open("update_weights")
-        check_version(version)
-        self._check_weights(model)
         work = _Work(replace, threading.Event())
         with self._lock:
             self._check_open("update_weights")
@@ -156,7 +170,7 @@ class ContinuousBatching(ABC):
         if isinstance(work.error, Exception) and not isinstance(work.error, AgentRLError):
             raise EngineError(
                 f"update_weights: {type(self).__name__} did not take the weights: {type(work.error).__name__}: "
-                f"{work.error}; its version is still {self.policy_version}: update it again, or make another engine"
+                f"{work.error}; {self._state()}: update it again, or make another engine"
             ) from work.error
         if work.error is not None:
             raise work.error
@@ -178,7 +192,7 @@ class ContinuousBatching(ABC):
     def _check(self, request: Request) -> None: ...
 
     @abstractmethod
-    def _check_weights(self, model: nn.Module) -> None: ...
+    def _check_weights(self, weights: PolicyWeights) -> None: ...
 
     @abstractmethod
     def _begin(self, newcomers: Mapping[int, Request]) -> Mapping[int, Segment]: ...
@@ -193,7 +207,7 @@ class ContinuousBatching(ABC):
     def _forget(self) -> None: ...
 
     @abstractmethod
-    def _replace(self, model: nn.Module) -> None: ...
+    def _replace(self, weights: PolicyWeights) -> None: ...
 
     @abstractmethod
     def _release(self) -> None: ...
@@ -205,8 +219,16 @@ class ContinuousBatching(ABC):
 
     # The following methods run in the threads of callers.
 
+    def _state(self) -> str:
+        return "a part of them is replaced" if self._is_torn else f"its version is still {self.policy_version}"
+
     def _check_open(self, method: str) -> None:
         name = type(self).__name__
+        if self._is_torn and method == "generate":
+            raise EngineError(
+                f"generate: the last update_weights of this {name} failed half-way, so its weights are of no version; "
+                "update it again, or make another engine"
+            )
         if self._closed:
             raise InvalidInputError(f"{method}: this {name} engine is closed; make another")
         if self._process not in (0, os.getpid()):

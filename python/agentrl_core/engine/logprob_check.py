@@ -23,7 +23,9 @@ _TEMPERATURES = np.geomspace(0.1, 4.0, 60)
 _MEAN, _LARGEST = 0.02, 0.5
 # Other weights differ from the first token on, but for chance: from this share of sequences on it is no chance.
 _BEGIN_WELL = 0.25
-_PROMPT_LENGTHS = (1, 3, 9, 17, 33, 40)
+_PROMPT_LENGTHS = (1, 3, 9, 17, 33, 40, 280)
+# Of a second turn: the observed tokens, and room for another answer.
+_OBSERVED = 3
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,26 @@ class LogprobCheck:
     position: int
 
 
-def sample_requests(vocabulary_size: int, sampling: Sampling, seed: int = 0) -> list[Request]:
-    """Requests of random tokens of several lengths, each twice with another seed."""
+def sample_requests(
+    vocabulary_size: int, sampling: Sampling, seed: int = 0, *, context_tokens: int | None = None
+) -> list[Request]:
+    """Requests of random tokens of several lengths, each twice with another seed.
+
+    The longest fills two blocks of vLLM's prefix cache (128 tokens on a CPU, 16 on a GPU), so that the second turn
+    reads them; or as much as a context holds of two turns.
+
+    Args:
+        vocabulary_size: of the engine.
+        sampling: of all requests.
+        seed: of the tokens.
+        context_tokens: most tokens of a request with its answer; None: there is no limit.
+    """
     random = np.random.default_rng(seed)
-    prompts = [random.integers(0, vocabulary_size, length, dtype=np.int32) for length in _PROMPT_LENGTHS]
+    room = max(_PROMPT_LENGTHS)
+    if context_tokens is not None:
+        room = max(1, min(room, context_tokens - 2 * sampling.max_tokens - _OBSERVED))
+    lengths = sorted({min(length, room) for length in _PROMPT_LENGTHS})
+    prompts = [random.integers(0, vocabulary_size, length, dtype=np.int32) for length in lengths]
     return [Request(prompt, 2 * index + copy, sampling) for index, prompt in enumerate(prompts) for copy in range(2)]
 
 
@@ -142,7 +160,7 @@ class _ScoredSegment:
 
 
 def _next_turn(request: Request, segment: Segment) -> Request:
-    observed = request.tokens[:3]
+    observed = request.tokens[:_OBSERVED]
     tokens = np.concatenate([request.tokens, segment.tokens, observed]).astype(np.int32)
     return Request(tokens, request.seed + (1 << 32), request.sampling, request.group)
 

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core._util.ray_cluster import connected
-from agentrl_core.engine.base import Engine, Request, Segment, aborted, check_request
+from agentrl_core.engine.base import Engine, Request, Segment, aborted, check_request, check_version
 from agentrl_core.engine.chat import Chat
-from agentrl_core.engine.weights import check_version, plain_name, state_of
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from agentrl_core.engine.policy_weights import PolicyWeights
+
 _MOST_REQUESTS = 100_000
 
-Packed = list[tuple[str, Any, str, tuple[int, ...], bool]]
-"""Weights as bytes, which Ray shares without a copy: name, bytes, type, shape, and whether it is a parameter."""
+Packed = list[tuple[str, Any, str, tuple[int, ...]]]
+"""Weights as bytes, which Ray shares without a copy: name, bytes, type and shape. Tied weights have the same bytes."""
 
 
 class RayActor:
@@ -95,17 +96,22 @@ class RayActor:
         for number in self._asked.get(request, ()):
             self._actor.abort.remote(number)
 
-    def update_weights(self, model: nn.Module, version: int) -> None:
+    def update_weights(self, model: nn.Module | Mapping[str, torch.Tensor], version: int) -> None:
         """Sample from `model`'s weights from now on and stamp segments with `version`.
+
+        Adapters are merged into a copy of the weights; other ranks call `engine.send_weights`.
 
         Raises:
             InvalidInputError: the model does not fit the engine's; or this one is closed.
             EngineError: the actor died.
         """
-        self._check_open("update_weights")
-        check_version(version)
-        weights = self._ray.put(_packed(model)), version
-        self._wait(self._actor.update_weights.remote(*weights))
+        from agentrl_core.engine.policy_weights import PolicyWeights
+
+        with PolicyWeights(model) as policy:
+            self._check_open("update_weights")
+            check_version(version)
+            weights = self._ray.put(_packed(policy)), version
+            self._wait(self._actor.update_weights.remote(*weights))
         # A new actor gets these.
         self._weights, self.policy_version = weights, version
 
@@ -151,7 +157,7 @@ class _EngineActor:
     def __init__(self, make: Callable[[], Engine], packed: Packed | None, version: int) -> None:
         self._engine = make()
         if packed is not None:
-            self._engine.update_weights(_Weights(packed), version)  # type: ignore[arg-type]
+            self._engine.update_weights(_unpacked(packed), version)
         self._requests: dict[int, Request] = {}
         self._aborted: set[int] = set()
         """Requests that have not come yet: Ray keeps no order."""
@@ -186,47 +192,36 @@ class _EngineActor:
     async def update_weights(self, packed: Packed, version: int) -> None:
         """See `Engine`."""
         async with self._ready:
-            await asyncio.to_thread(self._engine.update_weights, _Weights(packed), version)  # type: ignore[arg-type]
+            await asyncio.to_thread(self._engine.update_weights, _unpacked(packed), version)
 
     async def close(self) -> None:
         """See `Engine`."""
         await asyncio.to_thread(self._engine.close)
 
 
-def _packed(model: nn.Module) -> Packed:
-    """The weights of a model, to be sent."""
+def _packed(weights: PolicyWeights) -> Packed:
+    """The weights of a policy, to be sent."""
     import torch
 
-    parameters = {plain_name(name) for name, _ in model.named_parameters()}
-    return [
-        (
-            name,
-            tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy(),
-            str(tensor.dtype).removeprefix("torch."),
-            tuple(tensor.shape),
-            name in parameters,
-        )
-        for name, tensor in state_of(model).items()
-    ]
+    found: Packed = []
+    last: torch.Tensor | None = None
+    for name, weight in weights.read():
+        if weight is not last:  # else tied to the one before, whose bytes it shares
+            raw = weight.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        last = weight
+        found.append((name, raw, str(weight.dtype).removeprefix("torch."), tuple(weight.shape)))
+    return found
 
 
-class _Weights:
-    """As much of a model as an engine takes its weights from."""
+def _unpacked(packed: Packed) -> dict[str, torch.Tensor]:
+    """A state dict of weights that were sent."""
+    import torch
 
-    def __init__(self, packed: Packed) -> None:
-        import torch
-
-        self._tensors: dict[str, torch.Tensor] = {}
-        self._parameters: set[str] = set()
-        for name, raw, kind, shape, is_parameter in packed:
+    found: dict[str, torch.Tensor] = {}
+    last: tuple[Any, torch.Tensor] | None = None
+    for name, raw, kind, shape in packed:
+        if last is None or last[0] is not raw:
             # Copy: Ray's shared memory is read-only, which torch tensors cannot express.
-            self._tensors[name] = torch.from_numpy(raw.copy()).view(getattr(torch, kind)).reshape(shape)
-            self._parameters |= {name} if is_parameter else set()
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """All tensors by name."""
-        return self._tensors
-
-    def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Those that are trained, each once."""
-        return ((name, tensor) for name, tensor in self._tensors.items() if name in self._parameters)
+            last = raw, torch.from_numpy(raw.copy()).view(getattr(torch, kind)).reshape(shape)
+        found[name] = last[1]
+    return found

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.engine.base import Request, Segment, aborted, check_request
+from agentrl_core.engine.base import Request, Segment, aborted, check_request, check_version
 from agentrl_core.engine.chat import Chat
-from agentrl_core.engine.weights import check_version
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
     from transformers import PreTrainedTokenizerBase
 
 
@@ -116,7 +115,7 @@ class Scripted:
         """End a request whose reply is delayed."""
         self._abort(lambda delayed: delayed.request is request)
 
-    def update_weights(self, model: nn.Module, version: int) -> None:  # noqa: ARG002 -- the protocol's argument
+    def update_weights(self, model: nn.Module | Mapping[str, Tensor], version: int) -> None:  # noqa: ARG002 -- the protocol's argument
         """Stamp segments with `version` from now on; delayed ones end as aborted."""
         self._check_open("update_weights")
         check_version(version)

@@ -13,10 +13,13 @@ from transformers import AutoTokenizer
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat, ends_of
 from agentrl_core.engine.continuous_batching import ContinuousBatching
+from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
 from agentrl_core.engine.prefix_cache import PrefixCache
 from agentrl_core.engine.running_batch import RunningBatch
-from agentrl_core.engine.weights import check_weights, layout_of, plain_name, state_of, unwrapped
+from agentrl_core.engine.weights import check_weights, layout_of, loading
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.model.architecture import causal_model_of
+from agentrl_core.model.ranks import is_sharded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,7 +55,7 @@ class Transformers(ContinuousBatching):
         InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template; kept_tokens is
             negative.
         UnsupportedError: the model attends through a sliding window, or by an attention implementation other than sdpa
-            and eager.
+            and eager; or its weights lie on several ranks.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start
@@ -81,6 +84,11 @@ class Transformers(ContinuousBatching):
         if prefix_cache_tokens < 0:
             raise InvalidInputError(
                 f"Transformers: kept_tokens is {prefix_cache_tokens}; give 0 (none) or a positive integer"
+            )
+        if is_sharded(model):
+            raise UnsupportedError(
+                f"Transformers: {type(model).__name__} has its weights on several ranks, so it cannot "
+                "generate on one; load a model from the checkpoint, and give the engine weights by update_weights"
             )
         own: Any = deepcopy(model) if copy else model
         self.model: Any = own if device is None else own.to(device)
@@ -141,19 +149,23 @@ class Transformers(ContinuousBatching):
     def _forget(self) -> None:
         self._batches = []
 
-    def _check_weights(self, model: nn.Module) -> None:
-        if unwrapped(model) is not self.model:
-            layout = layout_of(self.model)
-            check_weights(state_of(model, layout), layout)
+    def _check_weights(self, weights: PolicyWeights) -> None:
+        if not self._shares(weights):
+            check_weights(weights, layout_of(self.model))
 
-    def _replace(self, model: nn.Module) -> None:
+    def _replace(self, weights: PolicyWeights) -> None:
         self._weights = ()
-        if unwrapped(model) is self.model:
+        if self._shares(weights):
             return
-        state = state_of(model, layout_of(self.model))
-        own = self.model.state_dict()
-        self.model.load_state_dict({name: state.get(plain_name(name), tensor) for name, tensor in own.items()})
+        own = {plain_name(name): tensor for name, tensor in self.model.state_dict().items()}
         self.shares_parameters = False
+        for name, weight in loading(weights, layout_of(self.model)):
+            self._is_torn = True
+            own[name].copy_(weight)
+
+    def _shares(self, weights: PolicyWeights) -> bool:
+        """Whether these are the engine's own weights."""
+        return weights.model is not None and weights.model is causal_model_of(self.model)
 
     def _release(self) -> None:
         self._batches = []

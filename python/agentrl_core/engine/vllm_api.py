@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,11 @@ class VllmApi:
         self.rests_until = 0.0
         self._connections = HttpPool(url, seconds)
         self._loads = False
+        self._largest_rank = 0
+        self._base: str | None = None
+        """The folder of the base weights beside which it has an adapter."""
+        self._adapter: str | None = None
+        """What it calls the adapter."""
 
     async def open(self) -> None:
         """Ask for what must be known, with one token in which only the right log-probabilities are 0 and -inf.
@@ -91,7 +97,16 @@ class VllmApi:
         wanted = likeliest + 1 if likeliest else 0
         params = vllm_output.params(request, wanted)
         body = {"request_id": name, "token_ids": request.tokens.tolist(), "sampling_params": params}
-        answer = await self._post(_GENERATE, body)
+        if self._adapter is not None:
+            body["model"] = self._adapter
+        try:
+            answer = await self._post(_GENERATE, body)
+        except _MissingRoute as missing:
+            self.version, self._base = -1, None
+            raise EngineError(
+                f"VllmServer: {self.url} was started again, without the policy's weights ({missing}); call "
+                "update_weights(model, version=...)"
+            ) from None
         [choice] = answer["choices"]
         if choice["finish_reason"] not in ("stop", "length", "abort"):
             raise EngineError(f"VllmServer: {self.url} ended a request with {choice['finish_reason']!r}")
@@ -126,27 +141,70 @@ class VllmApi:
             except TimeoutError:
                 pause = min(2 * pause, _LAST_REMINDER)
 
-    async def load(self, folder: str, version: int) -> None:
+    async def largest_rank(self) -> int:
+        """The largest rank of adapters that it takes; 0: it takes none.
+
+        Raises:
+            UnsupportedError: a door is closed, or the worker does not know how to load.
+            EngineError: no answer.
+        """
+        await self._check_worker()
+        return self._largest_rank
+
+    async def load(self, folder: str, version: int, base: str | None = None) -> None:
         """Take the weights of a folder, and their version; nothing is generated meanwhile, and caches are emptied.
+
+        Args:
+            folder: of a checkpoint; with `base` of an adapter.
+            version: of the weights.
+            base: the folder of the weights that the adapter is for; loaded if the server does not have them.
 
         Raises:
             UnsupportedError: a door is closed, or the worker does not know how.
-            InvalidInputError: the server does not see the folder.
+            InvalidInputError: the server does not see the folder, or does not take the adapter.
             EngineError: no answer, or it failed.
         """
         await self._check_worker()
         await self._post("/pause?mode=abort&clear_cache=true", {})
+        try:
+            if base is None:
+                await self._load_policy(folder)
+                self._base = None
+            else:
+                told = await self._answer("GET", "/weight_info", None)
+                if self._base != base or told.get("weight_version") != str(self.version):
+                    await self._load_policy(base)
+                    self._base = base
+                await self._load_adapter(folder, version)
+            await self._post("/update_weight_version", {"new_version": str(version)})
+        finally:
+            await self._post("/resume", {})
+        self.version = version
+
+    async def _load_policy(self, folder: str) -> None:
+        self._base = None  # until it is there
         answer = await self._post("/collective_rpc", {"method": "load_policy", "args": [folder]})
         wrong = {said for said in answer["results"] if said}
-        if not wrong:
-            await self._post("/update_weight_version", {"new_version": str(version)})
-        await self._post("/resume", {})
         if wrong:
             raise InvalidInputError(
                 f"update_weights: {self.url} {' and '.join(sorted(wrong))}; "
                 f"give a folder= that trainer and servers share"
             )
-        self.version = version
+        self._adapter = None  # vLLM has dropped it
+
+    async def _load_adapter(self, folder: str, version: int) -> None:
+        """Take an adapter under a name of its own, and drop the one before."""
+        name, before = f"policy-{version}-{uuid.uuid4().hex[:8]}", self._adapter
+        try:
+            await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
+        except _MissingRoute as closed:
+            raise UnsupportedError(
+                f"update_weights: {self.url} takes no adapters while it runs ({closed}); start it with "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or without --enable-lora"
+            ) from None
+        self._adapter = name
+        if before is not None:
+            await self._post("/v1/unload_lora_adapter", {"lora_name": before})
 
     async def close(self) -> None:
         """Let go of it."""
@@ -172,6 +230,8 @@ class VllmApi:
                 f"update_weights: the worker of {self.url} cannot load a policy; start it with "
                 f"--worker-extension-cls {_WORKER}"
             )
+        lora = information["vllm_config"].get("lora_config")
+        self._largest_rank = int(lora["max_lora_rank"]) if lora else 0
         self._loads = True
 
     def _version(self, choice: dict[str, Any]) -> int:
@@ -198,7 +258,7 @@ class VllmApi:
                 # harm when it is done twice.
                 response = await self._connections.request(method, path, body)
         except httpx.HTTPError as error:
-            self._loads = False  # when it is back it may have been started otherwise
+            self._loads, self._base = False, None  # when it is back it may have been started otherwise
             raise EngineError(
                 f"VllmServer: {self.url} does not answer ({type(error).__name__}: {error}); "
                 f"see whether it runs, and what it last wrote"
@@ -208,7 +268,8 @@ class VllmApi:
         if response.status_code >= 400:
             message = f"VllmServer: {self.url} answers {response.status_code}: {_said(response)}"
             raise EngineError(message) if response.status_code >= 500 else InvalidInputError(message)
-        return response.json() if response.content else None
+        is_json = response.headers.get("content-type", "").startswith("application/json")
+        return response.json() if response.content and is_json else None
 
 
 class _MissingRoute(Exception):  # noqa: N818 -- it is no error until somebody says what to do

@@ -11,17 +11,20 @@ import uuid
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentrl_core._util.files import UNFINISHED, new_folder
 from agentrl_core.engine import vllm_output
-from agentrl_core.engine.base import Request, Segment, aborted, check_request
+from agentrl_core.engine.base import Request, Segment, aborted, check_request, check_version
 from agentrl_core.engine.chat import Chat
+from agentrl_core.engine.checkpoint_folder import write_checkpoint
+from agentrl_core.engine.policy_weights import PolicyWeights
+from agentrl_core.engine.vllm_adapter import goes_alone, write_adapter
 from agentrl_core.engine.vllm_api import VllmApi
-from agentrl_core.engine.weights import check_version, check_weights, is_adapted, state_of, unwrapped
+from agentrl_core.engine.weights import check_weights, loading, model_of_config
 from agentrl_core.exceptions import (
     AgentRLError,
     EngineError,
@@ -31,7 +34,7 @@ from agentrl_core.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
     from transformers import PreTrainedTokenizerBase
 
 _Answer = TypeVar("_Answer")
@@ -152,7 +155,10 @@ class VllmServer:
             self.close()
             raise
         self.policy_version = self._servers[0].version
-        self._context_tokens = min(server.context_tokens for server in self._servers)
+        self.context_tokens = min(server.context_tokens for server in self._servers)
+        """Most tokens of a request with its segment."""
+        self._base: tuple[tuple[object, ...], Path] | None = None
+        """The stamp of the base weights beside which servers have an adapter, and their folder."""
 
     async def generate(self, request: Request) -> Segment:
         """The segment of one request; cancelling the wait gives it up on the server too.
@@ -168,7 +174,7 @@ class VllmServer:
             raise UnsupportedError(
                 "generate: by_entropy is not known to a vLLM server; sample with engine.Vllm or engine.Transformers"
             )
-        vllm_output.check(request, self._context_tokens, "start the servers with a larger --max-model-len")
+        vllm_output.check(request, self.context_tokens, "start the servers with a larger --max-model-len")
         asked = _ServerRequest(request)
         with self._lock:  # now, so that an abort finds it whatever the loop does first
             self._asked.setdefault(request, []).append(asked)
@@ -186,44 +192,51 @@ class VllmServer:
         if not self._closed and self._process == os.getpid():
             self._loop.call_soon_threadsafe(self._leave, request)
 
-    def update_weights(self, model: nn.Module, version: int) -> None:
+    def update_weights(self, model: nn.Module | Mapping[str, Tensor], version: int) -> None:
         """Have the servers sample from `model`'s weights, which go by way of the shared folder, as `version`.
 
-        A server that fails at it is left out until the next update, with a RuntimeWarning.
+        The folder of a version is a whole checkpoint: weights, config, generation config, tokenizer and chat template.
+        If all servers run with `--enable-lora`, that of a LoRA policy is its adapter alone, beside a checkpoint of its
+        base weights that is written again whenever they changed; see `Vllm`. Sharded weights are gathered one at a
+        time; the other ranks call `engine.send_weights` meanwhile. A server that fails at it is left out until the next
+        update, with a RuntimeWarning.
+
+        Args:
+            model: a causal model, bare or in its wrappers; or its state dict, whose config is that of the version
+                before, or of the tokenizer's folder.
+            version: of the weights, at least 0.
 
         Raises:
-            InvalidInputError: there is no folder, or a server does not see it; the model cannot be saved.
+            InvalidInputError: there is no folder, or a server does not see it; a weight is not finite; the model cannot
+                be saved, or its config is not known.
             UnsupportedError: a server takes no weights.
             EngineError: none took them.
         """
-        self._check_open("update_weights")
-        if self._folder is None:
-            raise InvalidInputError(
-                "update_weights: this VllmServer has no folder; give it folder=, which trainer and servers share"
-            )
-        check_version(version)
-        given: Any = unwrapped(model)
-        if not hasattr(given, "save_pretrained"):
-            raise InvalidInputError(
-                f"update_weights: a {type(model).__name__} has no save_pretrained; give the model of Hugging Face"
-            )
-        weights = state_of(given)
-        check_weights(weights, None)
-        options = {}
-        if is_adapted(given):  # which saves its adapters alone
-            given, options = given.get_base_model(), {"state_dict": weights}
-        for unfinished in self._folder.glob(f".*{UNFINISHED}"):
-            shutil.rmtree(unfinished, ignore_errors=True)
-        path = self._folder / f"version-{version}"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        part = new_folder(path)
-        given.save_pretrained(part, **options)
-        shutil.rmtree(path, ignore_errors=True)
-        part.rename(path)
-        before = self._folder / f"version-{self.policy_version}"
-        failures = self._wait(self._replace(str(path), version))
-        if before != path:
-            shutil.rmtree(before, ignore_errors=True)
+        with PolicyWeights(model) as weights:
+            self._check_open("update_weights")
+            if self._folder is None:
+                raise InvalidInputError(
+                    "update_weights: this VllmServer has no folder; give it folder=, which trainer and servers share"
+                )
+            check_version(version)
+            for unfinished in self._folder.glob(f".*{UNFINISHED}"):
+                shutil.rmtree(unfinished, ignore_errors=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path, before = (self._folder / f"version-{number}" for number in (version, self.policy_version))
+            base, used = None, self._base
+            if goes_alone(weights, self._wait(self._largest_rank())):
+                base = self._base_of(weights, version)
+                check_weights(weights, None, "adapter")
+                self._write(path, lambda part: write_adapter(part, weights))
+            else:
+                check_weights(weights, None)
+                like, made = self._model_of(weights), loading(weights, None)
+                self._write(path, lambda part: write_checkpoint(part, like, made, self.chat.tokenizer))
+            failures = self._wait(self._replace(str(path), version, None if base is None else str(base[1])))
+            self._base = base
+        for old, new in ((before, path), (used and used[1], base and base[1])):
+            if old is not None and old != new:
+                shutil.rmtree(old, ignore_errors=True)
         for failure in failures:
             warnings.warn(f"a server is left out until the next update: {failure}", RuntimeWarning, stacklevel=2)
 
@@ -247,6 +260,39 @@ class VllmServer:
                 f"{method}: this VllmServer works in process {self._process}, and this is its forked child "
                 f"{os.getpid()}, where its thread does not exist; make another engine here"
             )
+
+    def _base_of(self, weights: PolicyWeights, version: int) -> tuple[tuple[object, ...], Path]:
+        """The checkpoint of a policy's base weights, written if it is not there."""
+        stamp = weights.stamp()
+        if self._base is not None and self._base[0] == stamp:
+            return self._base
+        path = cast("Path", self._folder) / f"base-{version}-{uuid.uuid4().hex[:8]}"
+        check_weights(weights, None, "base")
+        made = loading(weights, None, "base")
+        self._write(path, lambda part: write_checkpoint(part, weights.model, made, self.chat.tokenizer))
+        return stamp, path
+
+    def _model_of(self, weights: PolicyWeights) -> Any:
+        """The model whose config and generation config a checkpoint has."""
+        if weights.model is not None:
+            return weights.model
+        before = cast("Path", self._folder) / f"version-{self.policy_version}"
+        folders = [str(before), str(getattr(self.chat.tokenizer, "name_or_path", ""))]
+        model = next((made for made in map(model_of_config, filter(None, folders)) if made is not None), None)
+        if model is None:
+            raise InvalidInputError(
+                "update_weights: the config of the state dict's model is not known; give the model, or load the "
+                "tokenizer from the folder of its checkpoint"
+            )
+        return model
+
+    @staticmethod
+    def _write(path: Path, write: Callable[[Path], None]) -> None:
+        """Write a folder, which appears when it is whole."""
+        part = new_folder(path)
+        write(part)
+        shutil.rmtree(path, ignore_errors=True)
+        part.rename(path)
 
     def _wait(self, coroutine: Coroutine[Any, Any, _Answer]) -> _Answer:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -350,13 +396,18 @@ class VllmServer:
             self._leave(asked.request)
         await asyncio.gather(*(asked.ended.wait() for asked in waiting))
 
-    async def _replace(self, folder: str, version: int) -> list[Exception]:
-        """Give all servers new weights; what went wrong with some of them."""
+    async def _largest_rank(self) -> int:
+        """Of the adapters that all servers take; 0: one takes none."""
+        ranks = await asyncio.gather(*(server.largest_rank() for server in self._servers), return_exceptions=True)
+        return min((rank for rank in ranks if isinstance(rank, int)), default=0)
+
+    async def _replace(self, folder: str, version: int, base: str | None = None) -> list[Exception]:
+        """Give all servers new weights, or with a base a new adapter; what went wrong with some of them."""
         self._goes_on.clear()
         try:
             await self._quiet()
             results = await asyncio.gather(
-                *(server.load(folder, version) for server in self._servers), return_exceptions=True
+                *(server.load(folder, version, base) for server in self._servers), return_exceptions=True
             )
             failures = [result for result in results if isinstance(result, BaseException)]
             for failure in failures:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.engine.weights import layout_of_folder
+from agentrl_core.engine.weights import shapes_of_folder
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ class VllmWorker:
         if not Path(folder, "config.json").is_file():
             return f"sees no checkpoint at {folder}"
         served = Path(str(getattr(getattr(self, "model_config", None), "model", "")))
-        before, now = (layout_of_folder(path) if path.is_dir() else None for path in (served, Path(folder)))
+        before, now = (shapes_of_folder(path) if path.is_dir() else None for path in (served, Path(folder)))
         if before is not None and now is not None and before != now:
             name = min(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
             return f"serves {name!r} of shape {before.get(name)}, and the checkpoint at {folder} has {now.get(name)}"
@@ -46,9 +46,17 @@ class VllmWorker:
 def replace_weights(
     worker: Any, weights: Iterable[tuple[str, torch.Tensor]] | None = None, *, weights_path: str | None = None
 ) -> None:
-    """Put weights, of a checkpoint's names and shapes or of a folder, in the place of those that a worker has."""
+    """Put weights, of a checkpoint's names and shapes or of a folder, in the place of those that a worker has.
+
+    Its adapters are dropped.
+    """
     worker.reload_weights(weights_iterator=weights, weights_path=weights_path, is_checkpoint_format=True)
     model = worker.get_model()
+    for module in model.modules():
+        # On a CPU the head applies what is left of a dropped adapter to requests that have none.
+        stacked = getattr(module, "lora_b_stacked", ())
+        for part in stacked if isinstance(stacked, (tuple, list)) else (stacked,):
+            part.zero_()
     if model.config.tie_word_embeddings:
         # The head shares the embedding's memory, but on a CPU it works from a packed copy, which is still the old one.
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)

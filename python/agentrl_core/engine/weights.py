@@ -1,186 +1,180 @@
-"""Weights for `update_weights`: under the engine's names, compared with what it has before anything is changed."""
+"""The weights of engines: what an engine has, and whether those of a policy fit, before anything is changed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from numbers import Integral
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from agentrl_core.engine.adapters import names_adapter
+from agentrl_core.engine.policy_weights import Part, PolicyWeights, plain_name
 from agentrl_core.exceptions import InvalidInputError
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""Parts of names that torch.compile, FSDP and activation checkpointing add, wherever they wrap."""
-_OF_ADAPTERS = ("lora_", "modules_to_save", "ia3_", "vera_", "trainable_tokens")
 _UNUSED = "value_head."
-"""The head that `pack.run` reads; no engine samples from it."""
 _SHOWN = 3
-
-Layout = Mapping[str, tuple[int, ...]]
-"""The shape of each weight, by its name."""
+_KEEPS = "nothing was changed, and the engine goes on with the weights that it has"
 
 
-def check_version(version: object) -> None:
-    """Refuse what is no version of weights.
+@dataclass(frozen=True)
+class EngineLayout:
+    """The weights that an engine has.
 
-    Raises:
-        InvalidInputError: it is no whole number of at least 0.
+    Attributes:
+        shapes: of each weight, by its name.
+        floating: names of those that are floating point.
+        tied: the weight that another one is tied to, by the name of the other one.
     """
-    if isinstance(version, bool) or not isinstance(version, Integral) or not 0 <= int(version) < 1 << 63:
-        raise InvalidInputError(f"update_weights: version is {version!r}; give a whole number of at least 0")
+
+    shapes: Mapping[str, tuple[int, ...]]
+    floating: frozenset[str]
+    tied: Mapping[str, str]
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether the engine's own model has adapters, which are replaced as they are."""
+        return any(map(names_adapter, self.shapes))
 
 
-def plain_name(name: str) -> str:
-    """Return the name that a weight has in the model itself, without the prefixes of wrappers.
-
-    Example:
-        >>> from agentrl_core.engine.weights import plain_name
-        >>> plain_name("module._orig_mod.model.norm.weight")
-        'model.norm.weight'
-    """
-    parts = [part for part in name.split(".") if part not in _WRAPPERS]
-    while parts[:1] == ["module"]:
-        del parts[0]
-    if parts[:2] == ["base_model", "model"]:  # PEFT
-        del parts[:2]
-    return ".".join(parts)
+def part_for(layout: EngineLayout | None) -> Part:
+    """Return which part of a policy's weights an engine takes."""
+    return "stored" if layout is not None and layout.is_adapted else "merged"
 
 
-def unwrapped(model: Any) -> Any:
-    """Return the model inside the wrappers that torch.compile and data parallelism put around it."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel", "DeepSpeedEngine"):
-            inner = model.module
-        if inner is None:
-            return model
-        model = inner
-
-
-def is_adapted(model: Any) -> bool:
-    """Whether a model is one of PEFT, with adapters beside its weights."""
-    return any(_of_adapter(name) for name, _ in model.named_parameters())
-
-
-def state_of(model: nn.Module, layout: Layout | None = None) -> dict[str, Tensor]:
-    """Return the parameters and buffers of a model by their plain names, those of merged adapters in place.
-
-    Args:
-        model: what is trained, in whatever wrappers.
-        layout: of the engine, which may have adapters itself; None: it has none.
-
-    Raises:
-        InvalidInputError: it has adapters that are not merged.
-    """
-    return _plain(model, dict(model.state_dict()), layout)
-
-
-def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the same of the parameters alone, weights that are tied once.
-
-    Raises:
-        InvalidInputError: it has adapters that are not merged.
-    """
-    return _plain(model, {name: parameter.detach() for name, parameter in model.named_parameters()}, None)
-
-
-def check_weights(weights: Mapping[str, Tensor], layout: Layout | None) -> None:
+def check_weights(weights: PolicyWeights, layout: EngineLayout | None, part: Part | None = None) -> None:
     """Refuse weights that an engine cannot take, or should not.
 
     Args:
-        weights: by their plain names.
+        weights: of the policy.
         layout: of the engine; None: it is not known.
+        part: which of the weights; None: what the layout needs.
 
     Raises:
-        InvalidInputError: a name is missing or unknown, a shape or a kind of numbers is another, a value is not finite.
+        InvalidInputError: a name is missing or unknown, a shape or a kind of numbers is another, a value is not finite,
+            weights that the engine ties differ, or a state dict has adapters.
     """
-    keeps = "nothing was changed, and the engine goes on with the weights that it has"
+    part = part_for(layout) if part is None else part
+    names = weights.names(part)
+    if weights.model is None and part == "merged" and weights.is_adapted:
+        name = next(filter(names_adapter, names))
+        raise InvalidInputError(
+            f"update_weights: the state dict has adapters ({name!r}), which are merged with the help of their model; "
+            f"give the model, or the state dict of a copy that merge_and_unload() made; {_KEEPS}"
+        )
     if layout is not None:
-        missing, unknown = sorted(layout.keys() - weights.keys()), sorted(weights.keys() - layout.keys())
-        if missing or unknown:
+        _check_names(names, layout)
+    apart = [] if layout is None else _tied_apart(weights, names, layout)
+    kept: dict[str, Tensor] = {}
+    for name, weight in weights.read(part):
+        _check_form(name, weight, layout)
+        if weight.is_floating_point() and not bool(_wide(weight).isfinite().all()):
             raise InvalidInputError(
-                f"update_weights: the model does not fit this engine's: it {_named('lacks', missing)}"
-                f"{' and ' * bool(missing and unknown)}{_named('has', unknown)}; give the model of the engine's "
-                f"checkpoint, without wrappers; {keeps}"
+                f"update_weights: {name!r} holds NaN or infinity; load the last checkpoint that is finite; {_KEEPS}"
             )
-        for name, shape in layout.items():
-            if tuple(weights[name].shape) != tuple(shape):
-                raise InvalidInputError(
-                    f"update_weights: the model does not fit this engine's: {name!r} has shape "
-                    f"{tuple(weights[name].shape)}, and the engine's has {tuple(shape)}; {keeps}"
-                )
-    for name, weight in weights.items():
-        if weight.is_meta or not weight.is_floating_point():
-            if layout is not None and name.endswith((".weight", ".bias")):
-                raise InvalidInputError(
-                    f"update_weights: {name!r} is {'on the device meta' if weight.is_meta else weight.dtype}; give "
-                    f"floating point weights that are in memory; {keeps}"
-                )
-        elif not bool(weight.isfinite().all()):
+        if any(name in pair for pair in apart):
+            kept[name] = weight
+    for name, other in apart:
+        if not torch.equal(kept[name], kept[other]):
             raise InvalidInputError(
-                f"update_weights: {name!r} holds NaN or infinity; load the last checkpoint that is finite; {keeps}"
+                f"update_weights: the engine ties {name!r} to {other!r}, and the model's differ (as with an adapter on "
+                f"one of two tied weights); load the engine's model with tie_word_embeddings=False; {_KEEPS}"
             )
 
 
-def layout_of(model: nn.Module) -> Layout:
-    """Return the shapes that an engine's own model has."""
-    named = ((plain_name(name), tensor) for name, tensor in model.state_dict().items())
-    return {name: tuple(tensor.shape) for name, tensor in named if not name.startswith(_UNUSED)}
+def loading(
+    weights: PolicyWeights, layout: EngineLayout | None, part: Part | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """Make the weights that an engine loads: of weights that it ties, one."""
+    part = part_for(layout) if part is None else part
+    names = set(weights.names(part))
+    tied = weights.tied if layout is None else layout.tied
+    for name, weight in weights.read(part):
+        source = tied.get(name, name)
+        if source == name or source not in names:
+            yield source, weight
 
 
-def layout_of_config(path: str, **options: Any) -> Layout | None:
-    """Return the shapes of the parameters that a checkpoint's config asks for; None: transformers does not know."""
-    import torch
+def layout_of(model: nn.Module) -> EngineLayout:
+    """Return the layout of an engine's own model."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    floating: set[str] = set()
+    tied: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for stored, tensor in model.state_dict(keep_vars=True).items():
+        name = plain_name(stored)
+        if name.startswith(_UNUSED):
+            continue
+        shapes[name] = tuple(tensor.shape)
+        if tensor.is_floating_point():
+            floating.add(name)
+        if first.setdefault(id(tensor), name) != name:
+            tied[name] = first[id(tensor)]
+    return EngineLayout(shapes, frozenset(floating), tied)
+
+
+def model_of_config(path: str | Path, **options: Any) -> Any:
+    """Return the model of a checkpoint's config, without weights; None: transformers does not know it."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     causal: Any = AutoModelForCausalLM
     try:
         config = AutoConfig.from_pretrained(path, **options)
         with torch.device("meta"):
-            model = causal.from_config(config, **options)
+            return causal.from_config(config, **options)
     except (OSError, ValueError, KeyError, ImportError):
         return None
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
-def layout_of_folder(folder: str | Path) -> Layout | None:
-    """Return the shapes that the files of a checkpoint say they hold; None: there are no safetensors files."""
-    layout: dict[str, tuple[int, ...]] = {}
+def shapes_of_folder(folder: str | Path) -> dict[str, tuple[int, ...]] | None:
+    """Return the shapes of the weights in the files of a checkpoint; None: there are no safetensors files."""
+    shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(Path(folder).glob("*.safetensors")):
         with path.open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        layout |= {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
-    return layout or None
+        shapes |= {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+    return shapes or None
 
 
-def _plain(model: Any, named: Mapping[str, Tensor], layout: Layout | None) -> dict[str, Tensor]:
-    weights = {plain_name(name): weight for name, weight in named.items()}
-    weights = {name: weight for name, weight in weights.items() if not name.startswith(_UNUSED)}
-    sharded = next((name for name, weight in weights.items() if type(weight).__name__ == "DTensor"), None)
-    if sharded is not None:
+def _check_names(names: list[str], layout: EngineLayout) -> None:
+    given = set(names)
+    sources = {layout.tied.get(name, name) for name in given}
+    missing = sorted(layout.shapes.keys() - layout.tied.keys() - sources)
+    unknown = sorted(given - layout.shapes.keys())
+    if missing or unknown:
         raise InvalidInputError(
-            f"update_weights: {sharded!r} is sharded over ranks; give a model with whole weights, such as one that "
-            "torch.distributed.checkpoint.state_dict.get_model_state_dict filled with full_state_dict=True"
+            f"update_weights: the model does not fit this engine's: it {_named('lacks', missing)}"
+            f"{' and ' * bool(missing and unknown)}{_named('has', unknown)}; give the model of the engine's "
+            f"checkpoint; {_KEEPS}"
         )
-    adapters = [name for name in weights if _of_adapter(name)]
-    if not adapters or (layout is not None and adapters[0] in layout):
-        return weights
-    layers = [layer for layer in getattr(model, "modules", list)() if hasattr(layer, "base_layer")]
-    if not layers or not all(getattr(layer, "merged", False) for layer in layers):
+
+
+def _check_form(name: str, weight: Tensor, layout: EngineLayout | None) -> None:
+    if layout is not None and tuple(weight.shape) != tuple(layout.shapes[name]):
         raise InvalidInputError(
-            f"update_weights: the model has adapters ({adapters[0]!r}) that are not merged into its weights; call "
-            "model.merge_adapter() before and model.unmerge_adapter() after, or give a copy that "
-            "merge_and_unload() made; nothing was changed, and the engine goes on with the weights that it has"
+            f"update_weights: the model does not fit this engine's: {name!r} has shape {tuple(weight.shape)}, and the "
+            f"engine's has {tuple(layout.shapes[name])}; {_KEEPS}"
         )
-    return {name.replace(".base_layer.", "."): weight for name, weight in weights.items() if not _of_adapter(name)}
+    is_other = layout is not None and weight.is_floating_point() != (name in layout.floating)
+    if weight.is_meta or is_other:
+        raise InvalidInputError(
+            f"update_weights: {name!r} is {'on the device meta' if weight.is_meta else weight.dtype}; give weights "
+            f"in memory, of the kind of numbers that the engine has; {_KEEPS}"
+        )
 
 
-def _of_adapter(name: str) -> bool:
-    return any(part.startswith(_OF_ADAPTERS) for part in name.split("."))
+def _tied_apart(weights: PolicyWeights, names: list[str], layout: EngineLayout) -> list[tuple[str, str]]:
+    """The pairs of weights that are one in the engine and two in the policy."""
+    given, tied = set(names), weights.tied
+    pairs = [(name, other) for name, other in layout.tied.items() if name in given and other in given]
+    return [(name, other) for name, other in pairs if tied.get(name, name) != tied.get(other, other)]
+
+
+def _wide(weight: Tensor) -> Tensor:
+    return weight.float() if weight.itemsize == 1 else weight
 
 
 def _named(verb: str, names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Warn if the trainer's distribution differs from the recorded sampling distribution."""
+"""Refuse or warn of it if the trainer's distribution differs from the recorded sampling distribution."""
 
 from __future__ import annotations
 
@@ -11,28 +11,39 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.sampling_record import sampling_of
-from agentrl_core.exceptions import AgentRLWarning
+from agentrl_core.exceptions import AgentRLWarning, InvalidInputError
+from agentrl_core.update.sampling_use import SamplingUse
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Train
 
 
-def warn_of_sampling(recipe: Any, batch: Batch, trainings: Sequence[Train]) -> None:
-    """Warn if the losses use ratios that do not match how the trained tokens were sampled.
+def check_sampling(recipe: Any, batch: Batch, trainings: Sequence[Train]) -> None:
+    """Refuse or warn of ratios and weights that do not match how the trained tokens were sampled.
 
-    - Ratios to behaviour log-probs of another distribution (`top_p` below 1, `top_k` above 0, temperature 0), since the
-    model's log-probs are over all tokens. - Ratios to log-probs recomputed with the current weights, without a
-    correction, for tokens sampled by several versions.
+    Refused are those to recorded log-probs of a distribution that the model's log-probs are not of: `top_p` below 1,
+    `top_k` above 0, temperature 0, or another temperature than the trainer's. A warning is given of ratios to log-probs
+    recomputed with the current weights, without a correction, for tokens sampled by several versions.
+
+    Raises:
+        InvalidInputError: names the value and the remedy.
     """
-    if not any("old_logprob" in training.loss.streams for training in trainings):
+    ratios = any("old_logprob" in training.loss.streams for training in trainings)
+    use = SamplingUse.of(recipe)
+    if not (ratios or use.weights):
         return
     trained = np.asarray(batch.column("trainable", "token")) != 0
-    of_draw = np.repeat(_codes(batch, "old_logprob"), np.diff(batch.offsets("token")[batch.offsets("step")]))
-    behaviour = trained & (of_draw == CODES["old_logprob"].index("behaviour"))
-    if behaviour.any():
-        _warn_of_distribution(batch, behaviour)
-    fresh = np.repeat(_codes(batch, "source"), np.diff(batch.offsets("token")[batch.offsets("step")]))
+    steps_of_draw = np.diff(batch.offsets("token")[batch.offsets("step")])
+    trained &= np.repeat(np.asarray(batch.column("trained", "draw")) != 0, steps_of_draw)
+    of_draw = np.repeat(_codes(batch, "old_logprob"), steps_of_draw)
+    compared = trained & (of_draw == CODES["old_logprob"].index("behaviour")) if ratios else np.zeros_like(trained)
+    compared |= trained & use.weights
+    if compared.any():
+        _check_distribution(use, batch, compared)
+    if not ratios:
+        return
+    fresh = np.repeat(_codes(batch, "source"), steps_of_draw)
     recomputed = trained & (of_draw == CODES["old_logprob"].index("recomputed"))
     recomputed &= fresh == CODES["source"].index("fresh")
     versions = np.asarray(batch.column("policy_version", "token"))[recomputed]
@@ -66,19 +77,26 @@ def bears_staleness(recipe: Any) -> bool:
     return not seen.isdisjoint((*weights, *streams))
 
 
-def _warn_of_distribution(batch: Batch, chosen: NDArray[np.bool_]) -> None:
+def _check_distribution(use: SamplingUse, batch: Batch, chosen: NDArray[np.bool_]) -> None:
     sampling = sampling_of(batch, chosen)
-    for name, unlike, remedy in (
-        ("top_p", sampling["top_p"] < 1, "Sampling(top_p=1.0)"),
-        ("top_k", sampling["top_k"] > 0, "Sampling(top_k=0)"),
-        ("temperature", sampling["temperature"] == 0, "Sampling(temperature=1.0)"),
+    known = ~np.isnan(sampling["temperature"])
+    for name, unlike, default in (
+        ("top_p", sampling["top_p"] < 1, 1.0),
+        ("top_k", sampling["top_k"] > 0, 0),
+        ("temperature", sampling["temperature"] == 0, 1.0),
     ):
         if unlike.any():
-            _warn(
-                f"tokens were sampled with {name}={sampling[name][unlike][0]:g}, and their log-probs are of that "
-                "distribution; the ratios of this update compare them with the model's log-probs over all tokens; "
-                f'sample with {remedy}, or recompute them: recipe.replace(old_logprob="recomputed")'
+            raise InvalidInputError(
+                use.message(f"tokens were sampled with {name}={sampling[name][unlike][0]:g}", name, default)
             )
+    applied = np.asarray(batch.column("inverse_temperature", "token"))[chosen]
+    unlike = known & ~np.isclose(applied * sampling["temperature"], 1.0, rtol=1e-3)
+    if unlike.any():
+        raise InvalidInputError(
+            f"tokens were sampled with temperature={sampling['temperature'][unlike][0]:g}, but column "
+            f"'inverse_temperature' is {applied[unlike][0]:g}, and recipe {use.recipe!r} compares recorded log-probs "
+            'with the model\'s; use recomputed log-probs: recipe.replace(old_logprob="recomputed")'
+        )
 
 
 def _codes(batch: Batch, name: str) -> NDArray[np.int64]:

@@ -1,0 +1,177 @@
+"""Layers of PEFT: their weights merged in a copy, and what an adapter alone can hold."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agentrl_core.exceptions import InvalidInputError
+
+_PARTS = ("lora_", "modules_to_save", "ia3_", "vera_", "trainable_tokens", "token_adapter", "oft_", "hada_", "lokr_")
+_LORA = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
+
+
+def names_adapter(name: str) -> bool:
+    """Whether a weight of this name belongs to an adapter."""
+    return any(part.startswith(_PARTS) for part in name.split("."))
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Whether PEFT put adapters into a model."""
+    return any(layer_of(part) is not None or chosen(part) is not part for part in model.modules())
+
+
+def chosen(module: nn.Module) -> nn.Module:
+    """Return the module that PEFT uses in the place of a wrapped one, or the module itself if it is not wrapped."""
+    kind = _peft("utils.other", "AuxiliaryTrainingWrapper")
+    if kind is None or not isinstance(module, kind):
+        return module
+    wrapper: Any = module
+    if hasattr(wrapper, "token_adapter"):  # a layer of the tuner TrainableTokens
+        return wrapper.token_adapter  # type: ignore[no-any-return]
+    active = list(wrapper.active_adapters)
+    if wrapper.disable_adapters or not active or active[0] not in wrapper.modules_to_save:
+        return wrapper.original_module  # type: ignore[no-any-return]
+    return wrapper.modules_to_save[active[0]]  # type: ignore[no-any-return]
+
+
+def layer_of(module: nn.Module) -> Any:
+    """Return a module if it is a layer with adapters, or None."""
+    kind = _peft("tuners.tuners_utils", "BaseTunerLayer")
+    is_layer = kind is not None and isinstance(module, kind) and hasattr(module, "get_base_layer")
+    return module if is_layer and hasattr(module, "base_layer") else None
+
+
+def acts(layer: Any) -> bool:
+    """Whether the weights of a layer are not those that its base layer has now."""
+    return any(
+        bool(each.merged) if each.disable_adapters else any(n not in each.merged_adapters for n in each.active_adapters)
+        for each in _layers_in(layer)
+    )
+
+
+def _layers_in(layer: nn.Module) -> list[Any]:
+    """The layer, and those with adapters on other parameters of its base layer."""
+    return [part for part in layer.modules() if layer_of(part) is not None]
+
+
+def merged(layer: Any, names: Iterable[str], whole: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """Return the weights of a base layer with its adapters merged, by a copy of the layer: it is not written to.
+
+    Half precision is merged in fp32 and rounded once.
+
+    Raises:
+        InvalidInputError: the base layer is quantised, or this kind of adapter cannot be merged.
+    """
+    base = layer.get_base_layer()
+    dtypes = {name: parameter.dtype for name, parameter in base.named_parameters()}
+    rounded = [name for name, dtype in dtypes.items() if not dtype.is_floating_point]
+    if rounded:
+        raise InvalidInputError(
+            f"update_weights: {type(base).__name__} is quantised ({dtypes[rounded[0]]}), and adapters cannot be merged "
+            "into it exactly; give a model whose base weights are floating point, or use an engine with enable_lora"
+        )
+    own = _copied(layer, lambda tensor: _wide(whole(tensor)))
+    try:
+        for each in _layers_in(own)[::-1]:
+            if each.disable_adapters:
+                each.unmerge()
+            else:
+                each.merge()
+    except (NotImplementedError, AttributeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(
+            f"update_weights: the adapters of {type(layer).__name__} cannot be merged into its weights ({error}); use "
+            "LoRA or DoRA"
+        ) from error
+    found = dict(own.get_base_layer().named_parameters())
+    return [found[name].detach().to(dtypes[name]) for name in names]
+
+
+def tensors_of(layer: Any) -> dict[str, tuple[Mapping[str, Any], str, float]]:
+    """Return where the tensors of a LoRA layer's active adapter are, and their factors, by the names of a checkpoint.
+
+    The layer's scaling is multiplied into B, so that the adapter is applied with a scaling of 1.
+    """
+    [adapter] = layer.active_adapters
+    found: dict[str, tuple[Mapping[str, Any], str, float]] = {}
+    for part in _LORA:
+        held: Any = getattr(layer, part, {})
+        if adapter in held:
+            factor = float(layer.scaling[adapter]) if part.endswith("_B") else 1.0
+            if isinstance(held, nn.ModuleDict):
+                found[f"{part}.weight"] = held[adapter]._parameters, "weight", factor  # noqa: SLF001 - looked up later
+            else:
+                found[part] = held._parameters, adapter, factor  # noqa: SLF001
+    return found
+
+
+def ranks_of(model: nn.Module) -> dict[str, int]:
+    """Return the rank of the active adapter of each LoRA layer, by the layer's name."""
+    from agentrl_core.engine.policy_weights import plain_name
+
+    layers = ((plain_name(name), layer_of(part)) for name, part in model.named_modules())
+    return {name: int(layer.r[layer.active_adapters[0]]) for name, layer in layers if layer is not None}
+
+
+def why_not_alone(model: nn.Module) -> str | None:
+    """Return why a vLLM engine cannot hold a model's adapters beside its weights, or None if it can."""
+    lora = _peft("tuners.lora", "LoraLayer")
+    for name, part in model.named_modules():
+        if chosen(part) is not part:
+            return f"{name} is replaced by a trained copy or trained tokens"
+        layer = layer_of(part)
+        if layer is None:
+            continue
+        if lora is None or not isinstance(part, lora) or not isinstance(layer.get_base_layer(), _ADAPTABLE):
+            return f"{name} is a {type(part).__name__}"
+        active = list(layer.active_adapters)
+        if len(active) != 1 or layer.disable_adapters or layer.merged:
+            return f"{name} has {len(active)} active adapters, or they are merged or disabled"
+        if active[0] not in (*layer.lora_A, *layer.lora_embedding_A):
+            return f"{name} does not have the adapter {active[0]!r}"
+        if active[0] in layer.lora_variant:
+            return f"{name} has another kind of LoRA ({type(layer.lora_variant[active[0]]).__name__})"
+        if layer.lora_bias.get(active[0]) or getattr(layer, "fan_in_fan_out", False):
+            return f"{name} has a bias in its adapter, or a transposed weight"
+    return None
+
+
+_ADAPTABLE = (nn.Linear, nn.Embedding)
+
+
+def _copied(module: nn.Module, whole: Callable[[Tensor], Tensor]) -> Any:
+    """A module of its own with its own tensors, without hooks."""
+    kind: type[Any] = type(module)
+    if kind.__mro__[1].__name__ == "FSDPModule":  # the class that fully_shard puts before the module's own
+        kind = kind.__mro__[2]
+    own = object.__new__(kind)
+    for name, value in vars(module).items():
+        if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
+            own.__dict__[name] = OrderedDict()
+        elif name != "forward":
+            own.__dict__[name] = copy.copy(value) if isinstance(value, (list, dict, set)) else value
+    parts: dict[str, tuple[Mapping[str, Any], Callable[[Any], Any]]] = {
+        "_parameters": (module._parameters, lambda each: nn.Parameter(whole(each), requires_grad=False)),  # noqa: SLF001
+        "_buffers": (module._buffers, whole),  # noqa: SLF001
+        "_modules": (module._modules, lambda each: _copied(each, whole)),  # noqa: SLF001
+    }
+    for name, (table, made) in parts.items():
+        own.__dict__[name] = {key: None if each is None else made(each) for key, each in table.items()}
+    return own
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return tensor.float()
+    return tensor.clone()
+
+
+def _peft(module: str, name: str) -> Any:
+    """A class of PEFT; None: it is not imported, so no model has adapters."""
+    return getattr(sys.modules.get(f"peft.{module}"), name, None)

@@ -1,0 +1,106 @@
+"""Checkpoints in Hugging Face's format, written while the weights are read."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from agentrl_core.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FILE_BYTES = 2_000_000_000
+"""Weights of so many bytes are in memory at once, and in one file."""
+
+
+def checkpoint_names(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Make the weights as they are in a checkpoint, layer by layer: some types have others in memory (fused experts).
+
+    Args:
+        model: the causal model, with or without weights; None: names stay.
+        weights: of the model, in the order of its layers.
+    """
+    from transformers.core_model_loading import revert_weight_conversion
+
+    if model is None:
+        yield from weights
+        return
+    for _, group in groupby(weights, key=lambda each: _layer(each[0])):
+        yield from revert_weight_conversion(model, dict(group)).items()
+
+
+def write_checkpoint(
+    folder: Path, model: Any, weights: Iterable[tuple[str, Tensor]], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Write weights, config, generation config, tokenizer and chat template to an empty folder.
+
+    Args:
+        folder: where to.
+        model: the causal model, with or without weights, whose config is written.
+        weights: of the model, those that are tied once; they are written as they come, some files' worth at a time.
+        tokenizer: with its chat template.
+
+    Raises:
+        InvalidInputError: transformers refuses to save the config, generation config or tokenizer.
+    """
+    _write_files(folder, checkpoint_names(model, weights))
+    config = copy.deepcopy(model.config)
+    name = type(model).__name__
+    config.architectures = [name.removeprefix("FSDP") if type(model).__mro__[1].__name__ == "FSDPModule" else name]
+    try:
+        config.save_pretrained(folder)
+        if getattr(model, "_auto_class", None) is not None:
+            from transformers.dynamic_module_utils import custom_object_save
+
+            custom_object_save(model, folder, config=config)
+        if getattr(model, "generation_config", None) is not None:
+            model.generation_config.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInputError(
+            f"update_weights: the checkpoint cannot be written: {error}; nothing was changed"
+        ) from error
+
+
+def _write_files(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
+    from safetensors.torch import save_file
+
+    held: dict[str, Tensor] = {}
+    place: dict[str, int] = {}
+    size, total, files = 0, 0, 0
+
+    def write() -> None:
+        nonlocal held, size, files
+        save_file(held, folder / f"{files}.part", metadata={"format": "pt"})
+        held, size, files = {}, 0, files + 1
+
+    for name, weight in weights:
+        if held and size + weight.nbytes > FILE_BYTES:
+            write()
+        held[name] = weight.contiguous().cpu()
+        place[name] = files
+        size, total = size + weight.nbytes, total + weight.nbytes
+    write()
+    names = [
+        f"model-{number + 1:05}-of-{files:05}.safetensors" if files > 1 else "model.safetensors"
+        for number in range(files)
+    ]
+    for number, name in enumerate(names):
+        (folder / f"{number}.part").rename(folder / name)
+    if files > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": {name: names[at] for name, at in place.items()}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _layer(name: str) -> str:
+    """What the weights of a layer have in common: their name up to its number; of others, the name itself."""
+    parts = name.split(".")
+    number = next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts))
+    return ".".join(parts[: number + 1])

@@ -1,0 +1,364 @@
+"""The weights of a policy under the names of its checkpoint, made one after the other as an engine reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from agentrl_core.engine import adapters
+from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
+from agentrl_core.model.architecture import causal_model_of
+from agentrl_core.model.ranks import is_distributed, is_sharded, num_ranks
+
+WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""Parts of names that torch.compile, FSDP and activation checkpointing add, wherever they wrap."""
+_UNUSED = "value_head"
+"""The head that `pack.run` reads; no engine samples from it."""
+_FSDP = "FullyShardedDataParallel"
+
+Part = Literal["merged", "base", "adapter", "stored"]
+"""What is read: weights with adapters merged into them; without adapters; the adapters alone; all as it is stored."""
+
+
+def plain_name(name: str) -> str:
+    """Return the name that a weight has in the model itself, without the prefixes of wrappers.
+
+    Example:
+        >>> from agentrl_core.engine.policy_weights import plain_name
+        >>> plain_name("module._orig_mod.model.norm.weight")
+        'model.norm.weight'
+    """
+    parts = [part for part in name.split(".") if part not in WRAPPERS]
+    while parts[:1] == ["module"]:
+        del parts[0]
+    if parts[:2] == ["base_model", "model"]:  # PEFT
+        del parts[:2]
+    return ".".join(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """Where some weights come from.
+
+    Attributes:
+        names: of the weights.
+        read: makes the weights, in the order of the names; all ranks call it.
+        unit: the `FullyShardedDataParallel` that has the parameters.
+        stored: the tensor that the only weight is as it is stored; None: it is computed.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[], list[Tensor]]
+    unit: nn.Module | None
+    stored: Tensor | None = None
+
+
+class PolicyWeights:
+    """Weights of a policy in any wrapper, or of a state dict: gathered, and merged with adapters, one at a time.
+
+    If ranks have shards of the weights, each read is a collective call. Rank 0 leads; other ranks read the same, or
+    `follow`. The block of a `with` statement ends for all ranks together.
+
+    Args:
+        given: a causal model, bare or wrapped (DDP, FSDP, `fully_shard`, PEFT, torch.compile, Accelerate); or a mapping
+            from names to tensors.
+
+    Raises:
+        InvalidInputError: it is neither, or FSDP has no `use_orig_params=True`.
+        UnsupportedError: it contains no causal model, or several.
+
+    Example:
+        >>> from agentrl_core import env, warm_start
+        >>> from agentrl_core.engine.policy_weights import PolicyWeights
+        >>> model, _ = warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)
+        >>> with PolicyWeights(model) as weights:
+        ...     shapes = {name: tuple(weight.shape) for name, weight in weights.read()}
+        >>> shapes["model.norm.weight"], weights.tied
+        ((128,), {'lm_head.weight': 'model.embed_tokens.weight'})
+    """
+
+    def __init__(self, given: nn.Module | Mapping[str, Tensor]) -> None:
+        self.model: Any = None
+        """The causal model inside; None: of a state dict."""
+        self.given = given
+        self._values: dict[str, Tensor] = {}
+        if isinstance(given, Mapping):
+            self._values = _checked_state(given)
+            self._together = num_ranks() > 1 and any(map(is_distributed, self._values.values()))
+        else:
+            self.model = causal_model_of(given)
+            self._together = is_sharded(given)
+        self._leads = not self._together or torch.distributed.get_rank() == 0
+        self._ended = not self._together
+        self._open: Iterator[tuple[str, Tensor]] | None = None
+        self._sources: dict[Part, list[_Source]] = {}
+        self.tied: dict[str, str] = {}
+        """The weight that another one is tied to, by the name of the other one."""
+        self._tie(self._of("merged"))
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether there are adapters beside the weights."""
+        if self.model is None:
+            return any(adapters.names_adapter(name) for name in self._values)
+        return adapters.is_adapted(self.model)
+
+    def names(self, part: Part = "merged") -> list[str]:
+        """Return the names of the weights in the order in which `read` makes them, tied ones included."""
+        names = [name for source in self._of(part) for name in source.names]
+        return [each for name in names for each in (name, *self._others(name, part))]
+
+    def read(self, part: Part = "merged") -> Iterator[tuple[str, Tensor]]:
+        """Make the weights, whole and detached; the trained model stays as it is.
+
+        Raises:
+            EngineError: rank 0 read something else, or ended.
+        """
+        self._agree(part)
+        self._open = self._read(part)
+        return self._open
+
+    def follow(self) -> None:
+        """Take part in what rank 0 reads, until it ends.
+
+        Raises:
+            EngineError: the update failed on rank 0.
+        """
+        while not self._ended:
+            part, message = self._command(None)
+            if part is None:
+                self._ended = True
+                if message is not None:
+                    raise EngineError(f"update_weights: the engine of rank 0 failed: {message}")
+            else:
+                _drain(self._read(part))
+
+    def stamp(self) -> tuple[object, ...]:
+        """Return what changes when a weight of the part `base` is written to."""
+        parameters = [source.stored for source in self._of("base") if source.stored is not None]
+        local = [getattr(each, "_local_tensor", each) for each in parameters]
+        versions = [0 if each.is_inference() else each._version for each in (*parameters, *local)]  # noqa: SLF001 - torch has no public name for it
+        return (id(self.model), *(each.data_ptr() for each in local), *versions)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ended:
+            return
+        if self._open is not None:
+            _drain(self._open)  # the other ranks wait in it
+        if self._leads:
+            self._ended = True
+            self._command((None, None if error is None else f"{type(error).__name__}: {error}"))
+        elif error is None:
+            self.follow()
+        else:
+            try:
+                self.follow()
+            except EngineError:
+                return  # this rank's own error is raised
+
+    def _agree(self, part: Part) -> None:
+        if not self._together:
+            return
+        if self._open is not None:
+            _drain(self._open)
+        said, message = self._command((part, None))
+        if said == part:
+            return
+        if said is None:
+            self._ended = True
+        else:
+            _drain(self._read(said))
+            self.follow()
+        raise EngineError(
+            f"update_weights: the engine of rank 0 {f'failed: {message}' if message else 'reads other weights'}; give "
+            "all ranks engines of one kind, or call engine.send_weights(model) on the others"
+        )
+
+    def _command(self, own: tuple[Part | None, str | None] | None) -> tuple[Part | None, str | None]:
+        """What rank 0 does next."""
+        told: list[Any] = [own if self._leads else None]
+        torch.distributed.broadcast_object_list(told, src=0)
+        return cast("tuple[Part | None, str | None]", told[0])
+
+    def _read(self, part: Part) -> Iterator[tuple[str, Tensor]]:
+        unit: nn.Module | None = None
+        with ExitStack() as stack:
+            for source in self._of(part):
+                if source.unit is not unit:
+                    stack.close()
+                    unit = source.unit
+                    stack.enter_context(_summoned(unit))
+                with torch.no_grad():
+                    made = source.read()
+                    if unit is not None:  # views of what is freed
+                        made = [each.clone() for each in made]
+                for name, weight in zip(source.names, made, strict=True):
+                    yield name, weight
+                    for other in self._others(name, part):
+                        yield other, weight
+                del made
+
+    def _others(self, name: str, part: Part) -> list[str]:
+        return [] if part == "adapter" else [other for other, of in self.tied.items() if of == name]
+
+    def _of(self, part: Part) -> list[_Source]:
+        if part not in self._sources:
+            if self.model is None:
+                self._sources[part] = [_source(name, self._values, name, None) for name in self._values]
+            else:
+                whole: Any = cast("nn.Module", self.given)
+                units = [each for each in whole.modules() if type(each).__name__ == _FSDP]
+                unit = next((each for each in units[::-1] if any(m is self.model for m in each.modules())), None)
+                self._sources[part] = list(_walk(self.model, "", unit, part))
+            self._sources[part] = [each for each in self._sources[part] if self._first(each)]
+        return self._sources[part]
+
+    def _first(self, source: _Source) -> bool:
+        return not all(name in self.tied for name in source.names)
+
+    def _tie(self, sources: list[_Source]) -> None:
+        """Find weights that are one and the same, and read them once."""
+        first: dict[object, str] = {}
+        for source in sources:
+            if source.stored is not None:
+                [name] = source.names
+                found = first.setdefault(_identity(source.stored), name)
+                if found != name:
+                    self.tied[name] = found
+        self._sources.clear()
+
+
+def send_weights(model: nn.Module | Mapping[str, Tensor]) -> None:
+    """Take part in `update_weights` of the engine of rank 0, which needs this rank's shards of the weights.
+
+    Call it on all ranks but 0, at the place where rank 0 calls `generate.update_weights(model, version=...)`. Weights
+    that are not sharded need no other rank; then it returns at once.
+
+    Args:
+        model: the same model as on rank 0, in its wrapper; or its state dict.
+
+    Raises:
+        InvalidInputError: this is rank 0.
+        EngineError: the update failed on rank 0.
+
+    Example:
+        >>> from agentrl_core import engine, env, warm_start
+        >>> model, _ = warm_start.build(env.ReasoningGym(["chain_sum"]), seed=0)
+        >>> engine.send_weights(model)
+        Traceback (most recent call last):
+        agentrl_core.exceptions.InvalidInputError: send_weights: this is rank 0, whose engine gets the weights; call ...
+    """
+    if num_ranks() == 1 or torch.distributed.get_rank() == 0:
+        raise InvalidInputError(
+            "send_weights: this is rank 0, whose engine gets the weights; call its update_weights(model, version=...)"
+        )
+    with PolicyWeights(model) as weights:
+        weights.follow()
+
+
+def _checked_state(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    entries: Iterable[tuple[Any, Any]] = given.items()
+    for name, value in entries:
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise InvalidInputError(
+                f"update_weights: the state dict has {name!r} of type {type(value).__name__}; give names and tensors"
+            )
+        plain = plain_name(name)
+        if plain in found:
+            raise InvalidInputError(f"update_weights: the state dict has {plain!r} twice; give that of one model")
+        if plain.split(".")[0] != _UNUSED:
+            found[plain] = value
+    if not found:
+        raise InvalidInputError("update_weights: the state dict is empty; give the weights of a model")
+    return found
+
+
+def _walk(module: nn.Module, prefix: str, unit: nn.Module | None, part: Part) -> Iterator[_Source]:
+    """The sources of a module's weights, in the order of its parts."""
+    if type(module).__name__ == _FSDP:
+        unit = module
+        if any(name.endswith("_flat_param") for name, _ in module.named_parameters(recurse=False)):
+            raise InvalidInputError(
+                "update_weights: FullyShardedDataParallel has flattened the parameters; wrap the model with "
+                "use_orig_params=True"
+            )
+    if part != "stored":
+        module = adapters.chosen(module)
+        layer = adapters.layer_of(module)
+        if layer is not None:
+            yield from _of_layer(layer, prefix, unit, part)
+            return
+    if part != "adapter":
+        for key in module._parameters:  # noqa: SLF001 - parameters() leaves out what is tied
+            if module._parameters[key] is not None:  # noqa: SLF001
+                yield _source(prefix + key, module._parameters, key, unit)  # noqa: SLF001
+        for key, buffer in module._buffers.items():  # noqa: SLF001
+            if buffer is not None and key not in module._non_persistent_buffers_set:  # noqa: SLF001
+                yield _source(prefix + key, module._buffers, key, unit)  # noqa: SLF001
+    for key, child in module._modules.items():  # noqa: SLF001 - named_children() leaves out what is shared
+        if child is not None and (prefix, key) != ("", _UNUSED):
+            yield from _walk(child, prefix if key in WRAPPERS else f"{prefix}{key}.", unit, part)
+
+
+def _source(name: str, table: Mapping[str, Any], key: str, unit: nn.Module | None) -> _Source:
+    """Of one tensor, which is looked up when it is read: FSDP puts another one in its place."""
+    return _Source((name,), lambda: [whole(table[key])], unit, table[key])
+
+
+def _of_layer(layer: Any, prefix: str, unit: nn.Module | None, part: Part) -> Iterator[_Source]:
+    """Of a layer with an adapter."""
+    if part == "adapter":
+        names = adapters.tensors_of(layer)
+        for name, (table, key, factor) in names.items():
+            yield _Source((f"{prefix}{name}",), _scaled(table, key, factor), unit)
+        return
+    base = layer.get_base_layer()
+    if part == "base" or not adapters.acts(layer):
+        yield from _walk(base, prefix, unit, "stored")
+        return
+    keys = [name for name, _ in base.named_parameters()]
+    yield _Source(tuple(prefix + key for key in keys), lambda: adapters.merged(layer, keys, whole), unit)
+
+
+def _scaled(table: Mapping[str, Any], key: str, factor: float) -> Callable[[], list[Tensor]]:
+    return lambda: [whole(table[key]) * factor]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor that lies on several ranks as one, detached."""
+    found: Any = tensor.detach()
+    return cast("Tensor", found.full_tensor() if is_distributed(tensor) else found)
+
+
+def _summoned(unit: nn.Module | None) -> AbstractContextManager[Any]:
+    if unit is None:
+        return nullcontext()
+    kind: Any = type(unit)
+    return cast("AbstractContextManager[Any]", kind.summon_full_params(unit, recurse=False, writeback=False))
+
+
+def _identity(weight: Tensor) -> object:
+    """Equal for two names of one tensor; those of a state dict are detached, so the memory is compared."""
+    if is_distributed(weight) or not weight.numel() or weight.is_meta:
+        return id(weight)
+    return weight.data_ptr(), weight.shape, weight.stride(), weight.dtype
+
+
+def _drain(reading: Iterator[object]) -> None:
+    try:
+        for _ in reading:
+            pass
+    except AgentRLError:
+        return  # it is the same on all ranks, and is raised where the weights are wanted

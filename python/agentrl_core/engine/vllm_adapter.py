@@ -1,0 +1,48 @@
+"""Adapters for vLLM's LoRA requests."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from agentrl_core.engine import adapters
+from agentrl_core.engine.policy_weights import PolicyWeights
+
+
+def goes_alone(weights: PolicyWeights, largest_rank: int) -> bool:
+    """Whether an engine that takes LoRA adapters up to a rank can take those of a policy beside its base weights.
+
+    Otherwise they are merged: DoRA, trained copies of modules, trained tokens, several adapters at once, and others.
+    """
+    if weights.model is None or not weights.is_adapted or adapters.why_not_alone(weights.model) is not None:
+        return False
+    return max(adapters.ranks_of(weights.model).values()) <= largest_rank
+
+
+def write_adapter(folder: Path, weights: PolicyWeights) -> None:
+    """Write the adapter of a policy in PEFT's format; its scaling is in B."""
+    from safetensors.torch import save_file
+
+    tensors = {
+        f"base_model.model.{name}": weight.contiguous().cpu().clone() for name, weight in weights.read("adapter")
+    }
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    ranks = adapters.ranks_of(weights.model)
+    most = max(ranks.values())
+    others = {re.escape(name): rank for name, rank in ranks.items() if rank != most}
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None,
+        "bias": "none",
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "r": most,
+        "lora_alpha": most,
+        "lora_dropout": 0.0,
+        "rank_pattern": others,
+        "alpha_pattern": others,
+        "target_modules": sorted({name.rpartition(".")[2] for name in ranks}),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,217 @@
+"""Which layouts of packs a model supports, with numbers: each compared with the plain forward of its sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agentrl_core.exceptions import AgentRLError, InvalidInputError
+from agentrl_core.model.architecture import causal_model_of, device_of
+from agentrl_core.model.causal_types import causal_types
+from agentrl_core.model.layouts import PackLayout, layout_of
+from agentrl_core.model.pack import Pack, Streams
+from agentrl_core.operators.packing import tree_layout
+
+LAYOUTS: tuple[PackLayout, ...] = tuple(layout for layout in get_args(PackLayout) if layout != "auto")
+LENGTHS = (70, 45, 45, 21, 9)
+"""Tokens of the sequences; the second and third share their first 30."""
+
+
+@dataclass(frozen=True)
+class LayoutCheck:
+    """How a layout of packs on a model differs from the plain forward of each sequence alone.
+
+    Attributes:
+        layout: of the packs.
+        chosen: whether `layout="auto"` takes it.
+        reason: why it cannot be used; None: it can.
+        logprob: largest difference of a log-prob in nats; None: it does not run.
+        entropy: the same of an entropy.
+        gradient: largest difference of a parameter's gradient, as a share of the parameter's largest.
+    """
+
+    layout: str
+    chosen: bool
+    reason: str | None
+    logprob: float | None = None
+    entropy: float | None = None
+    gradient: float | None = None
+
+
+def check_layouts(model: nn.Module, *, tolerance: float = 1e-4) -> list[LayoutCheck]:
+    """Run random sequences through a model, plainly and as a pack of each layout, and compare.
+
+    The loss whose gradients are compared weighs log-probs and entropies of all tokens at random. Gradients that the
+    model has are lost. The model runs in eval mode, since dropout would differ, and is left in its own.
+
+    Args:
+        model: a causal language model, bare or wrapped (DDP, FSDP, PEFT, torch.compile, Accelerate).
+        tolerance: largest difference of log-probs and entropies, and a tenth of that of gradients, that counts as
+            equal; 1e-4 suits fp32, and 0.1 bf16.
+
+    Returns:
+        One row for `tree`, `sequence` and `padded`.
+
+    Raises:
+        InvalidInputError: `tolerance` is not above 0, or the model's vocabulary or context is too small to try.
+        UnsupportedError: it contains no causal language model, or several.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from agentrl_core.model.layout_check import check_layouts
+        >>> sizes = dict(vocab_size=64, hidden_size=8, intermediate_size=8, num_hidden_layers=1)
+        >>> rows = check_layouts(LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2)))
+        >>> [(row.layout, row.chosen, row.reason) for row in rows]
+        [('tree', True, None), ('sequence', False, None), ('padded', False, None)]
+    """
+    if not tolerance > 0:
+        raise InvalidInputError(f"check_layouts: tolerance is {tolerance!r}; give a number above 0")
+    inner = causal_model_of(model)
+    rows = [row.to(device_of(inner)) for row in _sequences(inner)]
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        chosen, refused = _chosen(inner)
+        if refused is not None:
+            return [LayoutCheck(layout, chosen=False, reason=refused) for layout in LAYOUTS]
+        wanted = _plain(model, rows)
+        return [
+            replace(_checked(model, rows, layout, wanted, tolerance), chosen=layout == chosen) for layout in LAYOUTS
+        ]
+    finally:
+        for module in training:
+            module.training = True
+        model.zero_grad()
+
+
+def checks_of_type(kind: str) -> list[LayoutCheck] | None:
+    """Return the rows of a model type, as they were verified on a tiny model of it; None: it is not in the table.
+
+    Example:
+        >>> from agentrl_core.model.layout_check import checks_of_type
+        >>> [row.reason for row in checks_of_type("qwen3")], checks_of_type("unknown")
+        ([None, None, None], None)
+    """
+    entry = causal_types().get(kind)
+    if entry is None:
+        return None
+    reason = entry.get("not_built") or entry.get("refused")
+    checks = []
+    for layout in LAYOUTS:
+        found = None if layout in entry["layouts"] else reason or entry["reasons"].get(layout, "it was not verified")
+        chosen = entry["layouts"][:1] == [layout]
+        checks.append(LayoutCheck(layout, chosen, found, **entry["errors"].get(layout, {})))
+    return checks
+
+
+def _chosen(inner: nn.Module) -> tuple[str | None, str | None]:
+    """What `auto` takes, or why no layout can run the model."""
+    try:
+        return layout_of(inner), None
+    except AgentRLError as error:
+        return None, str(error)
+
+
+def _checked(model: nn.Module, rows: list[Tensor], layout: PackLayout, wanted: Any, tolerance: float) -> LayoutCheck:
+    pack = pack_of(rows, layout)
+    try:
+        output = pack.run(model)
+        logprob, entropy = (_in_token_order(pack, each) for each in (output.logprob, output.entropy))
+        found = logprob.detach(), entropy.detach(), _gradients(model, logprob, entropy)
+    except AgentRLError as error:
+        model.zero_grad()
+        return LayoutCheck(layout, chosen=False, reason=str(error))
+    logprobs, entropies, gradients = (
+        float((found[0] - wanted[0]).abs().max()),
+        float((found[1] - wanted[1]).abs().max()),
+        _share(found[2], wanted[2]),
+    )
+    equal = max(logprobs, entropies, gradients / 10) <= tolerance
+    reason = None if equal else "it differs from the plain forward by more than the tolerance"
+    return LayoutCheck(layout, chosen=False, reason=reason, logprob=logprobs, entropy=entropies, gradient=gradients)
+
+
+def _sequences(inner: nn.Module) -> list[Tensor]:
+    config: Any = cast("Any", inner).config.get_text_config()
+    vocabulary, context = int(config.vocab_size), getattr(config, "max_position_embeddings", None) or max(LENGTHS)
+    if vocabulary < 8 or context < max(LENGTHS):
+        raise InvalidInputError(
+            f"check_layouts: {type(inner).__name__} has {vocabulary} tokens and a context of {context}; give a model "
+            f"with at least 8 tokens and a context of {max(LENGTHS)}"
+        )
+    generator = torch.Generator().manual_seed(2)
+    rows = [torch.randint(4, vocabulary, (length,), generator=generator) for length in LENGTHS]
+    rows[2][:30] = rows[1][:30]
+    return rows
+
+
+def pack_of(rows: Sequence[Tensor], layout: PackLayout) -> Pack:
+    """Return token rows as a pack, with a prediction pair for each token but the first of each row."""
+    device = rows[0].device
+    tokens, offsets = torch.cat(list(rows)).cpu().numpy().astype(np.int32), np.cumsum([0, *map(len, rows)])
+    trained = np.ones(len(tokens), dtype=np.bool_)
+    trained[offsets[:-1]] = False
+    if layout == "tree":
+        return replace(Pack.from_tree(tree_layout(tokens, offsets, trained=trained)), layout="tree").to(device)
+    places = torch.from_numpy(np.flatnonzero(trained))
+    lengths = torch.tensor([len(row) for row in rows])
+    return Pack(
+        input_ids=torch.cat(list(rows)).cpu(),
+        position_ids=torch.cat([torch.arange(length) for length in lengths]),
+        cu_seqlens=torch.from_numpy(offsets).to(torch.int32),
+        max_seqlen=int(lengths.max()),
+        source_row=places - 1,
+        target=torch.cat(list(rows)).cpu()[places],
+        token=places,
+        node_token=places,
+        streams=Streams({"inverse_temperature": torch.ones(len(places))}),
+        layout=layout,
+    ).to(device)
+
+
+def _plain(model: nn.Module, rows: list[Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Log-probs, entropies and gradients of each row alone, by the model's own call."""
+    logprobs, entropies = [], []
+    for row in rows:
+        logits = model(input_ids=row[None], use_cache=False, return_dict=True).logits[0, :-1]
+        distribution = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+        logprobs.append(distribution.gather(1, row[1:, None]).squeeze(1))
+        entropies.append(-(distribution.exp() * distribution).sum(-1))
+    logprob, entropy = torch.cat(logprobs), torch.cat(entropies)
+    return logprob.detach(), entropy.detach(), _gradients(model, logprob, entropy)
+
+
+def _gradients(model: nn.Module, logprob: Tensor, entropy: Tensor) -> dict[str, Tensor]:
+    """Gradients of random sums, which are taken from the model; empty if nothing is trained."""
+    if not logprob.requires_grad:
+        return {}
+    generator = torch.Generator().manual_seed(3)
+    by_logprob, by_entropy = torch.randn(2, len(logprob), generator=generator).to(logprob).unbind(0)
+    model.zero_grad()
+    ((by_logprob @ logprob + 0.3 * (by_entropy @ entropy)) / len(logprob)).backward()
+    found = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def _share(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    if not wanted:
+        return 0.0
+    floor = 1e-3 * max(float(each.abs().max()) for each in wanted.values())
+    return max(
+        float((found[n] - g).abs().max() / max(float(g.abs().max()), floor)) if n in found else 1.0
+        for n, g in wanted.items()
+    )
+
+
+def _in_token_order(pack: Pack, values: Tensor) -> Tensor:
+    """Values of pairs in the order of the tokens of the rows, with gradients."""
+    if pack.pair_offsets is None or pack.pair_tokens is None:
+        return values
+    spread = values.repeat_interleave(pack.pair_offsets.diff())
+    return spread[pack.pair_tokens.argsort()]
