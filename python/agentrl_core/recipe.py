@@ -140,7 +140,8 @@ class Recipe:
         self._require(bool(self.name), "name", "give it a name")
         if isinstance(self.frozen, list):
             object.__setattr__(self, "frozen", tuple(self.frozen))
-        named = isinstance(self.frozen, tuple) and all(isinstance(name, str) and name for name in self.frozen)
+        frozen: object = self.frozen
+        named = isinstance(frozen, tuple) and all(isinstance(name, str) and name for name in frozen)
         self._require(named, "frozen", "give a tuple of names of models")
         for option in ("epochs", "minibatches"):
             value = getattr(self, option)
@@ -243,7 +244,7 @@ class Recipe:
         phases = _COLLECTION if only_collects else (*_COLLECTION, "advantage", "weight", "loss", "hooks")
         check_columns(self.name, self._links(phases), batch, facts)
         if batch is None and not only_collects:
-            trained = {training.model for training in self._trainings()}
+            trained = {training.model for training in self._trainings}
             check_models(self.name, self.model_columns, trained, self.chain("hooks"), self.frozen)
         if batch is not None and self.old_logprob == "recomputed":
             check_recomputed(self.name, (each.loss for each in self._trainings), batch)
