@@ -14,9 +14,9 @@ import torch
 from agentrl_core import Store, engine, env, recipes, warm_start
 from agentrl_core.cli import main
 from agentrl_core.exceptions import AgentRLError
-from agentrl_core.train import loop
-from agentrl_core.train.loop import TrainOptions, train
+from agentrl_core.train.loop import train
 from agentrl_core.train.models import Models
+from agentrl_core.train.options import TrainOptions
 
 SHORT = ["--iterations", "2", "--rollouts", "16", "--group-size", "4", "--warm-start-steps", "5", "--held-out", "16"]
 
@@ -86,6 +86,65 @@ def test_a_local_model_is_trained_instead(tmp_path, capsys, warm_policy):
         printed = capsys.readouterr().err
         assert message in printed
         assert len(printed.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_an_adapter_on_an_environment_of_ones_own_is_trained_and_resumed(tmp_path, capsys, monkeypatch, warm_policy):
+    policy, tokenizer = warm_policy
+    policy.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "my_world.py").write_text(
+        "from agentrl_core import env\n\ndef sums():\n    return env.ReasoningGym(['chain_sum'], held_out=16)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = tmp_path / "run"
+    options = ["--model", str(tmp_path / "model"), "--env", "my_world:sums", "--lora", "4", "--precision", "bf16"]
+    options += ["--recompute", "--schedule", "constant", "--evaluate-every", "1", "--loggers", "tensorboard"]
+    options += ["--rollouts", "16", "--group-size", "4", "--held-out", "16"]
+    assert main(["train", "--run", str(run), "--iterations", "1", *options]) == 0
+    assert main(["train", "--run", str(run), "--iterations", "2", "--resume"]) == 0
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["iterations"] == 2
+    assert summary["best_success"] >= 0
+    checkpoint = torch.load(next((run / "checkpoints").glob("*.pt")), weights_only=True)["models"]["policy"]
+    start = weights(run)
+    adapted = {name: value for name, value in checkpoint.items() if "lora_B" in name}
+    assert adapted
+    assert all(value.abs().max() > 0 for value in adapted.values())
+    frozen = {name: value for name, value in checkpoint.items() if "lora" not in name}
+    plain = {name.replace("base_model.model.", "").replace(".base_layer", ""): value for name, value in frozen.items()}
+    assert all(torch.equal(start[name], value) for name, value in plain.items())
+    last = weights(run, "last")  # merged
+    assert last.keys() == start.keys()
+    assert any(not torch.equal(last[name], value) for name, value in start.items())
+    assert weights(run, "best").keys() == start.keys()
+    assert len(list((run / "tensorboard").iterdir())) == 2  # a file for each process
+    capsys.readouterr()
+    for wrong, message in (
+        (["--env", "my_world:nothing"], "env='my_world:nothing': module 'my_world' has no attribute 'nothing'"),
+        (["--env", "my_world"], "env='my_world'; use reasoning_gym, textworld, or module:function"),
+        (["--env", "json:dumps"], "env='json:dumps'"),
+        (["--env", "builtins:dict"], "env='builtins:dict' returned dict, which has no tasks and no reset"),
+        (["--env", "my_world:sums", "--model", ""], "no demonstrations to warm up a small model with; give --model"),
+        (["--recipe", "vapo", "--lora", "-1"], "lora=-1 must be at least 0"),
+        (["--recipe", "ppo_ewma", "--lora", "2"], "lora: recipe 'ppo_ewma' copies weights between models"),
+    ):
+        assert main(["train", "--run", str(tmp_path / "other"), "--model", str(tmp_path / "model"), *wrong]) == 1
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert len(printed.splitlines()) == 1
+
+
+def test_the_learning_rate_follows_the_model(tmp_path, warm_policy):
+    warm_policy[0].save_pretrained(tmp_path / "warm")
+    (tmp_path / "pretrained").mkdir()
+    (tmp_path / "pretrained" / "config.json").write_text("{}")
+    warm, pretrained = str(tmp_path / "warm"), str(tmp_path / "pretrained")
+    assert TrainOptions().highest_rate == 5e-4
+    assert TrainOptions(model=warm).highest_rate == (1e-5 if TrainOptions(model=warm).is_pretrained else 5e-4)
+    assert TrainOptions(model=pretrained).highest_rate == 1e-5
+    assert TrainOptions(model=pretrained, lora=8).highest_rate == 1e-4
+    assert TrainOptions(model=pretrained, learning_rate=0.0).highest_rate == 0
 
 
 def test_a_recipe_file_holds_options(tmp_path, capsys):
@@ -251,7 +310,7 @@ def test_a_model_that_was_not_warmed_up_is_told_how_to_answer(tmp_path):
         model = tmp_path / f"model{len(list(tmp_path.iterdir()))}"
         model.mkdir()
         (model / "config.json").write_text(json.dumps(config or {}), encoding="utf-8")
-        return loop._is_instructed(TrainOptions(**({"model": str(model)} | options)))
+        return TrainOptions(**({"model": str(model)} | options)).is_instructed
 
     assert is_instructed()
     assert not is_instructed(warm_start.build(env.ReasoningGym(["lcm"], held_out=0), seed=0)[0].config.to_dict())

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add an argument for each option of `TrainOptions`."""
     from agentrl_core import recipes
-    from agentrl_core.train.loop import TrainOptions
+    from agentrl_core.train.options import TrainOptions
 
-    command.description = "Train a language model on reasoning-gym tasks with a calculator, by a recipe."
+    command.description = (
+        "Train a language model on tasks by a recipe: with a calculator, in TextWorld, or in an environment of yours."
+    )
     command.add_argument(
         "--recipe",
         help=f"one of the {len(recipes.names())} that `agentrl recipes` lists, or a TOML file, which may set these "
@@ -33,7 +35,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         if isinstance(option.default, bool):
             command.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
         elif isinstance(option.default, tuple):
-            shown = f"{text} (default: {' '.join(option.default)})"
+            shown = f"{text} (default: {' '.join(option.default) or 'none'})"
             command.add_argument(flag, nargs="+", default=argparse.SUPPRESS, help=shown, metavar="NAME")
         else:
             shown = f"{text} (default: {option.default!r})"
@@ -46,7 +48,8 @@ def run(**given: Any) -> int:
     from rich.console import Console
 
     from agentrl_core.cli.report import RunDisplay, learning_curve, show_summary
-    from agentrl_core.train.loop import TrainOptions, begun, train
+    from agentrl_core.train.loop import begun, train
+    from agentrl_core.train.options import TrainOptions
 
     chosen = given.pop("recipe")
     before = begun(Path(given.get("run", TrainOptions.run))) if given.get("resume") else None
@@ -58,8 +61,9 @@ def run(**given: Any) -> int:
     for name in values:
         if name not in known:
             raise RecipeError(f"table [train]: option {name!r} does not exist; use one of: {', '.join(sorted(known))}")
-    if "families" in values:
-        values["families"] = tuple(values["families"])
+    for option in dataclasses.fields(TrainOptions):
+        if isinstance(option.default, tuple) and isinstance(values.get(option.name), list):
+            values[option.name] = tuple(values[option.name])
     options = TrainOptions(**values)
     console = Console()
     try:

@@ -7,14 +7,16 @@ options), the checkpoints, `summary.json` and `learning_curve.png`.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import shutil
 import time
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -28,94 +30,18 @@ from agentrl_core.collect import Collector
 from agentrl_core.collect import Progress as Rollouts
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.store import Store
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.env.base import Environment
+from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
+from agentrl_core.integrations import TensorBoard, WeightsAndBiases
 from agentrl_core.recipe import Recipe
 from agentrl_core.train.models import Models, check_runs, other_stages
-from agentrl_core.train.warm_start import WARM_START, warm_start
+from agentrl_core.train.options import KEPT, TrainOptions
+from agentrl_core.train.warm_start import warm_start
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from agentrl_core.engine.base import Engine
-
-
-def _option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    """Options of a run; each is a flag of `agentrl train` and a key of the table `[train]` in a recipe file."""
-
-    run: str = _option("runs/demo", "directory of the run")
-    seed: int = _option(0, "seed of everything")
-    engine: str = _option("transformers", "what generates: transformers or vllm")
-    model: str = _option("", "directory of a local Hugging Face model; empty: a small one is built and warmed up")
-    device: str = _option("cpu", "where the policy is trained: cpu or cuda")
-    families: tuple[str, ...] = _option(("chain_sum", "products", "lcm"), "families of reasoning-gym tasks")
-    instructions: str = _option(
-        "auto", "whether a system message describes how to call and answer: on, off, or auto (for pretrained models)"
-    )
-    iterations: int = _option(40, "iterations of reinforcement learning")
-    rollouts: int = _option(256, "trajectories per iteration")
-    staleness: int = _option(0, "how many iterations are rolled out ahead, while the policy is trained")
-    group_size: int = _option(8, "trajectories per task, unless the recipe's rollout has a budget of its own")
-    learning_rate: float = _option(5e-4, "highest learning rate; it warms up over 4 iterations and decays to a tenth")
-    gradient_clip: float = _option(0.5, "largest norm of the gradient")
-    turn_tokens: int = _option(32, "most tokens of one turn")
-    context_tokens: int = _option(256, "most tokens of a trajectory")
-    task_pool: int = _option(16_384, "training tasks to choose from; the warm start has seen the first 4096")
-    pack_tokens: int = _option(16_384, "most tokens of one forward and backward pass")
-    warm_start_steps: int = _option(480, "supervised steps before reinforcement learning")
-    held_out: int = _option(384, "held-out tasks that success is measured on")
-    resume: bool = _option(default=False, text="go on with the run in the directory")
-
-    def __post_init__(self) -> None:
-        for option in fields(self):
-            _check_type(option.name, getattr(self, option.name), option.default)
-        if self.engine not in ("transformers", "vllm"):
-            raise InvalidInputError(f"engine={self.engine!r}; use transformers or vllm")
-        if self.instructions not in ("auto", "on", "off"):
-            raise InvalidInputError(f"instructions={self.instructions!r}; use auto, on or off")
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise InvalidInputError(f"device={self.device!r}, but torch sees no GPU here; use cpu")
-        if self.model and not (Path(self.model) / "config.json").is_file():
-            raise InvalidInputError(f"model={self.model!r} has no config.json; give the directory of a saved model")
-        for name in (
-            "iterations",
-            "rollouts",
-            "group_size",
-            "turn_tokens",
-            "context_tokens",
-            "task_pool",
-            "pack_tokens",
-            "held_out",
-        ):
-            if getattr(self, name) < 1:
-                raise InvalidInputError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.staleness < 0:
-            raise InvalidInputError(f"staleness={self.staleness} must be at least 0")
-        if self.learning_rate < 0 or self.gradient_clip <= 0:
-            raise InvalidInputError(
-                f"learning_rate={self.learning_rate} must be at least 0 and gradient_clip={self.gradient_clip} above 0"
-            )
-
-
-_KEPT = {option.name for option in fields(TrainOptions)} - {"run", "resume", "iterations", "device"}
-"""Options that stay fixed when a run resumes."""
-
-
-def _check_type(name: str, value: object, default: object) -> None:
-    """Options of a file can have any type."""
-    if isinstance(default, tuple):
-        fits = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
-    elif isinstance(default, float):
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    else:
-        fits = type(value) is type(default)
-    if not fits:
-        wanted = "a list of strings" if isinstance(default, tuple) else f"a value like {default!r}"
-        raise InvalidInputError(f"{name}={value!r} is not possible; give {wanted}")
 
 
 class TrainingProgress(Protocol):
@@ -139,10 +65,8 @@ def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> 
             other options.
         KeyboardInterrupt: the run was interrupted; `resume` continues it.
     """
-    world = env.ReasoningGym(
-        list(options.families), seed=options.seed, held_out=options.held_out, instructions=_is_instructed(options)
-    )
-    check_runs(recipe, world, options.group_size)
+    world = options.environment()
+    check_runs(recipe, world, options.group_size, adapter=options.lora > 0)
     run = Path(options.run)
     with Store.open(run) as store:  # with the writer's lock
         remove_unfinished(run)
@@ -153,7 +77,7 @@ def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> 
             policy, tokenizer = _policy(options, run, world, store, progress)
         generate = _engine(options, run, policy, tokenizer)
         try:
-            return _learn(options, recipe, progress, store, world, policy, generate, seconds)
+            return _learn(options, recipe, progress, store, world, policy, tokenizer, generate, seconds)
         finally:
             generate.close()
 
@@ -178,22 +102,16 @@ def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
     if options:
         options.setdefault("staleness", 0)  # earlier versions had only this one
         options.setdefault("instructions", "off")  # and gave none
-    if not options.keys() >= _KEPT:
+        options.setdefault("learning_rate", 5e-4)
+        for option in fields(TrainOptions):
+            if option.name in KEPT:
+                options.setdefault(option.name, option.default)
+    if not options.keys() >= KEPT:
         raise InvalidInputError(
             f"{about} is incomplete: {why}; the run was killed while it started, or the file was edited. If nothing "
             f"was trained yet, remove the file to start again; otherwise restore it"
         )
     return Recipe.from_dict(table), options
-
-
-def _is_instructed(options: TrainOptions) -> bool:
-    """Return whether prompts explain the format; a warm-started model has learnt it."""
-    if options.instructions != "auto":
-        return options.instructions == "on"
-    if not options.model:
-        return False
-    config = json.loads((Path(options.model) / "config.json").read_text(encoding="utf-8"))
-    return not config.get(WARM_START)
 
 
 def _begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> None:
@@ -226,7 +144,7 @@ def _begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> No
 def _kept_options(options: TrainOptions) -> dict[str, Any]:
     """Return the options that stay fixed when a run resumes; its length and the machine may change."""
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
-    return {name: value for name, value in values.items() if name in _KEPT}
+    return {name: value for name, value in values.items() if name in KEPT}
 
 
 def _options_toml(options: TrainOptions) -> str:
@@ -239,12 +157,21 @@ def _learn(
     recipe: Recipe,
     progress: TrainingProgress,
     store: Store,
-    world: env.ReasoningGym,
+    world: Environment,
     policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     generate: Engine,
     seconds: dict[str, float],
 ) -> dict[str, Any]:
-    models = Models(recipe, policy, _start(Path(options.run), policy), options.learning_rate, options.seed)
+    models = Models(
+        recipe,
+        policy,
+        _start(Path(options.run), policy),
+        options.highest_rate,
+        options.seed,
+        autocast=options.precision == "bf16",
+        recompute=options.recompute,
+    )
     sampling = engines.Sampling(max_tokens=options.turn_tokens)
     limits = {"sampling": sampling, "context_tokens": options.context_tokens, "progress": progress.rollouts}
     collect = Collector(
@@ -258,8 +185,10 @@ def _learn(
         allow_changes=True,  # options are checked against recipe.toml, in which users can change them
         **limits,  # type: ignore[arg-type]
     )
+    for name in options.loggers:
+        collect.on_iteration(_logger(name, options))
     with closing(collect):  # prefetching ends with the loop, even after an error
-        return _loop(options, recipe, progress, store, collect, policy, generate, models, seconds)
+        return _loop(options, recipe, progress, store, collect, policy, tokenizer, generate, models, seconds)
 
 
 def _loop(
@@ -269,6 +198,7 @@ def _loop(
     store: Store,
     collect: Collector,
     policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     generate: Engine,
     models: Models,
     seconds: dict[str, float],
@@ -291,6 +221,7 @@ def _loop(
     success_before = measured.get("success_before")
     if success_before is None:
         success_before = success("evaluate before")
+    best = float(measured.get("best_success", -1.0))
     progress.phase(f"train {recipe.name}", options.iterations)
     progress.step(min(collect.iteration, options.iterations))
     for iteration in range(collect.iteration, options.iterations):
@@ -299,7 +230,7 @@ def _loop(
             batch = collect(tasks=max(options.rollouts // group, 1), group_size=options.group_size)
         with _timed(seconds, "update"):
             stepping: dict[str, Any] = {
-                "rate": options.learning_rate * _schedule(iteration, options.iterations),
+                "rate": options.highest_rate * _schedule(options, iteration),
                 "gradient_clip": options.gradient_clip,
                 "max_tokens": options.pack_tokens,
             }
@@ -315,18 +246,28 @@ def _loop(
             shown = _shown(batch)
             generated += int(shown["sampled_tokens"])
             kept = {"update": updates.metrics, **shown, "generated_tokens": generated, "success_before": success_before}
+            if options.evaluate_every and (iteration + 1) % options.evaluate_every == 0:
+                kept["held_out_success"] = success(f"evaluate after {iteration + 1}")
+                if kept["held_out_success"] > best:
+                    best = kept["held_out_success"]
+                    _save_folder(run, "best", policy, tokenizer)
+                progress.phase(f"train {recipe.name}", options.iterations)
+                progress.step(iteration)
+            kept["best_success"] = best
             checkpoint = _save_checkpoint(run, iteration + 1, models.state_dict())
             collect.end_iteration(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
             _drop_checkpoints(run, checkpoint)
         progress.step(**shown)
     collect.close()  # drops prefetched iterations that are not needed
     success_after = success("evaluate after")
+    _save_folder(run, "last", policy, tokenizer)
     summary = {
         "seed": options.seed,
         "recipe": recipe.name,
         "engine": options.engine,
         "success_before": success_before,
         "success_after": success_after,
+        **({"best_success": best} if options.evaluate_every else {}),
         "held_out_tasks": options.held_out,
         "iterations": options.iterations,
         "generated_tokens": generated,
@@ -338,7 +279,7 @@ def _loop(
 
 
 def _policy(
-    options: TrainOptions, run: Path, world: env.ReasoningGym, store: Store, progress: TrainingProgress
+    options: TrainOptions, run: Path, world: Environment, store: Store, progress: TrainingProgress
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the model to train and its tokenizer: the last checkpoint, a local model, or a small new one."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -353,6 +294,11 @@ def _policy(
             policy = AutoModelForCausalLM.from_pretrained(options.model, local_files_only=True)
             tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
         else:
+            if not isinstance(world, env.ReasoningGym):
+                raise InvalidInputError(
+                    f"model: env={options.env!r} has no demonstrations to warm up a small model with; give --model, "
+                    "the directory of a saved model"
+                )
             progress.phase("warm start", options.warm_start_steps)
             policy, tokenizer = warm_start(
                 world,
@@ -367,6 +313,10 @@ def _policy(
         rename_whole(half, start)
     policy = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(start, local_files_only=True)
+    if options.lora:
+        policy = _with_adapter(policy, options)
+    if options.recompute:
+        policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if store.iteration:
         policy.load_state_dict(_checkpoint(run, store)["models"]["policy"])
     return policy.to(options.device), tokenizer
@@ -388,11 +338,44 @@ def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer
     return engines.Transformers(policy, tokenizer, copy=options.staleness > 0)
 
 
-def _schedule(iteration: int, iterations: int) -> float:
-    """Return the learning-rate factor: linear warm-up over 4 iterations, then a half cosine from 1 to 0.1."""
+def _with_adapter(policy: PreTrainedModel, options: TrainOptions) -> Any:
+    """Return the policy in a LoRA adapter on all its linear layers."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise MissingDependencyError("lora needs the package peft: pip install peft") from error
+    torch.manual_seed(options.seed)
+    adapter = LoraConfig(
+        r=options.lora, lora_alpha=2 * options.lora, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    return get_peft_model(policy, adapter)
+
+
+def _schedule(options: TrainOptions, iteration: int) -> float:
+    """Return the learning-rate factor: linear warm-up over 4 iterations, then 1 or a half cosine from 1 to 0.1."""
     if iteration < 4:
         return (iteration + 1) / 4
-    return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (iteration - 3) / max(iterations - 3, 1)))
+    if options.schedule == "constant":
+        return 1.0
+    return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (iteration - 3) / max(options.iterations - 3, 1)))
+
+
+def _logger(name: str, options: TrainOptions) -> Callable[[int, Mapping[str, Any]], object]:
+    """Return the function that logs the metrics of an iteration."""
+    if name == "tensorboard":
+        return TensorBoard(Path(options.run) / "tensorboard")
+    return WeightsAndBiases(project="agentrl", name=Path(options.run).name, dir=options.run)
+
+
+def _save_folder(run: Path, name: str, policy: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write a folder that transformers and vLLM load, with an adapter merged into its model; replace an earlier one."""
+    merged = copy.deepcopy(policy).merge_and_unload() if hasattr(policy, "merge_and_unload") else policy
+    half = new_folder(run / name)
+    merged.save_pretrained(half)
+    tokenizer.save_pretrained(half)
+    if (run / name).exists():
+        shutil.rmtree(run / name)
+    rename_whole(half, run / name)
 
 
 def _shown(batch: Batch) -> dict[str, float]:

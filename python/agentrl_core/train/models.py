@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +40,7 @@ _LOOKED_AT = 64
 """Number of tasks on which a selector is tried."""
 
 
-def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
+def check_runs(recipe: Recipe, world: Environment, group_size: int, *, adapter: bool = False) -> None:
     """Refuse a recipe that the reference loop cannot run with an environment, before anything is created.
 
     Raises:
@@ -74,6 +75,11 @@ def check_runs(recipe: Recipe, world: Environment, group_size: int) -> None:
         raise InvalidInputError(
             f"{name} starts branches in a second environment, which agentrl train does not have; copy its loop and "
             f"pass both environments to the collector"
+        )
+    if adapter and _moved(recipe):
+        raise InvalidInputError(
+            f"lora: {name} copies weights between models ({', '.join(sorted(_moved(recipe)))}), and an adapter has "
+            "other weights than they; use --lora 0"
         )
     unknown = _moved(recipe) - {*_OF_POLICY, *_FROZEN, *_TRAINED}
     if unknown:
@@ -156,6 +162,9 @@ class Models:
         start: the policy before reinforcement learning.
         learning_rate: learning rate of every optimizer.
         seed: seed of new heads.
+        autocast: whether forward passes run in bf16.
+        recompute: whether models are in training mode during updates, in which they compute layers again in the
+            backward pass, as `gradient_checkpointing_enable` prepared them.
     """
 
     recipe: Recipe
@@ -163,6 +172,9 @@ class Models:
     start: PreTrainedModel
     learning_rate: float
     seed: int
+    _: KW_ONLY
+    autocast: bool = False
+    recompute: bool = False
     named: dict[str, Any] = field(default_factory=dict)
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
 
@@ -180,7 +192,7 @@ class Models:
                     model.value_head = torch.nn.Linear(model.config.hidden_size, 1).to(self.policy.device)
                 self.named[name] = model
         for name in sorted(trained | {"policy"}):
-            weights = self.named[name].parameters()
+            weights = [each for each in self.named[name].parameters() if each.requires_grad]
             self.optimizers[name] = torch.optim.AdamW(weights, lr=self.learning_rate, weight_decay=0.0)
 
     def annotated(self, batch: Batch, max_tokens: int) -> Batch:
@@ -190,7 +202,8 @@ class Models:
                 own = str(column.model)
                 model = self.named[own if own in self.named or own not in _OF_POLICY else "policy"]
                 level: Any = "step" if column.level == "step" else "node_token"
-                batch = annotate(batch, column.name, model, level=level, max_tokens=max_tokens)
+                with self._precision():
+                    batch = annotate(batch, column.name, model, level=level, max_tokens=max_tokens)
         return batch
 
     def step(self, updates: Updates, *, rate: float, gradient_clip: float, max_tokens: int) -> None:
@@ -200,10 +213,17 @@ class Models:
                 group["lr"] = rate
         for update in updates:
             model = self.named[update.model]
+            model.train(self.recompute)
             for pack in update.pack(max_tokens=max_tokens):
-                update.loss(pack.run(model), pack).backward()
+                with self._precision():
+                    update.loss(pack.run(model), pack).backward()
+            model.eval()
             torch.nn.utils.clip_grad_norm_(model.parameters(), gradient_clip)
             update.step(self.optimizers[update.model])
+
+    def _precision(self) -> AbstractContextManager[object]:
+        """Return the context of forward passes."""
+        return torch.autocast(self.policy.device.type, torch.bfloat16) if self.autocast else nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the weights of trained or modified models, and the optimizers."""

@@ -1,0 +1,183 @@
+"""Options of `agentrl train`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl_core import env
+from agentrl_core.env.base import Environment
+from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.train.warm_start import WARM_START
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+ENVIRONMENTS = ("reasoning_gym", "textworld")
+_CHOICES = {
+    "engine": ("transformers", "vllm"),
+    "instructions": ("auto", "on", "off"),
+    "schedule": ("cosine", "constant"),
+    "precision": ("fp32", "bf16"),
+    "loggers": ("tensorboard", "wandb"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Options of a run; each is a flag of `agentrl train` and a key of the table `[train]` in a recipe file."""
+
+    run: str = _option("runs/demo", "directory of the run")
+    seed: int = _option(0, "seed of everything")
+    engine: str = _option("transformers", "what generates: transformers or vllm")
+    model: str = _option("", "directory of a local Hugging Face model; empty: a small one is built and warmed up")
+    device: str = _option("cpu", "where the policy is trained: cpu or cuda")
+    env: str = _option(
+        "reasoning_gym",
+        "tasks: reasoning_gym with a calculator, textworld, or module:function of yours, which returns an environment",
+    )
+    families: tuple[str, ...] = _option(("chain_sum", "products", "lcm"), "families of reasoning-gym tasks")
+    instructions: str = _option(
+        "auto", "whether a system message describes how to call and answer: on, off, or auto (for pretrained models)"
+    )
+    iterations: int = _option(40, "iterations of reinforcement learning")
+    rollouts: int = _option(256, "trajectories per iteration")
+    staleness: int = _option(0, "how many iterations are rolled out ahead, while the policy is trained")
+    group_size: int = _option(8, "trajectories per task, unless the recipe's rollout has a budget of its own")
+    learning_rate: float = _option(
+        -1.0,
+        "highest learning rate, after a warm-up of 4 iterations; -1: 5e-4 for the small model, 1e-5 for a pretrained "
+        "one, 1e-4 for an adapter",
+    )
+    schedule: str = _option("cosine", "the learning rate after its warm-up: cosine, to a tenth, or constant")
+    lora: int = _option(0, "rank of a LoRA adapter on all linear layers, which is trained alone; 0: all weights")
+    precision: str = _option("fp32", "what the policy computes in, with fp32 weights: fp32 or bf16")
+    recompute: bool = _option(default=False, text="compute layers again in the backward pass, to save memory")
+    gradient_clip: float = _option(0.5, "largest norm of the gradient")
+    turn_tokens: int = _option(32, "most tokens of one turn")
+    context_tokens: int = _option(256, "most tokens of a trajectory")
+    task_pool: int = _option(16_384, "training tasks to choose from; the warm start has seen the first 4096")
+    pack_tokens: int = _option(16_384, "most tokens of one forward and backward pass")
+    warm_start_steps: int = _option(480, "supervised steps before reinforcement learning")
+    held_out: int = _option(384, "held-out tasks that success is measured on")
+    evaluate_every: int = _option(0, "evaluate after every n iterations and keep the best weights; 0: at the end only")
+    loggers: tuple[str, ...] = _option((), "where metrics go besides the store: tensorboard, wandb")
+    resume: bool = _option(default=False, text="go on with the run in the directory")
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            _check_type(option.name, getattr(self, option.name), option.default)
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            for each in value if isinstance(value, tuple) else (value,):
+                if each not in choices:
+                    raise InvalidInputError(f"{name}={each!r}; use {', '.join(choices[:-1])} or {choices[-1]}")
+        if self.env not in ENVIRONMENTS and not all(part.strip() for part in (*self.env.split(":", 1), "")[:2]):
+            raise InvalidInputError(
+                f"env={self.env!r}; use {', '.join(ENVIRONMENTS)}, or module:function with a function that returns an "
+                "environment"
+            )
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise InvalidInputError(f"device={self.device!r}, but torch sees no GPU here; use cpu")
+        if self.model and not (Path(self.model) / "config.json").is_file():
+            raise InvalidInputError(f"model={self.model!r} has no config.json; give the directory of a saved model")
+        for name in (
+            "iterations",
+            "rollouts",
+            "group_size",
+            "turn_tokens",
+            "context_tokens",
+            "task_pool",
+            "pack_tokens",
+            "held_out",
+        ):
+            if getattr(self, name) < 1:
+                raise InvalidInputError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("staleness", "lora", "evaluate_every"):
+            if getattr(self, name) < 0:
+                raise InvalidInputError(f"{name}={getattr(self, name)} must be at least 0")
+        if (self.learning_rate < 0 and self.learning_rate != -1) or self.gradient_clip <= 0:
+            raise InvalidInputError(
+                f"learning_rate={self.learning_rate} must be at least 0, or -1, and gradient_clip={self.gradient_clip} "
+                "above 0"
+            )
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the model comes from elsewhere: neither built here nor warmed up by an earlier run."""
+        if not self.model:
+            return False
+        config = json.loads((Path(self.model) / "config.json").read_text(encoding="utf-8"))
+        return not config.get(WARM_START)
+
+    @property
+    def is_instructed(self) -> bool:
+        """Whether prompts explain the format; a warmed-up model has learnt it."""
+        return self.is_pretrained if self.instructions == "auto" else self.instructions == "on"
+
+    @property
+    def highest_rate(self) -> float:
+        """The highest learning rate."""
+        if self.learning_rate >= 0:
+            return self.learning_rate
+        if self.lora:
+            return 1e-4
+        return 1e-5 if self.is_pretrained else 5e-4
+
+    def environment(self) -> Environment:
+        """Return the environment.
+
+        Raises:
+            InvalidInputError: a module or function of yours does not exist, or returns no environment.
+        """
+        if self.env == "textworld":
+            return env.TextWorld(seed=self.seed)
+        if self.env != "reasoning_gym":
+            return _environment_of(self.env)
+        return env.ReasoningGym(
+            list(self.families), seed=self.seed, held_out=self.held_out, instructions=self.is_instructed
+        )
+
+
+def _environment_of(name: str) -> Environment:
+    """Call `module:function`."""
+    module, _, function = name.partition(":")
+    try:
+        world = getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError) as error:
+        raise InvalidInputError(
+            f"env={name!r}: {error}; give module:function of a module that can be imported"
+        ) from error
+    missing = [method for method in ("tasks", "reset") if not callable(getattr(world, method, None))]
+    if missing:
+        raise InvalidInputError(
+            f"env={name!r} returned {type(world).__name__}, which has no {' and no '.join(missing)}; return an "
+            "environment"
+        )
+    found: Environment = world
+    return found
+
+
+KEPT = {option.name for option in fields(TrainOptions)} - {"run", "resume", "iterations", "device"}
+"""Options that stay fixed when a run resumes."""
+
+
+def _check_type(name: str, value: object, default: object) -> None:
+    """Options of a file can have any type."""
+    if isinstance(default, tuple):
+        fits = isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+    elif isinstance(default, float):
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    else:
+        fits = type(value) is type(default)
+    if not fits:
+        wanted = "a list of strings" if isinstance(default, tuple) else f"a value like {default!r}"
+        raise InvalidInputError(f"{name}={value!r} is not possible; give {wanted}")
