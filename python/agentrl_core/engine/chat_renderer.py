@@ -44,7 +44,7 @@ _UNDEFINED_TOOLS = "{%- set tools = agentrl_undefined -%}"
 
 
 class ChatRenderer:
-    """Messages to text, by a chat template of which short chats have shown what it takes.
+    """Renders messages with a chat template, after short chats have shown which forms it takes.
 
     Messages have to be plain (`chat_messages.plain_message`).
 
@@ -216,7 +216,7 @@ def call_of(name: str) -> Message:
 
 
 def _template_errors() -> tuple[type[Exception], ...]:
-    """What templates raise: their own errors, and those of what is missing or of another type."""
+    """The errors that templates raise: their own, and those of missing values and other types."""
     from jinja2 import TemplateError
 
     return TemplateError, TypeError, ValueError, LookupError, AttributeError

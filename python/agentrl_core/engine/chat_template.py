@@ -35,8 +35,8 @@ class Answered:
 
     Attributes:
         message: its number in the chat.
-        context: token ids of all that the model reads before it.
-        action: token ids that the model generates, up to the end of the turn.
+        context: token ids that the model reads before it.
+        action: token ids that the model generates, with the token that ends the turn.
     """
 
     message: int
@@ -49,7 +49,7 @@ class _DiffersFromHistoryError(Exception):
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer, and what short chats have shown of how it opens and ends turns.
+    """The chat template of a tokenizer; short chats show how it opens and ends turns.
 
     Messages have to be plain (`chat_messages.plain_message`).
 
@@ -106,7 +106,7 @@ class ChatTemplate:
         self._closes_in_history = re.compile("|".join(map(re.escape, ends_in_history)))
 
     def answers(self, messages: Sequence[Message], tools: Tools = (), *, chat: str = "chat") -> list[Answered]:
-        """Return what the model reads and generates at each answer of a chat.
+        """Return the tokens that the model reads and generates at each answer of a chat.
 
         An answer is rendered as the last message of its chat, as the model is to write it: reasoning, content, calls,
         and the token that ends the turn. It is cut out as text, and tokenised apart from its context if a token would
@@ -128,7 +128,7 @@ class ChatTemplate:
             return self._answers(messages, tools, chat, RenderedHistory("", self._closes_in_history))
 
     def written(self, message: Message, tools: Tools = ()) -> str:
-        """Return what the model writes of an answer, without what ends it; empty: the template cannot render it."""
+        """Return an answer as the model writes it, without its end; empty: the template cannot render it."""
         try:
             opened = self.render([QUESTION], tools, open_turn=True)
             whole = self.render([QUESTION, message], tools)
@@ -159,9 +159,9 @@ class ChatTemplate:
                 missing = "the empty message"
             self._refuse_missing(missing, message, f"{chat}, message {number}")
 
-    def encode(self, text: str, behind: str = "") -> Tokens:
+    def encode(self, text: str, after: str = "") -> Tokens:
         """Return the token ids of a text that follows another one, whose tokens stay as they are. int32 [n]."""
-        head = behind[self._last_split(behind) :]
+        head = after[self._last_split(after) :]
         alone = self._chunks(head)
         together = self._chunks(head + text)
         own = together[len(alone) :] if together[: len(alone)] == alone else self._chunks(text)
@@ -172,7 +172,7 @@ class ChatTemplate:
         return int(self._tokenizer.convert_tokens_to_ids(text))
 
     def after_answer(self, rendered: str, marker: str) -> str:
-        """Return what follows the end of an answer whose last text is `marker`.
+        """Return the text after the end of an answer whose last text is `marker`.
 
         For templates that write no end this is all that follows the answer.
         """
@@ -223,10 +223,10 @@ class ChatTemplate:
                     raise _DiffersFromHistoryError
                 turn = rendered
             if text and turn.context.startswith(text):
-                read = np.concatenate([tokens, self.encode(turn.context[len(text) :], behind=text)])
+                read = np.concatenate([tokens, self.encode(turn.context[len(text) :], after=text)])
             else:
                 read = self.encode(turn.context)
-            said = self.encode(turn.action, behind=turn.context)
+            said = self.encode(turn.action, after=turn.context)
             found.append(Answered(place, read, said))
             text, tokens, seen = turn.context + turn.action, np.concatenate([read, said]), place + 1
         return found
@@ -469,7 +469,7 @@ def _thinks(message: Message) -> bool:
 
 
 def _patterns(tokenizer: Any) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What finds special tokens in a text, and those of them at which it can be cut before it is tokenised."""
+    """Patterns of the special tokens, and of those at which a text can be cut before it is tokenised."""
     added = list(tokenizer.added_tokens_decoder.values())
     special = {str(token) for token in added} | set(tokenizer.all_special_tokens)
     apart = {str(token) for token in added if not (token.lstrip or token.normalized or token.single_word)}

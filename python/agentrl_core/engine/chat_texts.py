@@ -34,7 +34,7 @@ class Claims:
 
         A blank text is always found.
         """
-        # The first place counts: a text that the template trims may stand as it is in a later message.
+        # The first place counts: a text that the template trims may be in a later message untrimmed.
         found = [(at, -len(form)) for form in dict.fromkeys(_forms(piece)) if (at := self._free(form, floor)) >= 0]
         if not found:
             return isinstance(piece, str) and not piece.strip()
@@ -94,7 +94,7 @@ def split_thought(text: str) -> tuple[str, str]:
 
 
 def _missing_calls(message: Mapping[str, Any], claims: Claims, floor: int = 0, *, anywhere: bool = False) -> str | None:
-    """What is missing of the calls of a message, looked for after a place, and then anywhere if that is allowed."""
+    """The missing piece of the calls of a message, searched after a place, and then anywhere if that is allowed."""
     for place, call in enumerate(message.get("tool_calls") or ()):
         function = call["function"]
         pieces: list[tuple[str, object]] = [("the name", function["name"])]

@@ -45,8 +45,7 @@ class _Shape:
     lead: str
     """Between the same place in the history and the first text of the answer."""
     own_lead: tuple[str, ...]
-    """What the model generates before that text; of an answer whose thought the history drops, the two pieces around
-    the thought."""
+    """The text that the model generates before that; the two pieces around the thought if the history drops it."""
     end: str
     own_end: str
     """The token that ends the turn."""
@@ -154,7 +153,7 @@ class RenderedHistory:
 
 
 def kind_of(messages: Sequence[Message], following: Sequence[Message]) -> str:
-    """Return what a template can tell apart of an answer, the messages before it and the role of the next one.
+    """Return a key of the properties that a template can depend on: of an answer, its messages and the next role.
 
     Args:
         messages: from the answer before, if there is one, to the answer.

@@ -1,4 +1,4 @@
-"""The form in which a model writes an answer: how reasoning and calls of tools stand in its text."""
+"""The form of a model's answers: how its text holds reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = dict[str, Any]
 Tools = Sequence[Mapping[str, Any]]
 
 ANY_NAME, ANY_ID = "\x00name\x00", "\x00id\x00"
-"""Within the pieces of a form: where a name of a tool, or the identifier of a call, stands."""
+"""Wildcards in the pieces of a form, for the name of a tool and the identifier of a call."""
 _WILD = {re.escape(ANY_NAME): r"[\w.\-/]+", re.escape(ANY_ID): r"[^\s<]+"}
 _NAME = re.compile(r"\s*([\w.\-/]+)")
 _JSON = json.JSONDecoder()
@@ -24,7 +24,7 @@ class ParsedAnswer(NamedTuple):
     """An answer in its parts.
 
     `calls` are as in a message: `{"type": "function", "function": {"name": ..., "arguments": {...}}}`. One that is not
-    in its form has the name "", its text as arguments, and an `error` that says what is wrong.
+    in its form has the name "", its text as arguments, and an `error` that describes the mistake.
     """
 
     reasoning: str
@@ -37,11 +37,11 @@ class CallForm:
     """How calls are written: pieces of text around names and arguments. Spaces between words of a piece may differ.
 
     Args:
-        arguments: `object`: one JSON object of name and arguments; `json`: the arguments as JSON behind the name;
+        arguments: `object`: one JSON object of name and arguments; `json`: the arguments as JSON after the name;
             `pairs`: names and values of arguments one by one.
-        begin: what stands before the first call: before its object, or before its name.
-        between: what stands between two calls.
-        end: what stands behind the last one.
+        begin: text before the first call: before its object, or before its name.
+        between: text between two calls.
+        end: text after the last call.
         keys: of an object: those of the name and of the arguments.
         after_name: before the arguments, or before the name of the first one.
         after_key: between name and value of an argument.
@@ -104,7 +104,7 @@ class CallForm:
             between, end = self._ends(arguments)
             following = _lenient(between).match(text, place) if between.strip() else None
             last = _lenient(end).match(text, place)
-            # The end of one call may begin as what stands between two.
+            # The end of a call may begin like the text between two calls.
             if self.arguments == "object" and not between.strip() and text[place:].lstrip().startswith("{"):
                 following = _lenient("").match(text, place)
             if following and (last is None or following.end() >= last.end()):
@@ -118,7 +118,7 @@ class CallForm:
             return last.end()
 
     def _ends(self, arguments: Mapping[str, Any]) -> tuple[str, str]:
-        """What may stand behind a call: between it and another one, and behind the last."""
+        """The texts that may follow a call: one before another call, one at the end."""
         if self.arguments == "pairs" and not arguments:
             return self.no_arguments
         return self.between, self.end
@@ -223,10 +223,10 @@ class AnswerForm:
     """How a model writes reasoning, answer and calls; that of a chat template is `engine.Chat.answer_form`.
 
     Args:
-        thought_begin: what a thought begins with.
-        thought_end: what ends it.
+        thought_begin: text that begins a thought.
+        thought_end: text that ends it.
         opened: whether the prompt opens the thought, so that the text begins within it.
-        answer_begin: what stands before an answer without a thought.
+        answer_begin: text before an answer without a thought.
         shows_thoughts: whether the chat template renders thoughts, so that they can be given back to it apart.
         calls: how calls are written; None: there are none.
 
@@ -310,7 +310,7 @@ def _found(piece: str, text: str, place: int) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=1024)
 def _lenient(piece: str, *, inner: bool = False) -> re.Pattern[str]:
-    """What finds a piece of a form whatever spaces are around and in it."""
+    """A pattern that finds a piece of a form with any spaces around and in it."""
     words = [re.escape(word) for word in piece.split()]
     pattern = r"\s*" * (not inner) + r"\s*".join(words) + (r"\s*" if piece[-1:].isspace() else "")
     for mark, wild in _WILD.items():

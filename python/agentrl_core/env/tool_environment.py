@@ -31,7 +31,7 @@ class ToolEnvironment:
     `max_turns` that does not answer truncates the episode with reward 0.
 
     An action that a limit cut (`Action.finish_reason` is "length") is no mistake of form: a call that it leaves open is
-    answered without a flag, and an answer is scored as it stands and truncates the episode.
+    answered without a flag, and an answer is scored as it is and truncates the episode.
 
     Facts: `points` (the score) and `answer` of the trajectory, `calls` (how many) and `tool` (their names) of each step
     that calls.
@@ -233,7 +233,7 @@ def schema_of(tool: Tool) -> dict[str, Any]:
 
 
 def _text_for(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """What a tool is called with; None where it does not take these arguments."""
+    """The text that a tool is called with; None if it does not take these arguments."""
     if hasattr(tool, "parameters"):
         return json.dumps(arguments, ensure_ascii=False)
     (value,) = arguments.values() if list(arguments) == [getattr(tool, "argument", "text")] else (None,)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _VERSION = "ATIF-v1.7"
 _IDS = ("prompt_token_ids", "completion_token_ids")
-"""What of a step's metrics the batch has as tokens; log-probs are kept, since the batch rounds them."""
+"""Metrics of a step that the batch holds as tokens; log-probs are kept, since the batch rounds them."""
 
 
 def from_atif(

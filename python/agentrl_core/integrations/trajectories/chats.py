@@ -1,4 +1,4 @@
-"""Chats as OpenAI's API has them, a JSON object each: what fine-tuning data sets are made of."""
+"""Chats in the format of OpenAI's API, a JSON object each, as data sets for fine-tuning have them."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def to_chats(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> 
     """Return the draws of a batch as chats. Tokens and log-probs do not fit into this format and are left out.
 
     An imported chat comes back as it was, key by key; only a task, group, reward or success that has changed since is
-    written over it. Two imported groups of one task and name get names that tell them apart.
+    written over it. Two imported groups of one task and name get different names.
 
     Args:
         batch: the batch.

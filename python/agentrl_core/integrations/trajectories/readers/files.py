@@ -138,7 +138,7 @@ def _of_json(name: str, text: str, number: int) -> Iterator[FileRecord]:
 
 
 def _spaces(text: str, at: int) -> int:
-    """Where the spaces end that stand at some place."""
+    """Where the spaces at some place end."""
     match = _SPACES.match(text, at)
     return at if match is None else match.end()
 

@@ -36,7 +36,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     for record in records:
         row, where = record.mapping(), record.where
         if not is_messages(row.get("history")):
-            raise InvalidInputError(f"{where} has no list 'history' of messages with a role; it holds what was said")
+            raise InvalidInputError(f"{where} has no list 'history' of messages with a role; it holds the conversation")
         kept = {name: row[name] for name in _KEPT if row.get(name) is not None}
         if row.get("environment"):
             kept["task"] = str(row["environment"])
