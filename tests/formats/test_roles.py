@@ -40,4 +40,5 @@ def test_a_refusal_comes_back_from_atif():
     [written] = to_atif(from_chats([chat], byte_tokenizer(FIRST_SYSTEM)))
     assert written["steps"][1]["message"] == "No."
     del written["steps"][1]["metrics"]
-    assert list(to_chats(from_atif([written], byte_tokenizer(FIRST_SYSTEM))))[0]["messages"][1]["refusal"] == "No."
+    [back] = to_chats(from_atif([written], byte_tokenizer(FIRST_SYSTEM)))
+    assert back["messages"][1]["refusal"] == "No."

@@ -40,7 +40,7 @@ class Chat:
     message has its own (system, user, tool; assistant for examples that were not sampled). The joined pieces equal the
     tokens of the whole conversation rendered at once, with two exceptions: reasoning that the template drops from
     earlier turns (`strips_reasoning_before`), and spaces that it writes before an assistant's text. Content that the
-    template leaves out, or renders differently once the conversation goes on, is refused at its first use.
+    template leaves out, or renders differently in a longer conversation, is refused at its first use.
 
     An image (`env.Image`) among the parts of a message becomes the template's placeholder for `{"type": "image"}`,
     which a processor expands to the number of tokens that its model takes. Those tokens are part of the path.
@@ -175,7 +175,7 @@ class Chat:
         Raises:
             InvalidInputError: no message, a message without a role or a text, or a value that is not JSON.
             UnsupportedError: the template refuses or ignores a role, the tools or images, or renders them elsewhere
-                once the conversation goes on.
+                in a longer conversation.
         """
         said = self._cached_prompt(_frozen(content, "user"), _json(list(tools), "tools") if tools else "")
         return self._tokens(said, content)
@@ -242,7 +242,7 @@ class Chat:
         return rendered, self._encode(rendered, "" if self.ends_with_next else self._template.end_in_history)
 
     def _check_prompt(self, messages: list[Message], tools: Tools | None) -> None:
-        """Refuse messages that the template leaves out, or moves once the conversation goes on."""
+        """Refuse messages that the template leaves out, or moves in a longer conversation."""
         marked = _marked(messages)
         kind = _kind("prompt", messages) + bool(tools) * " with tools"
         if kind in self._checked:

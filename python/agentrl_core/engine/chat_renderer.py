@@ -210,7 +210,7 @@ def checked_options(chat_template_kwargs: object) -> dict[str, Any]:
 
 
 def call_of(name: str) -> Message:
-    """Return a call of a tool, to be found in what a template renders."""
+    """Return a call of a tool with texts that can be found in a rendered chat."""
     # Mistral's templates want identifiers of nine letters and digits.
     return {"id": "agentrl01", "type": "function", "function": {"name": name, "arguments": {ARGUMENT: VALUE}}}
 

@@ -1,4 +1,4 @@
-"""A chat template: verifies that it renders all of a chat, and cuts out what the model generates."""
+"""Verify that a chat template renders a whole chat, and cut out the tokens that the model generates."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class ChatTemplate:
         UnsupportedError: the template does not render an answer, or no special token ends it.
 
     Attributes:
-        ending: the special tokens that are written after an answer, of which the last ends it.
+        ending: the special tokens after an answer; the last one ends it.
         end: the token that ends an answer.
         ends: the tokens that the model may end a turn with: an answer, one in the middle of a chat, and a call. For
             templates that write no end, those that a message of a user and of a tool begin with.
-        ends_with_next: whether the template writes no end: a turn ends where the next message begins.
-        end_in_history: the token that ends an answer once the chat goes on.
+        ends_with_next: whether the template writes no end, so that a turn ends when the next message begins.
+        end_in_history: the token that ends an answer in the middle of a chat.
         opening: how the template opens an answer.
         shows_tools: whether it shows the schemas of tools.
         renders_calls: whether it renders the calls of an answer.
@@ -110,8 +110,8 @@ class ChatTemplate:
 
         An answer is rendered as the last message of its chat, as the model is to write it: reasoning, content, calls,
         and the token that ends the turn. It is cut out as text, and tokenised apart from its context if a token would
-        span both. A thought that the template writes for an answer without one belongs to the context. A context that
-        goes on from the one before and its answer begins with their tokens.
+        span both. A thought that the template writes for an answer without one belongs to the context. If a context
+        continues the one before and its answer, it begins with their tokens.
 
         Args:
             messages: the chat.
@@ -204,7 +204,7 @@ class ChatTemplate:
     def _answers(
         self, messages: Sequence[Message], tools: Tools, chat: str, history: RenderedHistory
     ) -> list[Answered]:
-        """The answers of a chat; most are cut out of its history, so that the time is linear in the chat's length.
+        """Return the answers of a chat; most are cut out of its history, so that the time is linear in its length.
 
         Answers number 0, 1, 2, 4, 8, ... and the last one are rendered on their own in any case.
         """
@@ -273,7 +273,7 @@ class ChatTemplate:
         return context + gap, turn[len(gap) : max(end, close)]
 
     def _bounds(self, message: Message, turn: str, where: str) -> tuple[int, int, int]:
-        """Where the texts of an answer begin and end in its turn, and where the turn ends; they are verified."""
+        """The places of an answer in its turn, verified: begin and end of its texts, and end of the turn."""
         claims = Claims(turn)
         self._refuse_missing(missing_of_answer(message, claims), message, where)
         close = self._closes.search(turn, claims.end)
@@ -293,7 +293,7 @@ class ChatTemplate:
     def _opened_otherwise(
         self, before: Sequence[Message], message: Message, tools: Tools, texts: tuple[str, str], where: str
     ) -> tuple[str, int]:
-        """The context of an answer that does not follow its opening as it is, and where its turn begins.
+        """The context of an answer that does not follow its opening unchanged, and the begin of its turn.
 
         Either the answer has another opening, without the thought that is opened for the model; or it changes what is
         rendered of earlier messages, as a template does that drops earlier reasoning once there is an answer.
@@ -366,7 +366,7 @@ class ChatTemplate:
         return [token for piece in pieces for token in self._encode_chunk(piece)]
 
     def _last_split(self, text: str) -> int:
-        """Where the last token begins at which a text can be cut; 0: there is none."""
+        """The begin of the last token at which a text can be cut; 0: there is none."""
         size = 256
         while True:
             # The first match of a part of the text may begin within another token.
@@ -427,7 +427,7 @@ class ChatTemplate:
         return set(self._special.findall(between))
 
     def _header(self, opened: str, same: int) -> int:
-        """Where the header of an answer ends that opens otherwise than the model's turn from some character on."""
+        """The end of an answer's header, which differs from the model's opening from some character on."""
         if same == len(opened):
             return same
         ends = [match.end() for match in self._special.finditer(opened[:same])]
@@ -453,7 +453,7 @@ class ChatTemplate:
 
 
 def _alike(first: str, second: str) -> int:
-    """How many characters two texts begin with alike."""
+    """The length of the prefix that two texts share."""
     least, most = 0, min(len(first), len(second))
     while least < most:
         middle = (least + most + 1) // 2

@@ -77,7 +77,7 @@ class CallForm:
         return "".join(rest), calls
 
     def _opened(self, text: str, place: int) -> tuple[int, int] | None:
-        """Where the next calls begin, and their first one."""
+        """The begin of the next calls, and of the first one."""
         if self.begin.strip():
             return _found(self.begin, text, place)
         # Nothing announces a call: the whole answer is one.
@@ -85,7 +85,7 @@ class CallForm:
         return (place, place) if whole and place < len(text) else None
 
     def _read(self, text: str, opened: tuple[int, int], tools: Tools, calls: list[Call]) -> int:
-        """Read calls up to the end of the last one; returns where it ends.
+        """Read calls; return the end of the last one.
 
         Raises:
             ValueError: nothing announces calls, and the text is none.
@@ -134,7 +134,7 @@ class CallForm:
         return "a call is not in the form that the chat template shows"
 
     def _call(self, text: str, place: int, tools: Tools) -> tuple[str, dict[str, Any], int]:
-        """The name and the arguments of a call, and where it ends.
+        """Return the name and the arguments of a call, and its end.
 
         Raises:
             ValueError: it is not in its form.
@@ -172,7 +172,7 @@ class CallForm:
         return name, *self._pairs(text, begun.end(), _types(name, tools))
 
     def _pairs(self, text: str, place: int, types: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """Arguments one by one, and where the last value ends."""
+        """Return arguments one by one, and the end of the last value."""
         arguments: dict[str, Any] = {}
         while True:
             split = _found(self.after_key.rstrip(), text, place)
@@ -249,7 +249,7 @@ class AnswerForm:
         """Return an answer in its parts.
 
         Args:
-            text: what the model wrote, without its stop token.
+            text: the text of the model, without its stop token.
             tools: JSON schemas of the tools; the types of arguments that a form writes without quotes come from them.
         """
         if not any(mark in text for mark in self._marks) and not self.opened:
@@ -297,7 +297,7 @@ class AnswerForm:
 
 
 def _found(piece: str, text: str, place: int) -> tuple[int, int] | None:
-    """Where a piece of a form begins and ends, the spaces before it included."""
+    """The begin and end of a piece of a form, with the spaces before it."""
     # Its own spaces in front would be tried at each of many spaces in a row.
     found = _lenient(piece.lstrip(), inner=True).search(text, place)
     if found is None:

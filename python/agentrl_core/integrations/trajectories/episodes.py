@@ -178,7 +178,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
     """The draws of a batch as episodes.
 
     Messages are those that were imported. A batch that has none, since it was generated as tokens, is read with the
-    tokenizer: the context of the first turn as one user's message, what follows an action as a tool's.
+    tokenizer: the context of the first turn is one user's message, the tokens after an action a tool's.
 
     Raises:
         InvalidInputError: no draw has messages, and there is no tokenizer.
@@ -231,7 +231,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
 
 
 def _shortest(stored: float) -> float:
-    """The shortest number that is stored so as float32: 0.1, where a double would show its digits."""
+    """Return the shortest number with the same float32: 0.1, instead of the digits of its double."""
     return float(str(np.float32(stored)))
 
 
@@ -321,7 +321,7 @@ def linear(batch: Batch, episodes: Sequence[TrajectoryRecord], format_name: str,
         batch: the batch.
         episodes: its draws.
         format_name: for errors.
-        holds: the formats of which an imported record holds its contexts apart.
+        holds: the formats whose imported records can hold several contexts.
     """
     contexts = np.bincount(batch.contexts().draws, minlength=batch.num_draws)
     for draw, episode in enumerate(episodes):

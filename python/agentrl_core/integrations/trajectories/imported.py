@@ -133,7 +133,7 @@ def object_of(record: Record, name: str) -> dict[str, Any]:
 
 
 def as_given(given: Any, stored: Any) -> Any:
-    """Return a number as its record has it if it is what is stored as float32; else what is stored.
+    """Return the number of a record if it equals the stored one as float32; else the stored one.
 
     Example:
         >>> from agentrl_core.integrations.trajectories.imported import as_given

@@ -163,7 +163,7 @@ def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None)
 
 
 def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | None) -> dict[str, Any]:
-    """The trace as it was imported, with its advantages and with what has changed since."""
+    """Return the trace as it was imported, with its advantages and later changes."""
     nodes = [dict(node) for node in episode.record["nodes"]]
     sampled = [node for node in nodes if node.get("sampled")]
     if len(sampled) != len(episode.turns):

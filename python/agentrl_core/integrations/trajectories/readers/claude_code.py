@@ -48,7 +48,7 @@ class _Line:
 
 
 class _Session:
-    """The lines of a file, and what of them has been trained."""
+    """The lines of a file, and the answers that have been trained."""
 
     def __init__(self, records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> None:
         self.hidden_reasoning: HiddenReasoning = hidden_reasoning

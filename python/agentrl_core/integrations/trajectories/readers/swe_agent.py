@@ -87,7 +87,7 @@ def _chats(
 
 
 def _message(given: Mapping[str, Any], reasons: list[str], hidden_reasoning: HiddenReasoning, where: str) -> Message:
-    """A message without what the program notes of it; the texts are as they were sent."""
+    """Return a message without the notes of the program; the texts are as they were sent."""
     message: Message = {"role": given["role"], "content": given.get("content") or ""}
     if given.get("is_demo"):
         message["is_demo"] = True
