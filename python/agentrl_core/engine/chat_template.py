@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from agentrl_core.engine.chat_messages import REASONING, Message, texts_of
 from agentrl_core.engine.chat_renderer import ANSWER, NAME, QUESTION, VALUE, ChatRenderer, Tools, call_of
 from agentrl_core.engine.chat_texts import Claims, missing_of_answer, missing_of_history
-from agentrl_core.engine.rendered_history import RenderedHistory, Turn, kind_of
+from agentrl_core.engine.rendered_history import RenderedHistory, RenderedTurn, kind_of
 from agentrl_core.exceptions import UnsupportedError
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class ChatTemplate:
         tools: Tools,
         known: tuple[str, int],
         chat: str,
-    ) -> Turn:
+    ) -> RenderedTurn:
         """The turn of the last message, rendered on its own.
 
         `known` are the text up to the end of the answer before, and the number of messages in it.
@@ -252,7 +252,7 @@ class ChatTemplate:
         context, action = self._cut(before, message, tools, (opened, whole), f"{chat}, message {len(before)}")
         if self.ends_with_next:
             action += self._next_end(following, calls=bool(message.get("tool_calls")))
-        return Turn(opened.removesuffix(self.opening), context, action)
+        return RenderedTurn(opened.removesuffix(self.opening), context, action)
 
     def _cut(
         self, before: Sequence[Message], message: Message, tools: Tools, texts: tuple[str, str], where: str

@@ -20,7 +20,7 @@ _ESCAPED, _AROUND = 6, 2000
 
 
 @dataclass(frozen=True)
-class Turn:
+class RenderedTurn:
     """The texts of one answer.
 
     Attributes:
@@ -83,7 +83,7 @@ class RenderedHistory:
         """Whether the history drops a thought since the last message of a user. Templates do so once a later user's
         message is there, so that the answers in between read the thought, and are not cut."""
 
-    def learn(self, kind: str, messages: Sequence[Message], turn: Turn) -> None:
+    def learn(self, kind: str, messages: Sequence[Message], turn: RenderedTurn) -> None:
         """Compare the history with an answer that was rendered on its own.
 
         Args:
@@ -122,7 +122,7 @@ class RenderedHistory:
             own_end=tail[len(between) :],
         )
 
-    def turn(self, kind: str, messages: Sequence[Message]) -> Turn | None:
+    def turn(self, kind: str, messages: Sequence[Message]) -> RenderedTurn | None:
         """Return the turn of an answer; None: it has to be rendered on its own. Arguments are those of `learn`."""
         shape = self._shapes.get(kind)
         dropped = self._dropped and not _has_user(messages)
@@ -142,7 +142,7 @@ class RenderedHistory:
             return None
         self._cursor, self._dropped = start + there.closed, len(shape.own_lead) > 1
         before = self._text[:start]
-        return Turn(before, before + shape.opening, lead + window[there.begin : there.close] + shape.own_end)
+        return RenderedTurn(before, before + shape.opening, lead + window[there.begin : there.close] + shape.own_end)
 
     def _end_of(self, messages: Sequence[Message], start: int) -> int | None:
         """Where the last text of some messages ends, all of which have to be there; None: something is missing."""
