@@ -87,7 +87,7 @@ def test_a_turn_that_the_template_opens_with_reasoning_is_kept_as_it_was_sampled
             "mistral",
             [SYSTEM, USER],
             None,
-            "moves a message of role 'user' in an observation behind a prompt of 'system', 'user'",
+            "moves a message of role 'user' in an observation after a prompt of 'system', 'user'",
         ),
         ("mistral", [USER], TOOLS, "renders a prompt of 'user' with tools otherwise"),
     ],

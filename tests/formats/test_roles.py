@@ -4,7 +4,7 @@ import pytest
 from chat_templates import QUESTION, answer, byte_tokenizer, context_texts, read_or_reject
 
 from agentrl_core.exceptions import AgentRLError
-from agentrl_core.integrations.trajectories import from_chats
+from agentrl_core.integrations.trajectories import from_atif, from_chats, to_atif, to_chats
 
 NO_SYSTEM = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
@@ -33,3 +33,12 @@ def test_system_message_in_the_middle_is_in_the_context_or_rejected():
     chat = {"messages": [brief, QUESTION, answer("Cold."), polite, QUESTION, answer("Cold, alas.")]}
     batch = read_or_reject(chat, tokenizer)
     assert batch is None or "polite" in context_texts(batch, tokenizer)[-1]
+
+
+def test_a_refusal_comes_back_from_atif():
+    chat = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "refusal": "No."}]}
+    [written] = to_atif(from_chats([chat], byte_tokenizer(FIRST_SYSTEM)))
+    assert written["steps"][1]["message"] == "No."
+    del written["steps"][1]["metrics"]
+    [back] = to_chats(from_atif([written], byte_tokenizer(FIRST_SYSTEM)))
+    assert back["messages"][1]["refusal"] == "No."

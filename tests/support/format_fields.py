@@ -1,4 +1,4 @@
-"""What becomes of each field of a record: kept, changed, left out or refused, found by bringing it in and out.
+"""Find out how each field of a record is treated on import and export: kept, changed, left out or refused.
 
 `python tests/support/format_fields.py` writes the tables of docs/formats.md. A reader of another format
 adds its fields to FORMATS.
@@ -43,7 +43,7 @@ class FormatFields:
     """A format and its fields.
 
     Attributes:
-        title: as the page names it.
+        title: its name on the page.
         read: records to a batch.
         write: a batch to records of this format; None: it is read alone.
         record: a small record.
@@ -57,7 +57,7 @@ class FormatFields:
     fields: Mapping[str, Any]
 
     def with_field(self, place: str, value: Any) -> Record:
-        """The record with a value in some place."""
+        """Return the record with a value in some place."""
         made: Any = copy.deepcopy(self.record)
         *path, last = [int(key) if key.isdecimal() else key for key in place.split(".")]
         holder = made
@@ -99,7 +99,7 @@ CHATS = FormatFields(
         "messages.1.tool_calls.0.function.name": "heron_tool",
         "messages.1.tool_calls.0.function.arguments": '{"bird": "heron-argument"}',
         "messages.1.tool_calls.0.function.arguments that are not an object": "heron, not JSON",
-        "messages.2.name": "heron_tool_name",
+        "messages.2.name of a tool": "heron_tool_name",
         "messages.2.tool_call_id": "heron-result",
         "messages.3 with a refusal": {"role": "assistant", "content": None, "refusal": "a heron's refusal"},
         "tools": [{**TOOL, "function": {**TOOL["function"], "description": "heron-description"}}],
@@ -231,7 +231,7 @@ FORMATS = (CHATS, ATIF, VERIFIERS)
 
 
 def outcome(given: FormatFields, place: str, value: Any, out: FormatFields) -> str:
-    """What becomes of a field on its way from one format into another."""
+    """Return how a field of one format is treated on export in another."""
     record = given.with_field(place.partition(" ")[0] if place in given.fields else place, value)
     if place == "any other key":
         record = {**given.record, "heron": value}
@@ -244,7 +244,7 @@ def outcome(given: FormatFields, place: str, value: Any, out: FormatFields) -> s
         return "kept" if made == record or _without_tokens(made, record) else "changed"
     found, wanted = (
         list(_leaves(made)),
-        [leaf for leaf in _leaves(value) if leaf not in (0, True, "text", "function", {})],
+        [leaf for leaf in _leaves(value) if leaf not in (0, True, "text", "function", "assistant", None, {})],
     )
     if not wanted:
         return "kept" if made != next(iter(out.write(given.read([given.record])))) else "left out"
@@ -263,7 +263,7 @@ def _from_json(leaf: Any) -> Any:
 
 
 def _without_tokens(made: Record, record: Record) -> bool:
-    """Whether a record came back but for the tokens that were added to it."""
+    """Whether a record came back, with tokens added at most."""
     bare = copy.deepcopy(made)
     for step, before in zip(bare.get("steps", ()), record.get("steps", ()), strict=True):
         known = (before.get("metrics") or {}).keys()
@@ -286,7 +286,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def tables() -> str:
-    """The tables of the page."""
+    """Return the tables of the page."""
     outs = [each for each in FORMATS if each.write is not None]
     lines: list[str] = []
     for given in FORMATS:
@@ -303,22 +303,23 @@ def tables() -> str:
 
 INTRODUCTION = """# Fields of other formats
 
-What becomes of each field of a record that is imported and written out again. The tables are made from the behaviour,
-and a test compares them.
+This page lists how each field of a chat, of an ATIF trajectory and of a trace of verifiers is treated when the record
+is imported (`from_chats`, `from_atif`, `from_verifiers`) and exported (`to_chats`, `to_atif`, `to_verifiers`). The
+tables are generated from the behaviour of these functions.
 
-- *kept*: the value comes back. Within its own format the whole record comes back equal.
-- *changed*: the value comes back in another form, such as arguments as an object that were JSON text.
-- *left out*: it is not in what is written. The batch keeps it, and its own format gets it back.
-- *refused*: an error says why, before anything is stored or written.
+- *kept*: the export has the value. An export in the format of the import equals the imported record.
+- *changed*: the export has the value in another form, for example arguments as an object instead of JSON text.
+- *left out*: the export does not have the value. The batch keeps it, and an export in the format of the import has it.
+- *refused*: an error gives the reason before anything is stored or written.
 
-Values such as 0, false, null and empty texts or lists are values like any other. NaN and infinity, which JSON does not
-have, come back as null.
+The values 0, false, null, empty texts and empty lists are kept as well. NaN and infinity, which JSON does not have, are
+exported as null.
 
 """
 
 
 def page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     return INTRODUCTION + tables()
 
 

@@ -36,25 +36,24 @@ class Chat:
 
         prompt(question) + action + observation(result) + action + ...
 
-    where an action is what the model generated, its stop token included. A text takes the role that its place has; a
-    message or several say theirs (system, user, tool; an assistant's are examples that were not sampled). The pieces
-    joined are the tokens of the whole conversation rendered at once, but for what a template drops of earlier turns
-    (`strips_reasoning_before`) and for spaces that it puts in front of an assistant's text. A template that cannot say
-    something, or would change what it has said, refuses it at the first use.
+    An action is the tokens that the model generated, with its stop token. A text takes the role of its position; a
+    message has its own (system, user, tool; assistant for examples that were not sampled). The joined pieces equal the
+    tokens of the whole conversation rendered at once, with two exceptions: reasoning that the template drops from
+    earlier turns (`strips_reasoning_before`), and spaces that it writes before an assistant's text. Content that the
+    template leaves out, or renders differently in a longer conversation, is refused at its first use.
 
-    Images (`env.Image`) among the parts of a message are what the template says of `{"type": "image"}`: a placeholder,
-    which a processor makes as many tokens of as its model takes for each. Those tokens are part of the path.
+    An image (`env.Image`) among the parts of a message becomes the template's placeholder for `{"type": "image"}`,
+    which a processor expands to the number of tokens that its model takes. Those tokens are part of the path.
 
-    Tools that a template does not show are described in the system message, in the form of Hermes:
-    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. A template that ends a turn only where the next message
-    begins (GLM 4.5) is used as well: the model generates the first token of that message, and `observation` goes on
-    from it.
+    If a template does not show tools, the system message describes them in the form of Hermes:
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Some templates (GLM 4.5) end a turn only when the next
+    message begins. The model then generates the first token of that message, and `observation` continues from it.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a `chat_template`; or the processor of a model that takes images.
         chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`.
         stop_token_ids: further tokens that end a turn, such as `model.generation_config.eos_token_id`; those of a
-            `generation_config.json` beside the tokenizer are known.
+            `generation_config.json` in the tokenizer's folder are read.
 
     Raises:
         InvalidInputError: the tokenizer has no chat template, or an option is not the template's.
@@ -98,19 +97,19 @@ class Chat:
             (self.end_of_turn, *ends, self.tokenizer.eos_token_id, *self._more_stops, *_configured(self.tokenizer))
         )
         self.stop_token_ids: tuple[int, ...] = tuple(token for token in stops if token is not None)
-        """What a segment must stop at: the ends of an answer and of a call, and the end of the text."""
+        """The tokens at which a segment must stop: those that end an answer, a call or the text."""
         self.strips_reasoning_before: tuple[str, ...] = tuple(
             role for role in ("tool", "user") if self._renders(role) and self._strips_reasoning(role)
         )
-        """The roles of messages behind which the template drops `<think>` parts of earlier turns. The pieces keep them:
-        another program that renders the conversation at once shows the model less than it was trained on."""
+        """The roles of messages after which the template drops `<think>` parts of earlier turns. The pieces keep them:
+        a program that renders the whole conversation at once shows the model less than it was trained on."""
         # Prompts repeat within a group and short tool results repeat a lot; rendering one takes about 0.1 ms.
         self._cached_prompt = lru_cache(maxsize=4096)(self._prompt)
         self._cached_observation = lru_cache(maxsize=4096)(self._observation)
         self._cached_shown = lru_cache(maxsize=64)(self._shown)
         self._form: AnswerForm | None = None
         self._checked: set[str] = set()
-        """The kinds of prompts and observations that are known to be rendered well."""
+        """The kinds of prompts and observations that have been checked."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self._processor or self.tokenizer, self._options, self._more_stops)
@@ -146,7 +145,7 @@ class Chat:
     def conversation(
         self, messages: Sequence[Mapping[str, Any]], tools: Tools | None = None, *, open_turn: bool = True
     ) -> NDArray[np.int32]:
-        """The tokens of a whole conversation as the template renders it at once, int32 [n].
+        """Return the tokens of a whole conversation as the template renders it at once. int32 [n].
 
         Args:
             messages: as OpenAI's, texts alone.
@@ -160,50 +159,50 @@ class Chat:
         plain = [plain_message(message, f"message {place}") for place, message in enumerate(messages)]
         for place, message in enumerate(plain):
             if not is_text(message["content"]):
-                raise UnsupportedError(f"message {place} has an image; say in words what it shows")
+                raise UnsupportedError(f"message {place} has an image; describe it in words")
         rendered = self._render(plain, tools, open_turn=open_turn)
         self._template.check(plain, rendered, chat="the conversation")
         return self._encode(rendered)
 
     def prompt(self, content: Content, tools: Tools | None = None) -> NDArray[np.int32]:
-        """The tokens up to the first action, int32 [n]: the messages and the opening of the assistant's turn.
+        """Return the tokens up to the first action: the messages and the opening of the assistant's turn. int32 [n].
 
         Args:
-            content: a text, which is a user's; a message; or several. One of role `prompt` is all that there is: its
-                text without the template, or its `tokens`.
+            content: a text, which is a user's; a message; or several. A message of role `prompt` is the whole prompt:
+                its text without the template, or its `tokens`.
             tools: JSON schemas of the tools that the model may call, shown as the template shows them.
 
         Raises:
-            InvalidInputError: no message, one without a role or a text, or what is not JSON.
+            InvalidInputError: no message, a message without a role or a text, or a value that is not JSON.
             UnsupportedError: the template refuses or ignores a role, the tools or images, or renders them elsewhere
-                once the conversation goes on.
+                in a longer conversation.
         """
         said = self._cached_prompt(_frozen(content, "user"), _json(list(tools), "tools") if tools else "")
         return self._tokens(said, content)
 
     def observation(self, content: Content, after: int | None = None) -> NDArray[np.int32]:
-        """The tokens between two actions: all from behind the stop token of the first to before the second. int32 [n].
+        """Return the tokens between two actions, after the stop token of the first. int32 [n].
 
-        A text takes the role "tool" where the template renders that role, else "user".
+        A text takes the role "tool" if the template renders that role, else "user".
 
         Args:
             content: a text, a message, or several.
-            after: the last token of the first action. It counts for templates that write no end of a turn: the token
-                that ended it is not written again.
+            after: the last token of the first action. Templates that write no end of a turn need it: the token that
+                ended the action is not written again.
 
         Raises:
-            InvalidInputError: no message, one without a role or a text, or what is not JSON.
-            UnsupportedError: the template refuses or ignores a role or images behind an assistant's turn.
+            InvalidInputError: no message, a message without a role or a text, or a value that is not JSON.
+            UnsupportedError: the template refuses or ignores a role or images after an assistant's turn.
         """
         ended = str(self.tokenizer.convert_ids_to_tokens(after)) if self.ends_with_next and after is not None else ""
         return self._tokens(self._cached_observation(_frozen(content, self._observation_role), ended), content)
 
     def action(self, text: str) -> NDArray[np.int32]:
-        """The tokens of an action that a script or an expert writes, its stop token included. int32 [n]."""
+        """Return the tokens of an action that a script or an expert writes, with its stop token. int32 [n]."""
         return np.append(self._encode(text), np.asarray(self._ending, np.int32))
 
     def decode(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> str:
-        """The text of an action, without its stop token and others that the template writes before it."""
+        """Return the text of an action, without the special tokens that end it."""
         ids = np.asarray(tokens, dtype=np.int64).tolist()
         if ids and ids[-1] in self.stop_token_ids:
             ids.pop()
@@ -212,7 +211,7 @@ class Chat:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _tokens(self, said: tuple[str, NDArray[np.int32]], content: Content) -> NDArray[np.int32]:
-        """What was rendered as tokens; those of images are the processor's, if there is one."""
+        """The tokens of a rendered text; a processor makes those of images."""
         images = () if self._processor is None else images_in(content)
         return self._cached_shown(said[0], images).copy() if images else said[1].copy()
 
@@ -237,31 +236,31 @@ class Chat:
 
     def _observation(self, messages: str, ended: str) -> tuple[str, NDArray[np.int32]]:
         following = json.loads(messages)
-        rendered = self._behind(following, self._check_observation(following))
+        rendered = self._following(following, self._check_observation(following))
         self._template.check(following, rendered, chat="the observation")
         rendered = rendered.removeprefix(ended)
         return rendered, self._encode(rendered, "" if self.ends_with_next else self._template.end_in_history)
 
     def _check_prompt(self, messages: list[Message], tools: Tools | None) -> None:
-        """Refuse what the template leaves out, or puts somewhere else once the conversation goes on."""
+        """Refuse messages that the template leaves out, or moves in a longer conversation."""
         marked = _marked(messages)
         kind = _kind("prompt", messages) + bool(tools) * " with tools"
         if kind in self._checked:
             return
         what = f"a prompt of {_roles(messages)}" + (" with tools" if tools else "")
-        begin = self._said(marked, what, tools).removesuffix(self._template.opening)
-        if tools and begin == self._said(marked, what).removesuffix(self._template.opening):
+        begin = self._in_order(marked, what, tools).removesuffix(self._template.opening)
+        if tools and begin == self._in_order(marked, what).removesuffix(self._template.opening):
             self._refuse("shows no tools; describe them in a message")
         following: Message = {"role": self._observation_role, "content": RESULT}
-        whole = self._said([*marked, ANSWER, following], f"an observation behind {what}", tools)
-        alone = self._behind([following], ANSWER)
+        whole = self._in_order([*marked, ANSWER, following], f"an observation after {what}", tools)
+        alone = self._following([following], ANSWER)
         answer = ANSWER["content"]
         if not (whole.startswith(begin) and self._template.after_answer(whole, answer) == alone):
             self._refuse(f"renders {what} otherwise once the conversation goes on; put all into one text of a user")
         self._checked.add(kind)
 
     def _check_observation(self, messages: list[Message]) -> Message:
-        """Refuse what the template leaves out; returns the answer that it renders these messages after.
+        """Refuse messages that the template leaves out; return the answer after which it renders them.
 
         Some templates take the results of tools only after calls.
         """
@@ -272,12 +271,12 @@ class Chat:
         if kind not in self._checked:
             what = f"an observation of {_roles(messages)}"
             try:
-                self._said([QUESTION, ANSWER, *marked], what)
+                self._in_order([QUESTION, ANSWER, *marked], what)
             except UnsupportedError as error:
                 if not called["tool_calls"]:
                     raise
                 try:
-                    self._said([QUESTION, called, *marked], what)
+                    self._in_order([QUESTION, called, *marked], what)
                 except UnsupportedError:
                     raise error from None
                 self._checked.add(f"{kind} after calls")
@@ -285,12 +284,12 @@ class Chat:
             self._checked.add(kind)
         return ANSWER
 
-    def _behind(self, following: Sequence[Message], answer: Message) -> str:
-        """What is rendered of messages behind the end of an answer."""
+    def _following(self, following: Sequence[Message], answer: Message) -> str:
+        """The text of messages that follow the end of an answer."""
         rendered = self._render([QUESTION, answer, *following])
         return self._template.after_answer(rendered, VALUE if answer.get("tool_calls") else answer["content"])
 
-    def _said(self, marked: list[Message], what: str, tools: Tools | None = None) -> str:
+    def _in_order(self, marked: list[Message], what: str, tools: Tools | None = None) -> str:
         """The conversation rendered, each message in its place."""
         try:
             rendered = self._render(marked, tools)
@@ -326,7 +325,7 @@ class Chat:
         if "'type'" in shown or "agentrl part" not in shown:
             self._refuse(f"does not know parts in a message of role {role!r}; give it as a text")
         if shown == parts:
-            self._refuse(f"shows no images in a message of role {role!r}; say in words what they show")
+            self._refuse(f"shows no images in a message of role {role!r}; describe them in words")
 
     def _refuse(self, does: str, error: Exception | None = None) -> NoReturn:
         raise UnsupportedError(f"Chat: the template of tokenizer {self._name} {does}") from error
@@ -334,8 +333,8 @@ class Chat:
     def _render(self, messages: Sequence[Message], tools: Tools | None = None, *, open_turn: bool = True) -> str:
         return self._template.render(messages, tools or (), open_turn=open_turn)
 
-    def _encode(self, rendered: str, behind: str = "") -> NDArray[np.int32]:
-        return self._template.encode(rendered, behind)
+    def _encode(self, rendered: str, after: str = "") -> NDArray[np.int32]:
+        return self._template.encode(rendered, after)
 
     def _renders(self, role: str) -> bool:
         """Whether a message of this role may follow an assistant's turn."""
@@ -349,7 +348,7 @@ class Chat:
 
 
 def _rebuilt(tokenizer: Any, options: Mapping[str, Any], stops: Sequence[int]) -> Chat:
-    """A chat as it was pickled, without what it remembered."""
+    """A chat as it was pickled, with empty caches."""
     return Chat(tokenizer, options, stop_token_ids=stops)
 
 
@@ -364,14 +363,14 @@ def ends_of(tokenizer: Any, eos_token_id: int | Sequence[int] | None) -> tuple[i
 
 
 def _configured(tokenizer: Any) -> tuple[int, ...]:
-    """The tokens that end a text by the `generation_config.json` beside a tokenizer, if there is one."""
+    """The tokens that end a text by the `generation_config.json` in a tokenizer's folder, if there is one."""
     path = Path(str(tokenizer.name_or_path)) / "generation_config.json"
     if not tokenizer.name_or_path or not path.is_file():
         return ()
     try:
         return ends_of(tokenizer, json.loads(path.read_text(encoding="utf-8")).get("eos_token_id"))
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InvalidInputError(f"Chat: {path} cannot be read ({error}); mend it or remove it") from error
+        raise InvalidInputError(f"Chat: {path} cannot be read ({error}); correct or remove it") from error
 
 
 def _json(value: object, name: str) -> str:
@@ -422,7 +421,7 @@ def _marked(messages: Sequence[Message]) -> list[Message]:
 
 
 def _kind(place: str, messages: Sequence[Message]) -> str:
-    """What messages are alike to a template: those with the same roles, entries and types of parts."""
+    """A key that messages share if they have the same roles, entries and types of parts."""
     return json.dumps([place, *([message["role"], *sorted(message), *_types(message)] for message in messages)])
 
 

@@ -208,7 +208,7 @@ def _answer(plain: Message, thoughts: Sequence[str], where: str) -> None:
     if found:
         plain |= dict.fromkeys(REASONING, found[0])
     refusal = plain.pop("refusal", None)
-    if refusal and plain["content"]:
+    if refusal and plain["content"] not in ("", refusal):
         raise UnsupportedError(f"{where} has a content and a refusal; give one of them")
     if refusal:
         plain["content"] = refusal

@@ -44,7 +44,7 @@ _UNDEFINED_TOOLS = "{%- set tools = agentrl_undefined -%}"
 
 
 class ChatRenderer:
-    """Messages to text, by a chat template of which short chats have shown what it takes.
+    """Renders messages with a chat template, after short chats have shown which forms it takes.
 
     Messages have to be plain (`chat_messages.plain_message`).
 
@@ -210,13 +210,13 @@ def checked_options(chat_template_kwargs: object) -> dict[str, Any]:
 
 
 def call_of(name: str) -> Message:
-    """Return a call of a tool, to be found in what a template renders."""
+    """Return a call of a tool with texts that can be found in a rendered chat."""
     # Mistral's templates want identifiers of nine letters and digits.
     return {"id": "agentrl01", "type": "function", "function": {"name": name, "arguments": {ARGUMENT: VALUE}}}
 
 
 def _template_errors() -> tuple[type[Exception], ...]:
-    """What templates raise: their own errors, and those of what is missing or of another type."""
+    """The errors that templates raise: their own, and those of missing values and other types."""
     from jinja2 import TemplateError
 
     return TemplateError, TypeError, ValueError, LookupError, AttributeError

@@ -1,4 +1,4 @@
-"""A chat template: verifies that it renders all of a chat, and cuts out what the model generates."""
+"""Verify that a chat template renders a whole chat, and cut out the tokens that the model generates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from agentrl_core.engine.chat_messages import REASONING, Message, texts_of
 from agentrl_core.engine.chat_renderer import ANSWER, NAME, QUESTION, VALUE, ChatRenderer, Tools, call_of
 from agentrl_core.engine.chat_texts import Claims, missing_of_answer, missing_of_history
-from agentrl_core.engine.rendered_history import RenderedHistory, Turn, kind_of
+from agentrl_core.engine.rendered_history import RenderedHistory, RenderedTurn, kind_of
 from agentrl_core.exceptions import UnsupportedError
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class Answered:
 
     Attributes:
         message: its number in the chat.
-        context: token ids of all that the model reads before it.
-        action: token ids that the model generates, up to the end of the turn.
+        context: token ids that the model reads before it.
+        action: token ids that the model generates, with the token that ends the turn.
     """
 
     message: int
@@ -49,7 +49,7 @@ class _DiffersFromHistoryError(Exception):
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer, and what short chats have shown of how it opens and ends turns.
+    """The chat template of a tokenizer; short chats show how it opens and ends turns.
 
     Messages have to be plain (`chat_messages.plain_message`).
 
@@ -63,12 +63,12 @@ class ChatTemplate:
         UnsupportedError: the template does not render an answer, or no special token ends it.
 
     Attributes:
-        ending: the special tokens that are written after an answer, of which the last ends it.
+        ending: the special tokens after an answer; the last one ends it.
         end: the token that ends an answer.
         ends: the tokens that the model may end a turn with: an answer, one in the middle of a chat, and a call. For
             templates that write no end, those that a message of a user and of a tool begin with.
-        ends_with_next: whether the template writes no end: a turn ends where the next message begins.
-        end_in_history: the token that ends an answer once the chat goes on.
+        ends_with_next: whether the template writes no end, so that a turn ends when the next message begins.
+        end_in_history: the token that ends an answer in the middle of a chat.
         opening: how the template opens an answer.
         shows_tools: whether it shows the schemas of tools.
         renders_calls: whether it renders the calls of an answer.
@@ -106,12 +106,12 @@ class ChatTemplate:
         self._closes_in_history = re.compile("|".join(map(re.escape, ends_in_history)))
 
     def answers(self, messages: Sequence[Message], tools: Tools = (), *, chat: str = "chat") -> list[Answered]:
-        """Return what the model reads and generates at each answer of a chat.
+        """Return the tokens that the model reads and generates at each answer of a chat.
 
         An answer is rendered as the last message of its chat, as the model is to write it: reasoning, content, calls,
         and the token that ends the turn. It is cut out as text, and tokenised apart from its context if a token would
-        span both. A thought that the template writes for an answer without one belongs to the context. A context that
-        goes on from the one before and its answer begins with their tokens.
+        span both. A thought that the template writes for an answer without one belongs to the context. If a context
+        continues the one before and its answer, it begins with their tokens.
 
         Args:
             messages: the chat.
@@ -128,7 +128,7 @@ class ChatTemplate:
             return self._answers(messages, tools, chat, RenderedHistory("", self._closes_in_history))
 
     def written(self, message: Message, tools: Tools = ()) -> str:
-        """Return what the model writes of an answer, without what ends it; empty: the template cannot render it."""
+        """Return an answer as the model writes it, without its end; empty: the template cannot render it."""
         try:
             opened = self.render([QUESTION], tools, open_turn=True)
             whole = self.render([QUESTION, message], tools)
@@ -159,9 +159,9 @@ class ChatTemplate:
                 missing = "the empty message"
             self._refuse_missing(missing, message, f"{chat}, message {number}")
 
-    def encode(self, text: str, behind: str = "") -> Tokens:
+    def encode(self, text: str, after: str = "") -> Tokens:
         """Return the token ids of a text that follows another one, whose tokens stay as they are. int32 [n]."""
-        head = behind[self._last_split(behind) :]
+        head = after[self._last_split(after) :]
         alone = self._chunks(head)
         together = self._chunks(head + text)
         own = together[len(alone) :] if together[: len(alone)] == alone else self._chunks(text)
@@ -172,7 +172,7 @@ class ChatTemplate:
         return int(self._tokenizer.convert_tokens_to_ids(text))
 
     def after_answer(self, rendered: str, marker: str) -> str:
-        """Return what follows the end of an answer whose last text is `marker`.
+        """Return the text after the end of an answer whose last text is `marker`.
 
         For templates that write no end this is all that follows the answer.
         """
@@ -204,7 +204,7 @@ class ChatTemplate:
     def _answers(
         self, messages: Sequence[Message], tools: Tools, chat: str, history: RenderedHistory
     ) -> list[Answered]:
-        """The answers of a chat; most are cut out of its history, so that the time is linear in the chat's length.
+        """Return the answers of a chat; most are cut out of its history, so that the time is linear in its length.
 
         Answers number 0, 1, 2, 4, 8, ... and the last one are rendered on their own in any case.
         """
@@ -223,10 +223,10 @@ class ChatTemplate:
                     raise _DiffersFromHistoryError
                 turn = rendered
             if text and turn.context.startswith(text):
-                read = np.concatenate([tokens, self.encode(turn.context[len(text) :], behind=text)])
+                read = np.concatenate([tokens, self.encode(turn.context[len(text) :], after=text)])
             else:
                 read = self.encode(turn.context)
-            said = self.encode(turn.action, behind=turn.context)
+            said = self.encode(turn.action, after=turn.context)
             found.append(Answered(place, read, said))
             text, tokens, seen = turn.context + turn.action, np.concatenate([read, said]), place + 1
         return found
@@ -238,7 +238,7 @@ class ChatTemplate:
         tools: Tools,
         known: tuple[str, int],
         chat: str,
-    ) -> Turn:
+    ) -> RenderedTurn:
         """The turn of the last message, rendered on its own.
 
         `known` are the text up to the end of the answer before, and the number of messages in it.
@@ -252,7 +252,7 @@ class ChatTemplate:
         context, action = self._cut(before, message, tools, (opened, whole), f"{chat}, message {len(before)}")
         if self.ends_with_next:
             action += self._next_end(following, calls=bool(message.get("tool_calls")))
-        return Turn(opened.removesuffix(self.opening), context, action)
+        return RenderedTurn(opened.removesuffix(self.opening), context, action)
 
     def _cut(
         self, before: Sequence[Message], message: Message, tools: Tools, texts: tuple[str, str], where: str
@@ -273,7 +273,7 @@ class ChatTemplate:
         return context + gap, turn[len(gap) : max(end, close)]
 
     def _bounds(self, message: Message, turn: str, where: str) -> tuple[int, int, int]:
-        """Where the texts of an answer begin and end in its turn, and where the turn ends; they are verified."""
+        """The places of an answer in its turn, verified: begin and end of its texts, and end of the turn."""
         claims = Claims(turn)
         self._refuse_missing(missing_of_answer(message, claims), message, where)
         close = self._closes.search(turn, claims.end)
@@ -293,7 +293,7 @@ class ChatTemplate:
     def _opened_otherwise(
         self, before: Sequence[Message], message: Message, tools: Tools, texts: tuple[str, str], where: str
     ) -> tuple[str, int]:
-        """The context of an answer that does not follow its opening as it is, and where its turn begins.
+        """The context of an answer that does not follow its opening unchanged, and the begin of its turn.
 
         Either the answer has another opening, without the thought that is opened for the model; or it changes what is
         rendered of earlier messages, as a template does that drops earlier reasoning once there is an answer.
@@ -366,7 +366,7 @@ class ChatTemplate:
         return [token for piece in pieces for token in self._encode_chunk(piece)]
 
     def _last_split(self, text: str) -> int:
-        """Where the last token begins at which a text can be cut; 0: there is none."""
+        """The begin of the last token at which a text can be cut; 0: there is none."""
         size = 256
         while True:
             # The first match of a part of the text may begin within another token.
@@ -427,7 +427,7 @@ class ChatTemplate:
         return set(self._special.findall(between))
 
     def _header(self, opened: str, same: int) -> int:
-        """Where the header of an answer ends that opens otherwise than the model's turn from some character on."""
+        """The end of an answer's header, which differs from the model's opening from some character on."""
         if same == len(opened):
             return same
         ends = [match.end() for match in self._special.finditer(opened[:same])]
@@ -453,7 +453,7 @@ class ChatTemplate:
 
 
 def _alike(first: str, second: str) -> int:
-    """How many characters two texts begin with alike."""
+    """The length of the prefix that two texts share."""
     least, most = 0, min(len(first), len(second))
     while least < most:
         middle = (least + most + 1) // 2
@@ -469,7 +469,7 @@ def _thinks(message: Message) -> bool:
 
 
 def _patterns(tokenizer: Any) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What finds special tokens in a text, and those of them at which it can be cut before it is tokenised."""
+    """Patterns of the special tokens, and of those at which a text can be cut before it is tokenised."""
     added = list(tokenizer.added_tokens_decoder.values())
     special = {str(token) for token in added} | set(tokenizer.all_special_tokens)
     apart = {str(token) for token in added if not (token.lstrip or token.normalized or token.single_word)}

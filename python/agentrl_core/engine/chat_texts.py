@@ -34,7 +34,7 @@ class Claims:
 
         A blank text is always found.
         """
-        # The first place counts: a text that the template trims may stand as it is in a later message.
+        # The first place counts: a text that the template trims may be in a later message untrimmed.
         found = [(at, -len(form)) for form in dict.fromkeys(_forms(piece)) if (at := self._free(form, floor)) >= 0]
         if not found:
             return isinstance(piece, str) and not piece.strip()
@@ -62,10 +62,10 @@ class Claims:
 
 
 def missing_of_history(message: Mapping[str, Any], claims: Claims) -> str | None:
-    """Return what a context leaves out of a message that it should hold; None: nothing.
+    """Return the part of a message that is missing in a context; None: nothing.
 
-    Reasoning of answers may be missing: many templates strip it from history, which is how models are served. So may
-    the content of an answer with calls, which some templates take for its reasoning.
+    The reasoning of answers may be missing: many templates strip it from history, and models are served so. The content
+    of an answer with calls may be missing as well, since some templates treat it as reasoning.
     """
     spoken, start = message["role"] == "assistant", claims.last
     for text in texts_of(message["content"]):
@@ -76,7 +76,7 @@ def missing_of_history(message: Mapping[str, Any], claims: Claims) -> str | None
 
 
 def missing_of_answer(message: Mapping[str, Any], claims: Claims) -> str | None:
-    """Return what a rendered answer leaves out: content, reasoning, names and arguments of calls; None: nothing."""
+    """Return the missing part of a rendered answer: content, reasoning, a name or argument; None: nothing."""
     texts = [("the reasoning", message.get(REASONING[0], ""))]
     for text in texts_of(message["content"]):
         thought, kept = split_thought(text)
@@ -94,7 +94,7 @@ def split_thought(text: str) -> tuple[str, str]:
 
 
 def _missing_calls(message: Mapping[str, Any], claims: Claims, floor: int = 0, *, anywhere: bool = False) -> str | None:
-    """What is missing of the calls of a message, looked for after a place, and then anywhere if that is allowed."""
+    """The missing piece of the calls of a message, searched after a place, and then anywhere if that is allowed."""
     for place, call in enumerate(message.get("tool_calls") or ()):
         function = call["function"]
         pieces: list[tuple[str, object]] = [("the name", function["name"])]

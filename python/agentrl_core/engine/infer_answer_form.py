@@ -32,7 +32,7 @@ def infer_answer_form(template: ChatTemplate) -> AnswerForm:
 
 
 def _thought(template: ChatTemplate, before: str, calls: CallForm | None) -> tuple[str, str]:
-    """What stands before and behind a thought; empty: the template renders none."""
+    """The texts before and after a thought; empty: the template renders none."""
     thought = dict.fromkeys(REASONING, THOUGHT)
     begin, found, rest = template.written({**ANSWER, **thought}).partition(THOUGHT)
     end, answered, _ = rest.partition(ANSWER["content"])
@@ -100,7 +100,7 @@ def _object_around(text: str, name: int, start: int) -> tuple[int, int, dict[str
 
 
 def _as_json(one: str, two: str) -> CallForm | None:
-    """Calls whose arguments are JSON behind the name."""
+    """Calls whose arguments are JSON after the name."""
     spans = _named_json(one, NAME, 0)
     if spans is None:
         return None

@@ -20,7 +20,7 @@ _ESCAPED, _AROUND = 6, 2000
 
 
 @dataclass(frozen=True)
-class Turn:
+class RenderedTurn:
     """The texts of one answer.
 
     Attributes:
@@ -45,8 +45,7 @@ class _Shape:
     lead: str
     """Between the same place in the history and the first text of the answer."""
     own_lead: tuple[str, ...]
-    """What the model generates before that text; of an answer whose thought the history drops, the two pieces around
-    the thought."""
+    """The text that the model generates before that; the two pieces around the thought if the history drops it."""
     end: str
     own_end: str
     """The token that ends the turn."""
@@ -84,7 +83,7 @@ class RenderedHistory:
         """Whether the history drops a thought since the last message of a user. Templates do so once a later user's
         message is there, so that the answers in between read the thought, and are not cut."""
 
-    def learn(self, kind: str, messages: Sequence[Message], turn: Turn) -> None:
+    def learn(self, kind: str, messages: Sequence[Message], turn: RenderedTurn) -> None:
         """Compare the history with an answer that was rendered on its own.
 
         Args:
@@ -123,7 +122,7 @@ class RenderedHistory:
             own_end=tail[len(between) :],
         )
 
-    def turn(self, kind: str, messages: Sequence[Message]) -> Turn | None:
+    def turn(self, kind: str, messages: Sequence[Message]) -> RenderedTurn | None:
         """Return the turn of an answer; None: it has to be rendered on its own. Arguments are those of `learn`."""
         shape = self._shapes.get(kind)
         dropped = self._dropped and not _has_user(messages)
@@ -143,7 +142,7 @@ class RenderedHistory:
             return None
         self._cursor, self._dropped = start + there.closed, len(shape.own_lead) > 1
         before = self._text[:start]
-        return Turn(before, before + shape.opening, lead + window[there.begin : there.close] + shape.own_end)
+        return RenderedTurn(before, before + shape.opening, lead + window[there.begin : there.close] + shape.own_end)
 
     def _end_of(self, messages: Sequence[Message], start: int) -> int | None:
         """Where the last text of some messages ends, all of which have to be there; None: something is missing."""
@@ -154,7 +153,7 @@ class RenderedHistory:
 
 
 def kind_of(messages: Sequence[Message], following: Sequence[Message]) -> str:
-    """Return what a template can tell apart of an answer, the messages before it and the role of the next one.
+    """Return a key of the properties that a template can depend on: of an answer, its messages and the next role.
 
     Args:
         messages: from the answer before, if there is one, to the answer.

@@ -1,4 +1,4 @@
-"""The form in which a model writes an answer: how reasoning and calls of tools stand in its text."""
+"""The form of a model's answers: how its text holds reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = dict[str, Any]
 Tools = Sequence[Mapping[str, Any]]
 
 ANY_NAME, ANY_ID = "\x00name\x00", "\x00id\x00"
-"""Within the pieces of a form: where a name of a tool, or the identifier of a call, stands."""
+"""Wildcards in the pieces of a form, for the name of a tool and the identifier of a call."""
 _WILD = {re.escape(ANY_NAME): r"[\w.\-/]+", re.escape(ANY_ID): r"[^\s<]+"}
 _NAME = re.compile(r"\s*([\w.\-/]+)")
 _JSON = json.JSONDecoder()
@@ -24,7 +24,7 @@ class ParsedAnswer(NamedTuple):
     """An answer in its parts.
 
     `calls` are as in a message: `{"type": "function", "function": {"name": ..., "arguments": {...}}}`. One that is not
-    in its form has the name "", its text as arguments, and an `error` that says what is wrong.
+    in its form has the name "", its text as arguments, and an `error` that describes the mistake.
     """
 
     reasoning: str
@@ -37,11 +37,11 @@ class CallForm:
     """How calls are written: pieces of text around names and arguments. Spaces between words of a piece may differ.
 
     Args:
-        arguments: `object`: one JSON object of name and arguments; `json`: the arguments as JSON behind the name;
+        arguments: `object`: one JSON object of name and arguments; `json`: the arguments as JSON after the name;
             `pairs`: names and values of arguments one by one.
-        begin: what stands before the first call: before its object, or before its name.
-        between: what stands between two calls.
-        end: what stands behind the last one.
+        begin: text before the first call: before its object, or before its name.
+        between: text between two calls.
+        end: text after the last call.
         keys: of an object: those of the name and of the arguments.
         after_name: before the arguments, or before the name of the first one.
         after_key: between name and value of an argument.
@@ -77,7 +77,7 @@ class CallForm:
         return "".join(rest), calls
 
     def _opened(self, text: str, place: int) -> tuple[int, int] | None:
-        """Where the next calls begin, and their first one."""
+        """The begin of the next calls, and of the first one."""
         if self.begin.strip():
             return _found(self.begin, text, place)
         # Nothing announces a call: the whole answer is one.
@@ -85,7 +85,7 @@ class CallForm:
         return (place, place) if whole and place < len(text) else None
 
     def _read(self, text: str, opened: tuple[int, int], tools: Tools, calls: list[Call]) -> int:
-        """Read calls up to the end of the last one; returns where it ends.
+        """Read calls; return the end of the last one.
 
         Raises:
             ValueError: nothing announces calls, and the text is none.
@@ -104,7 +104,7 @@ class CallForm:
             between, end = self._ends(arguments)
             following = _lenient(between).match(text, place) if between.strip() else None
             last = _lenient(end).match(text, place)
-            # The end of one call may begin as what stands between two.
+            # The end of a call may begin like the text between two calls.
             if self.arguments == "object" and not between.strip() and text[place:].lstrip().startswith("{"):
                 following = _lenient("").match(text, place)
             if following and (last is None or following.end() >= last.end()):
@@ -118,7 +118,7 @@ class CallForm:
             return last.end()
 
     def _ends(self, arguments: Mapping[str, Any]) -> tuple[str, str]:
-        """What may stand behind a call: between it and another one, and behind the last."""
+        """The texts that may follow a call: one before another call, one at the end."""
         if self.arguments == "pairs" and not arguments:
             return self.no_arguments
         return self.between, self.end
@@ -134,7 +134,7 @@ class CallForm:
         return "a call is not in the form that the chat template shows"
 
     def _call(self, text: str, place: int, tools: Tools) -> tuple[str, dict[str, Any], int]:
-        """The name and the arguments of a call, and where it ends.
+        """Return the name and the arguments of a call, and its end.
 
         Raises:
             ValueError: it is not in its form.
@@ -172,7 +172,7 @@ class CallForm:
         return name, *self._pairs(text, begun.end(), _types(name, tools))
 
     def _pairs(self, text: str, place: int, types: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """Arguments one by one, and where the last value ends."""
+        """Return arguments one by one, and the end of the last value."""
         arguments: dict[str, Any] = {}
         while True:
             split = _found(self.after_key.rstrip(), text, place)
@@ -223,10 +223,10 @@ class AnswerForm:
     """How a model writes reasoning, answer and calls; that of a chat template is `engine.Chat.answer_form`.
 
     Args:
-        thought_begin: what a thought begins with.
-        thought_end: what ends it.
+        thought_begin: text that begins a thought.
+        thought_end: text that ends it.
         opened: whether the prompt opens the thought, so that the text begins within it.
-        answer_begin: what stands before an answer without a thought.
+        answer_begin: text before an answer without a thought.
         shows_thoughts: whether the chat template renders thoughts, so that they can be given back to it apart.
         calls: how calls are written; None: there are none.
 
@@ -249,7 +249,7 @@ class AnswerForm:
         """Return an answer in its parts.
 
         Args:
-            text: what the model wrote, without its stop token.
+            text: the text of the model, without its stop token.
             tools: JSON schemas of the tools; the types of arguments that a form writes without quotes come from them.
         """
         if not any(mark in text for mark in self._marks) and not self.opened:
@@ -297,7 +297,7 @@ class AnswerForm:
 
 
 def _found(piece: str, text: str, place: int) -> tuple[int, int] | None:
-    """Where a piece of a form begins and ends, the spaces before it included."""
+    """The begin and end of a piece of a form, with the spaces before it."""
     # Its own spaces in front would be tried at each of many spaces in a row.
     found = _lenient(piece.lstrip(), inner=True).search(text, place)
     if found is None:
@@ -310,7 +310,7 @@ def _found(piece: str, text: str, place: int) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=1024)
 def _lenient(piece: str, *, inner: bool = False) -> re.Pattern[str]:
-    """What finds a piece of a form whatever spaces are around and in it."""
+    """A pattern that finds a piece of a form with any spaces around and in it."""
     words = [re.escape(word) for word in piece.split()]
     pattern = r"\s*" * (not inner) + r"\s*".join(words) + (r"\s*" if piece[-1:].isspace() else "")
     for mark, wild in _WILD.items():

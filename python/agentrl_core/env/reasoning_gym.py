@@ -28,9 +28,10 @@ DEFAULT_FAMILIES: Mapping[str, Mapping[str, object]] = {
 """
 
 ACCEPT_ANY_ANSWER: Mapping[str, str] = {
+    "coin_flip": "reasoning-gym 0.1.25 gives the first digits of the answer the full score: 0 is right unless 1 is",
     "game_of_life_halting": "reasoning-gym 0.1.25 compares bool(answer) with bool(truth), and every text is true",
 }
-"""Families whose scorer takes any text for a right answer, so that nothing can be learnt from them; and why."""
+"""Families from which nothing can be learnt, and why: the scorer accepts any text, or nearly always the same one."""
 
 # An item of reasoning-gym is drawn from seed + index, so item i of seed s is item i - 1 of seed s + 1. Each split of
 # each environment seed therefore gets a range of seeds of its own, and an index never leaves it.
@@ -85,9 +86,9 @@ class ReasoningGym:
     questions repeat as they are drawn, each under one task_id. The held-out questions are drawn from seeds far from
     those of training, and a training task never has the text of a held-out question.
 
-    All families of the package work; `composite` needs its settings. Those whose scorer takes any text for right
-    (`env.reasoning_gym.ACCEPT_ANY_ANSWER`) are refused unless `any_answer` asks for them. Episodes run inline where all
-    tools say that they are pure and fast (`runs = "inline"`, as the calculator does), else in threads.
+    All families of the package work; `composite` needs its settings. Families whose scorer accepts any text, or nearly
+    always the same one (`env.reasoning_gym.ACCEPT_ANY_ANSWER`), are refused unless `any_answer` is set. Episodes run
+    inline if all tools declare that they are pure and fast (`runs = "inline"`, like the calculator), else in threads.
 
     Args:
         families: names of reasoning-gym families, or names with settings. A bare name takes `DEFAULT_FAMILIES` or else
@@ -97,11 +98,11 @@ class ReasoningGym:
         max_turns: actions in an episode.
         held_out: how many held-out tasks there are (over all families).
         instructions: text of a system message; True: a description of the two forms with examples; False: none.
-        any_answer: take families whose scorer takes any answer.
+        any_answer: accept families whose scorer accepts any answer.
 
     Raises:
         MissingDependencyError: reasoning-gym is not installed.
-        InvalidInputError: an unknown family, one whose scorer takes any answer, a setting that the family refuses, or
+        InvalidInputError: an unknown family, one whose scorer accepts any answer, a setting that the family refuses, or
             an argument out of range.
 
     Example:

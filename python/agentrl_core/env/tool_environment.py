@@ -26,12 +26,12 @@ class ToolEnvironment:
 
     It calls as often as it likes; each call is answered by a message of role `tool`, in their order. An action without
     calls is the answer (its reasoning is left out) and ends the episode: its reward is the score, success a score of
-    at least 1. A call that does not parse is answered with what is wrong and flagged `StepFlag.FORMAT_ERROR`; a tool
+    at least 1. A call that does not parse is answered with the mistake and flagged `StepFlag.FORMAT_ERROR`; a tool
     that does not exist, wrong arguments, and a tool's own error are flagged `StepFlag.TOOL_ERROR`. The action number
     `max_turns` that does not answer truncates the episode with reward 0.
 
     An action that a limit cut (`Action.finish_reason` is "length") is no mistake of form: a call that it leaves open is
-    answered without a flag, and an answer is scored as it stands and truncates the episode.
+    answered without a flag, and an answer is scored as it is and truncates the episode.
 
     Facts: `points` (the score) and `answer` of the trajectory, `calls` (how many) and `tool` (their names) of each step
     that calls.
@@ -40,11 +40,11 @@ class ToolEnvironment:
         tasks: the training tasks, or a mapping of splits to tasks. Training goes round the list; held-out tasks are
             counted.
         tools: tools of all episodes, or a function of (task, seed) that makes those of one episode, which are closed
-            with it. Give a function where tools remember: shared tools that do would break replay.
+            with it. Give a function if tools have a state: shared tools with one would break replay.
         score: a function of (task, answer) that gives a number.
         system: text of the system message.
         max_turns: actions in an episode.
-        replayable: False where tools act on a world that the same calls do not bring back.
+        replayable: False if tools act on a world that the same calls do not restore.
 
     Raises:
         InvalidInputError: no task, an id twice, two tools of one name, or an argument out of range.
@@ -105,7 +105,7 @@ class ToolEnvironment:
         return self._tasks.task(task_id)
 
     def reset(self, task: Task, seed: int) -> ToolEpisode:
-        """A fresh episode; `seed` is for the tools, where they are made for each episode."""
+        """Return a fresh episode; `seed` is for tools that are made for each episode."""
         own = callable(self._tools)
         tools = _by_name(self._tools(task, seed) if callable(self._tools) else self._tools)
         messages: list[Message] = [{"role": "user", "content": task.question}]
@@ -200,7 +200,7 @@ class ToolEpisode:
         )
 
     def _reply(self, call: Mapping[str, Any]) -> tuple[str, ToolReply, int]:
-        """The tool that a call names, what it replied, and the flags of that."""
+        """Return the name of the tool that a call names, its reply, and the flags of the step."""
         if "error" in call:
             return "", ToolReply(call["error"], error=True), StepFlag.FORMAT_ERROR
         name, arguments = call["function"]["name"], call["function"]["arguments"]
@@ -233,7 +233,7 @@ def schema_of(tool: Tool) -> dict[str, Any]:
 
 
 def _text_for(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """What a tool is called with; None where it does not take these arguments."""
+    """The text that a tool is called with; None if it does not take these arguments."""
     if hasattr(tool, "parameters"):
         return json.dumps(arguments, ensure_ascii=False)
     (value,) = arguments.values() if list(arguments) == [getattr(tool, "argument", "text")] else (None,)

@@ -166,9 +166,7 @@ def test_what_a_chat_cannot_hold_is_refused_with_its_line(rows, error, message, 
 
 
 def test_states_and_messages_between_agents_are_not_answers(tmp_path):
-    sent = (
-        '{"author": "/root/a", "recipient": "/root", "other_recipients": [], "content": "Done.", "trigger_turn": false}'
-    )
+    sent = '{"author": "agents/a", "recipient": "agents", "content": "Done.", "trigger_turn": false}'
     rows = [
         META,
         {"type": "world_state", "payload": {"snapshot": {}}},

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _VERSION = "ATIF-v1.7"
 _IDS = ("prompt_token_ids", "completion_token_ids")
-"""What of a step's metrics the batch has as tokens; log-probs are kept, since the batch rounds them."""
+"""Metrics of a step that the batch holds as tokens; log-probs are kept, since the batch rounds them."""
 
 
 def from_atif(
@@ -158,7 +158,8 @@ def to_atif(
     """Return the draws of a batch as trajectories in ATIF, with token ids and log-probs of each of the agent's steps.
 
     An imported trajectory comes back as it was, field by field, with the token ids of its steps; only a task, group,
-    reward or success that has changed since is written over it. What a chat has and ATIF does not is kept in `extra`.
+    reward or success that has changed since is written over it. Fields of a chat that ATIF does not have are kept in
+    `extra`.
 
     Args:
         batch: the batch.
@@ -180,7 +181,7 @@ def to_atif(
 
 
 def _rewritten(place: int, episode: TrajectoryRecord) -> dict[str, Any]:
-    """The trajectory as it was imported, with its tokens and with what has changed since."""
+    """Return the trajectory as it was imported, with its tokens and later changes."""
     steps = [dict(step) for step in episode.record["steps"]]
     sampled = [step for step in steps if is_sampled(step)]
     _check_turns(place, episode, len(sampled))

@@ -78,8 +78,8 @@ def is_sampled(step: Step) -> bool:
 def steps_of(messages: Sequence[Mapping[str, Any]], where: str) -> tuple[list[dict[str, Any]], list[int]]:
     """Return messages as steps, and the numbers of the steps that are answers.
 
-    ATIF has the sources system, user and agent; the result of a tool belongs to the step before it. What it has no
-    field for, such as the role of a developer or the name of a tool, is kept in `extra.agentrl_message`.
+    ATIF has the sources system, user and agent; the result of a tool belongs to the step before it. Values
+    without a field, such as the role of a developer or the name of a tool, are kept in `extra.agentrl_message`.
 
     Args:
         messages: of a chat.

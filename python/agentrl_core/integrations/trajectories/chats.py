@@ -1,4 +1,4 @@
-"""Chats as OpenAI's API has them, a JSON object each: what fine-tuning data sets are made of."""
+"""Chats in the format of OpenAI's API, a JSON object each, as data sets for fine-tuning have them."""
 
 from __future__ import annotations
 
@@ -37,33 +37,32 @@ def from_chats(
     *,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> Batch:
-    """Chats as a batch of imported trajectories, one draw each; every message of an assistant is an action.
+    """Return chats as a batch of imported trajectories, one draw each; every message of an assistant is an action.
 
     Token ids come from the tokenizer's chat template, and there are no log-probs: such rows train at ratio 1. An action
-    is what the model would have to generate: reasoning, content, calls and the token that ends the turn. All of it, and
-    all of the messages before it, has to be found in what the template renders; a chat of which something is left out
-    is refused. A template that changes earlier turns makes another context, as it would in use: most strip reasoning,
-    which is no loss.
+    is the text that the model has to generate: reasoning, content, calls and the token that ends the turn. The rendered
+    text must contain all of it, and all messages before it; otherwise the chat is refused. If a template changes
+    earlier turns, a new context begins, as in use. Most templates strip reasoning from history, which is not a loss.
 
     Texts in parts are joined as vLLM joins them. Reasoning may be named `reasoning_content`, `reasoning` or `thinking`.
     An answer with `weight` 0 (or `loss_weight`, `train`, `training`, `trainable`, or `is_demo` true) is context: its
     tokens are kept, and not trained.
 
-    A record with token ids instead is taken as it is, without a template: `input_ids` with `labels` (-100) or a mask,
-    `prompt_ids` with `completion_ids`, `turns` of such pairs; also `prompt` and `completion` as plain texts
-    (`recorded_tokens`). `read` makes such records of files.
+    The tokens of a record with token ids are used unchanged, without a template: `input_ids` with `labels` (-100) or a
+    mask, `prompt_ids` with `completion_ids`, or `turns` of such pairs. So are `prompt` and `completion` as plain texts
+    (`recorded_tokens`). `read` makes such records from files.
 
     Args:
-        chats: `messages`, and where it has them `tools`, `task`, `group` (default: the task), `reward`, `success` and
-            `step_rewards`, one number for each message of the assistant. The whole chat is kept in column `info`, of a
-            record with token ids what is not tokens.
+        chats: `messages`, and optionally `tools`, `task`, `group` (default: the task), `reward`, `success` and
+            `step_rewards`, one number for each message of the assistant. The whole chat is kept in column `info`; of a
+            record with token ids, the fields that are not tokens.
         tokenizer: with a chat template; None: all records have token ids.
         chat_template_kwargs: options of the template, such as `{"enable_thinking": False}`. A chat may have its own, in
             a key of this name.
 
     Raises:
         InvalidInputError: a chat without messages, or without one of the assistant; or a message of another shape.
-        UnsupportedError: contents that are no text, or that the template refuses or leaves out.
+        UnsupportedError: contents that are not text, or that the template refuses or leaves out.
 
     Example:
         >>> from agentrl_core import env, warm_start
@@ -128,7 +127,7 @@ def from_chats(
 def _kept(
     chat: Mapping[str, Any], messages: list[Mapping[str, Any]], stored: tuple[list[TrajectoryTurn], list[int]] | None
 ) -> dict[str, Any]:
-    """Return what a trajectory keeps of a chat: all of it, or of a record with tokens what is not in its turns."""
+    """Return the kept part of a chat: all of it, or the fields that are not tokens of a record with tokens."""
     if messages and stored is None:
         return {"format_name": CHATS, "record": chat}
     extra = {name: value for name, value in chat.items() if name not in _FACTS and name not in TOKEN_KEYS}
@@ -141,12 +140,12 @@ def to_chats(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> 
     """Return the draws of a batch as chats. Tokens and log-probs do not fit into this format and are left out.
 
     An imported chat comes back as it was, key by key; only a task, group, reward or success that has changed since is
-    written over it. Two imported groups of one task and name get names that tell them apart.
+    written over it. Two imported groups of one task and name get different names.
 
     Args:
         batch: the batch.
         tokenizer: reads the tokens of draws that were not imported with messages: the first context is then one
-            message of the user, and what follows an answer one of a tool.
+            message of the user, and the tokens after an answer are one of a tool.
 
     Raises:
         InvalidInputError: there are no messages and no tokenizer.

@@ -59,7 +59,7 @@ def decoded_turn(
             "token ids and masks"
         )
     [context] = fitting
-    return TrajectoryTurn(template.encode(context), template.encode(completion, behind=context))
+    return TrajectoryTurn(template.encode(context), template.encode(completion, after=context))
 
 
 class _Plain:
@@ -97,7 +97,7 @@ def _chats(prompt: str, template: ChatTemplate, plain: _Plain) -> list[list[dict
 
 
 def _between(template: ChatTemplate, plain: _Plain) -> str:
-    """What stands between an answer and the next question."""
+    """The text between an answer and the next question."""
     messages: Sequence[dict[str, Any]] = [QUESTION, ANSWER, _NEXT]
     behind = plain(template.render(messages)).rpartition(ANSWER["content"])[2]
     return behind.partition(_NEXT["content"])[0]

@@ -1,4 +1,4 @@
-"""Episodes: what the formats of trajectories have in common, messages beside the turns that the policy sampled."""
+"""Episodes, which all formats of trajectories share: messages, and the turns that the policy sampled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.engine.chat_messages import is_text, is_trained, plain_message, plain_tools
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
-from agentrl_core.integrations.trajectories.imported import kept, kept_in, names_of, told_by
+from agentrl_core.integrations.trajectories.imported import kept, kept_in, messages_and_tools, names_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,16 +31,16 @@ Ids = Sequence[int] | NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class TrajectoryTurn:
-    """What the policy read and said once."""
+    """One turn of the policy: the tokens that it read and generated."""
 
     context: Ids
-    """Token ids of all that it read."""
+    """Token ids that it read."""
     action: Ids
-    """Token ids of what it said."""
+    """Token ids that it generated."""
     logprobs: Sequence[float] | None = None
-    """Their log-probs as sampled; None: nobody knows."""
+    """Log-probs of the generated tokens; None: unknown."""
     reward: float | None = None
-    """What the turn was paid; None: nothing was said."""
+    """Reward of the turn; None: unknown."""
     trained: bool = True
     """Whether its tokens are trained; else they are context alone."""
 
@@ -59,7 +59,7 @@ class TrajectoryRecord:
     success: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
-    """What errors call it, such as `chat 3`."""
+    """Its name in errors, such as `chat 3`."""
     format_name: str = ""
     """The format that it was imported from; empty: it was not, or by an earlier version."""
     record: Mapping[str, Any] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class TrajectoryRecord:
 
 @contextmanager
 def named(where: str) -> Iterator[None]:
-    """Errors about a record name it."""
+    """Name a record in the errors about it."""
     try:
         yield
     except InvalidInputError as error:
@@ -178,7 +178,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
     """The draws of a batch as episodes.
 
     Messages are those that were imported. A batch that has none, since it was generated as tokens, is read with the
-    tokenizer: the context of the first turn as one user's message, what follows an action as a tool's.
+    tokenizer: the context of the first turn is one user's message, the tokens after an action a tool's.
 
     Raises:
         InvalidInputError: no draw has messages, and there is no tokenizer.
@@ -211,7 +211,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
     for draw, (row, info) in enumerate(zip(rows, infos, strict=True)):
         own_turns = turns[int(of_steps[draw]) : int(of_steps[draw + 1])]
         format_name, record = kept_in(info)
-        messages, tools = told_by(format_name, record) if format_name else (info.pop("messages", ()), ())
+        messages, tools = messages_and_tools(format_name, record) if format_name else (info.pop("messages", ()), ())
         found.append(
             TrajectoryRecord(
                 task=row["task_id"],
@@ -231,7 +231,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
 
 
 def _shortest(stored: float) -> float:
-    """The shortest number that is stored so as float32: 0.1, where a double would show its digits."""
+    """Return the shortest number with the same float32: 0.1, instead of the digits of its double."""
     return float(str(np.float32(stored)))
 
 
@@ -277,7 +277,9 @@ def turns_of(
         UnsupportedError: the template cannot render the chat, or leaves something out; see `ChatTemplate.answers`.
     """
     if template is None:
-        raise InvalidInputError("there are no token ids; give tokenizer=, whose chat template says them (no log-probs)")
+        raise InvalidInputError(
+            "there are no token ids; give tokenizer=, whose chat template makes them (no log-probs)"
+        )
     trained = [is_trained(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
     plain = [plain_message(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
     for place, message in enumerate(plain):
@@ -292,7 +294,7 @@ def turns_of(
 
 
 def decoded(turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:
-    """The messages of turns of which only the tokens are known; roles inside a context are not told apart."""
+    """The messages of turns whose tokens alone are known; roles within a context are not distinguished."""
     if tokenizer is None:
         raise InvalidInputError("the batch has tokens and no messages; give tokenizer=, which reads them")
     messages: list[Message] = []
@@ -319,7 +321,7 @@ def linear(batch: Batch, episodes: Sequence[TrajectoryRecord], format_name: str,
         batch: the batch.
         episodes: its draws.
         format_name: for errors.
-        holds: the formats of which an imported record holds its contexts apart.
+        holds: the formats whose imported records can hold several contexts.
     """
     contexts = np.bincount(batch.contexts().draws, minlength=batch.num_draws)
     for draw, episode in enumerate(episodes):
@@ -335,7 +337,7 @@ def _text(tokenizer: Any, tokens: Ids) -> str:
 
 
 def _rows(batch: Batch) -> list[dict[str, Any]]:
-    """What the trajectory of each draw was, and what was kept of it."""
+    """The row of each draw's trajectory, with its `info`."""
     try:
         import polars as pl
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Imported records, kept whole: what a trajectory came from, so that it goes out as it came in."""
+"""Imported records, kept whole, so that a trajectory is exported as it was imported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def kept_in(info: Mapping[str, Any]) -> tuple[str, Record]:
     return "", {}
 
 
-def told_by(format_name: str, record: Record) -> tuple[Sequence[Mapping[str, Any]], Any]:
+def messages_and_tools(format_name: str, record: Record) -> tuple[Sequence[Mapping[str, Any]], Any]:
     """Return the messages and the tools of a record."""
     if format_name == ATIF:
         return messages_of(record, "the record")[0], object_of(record, "agent").get("tool_definitions") or ()
@@ -50,7 +50,7 @@ def told_by(format_name: str, record: Record) -> tuple[Sequence[Mapping[str, Any
 
 
 def _unsampled(node: Record) -> Record:
-    """The message of a node; that of an answer which nobody sampled has `weight` 0."""
+    """The message of a node; an answer that was not sampled has `weight` 0."""
     message: Record = node["message"]
     return message if node.get("sampled") or message.get("role") != "assistant" else {**message, "weight": 0}
 
@@ -72,8 +72,8 @@ def names_of(format_name: str, record: Record) -> tuple[str | None, str | None]:
 def carried(target: str, format_name: str, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the fields of a record that messages do not hold, for a record of another format.
 
-    Those of other formats stand under the name of their format in the entry `agentrl` of a chat, of the `extra` of ATIF
-    or of the `info` of verifiers. What a record carries so for others goes on.
+    Those of other formats are stored under the name of their format, in the entry `agentrl` of a chat, of the `extra`
+    of ATIF or of the `info` of verifiers. Fields that a record already carries for other formats are kept.
 
     Args:
         target: the other format.
@@ -133,7 +133,7 @@ def object_of(record: Record, name: str) -> dict[str, Any]:
 
 
 def as_given(given: Any, stored: Any) -> Any:
-    """Return a number as its record has it if it is what is stored as float32; else what is stored.
+    """Return the number of a record if it equals the stored one as float32; else the stored one.
 
     Example:
         >>> from agentrl_core.integrations.trajectories.imported import as_given

@@ -52,7 +52,7 @@ def recorded_turns(
     - `prompt_token_ids` (`prompt_ids`) and `completion_token_ids` (`completion_ids`, `response_token_ids`), with
       `logprobs` and a mask of the completion.
     - `turns`: a list of such prompts and completions, each with a `reward` and a `weight` (0: not trained).
-    - `prompt` and `completion` as texts: each is tokenised alone, and the end-of-sequence token is put after the
+    - `prompt` and `completion` as texts: each is tokenised alone, and the end-of-sequence token is added to the
       completion, as TRL does. No chat template is used.
 
     Raises:
@@ -137,7 +137,7 @@ def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> N
 
 
 def _pair(record: Mapping[str, Any], where: str, *, trained: bool) -> list[TrajectoryTurn]:
-    """The turns of a prompt and a completion, of which a mask may leave tokens out."""
+    """Return the turns of a prompt and a completion; a mask may exclude tokens."""
     prompt = _ids(_first(record, _PROMPTS), f"{where}: prompt")
     completion = _ids(_first(record, _COMPLETIONS), f"{where}: completion")
     if not len(prompt) or not len(completion):

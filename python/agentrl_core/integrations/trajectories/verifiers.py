@@ -136,7 +136,7 @@ def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None)
     """Return the draws of a batch as records of traces, with tokens, log-probs and the advantage if there is one.
 
     An imported trace comes back as it was, field by field, with its branches; only rewards that have changed since and
-    the advantages are written over it. What traces have no field for, such as the group, stands in `info["agentrl"]`.
+    the advantages are written over it. Values without a field in traces, such as the group, are in `info["agentrl"]`.
     Of others, the tokens between two answers belong to the message before the second, answers that are not trained are
     not sampled, and `agent` is missing unless one was imported.
 
@@ -163,7 +163,7 @@ def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None)
 
 
 def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | None) -> dict[str, Any]:
-    """The trace as it was imported, with its advantages and with what has changed since."""
+    """Return the trace as it was imported, with its advantages and later changes."""
     nodes = [dict(node) for node in episode.record["nodes"]]
     sampled = [node for node in nodes if node.get("sampled")]
     if len(sampled) != len(episode.turns):

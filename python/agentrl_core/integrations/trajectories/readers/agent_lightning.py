@@ -150,7 +150,7 @@ def _ids(span: RecordedSpan, names: Sequence[str]) -> list[int]:
 
 
 def _reward(span: RecordedSpan) -> float | None:
-    """The reward of a span that is one: in its attributes, or in what AgentOps records of the function's value."""
+    """Return the reward of a span: from its attributes, or from the value that AgentOps records of a function."""
     for name, value in span.attributes.items():
         if _REWARD.fullmatch(name) and isinstance(value, (int, float)):
             return float(value)

@@ -40,8 +40,8 @@ class _OpenChat:
 def chats_of_calls(calls: Iterable[RecordedCall]) -> list[dict[str, Any]]:
     """Return the calls of one session as chats with `messages`, `tools` and `untrained`.
 
-    A call goes on in the chat whose messages it read, and else begins another one: the program rewrote the history, or
-    ran several agents. Answers that a call read and that are not an earlier call's of the same chat are context
+    A call continues the chat whose messages it read. Otherwise it begins another one: the program rewrote the history,
+    or ran several agents. Answers that a call read and that are not an earlier call's of the same chat are context
     (`weight` 0), so that no answer is trained twice. Reasoning that is missing in a history is no difference, since
     programs strip it.
     """
@@ -76,7 +76,7 @@ def chats_of_calls(calls: Iterable[RecordedCall]) -> list[dict[str, Any]]:
 
 
 def _comparable(message: Mapping[str, Any], where: str) -> tuple[object, ...]:
-    """What has to be the same of a message in a call and in a later one's history; the reasoning comes last."""
+    """The values that a message must have in a call and in the history of a later one; the reasoning comes last."""
     plain = plain_message(message, where)
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in plain.get("tool_calls", ())]
     return plain["role"], plain["content"], calls, plain.get("tool_call_id"), plain.get(REASONING[0])

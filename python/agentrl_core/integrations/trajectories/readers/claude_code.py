@@ -48,7 +48,7 @@ class _Line:
 
 
 class _Session:
-    """The lines of a file, and what of them has been trained."""
+    """The lines of a file, and the answers that have been trained."""
 
     def __init__(self, records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> None:
         self.hidden_reasoning: HiddenReasoning = hidden_reasoning
@@ -234,7 +234,7 @@ def _spoken(line: _Line) -> bool:
 
 
 def _answer_key(line: _Line) -> tuple[object, object]:
-    """What the lines of one answer have in common."""
+    """A key that the lines of one answer share."""
     identity = line.entry["message"].get("id") or line.entry.get("requestId") or line.number
     return bool(line.entry.get("isSidechain")), identity
 

@@ -105,7 +105,7 @@ class _Conversation:
         self.messages.append(result_of(identity, text_of(output, where)))
 
     def _answer(self, *occupied: str) -> Message:
-        """The answer that an item belongs to: the open one, unless it has what would come after the item."""
+        """Return the answer of an item: the open one, unless it already has parts that come after the item."""
         if self._open is None or any(self._open.get(name) for name in occupied):
             self._open = {"role": "assistant", "content": ""}
             self.messages.append(self._open)

@@ -138,7 +138,7 @@ def _of_json(name: str, text: str, number: int) -> Iterator[FileRecord]:
 
 
 def _spaces(text: str, at: int) -> int:
-    """Where the spaces end that stand at some place."""
+    """Return the end of the spaces at some place."""
     match = _SPACES.match(text, at)
     return at if match is None else match.end()
 
@@ -163,7 +163,7 @@ def _of_parquet(path: Path) -> Iterator[FileRecord]:
 
 
 def _of_zip(path: Path) -> Iterator[FileRecord]:
-    """The JSON members of a zip, the headers first; or what torch has stored, which is a zip as well."""
+    """Yield the JSON members of a zip, the headers first; or the value of a file of torch, which is a zip as well."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -241,7 +241,7 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def refuse(where: str, problem: str, do: str) -> NoReturn:
-    """Refuse what a format holds and a chat cannot.
+    """Refuse contents that a chat cannot hold.
 
     Raises:
         UnsupportedError: always.

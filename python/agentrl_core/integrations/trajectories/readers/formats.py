@@ -52,11 +52,11 @@ def read(
     """Yield the trajectories of a file as chats, which `from_chats` turns into a batch.
 
     Files are JSON, JSON lines (also gzip), Parquet, Inspect's `.eval` and slime's `.pt`; a folder is read as one
-    session of the `.json` files in it. Formats, with what each record becomes:
+    session of the `.json` files in it. Formats:
 
     - `chats`: OpenAI's messages, as they are.
     - `sharegpt`: `conversations` of `from` and `value`, with `system` and `tools`.
-    - `prompt_completion`: TRL's two texts, or two lists of messages, of which answers in the prompt are context.
+    - `prompt_completion`: TRL's two texts, or two lists of messages; answers in the prompt are context.
     - `tokens`: `input_ids` with `labels` (-100) or a mask, or ids of prompt and completion; no template is used.
     - `claude_code`, `codex`, `openhands`, `swe_agent`: sessions of coding agents.
     - `opentelemetry`: calls of models in spans of the conventions for generative AI, joined to chats.
@@ -65,15 +65,16 @@ def read(
     - `slime`, `verl`: dumps of rollouts. verl's hold neither special tokens nor masks: prompts are verified by
       rendering them again, and an end of turn is not trained.
 
-    Only what a model sampled is trained. Copied history, examples, answers of the program and answers that a limit cut
-    have `weight` 0, and `untrained` gives the reason. `left_out` lists what the model read and the file lacks, such as
-    the system prompt of Claude Code, and the entries that are no messages. What a chat cannot hold is refused.
+    Only sampled answers are trained. Copied history, examples, answers of the program and answers that a limit cut have
+    `weight` 0, and `untrained` gives the reason. `left_out` lists contents that the model read and the file lacks, such
+    as the system prompt of Claude Code, and the entries that are not messages. Contents that a chat cannot hold are
+    refused.
 
     Args:
         source: a file, a folder, or rows in memory.
         format: one of the above; None: recognised by the first records.
-        hidden_reasoning: what becomes of an answer whose reasoning is encrypted or redacted. `refuse`: an error;
-            `mask`: it is context; `omit`: it is trained without its reasoning, which is not what was sampled.
+        hidden_reasoning: treatment of an answer whose reasoning is encrypted or redacted. `refuse`: an error;
+            `mask`: it is context; `omit`: it is trained without its reasoning, so not as it was sampled.
 
     Raises:
         InvalidInputError: no such file or format, a format that is not recognised or could be several, or a record of

@@ -1,4 +1,4 @@
-"""What the readers have in common: parts of messages, answers that are kept and not trained, and lost reasoning."""
+"""Functions that the readers share: parts of messages, answers that are kept and not trained, lost reasoning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl_core.integrations.trajectories.readers.files import refuse
 Message = dict[str, Any]
 
 HiddenReasoning = Literal["refuse", "mask", "omit"]
-"""What becomes of an answer whose reasoning a file does not hold: see `read`."""
+"""How an answer is treated if the file does not hold its reasoning: see `read`."""
 
 UNTRAINED = "untrained"
 """The key of a chat that lists the answers that are kept and not trained, and why."""
@@ -81,7 +81,7 @@ def mask(message: Message, reasons: list[str], why: str) -> None:
 
 
 def hidden(message: Message, reasons: list[str], where: str, policy: HiddenReasoning, why: str) -> None:
-    """Do with an answer without its reasoning what the caller of `read` wants.
+    """Treat an answer without its reasoning as the caller of `read` asked.
 
     Raises:
         UnsupportedError: the policy is to refuse it.

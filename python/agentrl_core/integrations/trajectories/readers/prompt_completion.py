@@ -14,7 +14,7 @@ _COMPLETIONS = ("completion", "response")
 
 
 def recognised(value: object) -> bool:
-    """Return whether a record has a prompt and a completion, or is half of such a record or a preference."""
+    """Return whether a record has a prompt and a completion, or only one of them, or is a preference."""
     if not isinstance(value, Mapping) or has_tokens(value) or "response_length" in value:  # a sample of slime
         return False
     pair = "prompt" in value and any(name in value for name in _COMPLETIONS)

@@ -36,7 +36,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     for record in records:
         row, where = record.mapping(), record.where
         if not is_messages(row.get("history")):
-            raise InvalidInputError(f"{where} has no list 'history' of messages with a role; it holds what was said")
+            raise InvalidInputError(f"{where} has no list 'history' of messages with a role; it holds the conversation")
         kept = {name: row[name] for name in _KEPT if row.get(name) is not None}
         if row.get("environment"):
             kept["task"] = str(row["environment"])
@@ -87,7 +87,7 @@ def _chats(
 
 
 def _message(given: Mapping[str, Any], reasons: list[str], hidden_reasoning: HiddenReasoning, where: str) -> Message:
-    """A message without what the program notes of it; the texts are as they were sent."""
+    """Return a message without the notes of the program; the texts are as they were sent."""
     message: Message = {"role": given["role"], "content": given.get("content") or ""}
     if given.get("is_demo"):
         message["is_demo"] = True

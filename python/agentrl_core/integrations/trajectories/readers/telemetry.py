@@ -38,7 +38,7 @@ def recognised(value: object) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- spans have it or not
-    """Yield the chats of each trace: calls whose history goes on are one chat."""
+    """Yield the chats of each trace: calls that continue a history are one chat."""
     traces: dict[tuple[str, str], list[RecordedSpan]] = {}
     for span in spans_of(records):
         traces.setdefault(span.trace, []).append(span)
@@ -58,7 +58,7 @@ def is_call(span: RecordedSpan) -> bool:
 
 
 def calls_of(span: RecordedSpan) -> list[RecordedCall]:
-    """Return the answers of a span, each with what the model read; none, if it is not a call of a model.
+    """Return the answers of a span, each with its context; none if it is not a call of a model.
 
     Raises:
         UnsupportedError: its contents were not recorded, or are not text.

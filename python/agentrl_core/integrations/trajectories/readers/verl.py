@@ -11,7 +11,7 @@ from agentrl_core.integrations.trajectories.readers.messages import HiddenReason
 
 
 def recognised(value: object) -> bool:
-    """Return whether a record is a rollout of such a file."""
+    """Return whether a record is a rollout that verl stored."""
     return isinstance(value, Mapping) and {"input", "output", "score", "step"} <= value.keys()
 
 
