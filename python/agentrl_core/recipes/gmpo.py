@@ -2,6 +2,8 @@
 
 Single tokens with an extreme ratio decide over an arithmetic mean; under a geometric mean they cannot, so the clip
 range may be much wider.
+
+verl's `geo_mean` divides by all rows, also by those without a trained token; this one by those that have one.
 """
 
 from __future__ import annotations
