@@ -56,3 +56,16 @@ def test_a_terminal_has_the_bar_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     run(console)
     assert "0/2;" not in "".join(lines(console))
+
+
+def test_tokens_of_an_evaluation_are_not_those_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_LINE_SECONDS", 0.0)
+    console = Console(file=io.StringIO(), force_terminal=False, width=80)
+    with report.RunDisplay(console) as live:
+        live.phase("evaluate before", 1)
+        live.rollouts(Progress(tokens=1000))
+        live.phase("train", 2)
+        for _ in range(2):
+            live.rollouts(Progress(tokens=7))
+            live.step(sampled_tokens=7.0)
+    assert [line for line in lines(console) if line.startswith("train 2/2")] == ["train 2/2  sampled_tokens 14"]

@@ -68,6 +68,7 @@ class RunDisplay:
     def phase(self, name: str, total: int) -> None:
         """Start a phase of `total` steps."""
         self._phase, self._total, self._done = name, total, 0
+        self._tokens, self._rollouts = 0, Progress()  # those of an evaluation are not of the training
         self._task = self._bar.add_task(name, total=total)
         self._last_line = -math.inf  # each phase writes its first line at once
         self._write_line()

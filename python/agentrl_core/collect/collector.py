@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -172,6 +173,8 @@ class Collector:
         self.worlds = {
             name: EnvironmentHandle(each, name, processes, memory_bytes) for name, each in environments.items()
         }
+        # A collector that is garbage ends the threads and processes of its environments.
+        weakref.finalize(self, _end_workers, tuple(self.worlds.values())).atexit = False
         self.recipe = recipe
         self.store = store
         self.seed = int(seed)
@@ -464,11 +467,7 @@ class Collector:
         if self._ahead is not None:
             self._ahead.stop()
 
-        async def end() -> None:
-            for world in self.worlds.values():
-                await world.close()
-
-        loop.run(end)
+        loop.run(lambda: _closed(self.worlds.values()))
 
     def _now(self) -> RunState:
         """Return the state of the loop, which is the store's last commit.
@@ -565,3 +564,13 @@ class Collector:
             if self._pool is None:
                 self._pool = mixed_tasks(self.worlds, self._pool_size, self._asking)
             return self._pool
+
+
+async def _closed(worlds: Iterable[EnvironmentHandle]) -> None:
+    for world in worlds:
+        await world.close()
+
+
+def _end_workers(worlds: Sequence[EnvironmentHandle]) -> None:
+    """Close environments of a collector that is gone; the finalizer may run in any thread, so nothing waits."""
+    loop.post(lambda: _closed(worlds))

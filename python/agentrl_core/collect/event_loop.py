@@ -124,6 +124,21 @@ def run(
     return tasks[0].result()
 
 
+def post(make: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """Run a coroutine on the loop without waiting for it, if the loop runs in this process; any thread may call it."""
+    running = _loops.get(os.getpid())  # without the lock, which the thread of a finalizer may hold
+    if running is None:
+        return
+    loop, kept = running.loop, set[asyncio.Task[object]]()
+
+    def start() -> None:
+        task = loop.create_task(make())
+        kept.add(task)
+        task.add_done_callback(kept.discard)
+
+    loop.call_soon_threadsafe(start)
+
+
 def _runs_on(loop: asyncio.AbstractEventLoop) -> bool:
     try:
         return asyncio.get_running_loop() is loop

@@ -35,6 +35,9 @@ _UNTOUCHED = "default"
 _WORKER = "agentrl_core.engine.vllm_worker.VllmWorker"
 
 
+_PROBE = [0, 1, 2, 3]
+
+
 class VllmApi:
     """A server, how busy it is, and the version of its weights as it last said.
 
@@ -65,11 +68,13 @@ class VllmApi:
             UnsupportedError: the door for tokens is closed.
             InvalidInputError: log-probabilities of another mode; a version that is no number.
         """
-        # Of one token that is kept: log 1 = 0 for it and log 0 for the next, whatever the model.
+        # Of one token that is kept: log 1 = 0 for it and log 0 for the next. After several tokens: the padding token's
+        # embedding is often zero, so that all tokens are equally likely after it alone, and top_k=1 keeps more.
         params = {"max_tokens": 1, "top_k": 1, "logprobs": 2, "temperature": 1.0, "ignore_eos": True, "seed": 0}
+        body = {"token_ids": _PROBE, "sampling_params": params | {"detokenize": False}}
         try:
             models = await self._answer("GET", "/v1/models", None)
-            answer = await self._post(_GENERATE, {"token_ids": [0], "sampling_params": params | {"detokenize": False}})
+            answer = await self._post(_GENERATE, body)
         except _MissingRoute as closed:
             raise UnsupportedError(
                 f"VllmServer: {self.url} takes no tokens ({closed}); start it with --enable-scale-out"

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import threading
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -105,6 +106,7 @@ class Agents:
         self._loopback = in_process.InProcessEndpoint(tokenizer, chat_template_kwargs)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        weakref.finalize(self, _close_aside, self._loopback).atexit = False
         self.replayable = replayable
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> Sequence[Task]:
@@ -144,7 +146,7 @@ class Agents:
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            _stop(loop)
 
     def _start(self, task: Task, episode: AgentEpisode) -> Callable[[], None]:
         """Run the program; returns what stops it."""
@@ -182,6 +184,7 @@ class Agents:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=_turn, args=(self._loop,), name="agentrl agents", daemon=True).start()
+                weakref.finalize(self, _stop, self._loop).atexit = False
             return self._loop
 
 
@@ -408,6 +411,17 @@ async def _gone_on(loop: asyncio.AbstractEventLoop) -> None:
     with suppress(RuntimeError):  # it is closed
         loop.call_soon_threadsafe(loop.call_later, _TOGETHER_SECONDS, passed.set_result, None)
         await asyncio.wait({asyncio.wrap_future(passed)}, timeout=_STANDING_SECONDS)
+
+
+def _close_aside(loopback: Any) -> None:
+    """Close an endpoint in a thread of its own, since a finalizer may run in the thread that would be waited for."""
+    with suppress(RuntimeError):  # no thread starts when the interpreter ends
+        threading.Thread(target=loopback.close, name="agentrl agents", daemon=True).start()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    with suppress(RuntimeError):  # it is closed already
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:

@@ -12,6 +12,7 @@ Equations:
 
 Differs:
     - Normalisation: not fully read; the mean alone here.
+    - Denominator: rows that have a trained token; verl's `geo_mean` divides by all rows.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ class ThreadWorkers:
         self._waiting = 0
         self._abandoned = 0
         """Those that hang, until they come back."""
+        self._closed = False
         self._lock = threading.Lock()
 
     async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, RawStart]:
@@ -84,8 +85,9 @@ class ThreadWorkers:
             self._put(_Job(lambda: end(handle), asyncio.get_running_loop()))
 
     def close(self) -> None:
-        """End the threads that wait."""
+        """End the threads that wait; others end after their call."""
         with self._lock:
+            self._closed = True
             waiting = self._waiting
         for _ in range(waiting):
             self._jobs.put(None)
@@ -124,7 +126,7 @@ class ThreadWorkers:
             with self._lock:
                 self._waiting += 1
             try:
-                job = self._jobs.get(timeout=_IDLE_SECONDS)
+                job = self._jobs.get(timeout=0.0 if self._closed else _IDLE_SECONDS)
             except queue.Empty:
                 job = None
             with self._lock:
