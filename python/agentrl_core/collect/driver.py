@@ -129,7 +129,8 @@ class RolloutDriver:
         self._notices = settings.notices
         self._reward = reward
         self.states: Mapping[str, Any] = head.components
-        self._facts = {name: level for level, table in facts.items() for name in table}
+        declared = [*(world.facts for world in settings.worlds.values()), recipe.rollout.facts]
+        self._facts = {name: fact.level for table in declared for name, fact in table.items()}
         self._agents = {name: number for number, name in enumerate(settings.engines)}
         self._asked: dict[str, tuple[Engine, Request]] = {}
         self._numbers = 1 << 30

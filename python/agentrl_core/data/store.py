@@ -63,10 +63,12 @@ class Store:
         (1, {'loss': 0.25}, [0.5, 0.5])
     """
 
-    __slots__ = ("_core",)
+    __slots__ = ("_core", "_own_state")
 
     def __init__(self, core: _core.Store) -> None:
         self._core = core
+        self._own_state: str | None = None
+        """The state that this object saved last, which has today's names."""
 
     @classmethod
     def open(
@@ -119,7 +121,9 @@ class Store:
     @property
     def state(self) -> dict[str, Any]:
         """State that the last `close_iteration` saved."""
-        return renames.table().state(json.loads(self._core.state) or {})
+        text = self._core.state
+        found: dict[str, Any] = json.loads(text) or {}
+        return found if text == self._own_state else renames.table().state(found)
 
     @property
     def nodes(self) -> Table:
@@ -269,9 +273,10 @@ class Store:
         """
         text = to_json(state, "state")
         given = [_given(path, array) for path, array in (arrays or {}).items()]
-        return self._core.close_iteration(
-            _core_of(batch), text, given, list(flatten_metrics(state.get("metrics")).items())
-        )
+        metrics = list(flatten_metrics(state.get("metrics")).items())
+        number = self._core.close_iteration(_core_of(batch), text, given, metrics)
+        self._own_state = text
+        return number
 
     def has_batch(self, iteration: int) -> bool:
         """Return whether the training batch of an iteration was appended, even one without draws."""
