@@ -19,7 +19,7 @@ Equations:
     - N1, tactic filter: `TacticBand`.
     - N4, training: `Imitation("step_mean")` over the kept steps.
     - N7, reward: `GroupRelative(center="none", scale="none")`, 1 for the steps of a proof.
-    - R1, periodic retraining: `SyncModel("base", "policy", when=Plateau("collect.success"))`.
+    - R1, periodic retraining: `SyncModel("base", "policy", when=Plateau("success"))`.
 
 Differs:
     - Bounds of the band: not given; the middle 80 % here.
@@ -155,5 +155,5 @@ BFS_PROVER_V2 = Recipe(
     advantage=GroupRelative(center="none", scale="none"),
     weight=TacticBand(),
     loss=Imitation("step_mean"),
-    hooks=SyncModel("base", "policy", when=Plateau("collect.success")),
+    hooks=SyncModel("base", "policy", when=Plateau("success")),
 )
