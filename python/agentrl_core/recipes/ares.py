@@ -8,14 +8,40 @@ difficulty, d = N - T, M = max(1, f T), f = .15, .25, .35 (easy, medium, hard), 
 gets e:
 
 - easy success: e = -min(cap, cap h(max(d - M, 0)) / (M + k)); medium success: the same with |d| for d;
-- hard success: cap sigma((d + M) / q) where d >= -M, else -min(cap, 0.5 cap h(-d - M) / (M + k));
+- hard success: cap sigma((d + M) / q) if d >= -M, else -min(cap, 0.5 cap h(-d - M) / (M + k));
 - failure: cap sigma(max(d - M, 0) / q), times 0.6 if easy and 0.8 if medium.
 
-Afterwards coefficient += step_size * (mean N - T) of each difficulty, with the other sign for hard, within [0, 2].
-Groups of which nearly all or nearly none succeed leave the loss. Source: arXiv:2510.08457. Its public code takes T from
-the batch itself (`target="batch"`), with which coefficients hardly move, begins the windows after the token and takes
-only tokens of a list of its own (`trigger`). Its KL weights by difficulty are a token column `kl_weight` of one's own.
-The paper also forks rollouts at such tokens, its code does not: `ARES.replace(rollout=ettrl.TokenForks(width=4))`.
+Afterwards coefficient += step_size * (mean N - T) of each difficulty, with the other sign for hard, within [0, 2]. That
+is the public code. The paper, and this recipe (`kind="paper"`), change failures alone:
+
+    e = - lambda g,   lambda = max(0, (mean N - T) / (var N + 1e-6)),   g = max(d, 0) easy, |d| medium, max(-d, 0) hard
+
+Groups of which nearly all or nearly none succeed leave the loss. The KL penalty is relaxed at tokens that explore.
+
+Equations:
+    Read: the paper's section 3.2, and the public code of the reward.
+
+    - 3.2.1, threshold: `ExplorationEffort`, of windows, by the median over draws.
+    - 3.2.1b, branching: left out: the code does not branch; `ARES.replace(rollout=ettrl.TokenForks(width=4))` does.
+    - 3.2.2a, target: `ExplorationEffort(target="lagged")`.
+    - 3.2.2b, multiplier: `ExplorationEffort(kind="paper")`.
+    - 3.2.2c, deviation: the same.
+    - 3.2.2d, reward: the same.
+    - 1, KL weight: `RelaxedPenalty`.
+    - 2, objective: `Policy("sequence_mean")`.
+    - C1, reward of the code, right: `ExplorationEffort(kind="code")`.
+    - C2, reward of the code, wrong: the same; `consolation="none"` has no pay for exploring as others do.
+
+Differs:
+    - Threshold: the mean over draws of a quantile of token entropies, of the batch, in the paper; here the median of a
+      quantile of window entropies, which follows the batches.
+    - Target: that of the same batch makes the multiplier 0; here that of the batches before. The code has the batch's.
+    - beta and rho: not given; 0.01 of every difficulty and 0.5 inside windows here. `RelaxedPenalty(easy=...,
+      hard=...)` weighs difficulties apart.
+    - Windows of the code begin after the token, and only tokens of a list of its own count (`trigger`).
+    - Optimizer steps a batch, clip range: not given; 1 and 0.2 here, so that the clip range does not act.
+
+Source: arXiv:2510.08457.
 """
 
 from __future__ import annotations
@@ -28,7 +54,18 @@ from numpy.typing import NDArray
 
 from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option, sum_rows
+from agentrl_core.component import (
+    BatchComponent,
+    Column,
+    IterationRecord,
+    Rows,
+    StatefulComponent,
+    column_name,
+    draw,
+    option,
+    sum_rows,
+    token,
+)
 from agentrl_core.loss import KL, Policy
 from agentrl_core.operators.sequences import window_means
 from agentrl_core.reward import OutcomeScore
@@ -66,8 +103,9 @@ class ExplorationEffort(StatefulComponent):
         target: T is `lagged`: the mean N of the batches before, or that of this `batch` (the public code).
         coefficient: of the first batch.
         step_size: how fast coefficients follow.
-        consolation: what a failure gets that did not explore more than others: half of the above (`half`, sigma(0), as
-            published) or nothing (`none`: sigma - 1/2).
+        kind: which e, see the module: that of the `paper`, or of the public `code`.
+        consolation: of `code`: what a failure gets that did not explore more than others: half of the above (`half`,
+            sigma(0), as published) or nothing (`none`: sigma - 1/2).
 
     Raises:
         RecipeError: an option is out of range, or no entropy is known.
@@ -75,12 +113,12 @@ class ExplorationEffort(StatefulComponent):
     Example:
         >>> from agentrl_core.recipes.ares import ExplorationEffort
         >>> ExplorationEffort().makes
-        (draw('score'), draw('exploring_tokens'))
+        (draw('score'), draw('exploring_tokens'), token('exploring'))
     """
 
     phase: ClassVar[str] = "reward"
     needs: ClassVar[tuple[Column, ...]] = (draw("score"), draw("success"), draw("group_id"))
-    makes: ClassVar[tuple[Column, ...]] = (draw("score"), draw("exploring_tokens"))
+    makes: ClassVar[tuple[Column, ...]] = (draw("score"), draw("exploring_tokens"), token("exploring"))
 
     column: str = column_name("entropy", level="token")
     trigger: str = column_name("", level="token", optional=True)
@@ -92,6 +130,7 @@ class ExplorationEffort(StatefulComponent):
     coefficient: float = option(0.5, at_least=0, at_most=_LARGEST_COEFFICIENT)
     step_size: float = option(0.05, at_least=0)
     consolation: Literal["half", "none"] = "half"
+    kind: Literal["paper", "code"] = "code"
 
     def check_options(self) -> None:
         """What is easy is not hard."""
@@ -102,15 +141,16 @@ class ExplorationEffort(StatefulComponent):
         return {"threshold": None, "targets": [None] * 3, "coefficients": [self.coefficient] * 3}
 
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
-        """Return `batch` with another `score` on draws and the column `exploring_tokens`."""
+        """Return `batch` with `score` and `exploring_tokens` of draws, and `exploring` of tokens."""
         rows = Rows(batch, "draw")
         now = self._explored(batch, state)
         bonuses = self._bonus(now, np.array(state["coefficients"]))
         scores = rows.values("score")
-        return rows.write(
+        made = rows.write(
             score=np.where(now.known, scores + bonuses, scores),
             exploring_tokens=np.where(now.known, now.counts, np.nan),
         )
+        return Rows(made, "token").write(exploring=now.explores)
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """Threshold and targets nearer to those of the closed batch, and coefficients that follow what was explored."""
@@ -135,7 +175,7 @@ class ExplorationEffort(StatefulComponent):
     def _explored(self, batch: Batch, state: dict[str, Any]) -> _Exploration:
         """What the draws of a batch explored, against the threshold and the targets of the state."""
         rows = Rows(batch, "draw")
-        counts, known, threshold = self._counts(batch, state["threshold"])
+        explores, counts, known, threshold = self._counts(batch, state["threshold"])
         judged = rows.valid & rows.is_known("success")
         known &= judged
         won, groups = rows.flags("success"), rows.keys("group_id")
@@ -145,32 +185,42 @@ class ExplorationEffort(StatefulComponent):
         votes = np.bincount(difficulty[known], minlength=3)
         totals = np.bincount(difficulty[known], weights=counts[known], minlength=3)
         means = np.divide(totals, votes, out=np.full(3, np.nan), where=votes > 0)
+        away = np.where(known, counts - np.nan_to_num(means)[difficulty], 0.0)
+        spreads = np.bincount(difficulty, weights=away**2, minlength=3) / np.maximum(votes, 1)
         past = np.array(state["targets"], dtype=np.float64)
         own = np.isnan(past) if self.target == "lagged" else ~np.isnan(means)
-        return _Exploration(counts, known, difficulty, won, means, np.where(own, means, past), threshold)
+        aims = np.where(own, means, past)
+        return _Exploration(explores, counts, known, difficulty, won, means, spreads, aims, threshold)
 
     def _counts(
         self, batch: Batch, threshold: float | None
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], float | None]:
-        """N of each draw, whether it is known, and the threshold that the batch itself would have."""
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.bool_], float | None]:
+        """Which tokens explore, N of each draw, whether it is known, and the threshold of the batch itself."""
         tokens = Rows(batch, "token")
         counted = tokens.known(self.column)
         draws = tokens.draws[counted]
         lengths = np.bincount(draws, minlength=batch.num_draws)
+        explores = np.zeros(len(tokens), np.bool_)
         if not lengths.any():
-            return np.zeros(batch.num_draws), lengths > 0, None
+            return explores, np.zeros(batch.num_draws), lengths > 0, None
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         windows = window_means(tokens.values(self.column)[counted], offsets, self.width)
         peaks = group.quantile(windows, draws, _QUANTILE)
         own = float(group.quantile(peaks, np.zeros(len(peaks), np.uint32), 0.5)[0])
-        explores = windows >= (own if threshold is None else threshold)
+        explores[counted] = windows >= (own if threshold is None else threshold)
         if self.trigger:
-            explores &= tokens.flags(self.trigger)[counted]
-        return sum_rows(explores.astype(np.float64), draws, batch.num_draws), lengths > 0, own
+            explores &= tokens.flags(self.trigger)
+        counts = sum_rows(explores[counted].astype(np.float64), draws, batch.num_draws)
+        return explores, counts, lengths > 0, own
 
     def _bonus(self, now: _Exploration, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """The bonus e of each draw."""
         difficulty = now.difficulty
+        if self.kind == "paper":
+            multiplier = np.nan_to_num(np.maximum(now.means - now.aims, 0.0)) / (now.spreads + 1e-6)
+            away = now.counts - np.nan_to_num(now.aims)[difficulty]
+            either = np.where(difficulty == 1, np.abs(away), np.where(difficulty == 0, away, -away))
+            return np.where(now.won, 0.0, -multiplier[difficulty] * np.maximum(either, 0.0))
         targets = np.nan_to_num(now.aims)[difficulty]
         knee, softness, cap = _KNEE[difficulty], _SOFTNESS[difficulty], (coefficients * _REACH)[difficulty]
         beyond = now.counts - targets
@@ -196,13 +246,66 @@ class ExplorationEffort(StatefulComponent):
 class _Exploration(NamedTuple):
     """What the draws of a batch explored."""
 
+    explores: NDArray[np.bool_]  # of each token
     counts: NDArray[np.float64]  # N of each draw
     known: NDArray[np.bool_]  # whether it is known
     difficulty: NDArray[np.int64]  # of each draw: easy, medium, hard
     won: NDArray[np.bool_]
     means: NDArray[np.float64]  # mean N of each difficulty
+    spreads: NDArray[np.float64]  # variance of N of each difficulty
     aims: NDArray[np.float64]  # T of each difficulty
     threshold: float | None  # of this batch alone; None without a known entropy
+
+
+@dataclass(frozen=True)
+class RelaxedPenalty(BatchComponent):
+    """Weighs the KL penalty by the difficulty of a draw's task, and relaxes it at tokens that explore.
+
+    kl_weight *= easy, medium or hard, by the share of successes of the draw's group; times `inside` at tokens of the
+    column `exploring`.
+
+    Args:
+        inside: rho, 0 to 1.
+        easy: factor of draws of easy tasks, at least 0.
+        medium: of medium ones.
+        hard: of hard ones.
+        easy_from: share of successes from which on a task is easy.
+        medium_from: share of successes from which on a task is no longer hard; at most `easy_from`.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.ares import RelaxedPenalty
+        >>> RelaxedPenalty().makes
+        (token('kl_weight'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (token("exploring"), draw("success"), draw("group_id"))
+    makes: ClassVar[tuple[Column, ...]] = (token("kl_weight"),)
+
+    inside: float = option(0.5, at_least=0, at_most=1)
+    easy: float = option(1.0, at_least=0)
+    medium: float = option(1.0, at_least=0)
+    hard: float = option(1.0, at_least=0)
+    easy_from: float = option(2 / 3, at_least=0, at_most=1)
+    medium_from: float = option(1 / 3, at_least=0)
+
+    def check_options(self) -> None:
+        """What is easy is not hard."""
+        self.require(self.medium_from <= self.easy_from, "medium_from", f"give at most easy_from={self.easy_from}")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with another `kl_weight` on tokens."""
+        draws, tokens = Rows(batch, "draw"), Rows(batch, "token")
+        judged, groups = draws.valid & draws.is_known("success"), draws.keys("group_id")
+        shares = group.statistics(draws.flags("success").astype(np.float64), groups, valid=judged).mean[groups]
+        shares = np.nan_to_num(shares, nan=0.0)
+        of_draw = np.where(
+            shares >= self.easy_from, self.easy, np.where(shares >= self.medium_from, self.medium, self.hard)
+        )
+        return tokens.scale(of_draw[tokens.draws] * np.where(tokens.flags("exploring"), self.inside, 1.0), "kl_weight")
 
 
 def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -212,8 +315,8 @@ def _sigmoid(values: NDArray[np.float64]) -> NDArray[np.float64]:
 ARES = Recipe(
     name="ares",
     source="arXiv:2510.08457",
-    reward=(OutcomeScore(), ExplorationEffort()),
+    reward=(OutcomeScore(), ExplorationEffort(kind="paper")),
     advantage=GroupRelative(),
-    weight=GroupFilter(column="success", band=Band(std_above=None, at_least=0.01, at_most=0.99)),
-    loss=Policy(kl=KL(0.01)),
+    weight=(GroupFilter(column="success", band=Band(std_above=None, at_least=0.01, at_most=0.99)), RelaxedPenalty()),
+    loss=Policy("sequence_mean", kl=KL(0.01)),
 )

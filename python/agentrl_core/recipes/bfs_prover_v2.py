@@ -1,21 +1,97 @@
 """BFS-Prover-V2: best-first search for proofs, whose steps train the prover (arXiv:2509.06493).
 
-A tree of each theorem grows where the log-prob of the path is largest; `BestFirst` has the rules. A branch that
-ends is worth 1 where the theorem is proved and 0 else, and what is worth something is imitated: steps of proofs. The
-paper keeps the steps whose mean negative log-prob lies in a middle band (its bounds are not published), and prefers
-the actions of the shortest proof to siblings that end in an error (`SearchTree.pairs`). Both are made of the stored
-batch and are not part of this recipe; nor are the planner of its inference and the restart from the base model.
+A tree of each theorem grows where the log-prob of the path is largest; `BestFirst` has the rules. A branch that ends is
+worth 1 if the theorem is proved, else 0. The steps of proofs are imitated, except those whose mean negative log-prob is
+in the lower or upper tenth of the batch's: too easy, or noise. If the success rate of the rollouts gains no more than
+0.5 % in three iterations, the policy is set back to the model `base`. The planner, the second contribution of the
+title, is left out: it serves inference alone.
+
+Equations:
+    Read: the abstract, the public code of the search, its README, and summaries by others. The training code is not
+    public, and the paper's text was not read.
+
+    - C1, score of a tactic: left out: a mean over its tokens in the code; `BestFirst` sums them, as the notes have it.
+    - C2, priority of a node: `BestFirst`, without a division by the depth; the exponent is 0 by default in the code.
+    - C3, outcome of a node: `BestFirst`, which stops at the first solution.
+    - C4, distance: `SearchTree.solution` has the shortest path.
+    - C5, preference pairs: `SearchTree.pairs`; left out: the code does not train on them.
+    - C6, planner: left out: it is of the inference.
+    - N1, tactic filter: `TacticBand`.
+    - N4, training: `Imitation("step_mean")` over the kept steps.
+    - N7, reward: `GroupRelative(center="none", scale="none")`, 1 for the steps of a proof.
+    - R1, periodic retraining: `SyncModel("base", "policy", when=Plateau("success"))`.
+
+Differs:
+    - Bounds of the band: not given; the middle 80 % here.
+    - Rule of the plateau: not given; 0.5 % in three iterations here.
+    - After a retraining the paper solves all problems again; here the next iterations do.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from agentrl_core import Recipe
+import numpy as np
+
+from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import option
+from agentrl_core.component import BatchComponent, Column, Rows, option, step, sum_rows, token
 from agentrl_core.loss import Imitation
 from agentrl_core.rollout import Group, Rollout, StoredSearches
+from agentrl_core.schedule import SyncModel
+from agentrl_core.schedule.condition import Plateau
+
+if TYPE_CHECKING:
+    from agentrl_core import Batch
+
+
+@dataclass(frozen=True)
+class TacticBand(BatchComponent):
+    """Keeps the steps of proofs whose mean negative log-prob lies between two quantiles of the batch's.
+
+    The mean is over the behaviour log-probs of the trained tokens; steps with an advantage of at most 0, or without
+    log-probs, are left out and do not count.
+
+    Args:
+        low: the lower quantile, 0 to 1.
+        high: the upper quantile, at least `low`.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.bfs_prover_v2 import TacticBand
+        >>> TacticBand().makes
+        (step('keep'),)
+    """
+
+    phase: ClassVar[str] = "weight"
+    needs: ClassVar[tuple[Column, ...]] = (token("behaviour_logprob"), step("advantage"))
+    makes: ClassVar[tuple[Column, ...]] = (step("keep"),)
+
+    low: float = option(0.1, at_least=0, at_most=1)
+    high: float = option(0.9, at_least=0, at_most=1)
+
+    def check_options(self) -> None:
+        """Require a band."""
+        self.require(self.low <= self.high, "high", f"give a number of at least low={self.low}")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return `batch` with `keep` on steps."""
+        tokens, rows = Rows(batch, "token"), Rows(batch, "step")
+        known = tokens.known("behaviour_logprob") & tokens.flags("trainable")
+        steps = tokens.within("step")
+        counts = sum_rows(known.astype(np.float64), steps, len(rows))
+        surprise = -sum_rows(np.where(known, tokens.values("behaviour_logprob"), 0.0), steps, len(rows))
+        surprise /= np.maximum(counts, 1.0)
+        proof = rows.valid & (rows.values("advantage") > 0.0) & (counts > 0.0)
+        if not proof.any():
+            return rows.keep(proof)
+        everything = np.zeros(int(proof.sum()), np.uint32)
+        low, high = (float(group.quantile(surprise[proof], everything, q)[0]) for q in (self.low, self.high))
+        return rows.keep(proof & (surprise >= low) & (surprise <= high))
+
 
 _BEGIN = -1
 """Where `SearchTree.expand` tries first actions."""
@@ -77,5 +153,7 @@ BFS_PROVER_V2 = Recipe(
     source="arXiv:2509.06493",
     rollout=BestFirst(samples=8, width=1, budget=128),
     advantage=GroupRelative(center="none", scale="none"),
-    loss=Imitation(tokens="positive"),
+    weight=TacticBand(),
+    loss=Imitation("step_mean"),
+    hooks=SyncModel("base", "policy", when=Plateau("success")),
 )

@@ -6,9 +6,29 @@ trajectories are compared with one another, each with the reward of its trajecto
     A = (R - mean over the group's steps) / (std + 1e-6)
 
 The fifth of a group's steps with the smallest mean entropy is left out (the paper; the public code has it switched
-off). A token's loss weighs min(pi_old / mu, 1) and is clipped to 0.9 ... 1.28 with a dual bound of 10; KL 0.1. What is
-kept of tasks and rollouts (newest versions, a success in a group of failures, fewer rollouts of easy tasks) belongs to
-selection and replay, and is not here.
+off). The ratio is that of a step, the geometric mean over its tokens, clipped to 0.9 ... 1.28 with a dual bound of 10;
+a token's loss weighs min(pi_old / mu, 1); KL 0.1. Tasks that succeed in more than 0.6 of their attempts get fewer
+rollouts. If all rollouts of a task fail, its latest success takes the place of the oldest.
+
+Equations:
+    Read: translated notes with the paper's equations, and the public code. The paper's text was not read.
+
+    - 1, step-wise GRPO: `GroupRelative(level="step")`, std with n - 1, and `Policy("step_mean")`.
+    - 2, final objective: the same with `UncertainSteps` and `ImportanceWeight`.
+    - 3.3, entropy of a step: `UncertainSteps`.
+    - 3.4, truncated importance weight: `ImportanceWeight(at_most=1.0)`.
+    - 3.1, rollouts of a task: `DecayAllocator(above=0.6)`; how far they fall is not given.
+    - 3.2, experience pool: `Inject`.
+    - C1, data filter of the code: left out: which model versions may be old is the collector's `staleness`.
+    - C2, replacement in the code: `Inject(replaces="first")`, with a success of the same task.
+    - C3, cut to n: left out: the collector rolls out as many as the group has.
+    - C4, weight of the code: the same as 3.4; a token without behaviour log-prob weighs 1.
+    - C5, sequence ratio: `Ratio("step")`, since a row of the code is a step.
+
+Differs:
+    - Length limit of a task, by its longest success: left out: the collector's limit is one for all tasks.
+    - Optimizer steps a batch: not given; 1 here. Log-probs are recomputed before it, so that its ratio is 1 and the
+      clip range acts only with `DART.replace(minibatches=...)`.
 """
 
 from __future__ import annotations
@@ -20,9 +40,12 @@ import numpy as np
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.component import BatchComponent, Column, Rows, option, step, sum_rows, token
-from agentrl_core.loss import KL, Clip, Policy
+from agentrl_core.component import BatchComponent, Column, Rows, Where, option, step, sum_rows, token
+from agentrl_core.loss import KL, Clip, Policy, Ratio
+from agentrl_core.replay import GroupFailed, Inject, Memory
 from agentrl_core.rollout import ObservationWindow
+from agentrl_core.select import ComposedSelector
+from agentrl_core.select.allocator import DecayAllocator
 from agentrl_core.weight import ImportanceWeight
 from agentrl_core.weight.select import above_quantile
 
@@ -34,7 +57,8 @@ if TYPE_CHECKING:
 class UncertainSteps(BatchComponent):
     """Only steps that the policy was not sure of are in the loss.
 
-    Kept are the steps whose mean entropy, over the trained tokens, is above the quantile of their group.
+    Kept are the steps whose mean entropy, over the trained tokens, is at least the quantile of their
+    group.
 
     Args:
         quantile: 0 to 1.
@@ -58,16 +82,23 @@ class UncertainSteps(BatchComponent):
         steps = tokens.within("step")
         counts = sum_rows(known, steps, len(rows))
         entropies = sum_rows(np.where(known, tokens.values("entropy"), 0.0), steps, len(rows)) / np.maximum(counts, 1.0)
-        chosen = above_quantile(entropies, rows.keys("group_id"), q=self.quantile, strict=True, valid=counts > 0.0)
+        chosen = above_quantile(entropies, rows.keys("group_id"), q=self.quantile, strict=False, valid=counts > 0.0)
         return rows.keep(chosen)
 
 
 DART = Recipe(
     name="dart",
     source="arXiv:2509.23866",
+    select=ComposedSelector(count=DecayAllocator(above=0.6)),
     rollout=ObservationWindow(observations=5),
+    replay=Inject(
+        Memory(per_task=1, where=Where(column="score", above=0.0)),
+        GroupFailed(best_at_most=0.0),
+        replaces="first",
+        old_logprob="recomputed",
+    ),
     advantage=GroupRelative(level="step"),
     weight=(UncertainSteps(), ImportanceWeight(at_most=1.0)),
-    loss=Policy(clip=Clip(0.1, 0.28, dual=10.0), kl=KL(0.1)),
+    loss=Policy("step_mean", ratio=Ratio("step"), clip=Clip(0.1, 0.28, dual=10.0), kl=KL(0.1)),
     old_logprob="recomputed",
 )

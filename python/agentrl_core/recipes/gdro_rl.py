@@ -1,4 +1,4 @@
-"""GDRO-RL: weigh tasks by difficulty, so that the worst difficulties count most (Prompt-GDRO, arXiv:2601.19280).
+"""GDRO-RL: weigh tasks by difficulty, and give hard ones more rollouts (Prompt- and Rollout-GDRO, arXiv:2601.19280).
 
 Weight goes to the difficulties at which the policy loses most. A task's difficulty p is the share of its last 50
 visits in which at least one draw succeeded; ten bins cut [0, 1] into equal parts, and a task changes its bin only
@@ -7,10 +7,33 @@ of its draws)
 
     S_b <- 0.88 S_b + 0.12 l_b,    w_b = min(exp(0.65 clip(S_b, -3, 3)), 15),
 
-the draws of bin b weigh w_b. The paper takes the policy's loss, which is known in the update only, and a weight is a
-fact of the rollout; here an environment says what a draw loses, as the component `loss` of its reward. Public code
-weighs by the probabilities of the bins (`DifficultyScaled(kind="probability")`). Rollouts by difficulty
-(Rollout-GDRO) belong to phase select and are not in this recipe. Advantages and loss are GRPO's.
+the draws of bin b weigh w_b. Rollout-GDRO chooses the number of rollouts of each bin by a bandit under a price, which
+keeps their mean at 4: `BanditAllocator`. Advantages and loss are GRPO's, with a penalty of 0.001.
+
+The signal of both is missing in part: the paper takes the policy's loss, which only the update knows. Here an
+environment pays what a draw loses, as the component `loss` of its reward, and the bandit takes the mean reward.
+
+Equations:
+    Read: the paper's sections 2.2 and 3.1 to 3.3, and the public code with its scripts.
+
+    - 5, surrogate: `Policy("sequence_mean")`.
+    - 7, prompt loss: left out: the reward's component `loss` stands for it.
+    - 10, pass@k: `DifficultyScaled(history=50)` and `RecentVisits(50, "solved")`.
+    - 11, bins: the same, ten bins, margin 0.03.
+    - 12, score: `DifficultyScaled(smoothing=0.12)`; divided by the bin's share with `per_share=True`.
+    - 14, weights: `DifficultyScaled(coefficient=0.65, score_at_most=3.0)`.
+    - 15, distribution: `DifficultyScaled(kind="probability", explore=0.01)`.
+    - 16, reweighting: `DifficultyScaled(at_most=15.0)`, the unnormalised weight.
+    - 20, arm loss: `BanditAllocator`, with the mean reward in place of - the prompt loss.
+    - 19, budget: `BanditAllocator`.
+    - 21, dual step: `BanditAllocator(price_rate=0.01)`, at least 0.
+    - C1, weight of the code: `DifficultyScaled(kind="probability")`, over all bins and times their number.
+    - C2, arm score of the code: left out: it raises arms of large loss, equation 20 those of small loss.
+
+Differs:
+    - Clip range: one number in the paper, 0.2 and 0.28 in the scripts and here.
+    - Beginning of a score: 0 here and in equation 12, the first mean in the code.
+    - Optimizer steps a batch: 4 in the scripts, 1 here. `GDRO_RL.replace(minibatches=4)` makes 4.
 """
 
 from __future__ import annotations
@@ -24,7 +47,10 @@ from numpy.typing import NDArray
 from agentrl_core import Recipe, group, keys
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option
-from agentrl_core.loss import Policy
+from agentrl_core.loss import KL, Clip, Policy
+from agentrl_core.select import ComposedSelector
+from agentrl_core.select.allocator import BanditAllocator
+from agentrl_core.select.success_trackers import RecentVisits
 
 if TYPE_CHECKING:
     from agentrl_core import Batch
@@ -160,7 +186,10 @@ def _numbered(known: list[str], names: list[str]) -> tuple[list[str], NDArray[np
 GDRO_RL = Recipe(
     name="gdro_rl",
     source="arXiv:2601.19280",
+    select=ComposedSelector(
+        track=RecentVisits(50, "solved", bins=10, hysteresis=0.03), count=BanditAllocator(low=2, high=12, average=4.0)
+    ),
     advantage=GroupRelative(),
     weight=DifficultyScaled(),
-    loss=Policy(),
+    loss=Policy("sequence_mean", clip=Clip(0.2, 0.28), kl=KL(0.001)),
 )

@@ -70,7 +70,7 @@ class PoolColumn(Tracker):
         """Nothing."""
         return state
 
-    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:  # noqa: ARG002 - it has no state
+    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:  # noqa: ARG002 - it remembers nothing
         """The column."""
         return candidates.column(self.by).astype(np.float64)
 
