@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from arithmetic import Value
-from common_examples import CommonExamples
+from common_examples import CommonExamples, given_advantages
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
 
