@@ -12,6 +12,7 @@ import pytest
 from agentrl_core import recipes
 from agentrl_core.cli import main
 from agentrl_core.cli._page import RecipePage, differences
+from agentrl_core.exceptions import RecipeError
 from agentrl_core.loss import Clip, Policy
 
 
@@ -66,6 +67,45 @@ def test_a_page_has_everything(said: Callable[..., str]) -> None:
     for part in ("arXiv:2507.19849", "Pr(copy)", "The public code", "EntropyBranching", "models: policy"):
         assert part in printed
     assert recipes.ARPO.to_toml().strip() in printed
+
+
+def test_what_is_left_out_is_listed(said: Callable[..., str]) -> None:
+    printed = said("--incomplete")
+    rows = [line for line in printed.splitlines() if line.startswith("rloo ")]
+    assert rows
+    assert "N1, N2, KL in the reward" in rows[0]
+    assert not any(line.startswith("dapo ") for line in printed.splitlines()), "it leaves nothing out"
+    assert "recipes that were compared with their source leave something out" in printed
+    rows = json.loads(said("--incomplete", "--json"))
+    assert {"N1, N2, KL in the reward"} == next(row for row in rows if row["name"] == "rloo")["left_out"].keys()
+
+
+def test_sections_of_a_page() -> None:
+    text = """A method.
+
+Some prose.
+
+Equations:
+    Read: the paper.
+
+    - 1 and C2, ratio: `Ratio`, over
+      two lines.
+    - 3, reward: left out: it belongs to the environment.
+
+Differs:
+    - Steps: 2 there, 1 here.
+    - Warm start: left out, it comes before.
+"""
+    page = RecipePage(recipes.GRPO, text)
+    assert page.prose == "Some prose."
+    assert [(each.numbers, each.name, each.text) for each in page.equations] == [
+        (("1", "C2"), "ratio", "`Ratio`, over two lines."),
+        (("3",), "reward", "left out: it belongs to the environment."),
+    ]
+    assert page.left_out == (("3, reward", "it belongs to the environment."), ("Warm start", "it comes before."))
+    assert page.differs.startswith("- Steps: 2 there")
+    with pytest.raises(RecipeError, match="is not `- NUMBER, name: text`"):
+        _ = RecipePage(recipes.GRPO, text.replace("- 3, reward:", "- reward:")).equations
 
 
 def test_two_recipes_are_compared(said: Callable[..., str], tmp_path: Path) -> None:

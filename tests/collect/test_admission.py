@@ -13,7 +13,7 @@ from agentrl_core import Batch, Collector, Store, recipes, replay
 from agentrl_core.collect import BatchPolicy
 from agentrl_core.component import Where
 from agentrl_core.env import StepResult, Task
-from agentrl_core.exceptions import RecipeError
+from agentrl_core.exceptions import AgentRLWarning, RecipeError
 from agentrl_core.select import Band, ComposedSelector, DynamicSampling, Survey
 
 TASKS, SIZE, POOL = 5, 2, 24
@@ -135,3 +135,17 @@ def test_what_is_cut_one_by_one_is_not_tried_again() -> None:
     collect = Collector(world, world, recipe, task_pool=POOL, batch_policy=BatchPolicy(oversample=2.0))
     with pytest.raises(RecipeError, match=r"retries rejected tasks.*omit batch_policy"):
         collect(tasks=2, group_size=2)
+
+
+def test_groups_are_judged_by_the_reward_though_the_score_is_shaped() -> None:
+    """All are right; the noise on their scores makes them differ where their rewards do not."""
+    world = SmallWorld(lambda *_: StepResult(reward=1.0, terminated=True, success=True))
+
+    def admitted(column: str) -> int:
+        admit = DynamicSampling(column=column, max_rounds=2)
+        recipe = recipes.GRPO.replace(reward=recipes.REDIT.reward, admit=admit)
+        return Collector(world, world, recipe, task_pool=POOL)(tasks=TASKS, group_size=SIZE).num_groups
+
+    assert admitted("score") == TASKS
+    with pytest.warns(AgentRLWarning, match="admitted none of the 20 draws"):
+        assert admitted("reward") == 0

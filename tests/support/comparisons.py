@@ -126,7 +126,7 @@ def _leading(value: Any) -> float | None:
     """The number that a hyperparameter is, or begins or ends with: `"16: 512 prompts / 32"` and `"512 / 32: 16"`."""
     if isinstance(value, (int, float)):
         return float(value)
-    found = re.search(r"(?<=: )\d+$", value) or re.match(r"\d+(?:\.\d+)?(?=\b(?! to))", value)
+    found = re.search(r"(?<=: )\d+(?= \(|$)", value) or re.match(r"\d+(?:\.\d+)?(?=\b(?! to))", value)
     return float(found[0]) if found else None
 
 

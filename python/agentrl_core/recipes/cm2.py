@@ -7,6 +7,29 @@ collapses earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`
 votes_at_least=5)`. Of the mismatch of engine and trainer, recomputed over sampled, what is above 2 is cut, and draws
 with a token below 1e-4 are left out; the clipped ratio is to the recomputed log-probs. Draws whose judge failed
 neither vote nor train.
+
+Equations:
+    Read: sections 3.3 and 3.4 and the appendix of the paper, and the public code.
+
+    - 2, reward of an item: `Checklist`.
+    - 3, backfilled reward: `Checklist`, the columns `item_reward` and `item_eligible`.
+    - 4, reward of a rollout: `Checklist`, divided by the turns of the rollout.
+    - 5, trajectory level: `GroupRelative(scale="none")`.
+    - 6, reward of a turn: `Checklist`, the column `turn_reward`.
+    - 7, turn level: an option, `GroupRelative(column="turn_reward", level="step", ...)`.
+    - 8, 9 and 10, baseline, item at a step and step level: an option, `ChecklistRelative`.
+    - P1, strictness: left out: the environment ends a rollout whose strict items are missed.
+    - C1, turn level in the code: `votes_at_least=5`; a judge that failed takes the score.
+    - C2, rollout reward in the code: left out: divided by the turns of the checklist, so that an early end is worth
+      less.
+    - C3, step level in the code: left out: without the division by weights, which the script turns off.
+    - C4, loss: `Policy(kl=KL(0.001))`, mean over tokens; `ImportanceWeight`, cut at 2.
+
+Differs:
+    - KL: 0.001 in the paper and here, 0.0001 in the script.
+    - Baseline of an item: over all rollouts in the paper; here over those that reached the turn, if there are five.
+    - Optimizer steps a batch: of mini-batches of 128, the batch is not said; 1 here.
+    - Clip range: not said; 0.2 here.
 """
 
 from __future__ import annotations

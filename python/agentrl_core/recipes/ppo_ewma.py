@@ -11,6 +11,22 @@ column="proximal_logprob")` and there is no clip.
 
 Needs: token columns `value` and `proximal_logprob`, by the models critic and proximal (the average, given to
 `recipe.updates` by that name).
+
+Equations:
+    Read: the introduction and the abstract of the paper, its public code, and notes.
+
+    - C1, cap of the importance ratio: left out: the code holds it at 100; here log r is held within 20.
+    - C2, decoupled objective: `Policy(clip=Clip(center="proximal"))`, clip range 0.2.
+    - C3, KL form: an option, `drift=KL(1.0, "k2", column="proximal_logprob")` and no clip.
+    - C4, proximal network: `SyncModel(mix=0.01, corrected=True, unit="steps")`; the reset of PPG is no part of it.
+    - C5, advantages: `Gae`, then the batch's own mean and std, as by default in the code; moving moments are left to
+      the user.
+    - C6, stale data: `old_logprob` and `replay` of a recipe; not computed: an experiment of the paper.
+    - N1, rule for the batch size: left out: decay and rate are the user's; the rule is stated above.
+
+Differs:
+    - Value and entropy coefficients: 0.5 and 0.01 in the code, 1 and none here.
+    - Decay: no number is public for language models; 0.99 here.
 """
 
 from agentrl_core import Recipe
@@ -27,4 +43,5 @@ PPO_EWMA = Recipe(
     ),
     loss=(Train(Value("token_mean"), model="critic"), Train(Policy(clip=Clip(center="proximal")))),
     hooks=SyncModel("policy", "proximal", mix=0.01, corrected=True, unit="steps"),
+    minibatches=8,
 )

@@ -7,6 +7,19 @@ does (`old_log_probs` of the whole batch). The guess is uniform over the vocabul
 models; the public code has 1 in its place, `MixtureExpert(prior=1.0)`, where a token can weigh 2/(1.5 p_old + 0.5) p at
 most. Statistics of the advantages over the policy's own draws alone: give the expert's no score, and a column as their
 advantage.
+
+Equations:
+    Read: the public code, notes, and the abstract.
+
+    - C1, ratio of external tokens: `MixtureExpert`, with the paper's 1/|V|; `MixtureExpert(prior=1.0)` is the code's.
+    - C2, exploration-based advantage: `MixtureExpert(exploration=0.5)`.
+    - C3, loss: `Policy(clip=None, aggregate="constant", constant=8192.0)`, mean over rollouts.
+    - C4, group: `GroupRelative(scale="none")`, over external and own answers.
+    - C5, entropy bonus: `Policy(entropy=0.001)`.
+
+Differs:
+    - Rows: the code does not divide by their number, so that its loss grows with a micro-batch; here it is divided.
+    - Group of one: by the option with own rows alone it keeps its reward; 0 here.
 """
 
 from __future__ import annotations
@@ -77,4 +90,5 @@ RL_PLUS = Recipe(
     weight=ExpertMask(),
     loss=Policy(clip=None, expert=MixtureExpert(), aggregate="constant", constant=8192.0, entropy=0.001),
     old_logprob="recomputed",
+    minibatches=2,
 )

@@ -7,6 +7,21 @@ and y is not differentiated. Neither ratio nor clip nor reference. The released 
 std: `advantage.GroupRelative()`.
 
 Needs: `old_mean_logprob` from `arl.annotate` before the first update, and the model's answer `mean_logprob`.
+
+Equations:
+    Read: the public code, notes, and the abstract.
+
+    - T3.1, theorem: left out: a statement about a uniform policy, which C2 estimates.
+    - C1, Q of a token: `Regression(level="token")`, of the log-ratio.
+    - C2, value of the next state: `Regression(next_value=1.0)`, of the mean log-prob of the vocabulary.
+    - C3, target and loss: `Regression("token_mean")`.
+    - C4, reward of Countdown: `GroupRelative(scale="none")`; a group of one is 0 here, and its reward in the code.
+    - C5, reward of the math script: an option, `GroupRelative()`.
+    - C6, reward by the estimator named rover: left out: the scripts do not use it.
+    - C7, options: left out: clip and response level are off by default in the code.
+
+Differs:
+    - Three rewards stand in one repository; the centred one here.
 """
 
 from agentrl_core import Recipe
@@ -18,4 +33,5 @@ ROVER = Recipe(
     source="arXiv:2509.24981",
     advantage=GroupRelative(scale="none"),
     loss=Regression("token_mean", level="token", next_value=1.0),
+    minibatches=4,
 )

@@ -14,6 +14,27 @@ of the first link. A rollout goes along an expert's trajectory (`ExpertSpine`): 
 history is patched with what the expert did, twice at most, and then it ends. The environment answers every action with
 what the expert saw next. Patches are the expert's action alone (`thought_free`); those with a thought beside it are not
 here.
+
+Equations:
+    Read: the paper's sections 3.2 to 3.4 and the public code.
+
+    - 7, semi-online step: `ExpertSpine`.
+    - T1, patch: `ExpertSpine(patches=2)`, the expert's action alone.
+    - 8, reward: left out: it belongs to the environment, which knows format, type and place of an action.
+    - 9, return: left out: the paper adds the reward of the first mismatch to the steps before it; the code and this
+      recipe do not (C1).
+    - 10, step advantage: the second `GroupRelative`.
+    - 11, episode advantage: left out: the paper compares total returns; here the scores of trajectories are compared.
+    - 12, advantage: left out: the sum of both is here, with omega 1, of the episode part above.
+    - 13, objective: `Policy(kl=KL(1e-4))`, mean over tokens.
+    - P1, dynamic sampling: `GroupFilter(band=Band(std_above=0.3))`, of the returns of first steps.
+    - C1, return in the code: `MatchedReturns(gamma=0.5)`.
+    - C2, episode advantage in the code: an option, `GroupRelative(column="reward", level="step", singleton="raw")`.
+
+Differs:
+    - Regeneration of groups: left out, the code samples until a group varies enough; here it leaves the batch.
+    - Patches with a thought beside the action: left out, they need another model.
+    - Clip range: not seen; 0.2 here.
 """
 
 from __future__ import annotations
@@ -141,4 +162,5 @@ UI_S1 = Recipe(
     ),
     weight=GroupFilter(column="first_return", band=Band(std_above=0.3, accept_single=True)),
     loss=Policy(kl=KL(1e-4)),
+    minibatches=4,
 )

@@ -1,0 +1,75 @@
+"""Worked examples of the paper of ppo_ewma, computed by the recipe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from arithmetic import Value
+from common_examples import CommonExamples, given_advantages, single_tokens
+from paper_files import Example
+from paper_numbers import Found, PaperExamples, answers, computed
+
+from agentrl_core import recipes
+from agentrl_core.loss import KL
+from agentrl_core.recipe import Recipe
+
+EXAMPLES = PaperExamples("ppo_ewma")
+CommonExamples(EXAMPLES, recipes.PPO_EWMA)
+LOSSES = given_advantages(recipes.PPO_EWMA)
+GAE, _ = recipes.PPO_EWMA.chain("advantage")
+
+
+def near(recipe: Recipe, behaviour: Value, proximal: Value, new: Value, given: Value) -> float:
+    """Loss of tokens that are held near a third policy."""
+    members = [
+        {**member, "logprobs": [logprob]}
+        for member, logprob in zip(answers([1] * len(given), given.tolist()), behaviour.tolist(), strict=True)
+    ]
+    columns = {"token": {"proximal_logprob": proximal.tolist()}}
+    found = computed(recipe, ["loss"], members=members, columns=columns, policy={"logprob": new.tolist()})
+    return float(found["loss"][0])
+
+
+@EXAMPLES.by("three policies")
+def three(example: Example) -> Found:
+    return {"loss": near(LOSSES, *(example.values[name] for name in ("lp_b", "lp_p", "lp", "A")))}
+
+
+@EXAMPLES.by("proximal = behaviour is PPO")
+def coupled(example: Example) -> Found:
+    old, new, given = (example.values[name] for name in ("old", "lp", "A"))
+    ppo = single_tokens(given_advantages(recipes.PPO), old, new, given)["loss"]
+    return {"decoupled": near(LOSSES, old, old, new, given), "ppo": ppo}
+
+
+@EXAMPLES.by("the KL form")
+def penalty(example: Example) -> Found:
+    recipe = given_advantages(recipes.PPO_EWMA, clip=None, drift=KL(1.0, "k2", column="proximal_logprob"))
+    return {"loss": near(recipe, *(example.values[name] for name in ("lp_b", "lp_p", "lp", "A")))}
+
+
+@EXAMPLES.by("the second minibatch meets another proximal policy than the first")
+def second(example: Example) -> Found:
+    given = example.values
+    behaviour, one = np.full(1, float(given["lp_b"])), np.full(1, float(given["A"]))
+    pairs = [(given["lp_p"][[at]], given["lp"][[at]]) for at in (0, 1)]
+    return {
+        "decoupled": [near(LOSSES, behaviour, proximal, new, one) for proximal, new in pairs],
+        "coupled": [near(LOSSES, behaviour, behaviour, new, one) for _, new in pairs],
+    }
+
+
+@EXAMPLES.by("GAE over two episodes of one environment")
+def gae(example: Example) -> Found:
+    found = computed(
+        recipes.PPO_EWMA.replace(advantage=GAE),
+        ["token.advantage", "token.return"],
+        members=answers([2, 1], [1, 0]),
+        columns={"token": {"value": example.values["v"].tolist()}},
+    )
+    return {"advantage": found["token.advantage"], "value_target": found["token.return"]}
+
+
+@pytest.mark.parametrize("name", EXAMPLES.names)
+def test_the_recipe_computes_the_example(name: str) -> None:
+    EXAMPLES.check(name)
