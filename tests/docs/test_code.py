@@ -185,6 +185,23 @@ def test_a_folder_is_trained_and_its_best_weights_load(warm_policy: tuple[Any, A
     assert all("lora" in name for name in trained)
 
 
+def test_ranks_give_weights_to_the_engine_of_rank_0(warm_policy: tuple[Any, Any], tmp_path: Path) -> None:
+    import torch
+    from torch import distributed
+
+    from agentrl_core import engine
+
+    generate = engine.Transformers(*warm_policy, copy=True)
+    place = next(place for place, code in enumerate(blocks("models")) if "send_weights" in code)
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
+    try:
+        given = {"torch": torch, "engine": engine, "generate": generate, "model": warm_policy[0], "iteration": 4}
+        run("models", given, only=place)
+    finally:
+        distributed.destroy_process_group()
+    assert generate.policy_version == 5
+
+
 def test_systems_are_compared_over_seeds() -> None:
     names = run("howto/statistics")
     assert names["low"] < names["value"] < names["high"]

@@ -321,7 +321,7 @@ def test_wrong_calls(generate, server, tokenizer, policy):
     with pytest.raises(InvalidInputError, match="has no folder"):
         fixed.update_weights(policy, 99)
     fixed.close()
-    with pytest.raises(InvalidInputError, match="no save_pretrained"):
+    with pytest.raises(UnsupportedError, match="Linear contains no Hugging Face model"):
         generate.update_weights(torch.nn.Linear(1, 1), 99)
     with pytest.raises(InvalidInputError, match="sees no checkpoint at /nowhere"):
         generate._wait(generate._replace("/nowhere", 99))

@@ -54,6 +54,19 @@ def test_a_wrapped_policy_is_taken(names: list[str], make_model, tokenizer) -> N
     assert (tokens_of(generate), generate.policy_version) == (wanted, 1)
 
 
+def test_compiled_and_checkpointed_layers_are_taken(make_model, tokenizer) -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+
+    policy, plain = make_model("qwen3", seed=1), make_model("qwen3", seed=1)
+    kind = type(policy.model.layers[0])
+    policy.model.layers[1] = torch.compile(policy.model.layers[1], backend="eager")
+    apply_activation_checkpointing(policy, check_fn=lambda module: isinstance(module, kind))
+    assert any("_checkpoint_wrapped_module" in name for name, _ in policy.named_parameters())
+    generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
+    generate.update_weights(policy, version=1)
+    assert tokens_of(generate) == tokens_of(engine.Transformers(plain, tokenizer))
+
+
 def test_a_wrapper_of_the_shared_model_is_the_shared_model(make_model, tokenizer) -> None:
     policy = make_model("qwen3")
     generate = engine.Transformers(policy, tokenizer)

@@ -111,14 +111,6 @@ def tensors_of(layer: Any) -> dict[str, tuple[Mapping[str, Any], str, float]]:
     return found
 
 
-def ranks_of(model: nn.Module) -> dict[str, int]:
-    """Return the rank of the active adapter of each LoRA layer, by the layer's name."""
-    from agentrl_core.engine.policy_weights import plain_name
-
-    layers = ((plain_name(name), layer_of(part)) for name, part in model.named_modules())
-    return {name: int(layer.r[layer.active_adapters[0]]) for name, layer in layers if layer is not None}
-
-
 def why_not_alone(model: nn.Module) -> str | None:
     """Return why a vLLM engine cannot hold a model's adapters beside its weights, or None if it can."""
     lora = _peft("tuners.lora", "LoraLayer")

@@ -6,8 +6,10 @@ import json
 import re
 from pathlib import Path
 
+from torch import nn
+
 from agentrl_core.engine import adapters
-from agentrl_core.engine.policy_weights import PolicyWeights
+from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
 
 
 def goes_alone(weights: PolicyWeights, largest_rank: int) -> bool:
@@ -17,7 +19,7 @@ def goes_alone(weights: PolicyWeights, largest_rank: int) -> bool:
     """
     if weights.model is None or not weights.is_adapted or adapters.why_not_alone(weights.model) is not None:
         return False
-    return max(adapters.ranks_of(weights.model).values()) <= largest_rank
+    return max(_ranks_of(weights.model).values()) <= largest_rank
 
 
 def write_adapter(folder: Path, weights: PolicyWeights) -> None:
@@ -28,7 +30,7 @@ def write_adapter(folder: Path, weights: PolicyWeights) -> None:
         f"base_model.model.{name}": weight.contiguous().cpu().clone() for name, weight in weights.read("adapter")
     }
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    ranks = adapters.ranks_of(weights.model)
+    ranks = _ranks_of(weights.model)
     most = max(ranks.values())
     others = {re.escape(name): rank for name, rank in ranks.items() if rank != most}
     config = {
@@ -46,3 +48,9 @@ def write_adapter(folder: Path, weights: PolicyWeights) -> None:
         "target_modules": sorted({name.rpartition(".")[2] for name in ranks}),
     }
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _ranks_of(model: nn.Module) -> dict[str, int]:
+    """The rank of the active adapter of each LoRA layer, by the layer's name."""
+    layers = ((plain_name(name), adapters.layer_of(part)) for name, part in model.named_modules())
+    return {name: int(layer.r[layer.active_adapters[0]]) for name, layer in layers if layer is not None}

@@ -57,6 +57,10 @@ def replace_weights(
         stacked = getattr(module, "lora_b_stacked", ())
         for part in stacked if isinstance(stacked, (tuple, list)) else (stacked,):
             part.zero_()
+        # Experts on a CPU work from packed copies, which are still the old ones.
+        experts = getattr(getattr(getattr(module, "quant_method", None), "moe_kernel", None), "fused_experts", None)
+        if type(experts).__module__.endswith("cpu_moe"):
+            experts.process_weights_after_loading(module)
     if model.config.tie_word_embeddings:
         # The head shares the embedding's memory, but on a CPU it works from a packed copy, which is still the old one.
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
