@@ -30,7 +30,7 @@ from agentrl_core.model.attention import SequenceAttention
 from agentrl_core.model.call import Forward, call_in_place, head_replaced, leave_uncompiled
 from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead
 from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
-from agentrl_core.model.ranks import is_sharded, refuse_unwrapped
+from agentrl_core.model.ranks import refuse_unwrapped, wrapping_of
 from agentrl_core.model.scores import LOGITS_AT_ONCE, VALUES, in_chunks, score, value_head_of
 from agentrl_core.model.transformers_attention import pack_attention
 
@@ -56,7 +56,7 @@ class Reading:
 
     def __init__(self, pack: Pack, outer: nn.Module, inner: nn.Module, rows: Tensor) -> None:
         self.pack, self.outer, self.inner, self.rows = pack, outer, inner, rows
-        self.head = head_of(inner)
+        self.head, self.wrapping = head_of(inner), wrapping_of(outer)
         self.states: list[Tensor] = []
 
     def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:  # noqa: ARG002
@@ -134,13 +134,13 @@ class Scores(Reading):
     def _values(self, order: Tensor | None) -> tuple[Tensor, ...]:
         return (in_order(self.values, order),) if self.values else ()
 
-    def fields(self, results: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    def fields(self, results: tuple[Tensor, ...]) -> dict[str, Any]:
         """Return the fields of `PackOutput` that these results are."""
         logprob, entropy, *others = results
-        said = dict(zip(self.of_logits, others, strict=False))
+        said: dict[str, Any] = dict(zip(self.of_logits, others, strict=False))
         if self.of_values:
             said |= {name: others[-1] if name == "value_logits" else others[-1].squeeze(-1) for name in self.of_values}
-        return {"logprob": logprob, "entropy": entropy, **said}
+        return {"logprob": logprob, "entropy": entropy, "ranks": self.wrapping.ranks, **said}
 
 
 class ChunkedScores(Scores):
@@ -235,7 +235,7 @@ def hidden_states(pack: Pack, model: nn.Module) -> Tensor:
     return _run(Reading(pack, model, inner, every))[0]
 
 
-def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...]) -> dict[str, Tensor]:
+def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...]) -> dict[str, Any]:
     """Return log-probs, entropies and `outputs` of a pack, fields of `PackOutput`; see `Pack.run`."""
     pack, inner = _prepared(pack, model)
     formula = None
@@ -258,7 +258,7 @@ def fused(pack: Pack, model: nn.Module, fuse: Callable[..., Any]) -> Any:
         )
     reading = FusedLoss(pack, model, inner, fuse, formula)
     (value,) = _run(reading)
-    return replace(reading.made, loss=value)
+    return replace(reading.made, loss=value, ranks=reading.wrapping.ranks)
 
 
 def vocabulary_of(inner: nn.Module) -> int:
@@ -301,7 +301,7 @@ def _run(reading: Reading) -> tuple[Tensor, ...]:
     try:
         return _run_as(reading, layout)
     except UnsupportedError as error:
-        if pack.layout != "auto" or layout == "padded" or pack.has_forks or is_sharded(reading.outer):
+        if pack.layout != "auto" or layout == "padded" or pack.has_forks or reading.wrapping.sharded:
             raise
         pad_instead(inner, str(error))
         again = type(reading).__new__(type(reading))
@@ -336,10 +336,13 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
     def body(own: Forward, ids: Tensor) -> tuple[Tensor, ...]:
         with ExitStack() as stack:
             if layout == "padded":
-                feeds = _padded_feeds(pack, ids[0], reading.rows, one=is_sharded(reading.outer))
+                feeds = _padded_feeds(pack, ids[0], reading.rows, one=reading.wrapping.sharded)
             else:
                 feeds = [_flat_feed(reading, ids, stack)]
-            return _read(reading, own, feeds)
+            results = _read(reading, own, feeds)
+            if reading.wrapping.sharded:  # FSDP hangs its hooks on the results, and warns of views
+                return tuple(each if each._base is None else each.clone() for each in results)  # noqa: SLF001
+            return results
 
     results = call_in_place(reading.outer, inner, body, pack.input_ids[None])
     if layout != "padded":
