@@ -19,7 +19,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import agentrl_core as arl
 from agentrl_core import loss, recipes
 from agentrl_core.model.probe import Probe
-from agentrl_core.schedule import Above, Dual, SkipStep, StopTraining
+from agentrl_core.schedule import Above, Dual, SkipStep, StopTraining, SyncModel
 
 STEPS = 3
 BOUND = 0.15
@@ -50,6 +50,9 @@ RECIPES = {
             kl=loss.KL(Dual("approximate_kl", target=0.1, start=1.0, rate=0.5, at_least=0.1, every="step"))
         ),
         minibatches=3,
+    ),
+    "follow": recipes.GRPO.replace(
+        hooks=(SyncModel("policy", "average", mix=0.5, unit="steps"), SyncModel("begin", "policy", mix=0.3))
     ),
 }
 """Algorithms. A rank that read the metrics of its own packs would decide otherwise: 0.04 or 0.27 in the first step."""
@@ -79,16 +82,25 @@ def new_model(*, critic: bool = False) -> Any:
     return model
 
 
-def wrapped(model: Any, way: str) -> Any:
+def meshes() -> Any:
+    """All ranks, and each alone."""
+    return dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("all", "alone"))
+
+
+def wrapped(model: Any, way: str, options: Sequence[str] = ()) -> Any:
     if way == "ddp":
         return nn.parallel.DistributedDataParallel(model)
     if way == "fsdp1":
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
-    if way in ("fsdp2", "fsdp2-kept"):
-        mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    if way.startswith("fsdp2"):
+        found = meshes()
+        mesh = {"fsdp2-hybrid": found, "fsdp2-alone": found["alone"]}.get(way, found["all"])
+        sharding: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": way != "fsdp2-kept"}
+        if "rounded" in options:
+            kinds = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32, "output_dtype": torch.float32}
+            sharding["mp_policy"] = MixedPrecisionPolicy(**kinds)
         for part in (*model.model.layers, model):
-            fully_shard(part, mesh=mesh, reshard_after_forward=way == "fsdp2")
-        return model
+            fully_shard(part, **sharding)
     return model
 
 
@@ -140,6 +152,8 @@ class Reductions:
 def losses(update: Any, model: Any, options: list[str], shards: int | None) -> Iterator[torch.Tensor]:
     """The losses of the packs of this rank; with `shards`, of all ranks in this process."""
     packing: dict[str, Any] = {"max_tokens": 24 if "accumulated" in options else 64}
+    if shards is not None and dist.is_initialized():
+        packing["group"] = meshes()["alone"].get_group()
     if update.prepared.loss.unit == "update" and "packed" not in options:
         yield from update.gradient_cached(model, **packing)
         return
@@ -168,22 +182,23 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
     so a wrong factor is not hidden.
     """
     recipe = RECIPES[algorithm]
-    plain = {name: new_model(critic=name == "critic") for name in ("policy", "critic")[: 1 + (algorithm == "ppo")]}
+    names = {"ppo": ("policy", "critic"), "follow": ("policy", "average")}.get(algorithm, ("policy",))
+    plain = {name: new_model(critic=name == "critic") for name in names}
     begun = torch.cat([parameters(each) for each in plain.values()])
-    models = {name: wrapped(model, way) for name, model in plain.items()}
+    models = {name: wrapped(model, way, options) for name, model in plain.items()}
     if "checkpointed" in options:
         plain["policy"].gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     kind, rate = (torch.optim.Adam, 1e-3) if "adam" in options else (torch.optim.SGD, 0.05)
-    optimizers = {name: kind(model.parameters(), lr=rate) for name, model in models.items()}
+    optimizers = {name: kind(models[name].parameters(), lr=rate) for name in names if name != "average"}
     batch = rollouts(few="few" in options)
-    for name, column in (("critic", "old_value"), ("critic", "value"), ("policy", "reference_logprob")):
-        if name in models and (algorithm != "grpo" or name == "critic"):
-            batch = arl.annotate(batch, column, models[name], max_tokens=32)
+    columns = {"ppo": {"old_value": "critic", "value": "critic"}, "dual": {"reference_logprob": "policy"}}
+    for column, name in columns.get(algorithm, {}).items():
+        batch = arl.annotate(batch, column, models[name], max_tokens=32)
     batch = recipe.credit(batch)
     reductions = Reductions(models["policy"]) if "counted" in options else None
     found: dict[str, Any] = {"steps": [], "norms": []}
     for _ in range(STEPS // recipe.minibatches):
-        updates = recipe.updates(batch)
+        updates = recipe.updates(batch, models=models)
         for update in updates:
             model = models[update.model]
             if reductions is not None:
@@ -198,6 +213,7 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
             clipped_at = clipped_at or 0.75 * clip(model, math.inf)
             found["norms"].append(clip(model, clipped_at))
             found["steps"].append(update.step(optimizers[update.model]))
+        recipe.run_hooks(updates)
     if not dist.is_initialized() or dist.get_rank() == 0:
         found["metrics"] = updates.metrics  # no other rank asks for them
     ended = torch.cat([parameters(each) for each in models.values()])
@@ -339,12 +355,16 @@ def on_rank(rank: int, ranks: int, cases: list[str], folder: Path) -> None:
             one = [each for each in options if each not in ("last", "each", "wrong", "counted")]
             name = " ".join([algorithm, *one])
             same_packs = ranks if "autocast" in options else None  # packs are rounded
-            wanted[case] = wanted[name] = wanted.get(name) or train("bare", algorithm, one, None, same_packs)
+            if "rounded" not in options:
+                wanted[case] = wanted[name] = wanted.get(name) or train("bare", algorithm, one, None, same_packs)
     dist.init_process_group(
         "gloo", f"file://{folder / 'meeting'}", dt.timedelta(seconds=60), world_size=ranks, rank=rank
     )
     report: dict[str, Any] = {}
     for case in cases:
+        if "rounded" in case:  # by FSDP, so by one that has one rank
+            _, algorithm, *options = case.split()
+            wanted[case] = train("fsdp2-alone", algorithm, options, None, ranks)
         try:
             kind, _, name = case.partition(" ")
             if kind == "refused":
