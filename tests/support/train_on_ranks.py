@@ -14,6 +14,7 @@ import datetime as dt
 import json
 import math
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -298,6 +299,43 @@ def compare_columns(way: str, wanted: list[torch.Tensor]) -> dict[str, float]:
     return {"columns": float(worst)}
 
 
+class OnRankZero:
+    """A collector that only rank 0 may call."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, Any] = {}
+
+    def __call__(self, *, tasks: int, group_size: int) -> arl.Batch:
+        assert dist.get_rank() == 0
+        assert tasks * group_size > 0
+        return rollouts()
+
+    def end_iteration(self, _: arl.Batch, metrics: dict[str, Any]) -> None:
+        assert dist.get_rank() == 0
+        self.metrics = metrics
+
+
+def page() -> dict[str, float]:
+    """Run the loop of the page on models; the difference of its parameters and metrics from those of one process."""
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[-1]
+    one, names = new_model(), {"model": new_model(), "recipe": recipes.GRPO, "collector": OnRankZero()}
+    exec(code, names)
+    updates = recipes.GRPO.updates(recipes.GRPO.credit(rollouts()))
+    optimizer = torch.optim.SGD(one.parameters(), lr=1e-3)
+    for update in updates:
+        for pack in update.pack(max_tokens=16_384, group=meshes()["alone"].get_group()):
+            update.loss(pack.run(one), pack).backward()
+        clip(one, 1.0)
+        update.step(optimizer)
+    difference = float((parameters(names["model"]) - parameters(one)).abs().max())
+    moved = float((parameters(new_model()) - parameters(one)).abs().max())
+    if dist.get_rank() == 0:
+        metrics: Any = names["collector"].metrics
+        assert distance(metrics["loss"], updates.metrics["loss"]) < 1e-6
+    return {"parameters": difference, "gradients": 0.0, "metrics": 0.0, "moved": moved, "clipped": 1.0}
+
+
 def refused(case: str) -> str:
     """The error or warning of what cannot work."""
     model = new_model()
@@ -350,7 +388,7 @@ def on_rank(rank: int, ranks: int, cases: list[str], folder: Path) -> None:
     for case in cases:
         if case.startswith("annotated"):
             wanted[case] = annotated("bare")
-        elif not case.startswith("refused"):
+        elif case != "page" and not case.startswith("refused"):
             _, algorithm, *options = case.split()
             one = [each for each in options if each not in ("last", "each", "wrong", "counted")]
             name = " ".join([algorithm, *one])
@@ -367,7 +405,9 @@ def on_rank(rank: int, ranks: int, cases: list[str], folder: Path) -> None:
             wanted[case] = train("fsdp2-alone", algorithm, options, None, ranks)
         try:
             kind, _, name = case.partition(" ")
-            if kind == "refused":
+            if kind == "page":
+                report[case] = page()
+            elif kind == "refused":
                 report[case] = refused(name)
             elif kind == "annotated":
                 report[case] = compare_columns(name, wanted[case])
