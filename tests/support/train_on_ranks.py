@@ -193,6 +193,7 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
     optimizers = {name: kind(models[name].parameters(), lr=rate) for name in names if name != "average"}
     batch = rollouts(few="few" in options)
     columns = {"ppo": {"old_value": "critic", "value": "critic"}, "dual": {"reference_logprob": "policy"}}
+    columns["follow"] = columns["dual"]
     for column, name in columns.get(algorithm, {}).items():
         batch = arl.annotate(batch, column, models[name], max_tokens=32)
     batch = recipe.credit(batch)

@@ -30,7 +30,16 @@ FEW = [
     "refused bare",
 ]
 """The cases of the ordinary test: a process group of two ranks runs all of them."""
-ON_THREE = ["ddp ppo few", "fsdp2 grpo few", "fsdp2 gspo few", "ddp rows few", "fsdp2 stop", "annotated fsdp2"]
+ON_THREE = [
+    "ddp ppo few",
+    "fsdp2 grpo few",
+    "fsdp2 gspo few",
+    "ddp rows few",
+    "fsdp2 grpo fused few",
+    "fsdp2-kept grpo padded few",
+    "fsdp2 stop",
+    "annotated fsdp2",
+]
 """Two draws on three ranks: one has packs without pairs."""
 OTHERS = [
     "ddp grpo accumulated each counted",
@@ -62,8 +71,8 @@ WAYS = ["ddp", "fsdp2", "fsdp2-kept", "fsdp1"]
 OPTIONS = ["", "accumulated last", "accumulated each", "few", "checkpointed", "padded accumulated", "autocast"]
 MATRIX = [" ".join(case) for case in itertools.product(WAYS, ["grpo", "gspo", "ppo", "rows"], OPTIONS)]
 REFUSED = {
-    "other batches": "InvalidInputError: batch: 1 of 2 ranks (the first is rank 1) pack another batch, or the",
-    "other options": "InvalidInputError: batch: 1 of 2 ranks (the first is rank 1) pack another batch, or the",
+    "other batches": "InvalidInputError: batch: 1 of 2 ranks (the first is rank 1) have another batch, or the",
+    "other options": "InvalidInputError: batch: 1 of 2 ranks (the first is rank 1) have another batch, or the",
     "wrong shards": "InvalidInputError: shards=3, but 2 ranks make this step; leave shards out",
     "other group": "AgentRLWarning: 2 ranks have packs of this update, but no wrapper of the model averages",
     "bare": "AgentRLWarning: 2 ranks have packs of this update, but no wrapper of the model averages",
@@ -103,7 +112,9 @@ def check(case: str, found: Any) -> None:
     if "wrong" in case:
         assert found["parameters"] > 1e-3, case
         return
-    assert max(found["parameters"], found["gradients"], found["metrics"]) < 1e-6, (case, found)
+    # Sums over ranks differ by 1e-8 in another order, and bf16 rounds some weights of the next step otherwise.
+    limit = 1e-3 if "autocast" in case else 1e-6
+    assert max(found["parameters"], found["gradients"], found["metrics"]) < limit, (case, found)
     if "skip" in case:
         assert found["steps"] == [False, False, True]
     if "stop" in case:

@@ -96,6 +96,7 @@ def annotate(
         return batch.with_columns("token", **{column: model.numbered(batch)})
     require_torch("annotate")
     from agentrl_core.model.layouts import check_layout, layout_of
+    from agentrl_core.model.ranks import reshard
 
     check_layout(layout)
     if not callable(model):
@@ -112,6 +113,7 @@ def annotate(
         planned = "tree" if layout_of(model) == "tree" else "sequence"
     answer_pack = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
     values = _answers(batch, column, answer_pack, max_tokens, (layout, planned), chosen, _ranks_of(model, group))
+    reshard(model)
     if level == "node_token":
         return batch.with_columns("node_token", **{column: values})
     if level != "step":
@@ -153,6 +155,14 @@ def _ranks_of(model: object, group: distributed.ProcessGroup | None) -> Group | 
     return group_of_ranks(group)
 
 
+def _check_equal(group: Group | None, batch: Batch, *others: ArrayLike) -> None:
+    """Refuse ranks with different batches."""
+    if group is not None:
+        from agentrl_core.model.collectives import check_equal
+
+        check_equal(group, batch.column("token", "node_token"), *others)
+
+
 def _answers(
     batch: Batch,
     column: str,
@@ -171,6 +181,7 @@ def _answers(
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
     layout, planned_as = layouts
     rank, ranks = (0, None) if group is None else (group.rank(), group.size())
+    _check_equal(group, batch, draws, max_tokens)
     plan = batch.plan(draws, max_tokens, layout=planned_as, fold=list(same.values()), shards=ranks)
     stored, images = batch.column("node_token", "token"), tokens_with_images(batch)
     places, found = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
@@ -214,6 +225,7 @@ def _with_answers_to_probe(
     from agentrl_core.model.layouts import layout_of
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.probe import ProbePacks
+    from agentrl_core.model.ranks import reshard
 
     if not isinstance(model, torch.nn.Module):
         raise InvalidInputError(
@@ -224,6 +236,7 @@ def _with_answers_to_probe(
     questions, shows = ProbePacks(batch, probe), tokens_with_images(batch) is not None
     asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
     among = _ranks_of(model, group)
+    _check_equal(among, batch, *probe.rows, max_tokens)
     for tree, question, counts in _own_part(questions.packs(max_tokens), among):
         with torch.no_grad():
             pack = replace(Pack.from_tree(tree, entropy_gradient=False), shows_images=shows, layout=layout)
@@ -233,6 +246,7 @@ def _with_answers_to_probe(
         if counts:
             asked.append(question[tree.pair_tokens])
             values.append(np.repeat(answers.to("cpu", torch.float64).numpy(), np.diff(tree.pair_offsets)))
+    reshard(model)
     after, before = questions.columns(*_of_ranks(among, np.concatenate(asked), np.concatenate(values)))
     return batch.with_columns("step", **{column: after}).with_columns("draw", **{f"{column}_before": before})
 

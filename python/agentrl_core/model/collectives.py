@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, distributed
 
+from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.ranks import Group
 
 
@@ -67,3 +69,26 @@ def over_ranks(
         for name, value in json.loads(bytes(part.cpu().numpy())).items():
             found[name] = reduce(name)(found[name], value) if name in found else value
     return found
+
+
+def check_equal(group: Group, *parts: ArrayLike) -> None:
+    """Refuse ranks that share the packs of different batches, since each would run its part of another plan.
+
+    Args:
+        group: the ranks.
+        parts: what the packs follow from.
+
+    Raises:
+        InvalidInputError: a rank has other parts than the first one; on every rank.
+    """
+    code = 0
+    for part in parts:
+        code = zlib.crc32(np.ascontiguousarray(part).tobytes(), code)
+    codes = gathered_arrays(np.array([code], np.int64), group)
+    others = np.flatnonzero(codes != codes[0]).tolist()
+    if others:
+        raise InvalidInputError(
+            f"batch: {len(others)} of {group.size()} ranks (the first is rank {others[0]}) have another batch, or the "
+            "same with other weights or options than rank 0; send the batch of one rank to all "
+            "(torch.distributed.broadcast_object_list), and give every rank the same arguments"
+        )

@@ -167,6 +167,16 @@ def _all_wrappers() -> list[nn.Module]:
     return [each for each in gc.get_objects() if issubclass(type(each), tuple(kinds))]
 
 
+def reshard(model: object) -> None:
+    """Let each rank keep its part of the parameters alone, if fully_shard gathered them for a forward pass."""
+    if isinstance(model, nn.Module) and num_ranks() > 1:
+        from torch.distributed.fsdp import FSDPModule
+
+        for part in model.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
+
+
 def check_sync(sync: GradientSync, model: nn.Module | None) -> None:
     """Raise InvalidInputError if there is no such way to synchronise gradients, or no model to apply it to."""
     if sync not in get_args(GradientSync):

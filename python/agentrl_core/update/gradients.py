@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import warnings
-import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from agentrl_core.exceptions import AgentRLWarning, InvalidInputError
-from agentrl_core.model.collectives import gathered_arrays
 from agentrl_core.model.ranks import Group, wrapping_of
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
     from torch import nn
 
 
@@ -38,7 +34,8 @@ def scaled_to_ranks(
     Raises:
         InvalidInputError: it is not known over how many ranks gradients are averaged, or they are not those of `group`.
     """
-    if not value.requires_grad:
+    differentiable = [each for each in outputs if isinstance(each, Tensor) and each.requires_grad]
+    if not (value.requires_grad or differentiable):
         return value
     if ranks is None and model is not None:
         ranks = wrapping_of(model).ranks
@@ -63,7 +60,6 @@ def scaled_to_ranks(
             f"group: the packs of this update are for {group.size()} ranks, but the model's wrapper averages gradients "
             f"over {ranks}; give update.pack the group of the wrapper"
         )
-    differentiable = [each for each in outputs if isinstance(each, Tensor) and each.requires_grad]
     reached: Tensor = _Reaching.apply(value, *differentiable)  # type: ignore[no-untyped-call]
     return reached * ranks
 
@@ -80,26 +76,3 @@ class _Reaching(torch.autograd.Function):
     def backward(context: Any, by: Tensor) -> tuple[Tensor, ...]:
         zeros = (torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in context.of_others)
         return by, *zeros
-
-
-def check_equal_plans(group: Group, *parts: ArrayLike) -> None:
-    """Refuse ranks that plan packs of different batches, since each would train its part of another step.
-
-    Args:
-        group: the ranks.
-        parts: what the packs follow from.
-
-    Raises:
-        InvalidInputError: a rank has other parts than the first one; on every rank.
-    """
-    code = 0
-    for part in parts:
-        code = zlib.crc32(np.ascontiguousarray(part).tobytes(), code)
-    codes = gathered_arrays(np.array([code], np.int64), group)
-    others = np.flatnonzero(codes != codes[0]).tolist()
-    if others:
-        raise InvalidInputError(
-            f"batch: {len(others)} of {group.size()} ranks (the first is rank {others[0]}) pack another batch, or the "
-            "same with other weights or options than rank 0; send the batch of one rank to all "
-            "(torch.distributed.broadcast_object_list), and give update.pack the same arguments"
-        )

@@ -307,11 +307,11 @@ class Update:
             balance=balance,
         )
         if self._group is not None:
-            from agentrl_core.update.gradients import check_equal_plans
+            from agentrl_core.model.collectives import check_equal
 
             tokens = prepared.batch.column("token", "node_token")
             options = [layout, balance, str(max_tokens), str(len(plan))]
-            check_equal_plans(self._group, tokens, self.draws, weights, trained, options)
+            check_equal(self._group, tokens, self.draws, weights, trained, options)
         return plan, weights
 
     def _maker(
