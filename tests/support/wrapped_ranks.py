@@ -81,15 +81,15 @@ def wrapped(model: Any, mode: str) -> Any:
     return model
 
 
-def differentiate(model: Any, shards: int, rank: int, layout: Any, way: str) -> torch.Tensor | None:
-    """Add the gradients of an update, times the number of ranks, by whose number wrappers divide; or annotate."""
+def differentiate(model: Any, layout: Any, way: str) -> torch.Tensor | None:
+    """Add the gradients of an update; or annotate."""
     if way == "annotate":
         batch = arl.annotate(rollouts(), "reference_logprob", model, layout=layout)
         return torch.from_numpy(batch.column("reference_logprob", "token").copy())
     for update in recipes.GRPO.updates(rollouts()):
-        for pack in update.pack(max_tokens=64, shards=shards, layout=layout)[rank]:
+        for pack in update.pack(max_tokens=64, layout=layout):
             output = loss.run_fused(model, pack, recipes.GRPO.loss) if way == "fused" else pack.run(model)
-            (update.loss(output, pack) * shards).backward()
+            update.loss(output, pack).backward()
     return None
 
 
@@ -113,7 +113,7 @@ def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     """The differences of all cases."""
     alone, wanted, answers = new_model(mode), {}, {}
     for layout, way in CASES:
-        answers[layout, way] = differentiate(alone, 1, 0, layout, way)
+        answers[layout, way] = differentiate(alone, layout, way)
         wanted[layout, way] = gradients(alone)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     plain = new_model(mode)
@@ -123,7 +123,7 @@ def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     for layout, way in CASES:
         if way == "checkpointed":
             plain.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        answer, expected = differentiate(used, 2, rank, layout, way), wanted[layout, way]
+        answer, expected = differentiate(used, layout, way), wanted[layout, way]
         if way == "checkpointed":
             plain.gradient_checkpointing_disable()
         gradient, right = gradients(model), answers[layout, way]

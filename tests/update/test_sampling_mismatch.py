@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import subprocess
-import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -238,26 +234,3 @@ def test_annotations_do_not_run_rollouts_with_images_without() -> None:
     assert arl.annotate(batch, "half", lambda pack: pack.target / 2).has("half", "token")
     with pytest.raises(UnsupportedError, match="show images"):
         arl.annotate(batch, "answer_logprob", model, probe=Probe([[3, 4, 5]] * 2, start=1))
-
-
-@pytest.fixture(scope="module")
-def of_ranks() -> dict[str, list[str]]:
-    script = Path(__file__).parents[1] / "support" / "two_ranks.py"
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=1200, check=False)
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, list[str]] = json.loads(ran.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.parametrize(
-    ("mode", "message"),
-    [
-        ("by hand", "torch.distributed has 2 ranks, and this update is packed for 2; nothing here adds up"),
-        ("alone", "torch.distributed has 2 ranks, and this update is packed for one: each trains on all of its own"),
-    ],
-)
-def test_ranks_that_are_not_synchronised_are_warned_of(mode: str, message: str, of_ranks: dict[str, list[str]]) -> None:
-    assert len(of_ranks[mode]) == 2
-    for found in of_ranks[mode]:
-        assert message in found
-        assert "torch.distributed.all_reduce(parameter.grad)" in found

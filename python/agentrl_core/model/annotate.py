@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,12 +15,14 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.spans import Spans
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor, distributed, nn
 
     from agentrl_core.data.batch import Batch, Layout
     from agentrl_core.model.layouts import PackLayout
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.probe import Probe
+    from agentrl_core.model.ranks import Group
+    from agentrl_core.operators.packing import TreeRows
 
 
 def annotate(
@@ -33,6 +35,7 @@ def annotate(
     draws: ArrayLike | None = None,
     level: Literal["node_token", "step"] = "node_token",
     layout: PackLayout = "auto",
+    group: distributed.ProcessGroup | None = None,
 ) -> Batch:
     """Add a column that only a model can make, such as the log-probs of a reference model.
 
@@ -53,6 +56,9 @@ def annotate(
         level: `step`: what is said where the first trained token of each step is predicted, before the action: V(s_t)
             of a critic of steps (`loss.Value(level="step")` trains it).
         layout: how a model computes packs, as of `Update.pack`. A function gets sequences for `auto`.
+        group: ranks that share the work: each runs a part of the packs, and all get the whole column. All call it with
+            the same batch. None: those over which the model is wrapped (DistributedDataParallel, FSDP); else this
+            process alone.
 
     Returns:
         A batch with `column` at level `node_token`, float32, NaN where nothing was computed. Tokens find their value
@@ -90,6 +96,7 @@ def annotate(
         return batch.with_columns("token", **{column: model.numbered(batch)})
     require_torch("annotate")
     from agentrl_core.model.layouts import check_layout, layout_of
+    from agentrl_core.model.ranks import reshard
 
     check_layout(layout)
     if not callable(model):
@@ -99,13 +106,14 @@ def annotate(
         if draws is not None or level != "node_token":
             given = "level" if draws is None else "draws"
             raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
-        return _with_answers_to_probe(batch, column, model, max_tokens, probe, layout)
+        return _with_answers_to_probe(batch, column, model, max_tokens, probe, layout, group)
     # A function may not know trees. Either way a stored token is asked once, whichever draws train it.
     planned: Layout = "tree" if layout == "tree" else "sequence"
     if isinstance(model, torch.nn.Module) and layout == "auto":
         planned = "tree" if layout_of(model) == "tree" else "sequence"
     answer_pack = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
-    values = _answers(batch, column, answer_pack, max_tokens, (layout, planned), chosen)
+    values = _answers(batch, column, answer_pack, max_tokens, (layout, planned), chosen, _ranks_of(model, group))
+    reshard(model)
     if level == "node_token":
         return batch.with_columns("node_token", **{column: values})
     if level != "step":
@@ -136,6 +144,25 @@ def _chosen(batch: Batch, draws: ArrayLike | None) -> NDArray[np.int64]:
     return np.flatnonzero(mask)
 
 
+def _ranks_of(model: object, group: distributed.ProcessGroup | None) -> Group | None:
+    """The ranks that share the packs, or None."""
+    from agentrl_core.model.ranks import group_of_ranks, num_ranks, wrapping_of
+
+    if group is None:
+        with torch.no_grad():
+            wrapped = isinstance(model, torch.nn.Module) and wrapping_of(model).ranks == num_ranks()
+        return group_of_ranks() if wrapped else None
+    return group_of_ranks(group)
+
+
+def _check_equal(group: Group | None, batch: Batch, *others: ArrayLike) -> None:
+    """Refuse ranks with different batches."""
+    if group is not None:
+        from agentrl_core.model.collectives import check_equal
+
+        check_equal(group, batch.column("token", "node_token"), *others)
+
+
 def _answers(
     batch: Batch,
     column: str,
@@ -143,6 +170,7 @@ def _answers(
     max_tokens: int,
     layouts: tuple[PackLayout, Layout],
     draws: NDArray[np.int64],
+    group: Group | None,
 ) -> np.ndarray:
     """The answer for every stored token that these draws train."""
     from agentrl_core.model.pack import Pack
@@ -152,9 +180,12 @@ def _answers(
         values[:] = batch.column(column, "node_token")
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
     layout, planned_as = layouts
-    plan = batch.plan(draws, max_tokens, layout=planned_as, fold=list(same.values()))
+    rank, ranks = (0, None) if group is None else (group.rank(), group.size())
+    _check_equal(group, batch, draws, max_tokens)
+    plan = batch.plan(draws, max_tokens, layout=planned_as, fold=list(same.values()), shards=ranks)
     stored, images = batch.column("node_token", "token"), tokens_with_images(batch)
-    for index in range(len(plan)):
+    places, found = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    for index in range(rank, len(plan), ranks or 1):
         planned = plan.pack(index, same=same)
         shows = images is not None and bool(images[planned.token].any())
         pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False, shows_images=shows, layout=layout)
@@ -166,8 +197,20 @@ def _answers(
                 f"{len(pack.target)} prediction pairs; return one value per pair"
             )
         answered = answers.to("cpu", torch.float32).numpy()
-        values[stored[planned.pair_tokens]] = np.repeat(answered, np.diff(planned.pair_offsets))
+        places.append(stored[planned.pair_tokens])
+        found.append(np.repeat(answered, np.diff(planned.pair_offsets)))
+    place, answers_of_ranks = _of_ranks(group, np.concatenate(places), np.concatenate(found))
+    values[place] = answers_of_ranks
     return values
+
+
+def _of_ranks(group: Group | None, *columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """The rows of all ranks."""
+    if group is None:
+        return columns
+    from agentrl_core.model.collectives import gathered_arrays
+
+    return tuple(gathered_arrays(column, group) for column in columns)
 
 
 def _with_answers_to_probe(
@@ -177,10 +220,12 @@ def _with_answers_to_probe(
     max_tokens: int,
     probe: Probe,
     layout: PackLayout,
+    group: distributed.ProcessGroup | None,
 ) -> Batch:
     from agentrl_core.model.layouts import layout_of
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.probe import ProbePacks
+    from agentrl_core.model.ranks import reshard
 
     if not isinstance(model, torch.nn.Module):
         raise InvalidInputError(
@@ -190,16 +235,33 @@ def _with_answers_to_probe(
     runs_trees = layout_of(model, layout) == "tree"
     questions, shows = ProbePacks(batch, probe), tokens_with_images(batch) is not None
     asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
-    for tree, question in questions.packs(max_tokens):
+    among = _ranks_of(model, group)
+    _check_equal(among, batch, *probe.rows, max_tokens)
+    for tree, question, counts in _own_part(questions.packs(max_tokens), among):
         with torch.no_grad():
             pack = replace(Pack.from_tree(tree, entropy_gradient=False), shows_images=shows, layout=layout)
             if not runs_trees:
                 pack = pack.as_sequences()
             answers = answer_pack(pack)
-        asked.append(question[tree.pair_tokens])
-        values.append(np.repeat(answers.to("cpu", torch.float64).numpy(), np.diff(tree.pair_offsets)))
-    after, before = questions.columns(np.concatenate(asked), np.concatenate(values))
+        if counts:
+            asked.append(question[tree.pair_tokens])
+            values.append(np.repeat(answers.to("cpu", torch.float64).numpy(), np.diff(tree.pair_offsets)))
+    reshard(model)
+    after, before = questions.columns(*_of_ranks(among, np.concatenate(asked), np.concatenate(values)))
     return batch.with_columns("step", **{column: after}).with_columns("draw", **{f"{column}_before": before})
+
+
+def _own_part(
+    packs: Iterator[tuple[TreeRows, NDArray[np.int64]]], group: Group | None
+) -> Iterator[tuple[TreeRows, NDArray[np.int64], bool]]:
+    """The packs of this rank, and whether they count: one that has none in the last round runs that of another."""
+    rank, ranks = (0, 1) if group is None else (group.rank(), group.size())
+    number, latest = 0, None
+    for number, latest in enumerate(packs, 1):
+        if (number - 1) % ranks == rank:
+            yield *latest, True
+    if latest is not None and 0 < number % ranks <= rank:
+        yield *latest, False
 
 
 def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:

@@ -67,6 +67,7 @@ class PackOutput:
         likeliest: `int64[N]`, that token.
         soft_value: `[N]`, `answers.soft_value` of the logits.
         full_kl: `[N]`, `answers.full_kl` to another model; `Pack.run` knows one model, so it is yours to add.
+        ranks: number of ranks over which the model's wrapper averages gradients; 1 without a wrapper; None: unknown.
     """
 
     logprob: Tensor
@@ -80,6 +81,7 @@ class PackOutput:
     likeliest: Tensor | None = None
     soft_value: Tensor | None = None
     full_kl: Tensor | None = None
+    ranks: int | None = None
 
     def evaluated(self, loss: RowLoss, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:
         """Value and metrics of a loss on this output of `pack`. Nothing is copied to the host."""

@@ -1,30 +1,154 @@
-"""Models and updates in a process group of several ranks: refuse or warn of what would not be synchronised."""
+"""Models on several ranks: over how many their wrapper averages gradients, and in which backward passes."""
 
 from __future__ import annotations
 
 import gc
-import warnings
 import weakref
-from typing import Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import distributed, nn
 
-from agentrl_core.exceptions import AgentRLWarning, UnsupportedError
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
-_ADD_UP = (
-    "give each rank the plain model and its own packs, update.pack(shards=ranks)[rank], and add up the gradients "
-    "before the step: torch.distributed.all_reduce(parameter.grad) for each parameter, a sum that is not divided, "
-    "since the denominators are those of the whole step"
-)
+Group: TypeAlias = Any  # torch.distributed.ProcessGroup, which a build of torch may lack
+GradientSync = Literal["auto", "last", "each"]
+"""In which backward passes of an update gradients are synchronised over ranks.
+
+`last`: in that of the last pack. `each`: in that of each pack. `auto`: `each` for models whose parameters are sharded,
+which would otherwise hold the gradients of all parameters, else `last`.
+"""
 _ALONE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 """Models that are known to be in no wrapper."""
 
 
+class Wrapping(NamedTuple):
+    """What the wrappers of a model do to gradients.
+
+    Attributes:
+        ranks: number of ranks over which gradients are averaged; 1 without a wrapper.
+        sharded: whether each rank keeps a part of the parameters.
+    """
+
+    ranks: int
+    sharded: bool
+
+
 def num_ranks() -> int:
     """Return the size of torch's default process group, or 1."""
-    distributed: Any = torch.distributed
-    return int(distributed.get_world_size()) if distributed.is_available() and distributed.is_initialized() else 1
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def group_of_ranks(group: Group | None = None) -> Group | None:
+    """Return a process group, by default torch's, if it has several ranks; else None."""
+    if group is None:
+        return cast("Group", distributed.group.WORLD) if num_ranks() > 1 else None
+    if not hasattr(group, "size"):
+        raise InvalidInputError(
+            f"group is {group!r}; give a process group that this rank is in, such as torch.distributed.new_group() "
+            "returns"
+        )
+    return group if group.size() > 1 else None
+
+
+def wrapping_of(model: nn.Module) -> Wrapping:
+    """Return what the wrappers of a model do to gradients.
+
+    Raises:
+        UnsupportedError: the model is tensor parallel, or gradients of a part of it would not be averaged, or
+            differently.
+    """
+    if num_ranks() == 1:
+        return Wrapping(1, sharded=False)
+    wrappers = list(_wrappers_in(model))
+    if not wrappers:
+        if any(map(is_distributed, model.parameters())):
+            raise UnsupportedError(
+                f"model: the parameters of {type(model).__name__} are split over ranks without fully_shard; tensor "
+                "parallel models cannot run packs: use fully_shard, FSDP or DistributedDataParallel"
+            )
+        return Wrapping(1, sharded=False)
+    sizes = dict.fromkeys(size for wrapper in wrappers for size in _sizes(wrapper))
+    if len(sizes) > 1:
+        raise UnsupportedError(
+            f"model: parts of it average gradients over different numbers of ranks ({', '.join(map(str, sizes))}); "
+            "wrap all parts over the same ranks"
+        )
+    if torch.is_grad_enabled():
+        _refuse_uncovered(model, wrappers)
+    return Wrapping(next(iter(sizes), num_ranks()), sharded=not _is_ddp(wrappers[0]))
+
+
+def _refuse_uncovered(model: nn.Module, wrappers: list[nn.Module]) -> None:
+    """Refuse parameters that are trained outside the wrappers."""
+    inside = {id(each) for wrapper in wrappers for each in wrapper.parameters()}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and id(parameter) not in inside:
+            raise UnsupportedError(
+                f"model: parameter {name!r} is outside the parts that {type(wrappers[0]).__name__} synchronises, so "
+                "each rank would train its own; wrap the whole model (fully_shard: the root last), or freeze it"
+            )
+
+
+def _wrappers_in(module: nn.Module) -> Iterator[nn.Module]:
+    """The outermost parts that synchronise gradients."""
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    if type(module).__name__ == "DeepSpeedEngine":
+        raise UnsupportedError(
+            "model: a DeepSpeedEngine scales gradients in its own backward(), which packs do not know; use "
+            "fully_shard, FSDP or DistributedDataParallel"
+        )
+    if _is_ddp(module) or isinstance(module, (FSDPModule, FullyShardedDataParallel)):
+        yield module
+        return
+    for child in module.children():
+        yield from _wrappers_in(child)
+
+
+def _is_ddp(module: nn.Module) -> bool:
+    return isinstance(module, nn.parallel.DistributedDataParallel)
+
+
+def _sizes(wrapper: Any) -> Iterator[int]:
+    """Over how many ranks the parts of a wrapper average gradients."""
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    if _is_ddp(wrapper):
+        yield wrapper.process_group.size()
+        return
+    for part in wrapper.modules():
+        if isinstance(part, FullyShardedDataParallel):
+            replicas: Any = getattr(part, "_inter_node_pg", None)  # of HYBRID_SHARD, which averages over both groups
+            yield cast("Any", part).process_group.size() * (1 if replicas is None else replicas.size())
+        elif isinstance(part, FSDPModule):
+            # Parameters may be whole at this moment, so their own mesh does not say it; torch has no public way.
+            for sharded in part._get_fsdp_state()._fsdp_param_groups:  # noqa: SLF001
+                if sharded.gradient_divide_factor is not None:
+                    raise UnsupportedError(
+                        "model: set_gradient_divide_factor was called, but losses of packs expect gradients that are "
+                        "averaged over the ranks; leave the factor as fully_shard set it"
+                    )
+                if any(each.is_dtensor for each in sharded.fsdp_params):
+                    raise UnsupportedError(
+                        "model: tensor parallel models cannot run packs; use fully_shard alone, over all ranks"
+                    )
+                yield sharded.mesh_info.mesh.size()
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Return whether FSDP or tensor parallelism keeps only a part of the parameters on each rank."""
+    return num_ranks() > 1 and any(
+        type(part).__name__ == "FullyShardedDataParallel" or any(map(is_distributed, part.parameters(recurse=False)))
+        for part in model.modules()
+    )
+
+
+def is_distributed(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a part of one that lies on several ranks."""
+    return type(tensor).__name__ == "DTensor" or type(tensor.data).__name__ == "DTensor"
 
 
 def refuse_unwrapped(model: nn.Module) -> None:
@@ -35,7 +159,7 @@ def refuse_unwrapped(model: nn.Module) -> None:
     """
     if not torch.is_grad_enabled() or num_ranks() == 1 or model in _ALONE:
         return
-    for wrapper in _wrappers():
+    for wrapper in _all_wrappers():
         if any(part is model for part in wrapper.modules()):
             raise UnsupportedError(
                 f"model: this {type(model).__name__} is inside a {type(wrapper).__name__}, which synchronises "
@@ -44,33 +168,51 @@ def refuse_unwrapped(model: nn.Module) -> None:
     _ALONE.add(model)
 
 
-def warn_of_ranks(shards: int | None) -> None:
-    """Warn that nothing adds up the gradients of several ranks, which no wrapper does for packs either."""
-    if num_ranks() > 1:
-        packed = "one: each trains on all of its own draws" if shards is None else f"{shards}"
-        warnings.warn(
-            f"torch.distributed has {num_ranks()} ranks, and this update is packed for {packed}; nothing here adds up "
-            f"their gradients unless the model is wrapped; {_ADD_UP} (filter this AgentRLWarning where you do)",
-            AgentRLWarning,
-            stacklevel=4,
-        )
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Whether FSDP or tensor parallelism keeps only a part of the parameters on each rank."""
-    return num_ranks() > 1 and any(
-        type(part).__name__ == "FullyShardedDataParallel" or any(map(is_distributed, part.parameters(recurse=False)))
-        for part in model.modules()
-    )
-
-
-def is_distributed(parameter: Tensor) -> bool:
-    """Whether a tensor is a part of one that lies on several ranks."""
-    return type(parameter).__name__ == "DTensor" or type(parameter.data).__name__ == "DTensor"
-
-
-def _wrappers() -> list[nn.Module]:
+def _all_wrappers() -> list[nn.Module]:
     """All wrappers of this process that synchronise gradients: the module in one does not lead to it."""
     names = ("DistributedDataParallel", "FullyShardedDataParallel")
     kinds = [kind for kind in nn.Module.__subclasses__() if kind.__name__ in names]
     return [each for each in gc.get_objects() if issubclass(type(each), tuple(kinds))]
+
+
+def reshard(model: object) -> None:
+    """Let each rank keep its part of the parameters alone, if fully_shard gathered them for a forward pass."""
+    if isinstance(model, nn.Module) and num_ranks() > 1:
+        from torch.distributed.fsdp import FSDPModule
+
+        for part in model.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
+
+
+def check_sync(sync: GradientSync, model: nn.Module | None) -> None:
+    """Raise InvalidInputError if there is no such way to synchronise gradients, or no model to apply it to."""
+    if sync not in get_args(GradientSync):
+        raise InvalidInputError(f"sync: {sync!r} is no way to synchronise; use {', '.join(get_args(GradientSync))}")
+    if sync != "auto" and model is None:
+        raise InvalidInputError(f"sync: {sync!r} needs the model whose gradients are synchronised; give model as well")
+
+
+def without_sync(model: nn.Module | None, sync: GradientSync) -> AbstractContextManager[object]:
+    """Let the wrappers of a model keep gradients on their rank: the context of the packs before the last one.
+
+    The forward and the backward pass of a pack belong inside.
+    """
+    if model is None or sync == "each" or num_ranks() == 1:
+        return nullcontext()
+    wrappers = list(_wrappers_in(model))
+    if not wrappers or (sync == "auto" and not _is_ddp(wrappers[0])):
+        return nullcontext()
+    return _unsynchronised(wrappers)
+
+
+@contextmanager
+def _unsynchronised(wrappers: list[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for wrapper in wrappers:
+            if hasattr(wrapper, "no_sync"):
+                stack.enter_context(wrapper.no_sync())
+            else:
+                wrapper.set_requires_gradient_sync(requires_gradient_sync=False)
+                stack.callback(wrapper.set_requires_gradient_sync, requires_gradient_sync=True)
+        yield

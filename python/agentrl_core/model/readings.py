@@ -14,6 +14,7 @@ from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.model.architecture import LogitFormula, head_of, is_plain_linear
 from agentrl_core.model.call import Forward
 from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
+from agentrl_core.model.ranks import wrapping_of
 from agentrl_core.model.scores import LOGITS_AT_ONCE, VALUES, in_chunks, score, value_head_of
 
 Pack: TypeAlias = Any  # model.pack.Pack, whose module uses this one
@@ -42,7 +43,7 @@ class Reading:
 
     def __init__(self, pack: Pack, outer: nn.Module, inner: nn.Module, rows: Tensor) -> None:
         self.pack, self.outer, self.inner, self.rows = pack, outer, inner, rows
-        self.head = head_of(inner)
+        self.head, self.wrapping = head_of(inner), wrapping_of(outer)
         self.states: list[Tensor] = []
         self.order: Tensor | None = None
 
@@ -121,13 +122,13 @@ class Scores(Reading):
     def _values(self) -> tuple[Tensor, ...]:
         return (in_order(self.values, self.order),) if self.values else ()
 
-    def fields(self, results: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    def fields(self, results: tuple[Tensor, ...]) -> dict[str, Any]:
         """Return the fields of `PackOutput` that these results are."""
         logprob, entropy, *others = results
-        answers = dict(zip(self.of_logits, others, strict=False))
+        answers: dict[str, Any] = dict(zip(self.of_logits, others, strict=False))
         for name in self.of_values:
             answers[name] = others[-1] if name == "value_logits" else others[-1].squeeze(-1)
-        return {"logprob": logprob, "entropy": entropy, **answers}
+        return {"logprob": logprob, "entropy": entropy, "ranks": self.wrapping.ranks, **answers}
 
 
 class ChunkedScores(Scores):

@@ -22,7 +22,7 @@ from agentrl_core.model.architecture import causal_model_of, decoder_of, device_
 from agentrl_core.model.attention import SequenceAttention
 from agentrl_core.model.call import Forward, call_in_place, head_replaced, leave_uncompiled
 from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead
-from agentrl_core.model.ranks import is_sharded, refuse_unwrapped
+from agentrl_core.model.ranks import refuse_unwrapped
 from agentrl_core.model.readings import (
     ChunkedScores,
     Feed,
@@ -47,7 +47,7 @@ def hidden_states(pack: Pack, model: nn.Module) -> Tensor:
     return _run(pack, inner, lambda: Reading(pack, model, inner, every))[1][0]
 
 
-def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...]) -> dict[str, Tensor]:
+def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...]) -> dict[str, Any]:
     """Return log-probs, entropies and `outputs` of a pack, fields of `PackOutput`; see `Pack.run`."""
     pack, inner = _prepared(pack, model)
     is_large = len(pack.target) * vocabulary_of(inner) > LOGITS_AT_ONCE
@@ -72,7 +72,7 @@ def fused(pack: Pack, model: nn.Module, fuse: Callable[..., Any]) -> Any:
             "fused with it; use pack.run(model)"
         )
     read, (value,) = _run(pack, inner, lambda: FusedLoss(pack, model, inner, fuse, formula))
-    return replace(read.made, loss=value)
+    return replace(read.made, loss=value, ranks=read.wrapping.ranks)
 
 
 def _prepared(pack: Pack, model: nn.Module) -> tuple[Pack, nn.Module]:
@@ -108,7 +108,7 @@ def _run(
     try:
         return reading, _run_as(reading, layout)
     except UnsupportedError as error:
-        if pack.layout != "auto" or layout == "padded" or pack.has_forks or is_sharded(reading.outer):
+        if pack.layout != "auto" or layout == "padded" or pack.has_forks or reading.wrapping.sharded:
             raise
         pad_instead(inner, str(error))
     reading = new_reading()
@@ -140,10 +140,13 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
     def body(own: Forward, ids: Tensor) -> tuple[Tensor, ...]:
         with ExitStack() as stack:
             if layout == "padded":
-                feeds = _padded_feeds(pack, ids[0], reading.rows, one=is_sharded(reading.outer))
+                feeds = _padded_feeds(pack, ids[0], reading.rows, one=reading.wrapping.sharded)
             else:
                 feeds = [_flat_feed(reading, ids, stack)]
-            return _read(reading, own, feeds)
+            results = _read(reading, own, feeds)
+            if reading.wrapping.sharded:  # FSDP hangs its hooks on the results, and warns of views
+                return tuple(each if each._base is None else each.clone() for each in results)  # noqa: SLF001
+            return results
 
     results = call_in_place(reading.outer, inner, body, pack.input_ids[None])
     if layout != "padded":

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.linear import FusedOutput
 from agentrl_core.loss.tokens import Tokens
+from agentrl_core.model.collectives import counts_of_rows, gathered_rows
 from agentrl_core.model.pack import Pack, PackOutput
+from agentrl_core.model.ranks import Group
 
 if TYPE_CHECKING:
     from agentrl_core.loss import Loss
@@ -37,7 +39,10 @@ class GradientCache:
         loss: the loss.
         ids: segments that the loss reads, for every token of the batch.
         model: a module, or a function of a pack.
-        group: the processes that hold packs of the same update, or None.
+        group: the ranks that hold packs of the same update, or None.
+
+    Attributes:
+        ranks: number of ranks over which the model's wrapper averages gradients, as the output of a pack states it.
     """
 
     def __init__(
@@ -45,8 +50,9 @@ class GradientCache:
         loss: Loss,
         ids: Mapping[str, NDArray[Any]],
         model: nn.Module | Run,
-        group: distributed.ProcessGroup | None,
+        group: Group | None,
     ) -> None:
+        self.ranks: int | None = None
         self._loss = loss
         self._ids = ids
         self._run: Run = (lambda pack: pack.run(model)) if isinstance(model, nn.Module) else model
@@ -75,13 +81,13 @@ class GradientCache:
         self._rows = [slice(begin, end) for begin, end in itertools.pairwise([0, *ends])]
         counts, own = [ends[-1]], slice(0, ends[-1])
         if self._group is not None:
-            counts = _counts(ends[-1], tokens[0].device, self._group)
+            counts = counts_of_rows(ends[-1], tokens[0].device, self._group)
             before = sum(counts[: self._group.rank()])
             own = slice(before, before + ends[-1])
 
         def joined(parts: list[Tensor]) -> Tensor:
             rows = torch.cat(parts).detach()
-            return rows if self._group is None else _gathered(rows, counts, self._group)
+            return rows if self._group is None else torch.cat(gathered_rows(rows, counts, self._group))
 
         leaves = {name: joined([rows[name] for rows in outputs]).requires_grad_() for name in outputs[0]}
         columns = {name: joined([rows[name] for rows in streams]) for name in streams[0]}
@@ -93,11 +99,15 @@ class GradientCache:
         self._shares = (value.detach() * weight / weight.sum())[own]
         return value.detach(), metrics
 
-    def parts(self, packs: Iterable[Pack]) -> Iterator[Tensor]:
-        """Run the packs of `evaluate` again, and yield each pack's part of the loss, with the gradient of its rows."""
+    def parts(self, packs: Iterable[Pack]) -> Iterator[tuple[Tensor, Rows]]:
+        """Run the packs of `evaluate` again, and yield each pack's part of the loss, with the gradient of its rows.
+
+        Also what the model made of the pack.
+        """
         for pack, noise, rows in zip(packs, self._noise, self._rows, strict=True):
             noise.repeat()
-            yield self._part(self._outputs(pack), rows)
+            outputs = self._outputs(pack)
+            yield self._part(outputs, rows), outputs
 
     def _part(self, outputs: Rows, rows: slice) -> Tensor:
         live = [name for name in self._gradients if outputs[name].requires_grad]
@@ -115,6 +125,7 @@ class GradientCache:
                 f"the function returned {type(output).__name__} for a pack; return a PackOutput, such as "
                 "pack.run(model), or PackOutput(*loss.linear_logprob(...)) to avoid storing logits"
             )
+        self.ranks = output.ranks
         outputs = {name: values for name, values in vars(output).items() if isinstance(values, Tensor)}
         for name, values in outputs.items():
             if values.shape[:1] != pack.token.shape:
@@ -160,20 +171,3 @@ class _Noise:
         torch.set_rng_state(self._host)
         if self._devices:
             torch.cuda.set_rng_state_all(self._devices)
-
-
-def _counts(count: int, device: torch.device, group: distributed.ProcessGroup) -> list[int]:
-    """Return the number of rows of each process."""
-    own = torch.tensor([count], device=device)
-    counts = [torch.empty_like(own) for _ in range(group.size())]
-    distributed.all_gather(counts, own, group=group)
-    return [int(number) for number in counts]
-
-
-def _gathered(values: Tensor, counts: list[int], group: distributed.ProcessGroup) -> Tensor:
-    """Gather the rows of all processes."""
-    padded = values.new_zeros((max(counts), *values.shape[1:]))  # all processes pad to the longest
-    padded[: len(values)] = values
-    parts = [torch.empty_like(padded) for _ in counts]
-    distributed.all_gather(parts, padded, group=group)
-    return torch.cat([rows[:count] for rows, count in zip(parts, counts, strict=True)])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
+    from torch import Tensor, distributed
 
 _OF_RATIOS = ("ratio", "clip_fraction", "approximate_kl")
 """Means over tokens with an old log-prob; others have no ratio."""
@@ -16,9 +17,15 @@ _LARGEST = "max_"
 
 
 class Metrics:
-    """Metrics of the packs of several optimizer steps, kept on the device until they are read."""
+    """Metrics of the packs of several optimizer steps, kept on the device until they are read.
+
+    Attributes:
+        group: the ranks whose metrics are added up when they are read; None: this process alone.
+    """
 
     def __init__(self) -> None:
+        self.group: distributed.ProcessGroup | None = None
+        self._of_ranks: dict[str, float] | None = None
         self._sums: dict[str, Tensor] = {}
         self._of_step: dict[str, Tensor] = {}
         self._of_pass: dict[str, Tensor] = {}
@@ -37,6 +44,7 @@ class Metrics:
 
     def add(self, sums: Mapping[str, Tensor]) -> None:
         """Add the metrics of a pack: sums of `loss`, `tokens` and other metrics of its loss; or maxima."""
+        self._of_ranks = None
         for found in (self._sums, self._of_pass, self._of_step):
             for name, value in sums.items():
                 if name not in found:
@@ -44,21 +52,39 @@ class Metrics:
                 else:
                     found[name] = found[name].maximum(value) if name.startswith(_LARGEST) else found[name] + value
 
+    def share(self) -> None:
+        """Add up the metrics of all ranks now, so that reading `means` waits for no other rank."""
+        if self.group is not None and self._updates and self._of_ranks is None:
+            self._of_ranks = self._numbers(self._sums)
+
     def means(self) -> dict[str, float]:
         """Return the loss per optimizer step, everything else per token; empty before the first."""
-        return {**_means(self._sums, self._updates), "updates": float(self._updates)} if self._updates else {}
+        if not self._updates:
+            return {}
+        self.share()
+        sums = self._numbers(self._sums) if self._of_ranks is None else self._of_ranks
+        return {**_means(sums, self._updates), "updates": float(self._updates)}
 
     def of_pass(self) -> dict[str, float]:
         """Return the means of the latest pass, like `means`."""
-        return _means(self._of_pass, self._updates_of_pass) if self._of_pass else {}
+        return _means(self._numbers(self._of_pass), self._updates_of_pass) if self._of_pass else {}
 
     def step(self) -> dict[str, float]:
         """Return the metrics of the latest step: its loss, everything else per token."""
-        return _means(self._of_step, 1) if self._of_step else {}
+        return _means(self._numbers(self._of_step), 1) if self._of_step else {}
+
+    def _numbers(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return sums and maxima as numbers, those of all ranks."""
+        numbers = {name: float(value) for name, value in sums.items()}
+        if self.group is None:
+            return numbers
+        from agentrl_core.model.collectives import over_ranks
+
+        return over_ranks(numbers, self.group, lambda name: max if name.startswith(_LARGEST) else operator.add)
 
 
-def _means(sums: Mapping[str, Tensor], updates: int) -> dict[str, float]:
-    numbers = {name: float(value) for name, value in sums.items()}
+def _means(sums: Mapping[str, float], updates: int) -> dict[str, float]:
+    numbers = dict(sums)
     means = {"loss": numbers.pop("loss") / updates}
     for name, number in numbers.items():
         kind, source = name.split("@")[0], name[len(name.split("@")[0]) :]  # `ratio@replay` is of one source

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from agentrl_core._util.lazy_torch import require_torch, torch
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.update.packs import Packs
 
 if TYPE_CHECKING:
     from torch import Tensor, distributed, nn
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from agentrl_core.model.buffers import PackBuffers
     from agentrl_core.model.layouts import PackLayout
     from agentrl_core.model.pack import Pack, PackOutput
+    from agentrl_core.model.ranks import GradientSync
     from agentrl_core.update.metrics import Metrics
     from agentrl_core.update.prepared import PreparedBatch
 
@@ -51,6 +53,8 @@ class Update:
         self._between = between
         self._begun = False
         self._idle: int | None = None
+        self._group: distributed.ProcessGroup | None = None
+        self._packed_for: nn.Module | None = None
 
     @overload
     def pack(
@@ -62,7 +66,9 @@ class Update:
         shards: None = None,
         balance: Balance = ...,
         buffers: PackBuffers | None = ...,
-    ) -> Iterator[Pack]: ...
+        sync: GradientSync = ...,
+        group: distributed.ProcessGroup | None = ...,
+    ) -> Packs: ...
 
     @overload
     def pack(
@@ -74,7 +80,9 @@ class Update:
         shards: int,
         balance: Balance = ...,
         buffers: PackBuffers | None = ...,
-    ) -> list[Iterator[Pack]]: ...
+        sync: GradientSync = ...,
+        group: distributed.ProcessGroup | None = ...,
+    ) -> list[Packs]: ...
 
     def pack(
         self,
@@ -85,8 +93,15 @@ class Update:
         shards: int | None = None,
         balance: Balance = "tokens",
         buffers: PackBuffers | None = None,
-    ) -> Iterator[Pack] | list[Iterator[Pack]]:
+        sync: GradientSync = "auto",
+        group: distributed.ProcessGroup | None = None,
+    ) -> Packs | list[Packs]:
         """Return the packs of this step, of at most `max_tokens` tokens. Each unit of the loss stays in one pack.
+
+        On several ranks of torch.distributed, each rank gets its own part of the packs: the same number on each, of
+        about equal cost in each round. If there are fewer units than ranks, a rank gets packs without pairs (of one
+        token, so that the model runs), with loss 0. Every rank plans all packs, so all need the same batch, which is
+        checked. With a wrapper that averages gradients over the ranks, the gradient is that of one process.
 
         The denominators of the whole step are in the weights, so the losses of the packs add up to that of the step. If
         a loss has statistics over all rows (its `unit` is the update), one pack must hold all; `gradient_cached` takes
@@ -107,25 +122,26 @@ class Update:
             layout: `tree`: what sequences share is there once. `sequence`, `padded`: each sequence stands for itself;
                 the model computes it without padding, or padded through its ordinary forward. `auto`: the first that
                 `model` supports; without `model`, sequences, run as the model that gets them supports it.
-            model: the model that will run the packs, bare or wrapped, for `layout="auto"`.
-            shards: number of ranks that run packs at the same time; add up their gradients before the step, undivided
-                (no wrapper such as DistributedDataParallel does it for packs). Each rank gets the same number of packs,
-                of about equal cost in each round, and each rank computes the same plan. If a round has fewer units than
-                ranks, a rank gets a pack without pairs (of one token, so that the model runs), with loss 0. None: one
-                rank.
+            model: the model that will run the packs, bare or wrapped, for `layout="auto"` and `sync`.
+            shards: return the packs of so many ranks, a list, for ranks that torch.distributed does not connect; their
+                gradients add up. On several ranks of torch.distributed, their number. None: the packs of this rank.
             balance: cost of a row. `tokens`: all equal. `work`: 1 + (position + 1) / 24 576, for attention to earlier
                 tokens; that is its share of the operations of a model of width 4096, 4 h c / 24 h^2.
             buffers: memory for the packs; a pack is valid until the next one is requested. None: new memory for each.
+            sync: in which backward passes the wrapper of `model` synchronises gradients: `last`, in that of the last
+                pack alone; `each`; or `auto`, `each` if parameters are sharded (FSDP would keep the gradients of all
+                parameters on each rank until the last), else `last`. Call `backward` before you request the next pack.
+            group: the ranks that make this step together. None: those of torch.distributed, or this process alone.
 
         Returns:
-            The packs in turn, each created on request; with `shards` lists of packs, one for each rank.
+            The packs in turn, each created on request; their number is `len`. With `shards` a list, one for each rank.
 
         Raises:
-            InvalidInputError: an option is unknown, a sequence or unit is longer than `max_tokens`, or a value of a
-                trained token is not finite.
+            InvalidInputError: an option is unknown, a sequence or unit is longer than `max_tokens`, a value of a
+                trained token is not finite, or ranks have different batches.
 
         Example:
-            One of two ranks; all ranks do as many rounds:
+            Packs for two ranks; all ranks run as many:
 
             >>> import agentrl_core as arl
             >>> from agentrl_core import recipes
@@ -142,14 +158,17 @@ class Update:
             >>> [[len(pack.input_ids) for pack in packs] for packs in ranks]
             [[4], [3]]
         """
-        plan, weights, same = self._plan(
-            max_tokens, _planned(layout, model), shards, balance, units=self.prepared.units
-        )
-        if shards is None:
-            return self._packs(plan, range(len(plan)), weights, same, buffers, layout)
-        return [
-            self._packs(plan, range(rank, len(plan), shards), weights, same, buffers, layout) for rank in range(shards)
-        ]
+        require_torch("a pack")
+        from agentrl_core.model.ranks import check_sync
+
+        check_sync(sync, model)
+        ranks = self._share(group, shards)
+        plan, weights, same = self._plan(max_tokens, _planned(layout, model), ranks, balance, units=self.prepared.units)
+        self._packed_for = model
+        make = self._maker(plan, weights, same, buffers, layout)
+        own = range(ranks or 1) if shards is not None else [0 if self._group is None else self._group.rank()]
+        packs = [Packs(make, range(rank, len(plan), ranks or 1), model, sync) for rank in own]
+        return packs[0] if shards is None else packs
 
     def gradient_cached(
         self,
@@ -159,6 +178,7 @@ class Update:
         layout: PackLayout = "auto",
         balance: Balance = "tokens",
         buffers: PackBuffers | None = None,
+        sync: GradientSync = "auto",
         group: distributed.ProcessGroup | None = None,
     ) -> Iterator[Tensor]:
         """Return the loss of this step over all its packs: exact for every loss, in packs of any size.
@@ -179,9 +199,9 @@ class Update:
             layout: as of `pack`; a function gets sequences for `auto`.
             balance: as of `pack`.
             buffers: as of `pack`.
-            group: processes that make this step together (torch.distributed), each with its own packs. The loss and its
-                metrics are of the rows of all, the gradients of each process are those of its packs: they add up. None:
-                this process alone.
+            sync: as of `pack`, if `model` is a module.
+            group: as of `pack`. The loss and its metrics are of the rows of all ranks, the gradients of each rank are
+                those of its packs.
 
         Returns:
             A scalar for each pack in turn; call `backward` on it before requesting the next. Their sum is the loss, to
@@ -218,30 +238,43 @@ class Update:
             True
         """
         require_torch("a pack")
-        rank, shards = (0, None) if group is None else (group.rank(), group.size())
+        from agentrl_core.model.ranks import check_sync
+
         module = None if not isinstance(model, torch.nn.Module) else model
-        planned = _planned(layout, module)
-        plan, weights, same = self._plan(max_tokens, planned, shards, balance, units=None, group=group)
-        indices = range(rank, len(plan), shards or 1)
-        return self._together(
-            model, lambda: self._packs(plan, indices, weights, same, buffers, layout), len(plan), group
-        )
+        check_sync(sync, module)
+        ranks = self._share(group, None)
+        plan, weights, same = self._plan(max_tokens, _planned(layout, module), ranks, balance, units=None)
+        self._packed_for = module
+        make = self._maker(plan, weights, same, buffers, layout)
+        indices = range(0 if self._group is None else self._group.rank(), len(plan), ranks or 1)
+        return self._together(model, lambda: Packs(make, indices, module, sync), len(plan))
 
     def _together(
-        self,
-        model: nn.Module | Callable[[Pack], PackOutput],
-        packs: Callable[[], Iterator[Pack]],
-        count: int,
-        group: distributed.ProcessGroup | None,
+        self, model: nn.Module | Callable[[Pack], PackOutput], packs: Callable[[], Packs], count: int
     ) -> Iterator[Tensor]:
         from agentrl_core.update.gradient_cache import GradientCache
 
-        cache = GradientCache(self.prepared.loss, self.prepared.ids, model, group)
+        cache = GradientCache(self.prepared.loss, self.prepared.ids, model, self._group)
         if count == 1:
             yield self._record(*cache.in_one_pack(next(packs())))
         elif count:
-            self._record(*cache.evaluate(packs()))
-            yield from cache.parts(packs())
+            self._record(*cache.evaluate(packs()), of_all=True)
+            for value, outputs in cache.parts(packs()):
+                yield self._of_ranks(value, cache.ranks, outputs.values())
+
+    def _share(self, group: distributed.ProcessGroup | None, shards: int | None) -> int | None:
+        """Share this step with the ranks of a group; return the number of ranks to plan packs for."""
+        from agentrl_core.model.ranks import group_of_ranks
+
+        self._group = self._metrics.group = group_of_ranks(group)
+        if self._group is None:
+            return shards
+        ranks: int = self._group.size()
+        if shards not in (None, ranks):
+            raise InvalidInputError(
+                f"shards={shards}, but {ranks} ranks make this step; leave shards out: each rank gets its own packs"
+            )
+        return ranks
 
     def _plan(
         self,
@@ -251,14 +284,8 @@ class Update:
         balance: Balance,
         *,
         units: NDArray[np.int64] | None,
-        group: distributed.ProcessGroup | None = None,
     ) -> tuple[Plan, NDArray[np.float64], dict[str, NDArray[np.float32]]]:
         """Return the sequences of each pack, the loss weights of all tokens, and the columns that branches share."""
-        require_torch("a pack")
-        from agentrl_core.model.ranks import warn_of_ranks
-
-        if group is None:
-            warn_of_ranks(shards)
         prepared = self.prepared
         weights, shares = prepared.weights(self.draws)
         same = {**prepared.same, **shares}
@@ -280,17 +307,23 @@ class Update:
             shards=shards,
             balance=balance,
         )
+        if self._group is not None:
+            from agentrl_core.model.collectives import check_equal
+
+            tokens = prepared.batch.column("token", "node_token")
+            options = [layout, balance, str(max_tokens), str(len(plan))]
+            check_equal(self._group, tokens, self.draws, weights, trained, options)
         return plan, weights, same
 
-    def _packs(
+    def _maker(
         self,
         plan: Plan,
-        indices: Iterable[int],
         weights: NDArray[np.float64],
         same: dict[str, NDArray[np.float32]],
         buffers: PackBuffers | None,
         layout: PackLayout,
-    ) -> Iterator[Pack]:
+    ) -> Callable[[int], Pack]:
+        """Return the function that makes the pack of an index."""
         from agentrl_core.model.buffers import PackBuffers
         from agentrl_core.model.pack import Pack
 
@@ -298,7 +331,8 @@ class Update:
             raise InvalidInputError(f"buffers is of type {type(buffers).__name__}; give a PackBuffers, or None")
         prepared = self.prepared
         take = _new if buffers is None else buffers.take
-        for index in indices:
+
+        def make(index: int) -> Pack:
             if buffers is not None:
                 buffers.next()
             planned = plan.pack(index, take, same=same, summed=prepared.summed, weights=weights, credit=prepared.credit)
@@ -306,7 +340,7 @@ class Update:
             for name, numbers in prepared.ids.items():
                 ids[name] = take(f"stream {name}", len(planned.token), np.int64)
                 ids[name][:] = np.unique(numbers[planned.token], return_inverse=True)[1]
-            yield Pack.from_plan(
+            return Pack.from_plan(
                 planned,
                 {**planned.streams, **ids},
                 entropy_gradient=prepared.loss.needs_entropy_gradient,
@@ -315,8 +349,12 @@ class Update:
                 layout=layout,
             )
 
+        return make
+
     def loss(self, outputs: PackOutput, pack: Pack) -> Tensor:
         """Return the loss of a pack, a scalar to call `backward` on. Its metrics go to `Updates.metrics`.
+
+        On several ranks, it is multiplied by the number of ranks over which the model's wrapper averages gradients.
 
         Args:
             outputs: output of `pack.run(model)` or `loss.fused`.
@@ -332,7 +370,16 @@ class Update:
                 raise InvalidInputError(
                     f"{name} is of type {type(value).__name__}; call update.loss(pack.run(model), pack)"
                 )
-        return self._record(*self.prepared.loss(outputs, pack))
+        total = self._record(*self.prepared.loss(outputs, pack))
+        return self._of_ranks(total, outputs.ranks, vars(outputs).values())
+
+    def _of_ranks(self, value: Tensor, ranks: int | None, outputs: Iterable[object]) -> Tensor:
+        """Return the loss of a pack, which `ranks` average gradients of."""
+        if self._group is None:
+            return value
+        from agentrl_core.update.gradients import scaled_to_ranks
+
+        return scaled_to_ranks(value, self._group, ranks, self._packed_for, outputs)
 
     def step(self, optimizer: Optimizer) -> bool:
         """Step an optimizer and clear the gradients: `optimizer.step(); optimizer.zero_grad()`, subject to hooks.
@@ -352,17 +399,20 @@ class Update:
     def metrics(self) -> dict[str, float]:
         """Mean metrics of this step's losses so far; models other than `policy` have their name as prefix.
 
-        It waits for the device.
+        It waits for the device. On several ranks they are the metrics of all, so every rank has to ask for them.
         """
         return named_metrics(self.model, self._metrics.step()) if self._begun else {}
 
-    def _record(self, value: Tensor, sums: dict[str, Tensor]) -> Tensor:
+    def _record(self, value: Tensor, sums: dict[str, Tensor], *, of_all: bool = False) -> Tensor:
+        """Record the metrics of a pack, or those that every rank has of all rows."""
+        is_first = self._group is None or self._group.rank() == 0
         if not self._begun:
             self._metrics.begin_update()
             self._begun = True
-            if self._idle is not None:
+            if self._idle is not None and is_first:
                 sums = {**sums, "idle_tokens": sums["tokens"].new_tensor(self._idle)}
-        self._metrics.add({"loss": value.detach(), **sums})
+        counts = is_first or not of_all
+        self._metrics.add({"loss": value.detach(), **sums} if counts else {"loss": torch.zeros_like(value.detach())})
         return value
 
 

@@ -72,6 +72,11 @@ class Updates:
 
     def __iter__(self) -> Iterator[Update]:
         """Yield the optimizer steps in order. Hooks between two steps run when the second is requested."""
+        yield from self._in_order()
+        for part in self._every_part():
+            part.metrics.share()
+
+    def _in_order(self) -> Iterator[Update]:
         yield from self._steps(self._parts, 0)
         if self.between is None:
             return
@@ -114,13 +119,19 @@ class Updates:
         loss (see `Update.pack`), and `updates`. Metrics of other models than `policy` have the model as prefix:
         `critic.loss`; those of repeated passes the stage. If controllers of the recipe move with every step, `steps`
         has the metrics that they read in each. Reading it waits for the device.
+
+        On several ranks it has the metrics of all. Read it on one rank after the last step, or on every rank before.
         """
         found: dict[str, Any] = {}
-        for part in (*self._parts, *(part for parts in self._again.values() for part in parts)):
+        for part in self._every_part():
             said = part.metrics.means()
             stage = "" if part in self._parts else f"{part.training.stage}."
             found.update({f"{stage}{name}": value for name, value in named_metrics(part.prepared.model, said).items()})
         return found if self.between is None else {**found, **self.between.metrics()}
+
+    def _every_part(self) -> list[_Part]:
+        """Return the losses, those of repeated stages after the others."""
+        return [*self._parts, *(part for parts in self._again.values() for part in parts)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,55 @@
+"""The examples for several ranks train, and a run that was stopped ends like one that was not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import agentrl_core as arl
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def rewards(example: str, folder: Path, iterations: int) -> list[float]:
+    """Run an example; the rewards that it prints."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    options = ["--folder", str(folder), "--iterations", str(iterations)] + ["--cpu"] * (example != "fsdp2")
+    done = subprocess.run(
+        [*launch, str(EXAMPLES / f"{example}.py"), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return [float(found) for found in re.findall(r"^iteration \d+: reward (\S+)$", done.stdout, re.MULTILINE)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["fsdp2", "ddp_accelerate"])
+def test_a_resumed_run_ends_like_one_that_was_not_stopped(example: str, tmp_path: Path) -> None:
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    at_once = rewards(example, whole, 2)
+    assert len(at_once) == 2
+    assert rewards(example, resumed, 1) + rewards(example, resumed, 2) == at_once
+    with arl.Store.open(whole) as one, arl.Store.open(resumed) as other:
+        for iteration in range(2):
+            wanted, found = one.batch(iteration=iteration), other.batch(iteration=iteration)
+            for column in ("token", "behaviour_logprob"):
+                assert np.array_equal(
+                    wanted.column(column, "node_token"), found.column(column, "node_token"), equal_nan=True
+                )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("example", ["fsdp2", "ddp_accelerate"])
+def test_the_examples_learn(example: str, tmp_path: Path) -> None:
+    found = rewards(example, tmp_path / "run", 16)
+    assert np.mean(found[-3:]) > np.mean(found[:3]) + 0.05
