@@ -123,7 +123,7 @@ def test_an_adapter_on_an_environment_of_ones_own_is_trained_and_resumed(tmp_pat
     for wrong, message in (
         (["--env", "my_world:nothing"], "env='my_world:nothing': module 'my_world' has no attribute 'nothing'"),
         (["--env", "my_world"], "env='my_world'; use reasoning_gym, textworld, or module:function"),
-        (["--env", "json:dumps"], "env='json:dumps'"),
+        (["--env", "json:dumps"], "env='json:dumps': missing a required argument"),
         (["--env", "builtins:dict"], "env='builtins:dict' returned dict, which has no tasks and no reset"),
         (["--env", "my_world:sums", "--model", ""], "no demonstrations to warm up a small model with; give --model"),
         (["--recipe", "vapo", "--lora", "-1"], "lora=-1 must be at least 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import math
 from dataclasses import dataclass, field, fields
@@ -151,11 +152,13 @@ def _environment_of(name: str) -> Environment:
     """Call `module:function`."""
     module, _, function = name.partition(":")
     try:
-        world = getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as error:
+        make = getattr(importlib.import_module(module), function)
+        inspect.signature(make).bind()
+    except (ImportError, AttributeError, TypeError) as error:
         raise InvalidInputError(
-            f"env={name!r}: {error}; give module:function of a module that can be imported"
+            f"env={name!r}: {error}; give module:function of a function without arguments that can be imported"
         ) from error
+    world = make()
     missing = [method for method in ("tasks", "reset") if not callable(getattr(world, method, None))]
     if missing:
         raise InvalidInputError(
