@@ -305,10 +305,12 @@ class ChatTemplate:
         history = _alike(self._of_chat(before, tools, where, open_turn=False), opened) if before else 0
         same = _alike(opened, whole)
         if same >= history:
-            begin, _, _ = self._bounds(message, whole[history:], where)
-            start = min(self._header(opened, same), history + begin)
-            gap = whole[start : history + begin]
-            if not gap[len(self._empty_thought_of(gap, len(gap))) :].strip() or message.get("tool_calls"):
+            # A short text may be in the header as well.
+            start = max(history, self._header(opened, same))
+            begin, _, _ = self._bounds(message, whole[start:], where)
+            gap = whole[start : start + begin]
+            plain = not gap[len(self._empty_thought_of(gap, len(gap))) :].strip()
+            if start > history and (plain or message.get("tool_calls")):
                 return whole[:start], start
         elif history < len(opened):
             opening, probe = opened[history:], self._of_chat([*before, ANSWER], tools, where, open_turn=False)
