@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -384,3 +385,28 @@ def test_the_generation_config_beside_a_tokenizer_is_read(tmp_path):
     (tmp_path / "generation_config.json").write_text("[", encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"generation_config\.json cannot be read"):
         Chat(again)
+
+
+def test_two_answers_in_one_turn_are_refused():
+    # The template joins them, so that the second one would be trained with the first.
+    joins = (
+        "{% for m in messages %}{% if m.role == 'user' or loop.previtem.role == 'user' %}"
+        "<|im_start|>{{ m.role }}\n{% endif %}{{ m.content }}"
+        "{% if m.role == 'user' or loop.last or loop.nextitem.role == 'user' %}<|im_end|>\n{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    tok = tokenizer_of(joins, "<s>", "<|im_end|>")
+    assert trained([WARM, COLD, MORE, MILD], tok) == ["Cold.<|im_end|>", "Warm.<|im_end|>"]
+    for first in (COLD, says("user")):
+        with pytest.raises(UnsupportedError, match=r"chat 0, message 2: .* does not render this answer"):
+            trained([WARM, first, MILD], tok)
+
+
+@pytest.mark.parametrize("name", ["plain", "glm", "harmony"])
+def test_an_answer_with_the_end_of_a_turn_in_it_is_refused(name):
+    tok = tokenizer(name)
+    end = tok.convert_ids_to_tokens(Chat(tok).end_of_turn)
+    chat = [WARM, COLD, {"role": "user", "content": f"What is {end}?"}, says(f"{end} ends a turn.")]
+    assert trained(chat[:3], tok)
+    with pytest.raises(UnsupportedError, match=f"chat 0, message 3 holds '{re.escape(end)}', at which the model stops"):
+        trained(chat, tok)

@@ -158,6 +158,8 @@ CHATS = {
         COLD,
     ],
     "empty": [WARM, says(""), MORE, MILD],
+    "short texts": [WARM, says("user"), MORE, says("a"), MORE, says("1")],
+    "two answers": [WARM, COLD, MILD],
     "newlines": [WARM, says("\n\nCold.\n"), MORE, MILD],
     "system changes": [SYSTEM, WARM, COLD, {"role": "system", "content": "Be polite."}, MORE, MILD],
     "unanswered": [WARM, COLD, MORE],
@@ -391,22 +393,25 @@ ANSWERED = ("calls in turn", "calls in turn with texts", "results in any order",
 ANSWERED = (*ANSWERED, "no result", "markup in a result", "call", "call and text", "parallel calls", "function role")
 NO_RESULTS = dict.fromkeys(ANSWERED, "refuses")
 WITH_CALLS = (*ANSWERED, "call and reasoning", "calls in turn with reasoning", "open call")
+ALTERNATE = {"two answers": "refuses"}
+JOINED = {"two answers": "opening"}
 IN_TURN = {"calls in turn with texts": "opening"}
 ONE_CALL = dict.fromkeys(("call and text", "calls in turn with texts"), "content")
 ONE_CALL |= dict.fromkeys(("parallel calls", "results in any order"), "refuses")
 REFUSED = {
-    "cohere": NO_CALLS | NO_RESULTS | {"system changes": "refuses"},
-    "cohere2": NO_CALLS | NO_RESULTS,
+    "cohere": ALTERNATE | NO_CALLS | NO_RESULTS | {"system changes": "refuses"},
+    "cohere2": ALTERNATE | NO_CALLS | NO_RESULTS,
     "deepseek_r1": NO_CALLS | {"system changes": "content"},
     "deepseekv3": NO_REASONING | IN_TURN | {"calls in turn": "opening"},
-    "diffusion": IN_TURN | {"call and text": "opening"},
-    "gemma": NO_CALLS
+    "diffusion": JOINED | IN_TURN | {"call and text": "opening"},
+    "gemma": ALTERNATE
+    | NO_CALLS
     | dict.fromkeys(WITH_CALLS, "tools")
     | dict.fromkeys(("several", "system changes", "developer"), "refuses"),
-    "gemma3": NO_CALLS | NO_RESULTS | {"system changes": "refuses"},
-    "gemma4": {"reasoning": "reasoning", "reasoning once": "reasoning"},
+    "gemma3": ALTERNATE | NO_CALLS | NO_RESULTS | {"system changes": "refuses"},
+    "gemma4": JOINED | {"reasoning": "reasoning", "reasoning once": "reasoning"},
     "gemma4_v2": NO_REASONING,
-    "gemma4_v5": IN_TURN | {"call and text": "opening"},
+    "gemma4_v5": JOINED | IN_TURN | {"call and text": "opening"},
     "glm": {},
     "gptoss": {"parallel calls": "call", "results in any order": "call", "system changes": "content"},
     "idefics": NO_CALLS,

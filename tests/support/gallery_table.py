@@ -29,6 +29,7 @@ DROPPED = "TRL masks the chat as history, in which the template drops reasoning"
 INCOMPARABLE = {
     "function role": "TRL's template takes no function_call",
     "parts": "TRL's template does not join parts",
+    "two answers": "TRL's mask covers both and the header between them",
     "developer": "TRL's template does not take the role",
 } | dict.fromkeys((name for name in CHATS if "reasoning" in name), DROPPED)
 INCOMPARABLE_OF = {

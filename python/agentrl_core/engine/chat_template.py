@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.engine.chat_messages import REASONING, Message, texts_of
+from agentrl_core.engine.chat_messages import REASONING, Message, leaves, texts_of
 from agentrl_core.engine.chat_renderer import ANSWER, NAME, QUESTION, VALUE, ChatRenderer, Tools, call_of
 from agentrl_core.engine.chat_texts import Claims, missing_of_answer, missing_of_history
 from agentrl_core.engine.rendered_history import RenderedHistory, RenderedTurn, kind_of
@@ -91,6 +91,8 @@ class ChatTemplate:
             raise UnsupportedError(f"Chat: {self._renderer.error('does not render an answer; take another')}")
         opened = self.render([QUESTION], open_turn=True)
         self.opening = opened[_alike(opened, self.render([QUESTION])) :]
+        header = last.partition(ANSWER["content"])[0]
+        self._header_of_answer = header[header.rfind(self.opening) + len(self.opening) :].strip()
         self._next_ends: dict[str, str] = {}
         self._shown_roles = dict.fromkeys(("assistant", "developer", "system", "user"), True)
         self.ending, self.end_in_history = self._known_ends(last)
@@ -213,6 +215,7 @@ class ChatTemplate:
         places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         for number, place in enumerate(places):
             own, following = messages[seen : place + 1], messages[place + 1 : place + 2]
+            self._refuse_ends(messages[place], f"{chat}, message {place}")
             kind = kind_of(messages[max(seen - 1, 0) : place + 1], following)
             turn = history.turn(kind, own)
             if turn is None or place == places[-1] or not number & (number - 1):
@@ -302,15 +305,20 @@ class ChatTemplate:
         history = _alike(self._of_chat(before, tools, where, open_turn=False), opened) if before else 0
         same = _alike(opened, whole)
         if same >= history:
-            begin, _, _ = self._bounds(message, whole[history:], where)
-            start = min(self._header(opened, same), history + begin)
-            gap = whole[start : history + begin]
-            if not gap[len(self._empty_thought_of(gap, len(gap))) :].strip() or message.get("tool_calls"):
+            # A short text may be in the header as well.
+            start = max(history, self._header(opened, same))
+            begin, _, _ = self._bounds(message, whole[start:], where)
+            gap = whole[start : start + begin]
+            plain = not gap[len(self._empty_thought_of(gap, len(gap))) :].strip()
+            if start > history and (plain or message.get("tool_calls")):
                 return whole[:start], start
         elif history < len(opened):
             opening, probe = opened[history:], self._of_chat([*before, ANSWER], tools, where, open_turn=False)
             place = whole[: _alike(probe, whole)].rfind(opening)
-            if place >= 0:
+            begun = probe[place + len(opening) : max(probe.rfind(ANSWER["content"]), 0)]
+            begun = begun[len(self._empty_thought_of(begun, len(begun))) :]
+            # Else the turn holds an earlier answer, too.
+            if place >= 0 and begun.strip() in ("", self._header_of_answer):
                 return opened, place + len(opening)
         same = _alike(opened, whole)
         read, shown = opened[same:], whole[same:]
@@ -355,6 +363,16 @@ class ChatTemplate:
                 RESULT in self._renderer.tried([QUESTION, answer, following]) for answer in answers
             )
         return self._shown_roles[role]
+
+    def _refuse_ends(self, message: Message, where: str) -> None:
+        """Refuse an answer whose own texts hold a token that ends a turn: the model would have stopped there."""
+        texts = [*texts_of(message["content"]), message.get(REASONING[0], "")]
+        texts += [str(leaf) for call in message.get("tool_calls", ()) for leaf in leaves(call["function"]["arguments"])]
+        found = next((end for end in self.ends for text in texts if end in text), None)
+        if found is not None:
+            raise UnsupportedError(
+                f"{where} holds {found!r}, at which the model stops, so that it generates nothing after it; remove it"
+            )
 
     def _encoded(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
