@@ -311,7 +311,7 @@ class Trajectory(View):
         """The tokens of an action that was not sampled."""
         if isinstance(action, str):
             if not is_unicode(action):
-                raise InvalidInputError(f"write: content {action!r:.80} is not Unicode (a surrogate stands alone)")
+                raise InvalidInputError(f"write: content {action!r:.80} is not Unicode (a lone surrogate)")
             tokens = self._runtime.chat(self.agent).action(action)
             return np.asarray(tokens if ends else tokens[:-1], np.int32)
         numbers, size = columns.integers(action, "write: content"), self._runtime.vocabulary_size(self.agent)
