@@ -209,9 +209,9 @@ BATCH = {
     "keys of floats": (lambda b: b.keys("probability", "draw"), 'column "probability" has nulls'),
     "keys of computed floats": (
         lambda b: b.with_columns("draw", a=np.zeros(b.num_draws)).keys("a", "draw"),
-        "holds floats",
+        "contains floats",
     ),
-    "text as numbers": (lambda b: b.column("task_id", "draw"), 'column "task_id" holds Utf8, not numbers'),
+    "text as numbers": (lambda b: b.column("task_id", "draw"), 'column "task_id" contains Utf8, not numbers'),
     "unknown integers": (lambda b: b.column("parent_trajectory", "draw"), 'column "parent_trajectory" is unknown'),
     "too short": (
         lambda b: b.with_columns("draw", a=[1.0]),

@@ -238,7 +238,7 @@ def test_what_can_be_said() -> None:
         {"answer": None, "length": None}
     ]
     halves = one(declared, facts={"length": 0.5})
-    with pytest.raises(InvalidInputError, match=r"keys are texts or whole numbers"):
+    with pytest.raises(InvalidInputError, match=r"a fact of kind key is a string or an integer"):
         halves.keys("length", "draw")
 
 
@@ -263,7 +263,7 @@ def test_ingest_takes_columns_of_facts() -> None:
     for wrong, message in (
         ({"flawed": [1.0]}, r'facts\["flawed"\] has 1 rows, but trajectories has 3'),
         ({"other": [1.0, 2.0, 3.0]}, 'facts has "other".*nothing of the call was stored'),
-        ({"tool": ["a", 1, "b"]}, r'facts\["tool"\]\[1\] is no text'),
+        ({"tool": ["a", 1, "b"]}, r'facts\["tool"\]\[1\] is not a string'),
     ):
         forest, chats = begun()
         with pytest.raises(InvalidInputError, match=message):

@@ -81,28 +81,28 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     # Texts with half a character.
     "state": (
         lambda: on(lambda f, t: f.append(t, [1], kind="prompt", state=HALF)),
-        r"state is 'a\\ud800', which is no text",
+        r"state is 'a\\ud800', which is not Unicode",
     ),
     "state of a memory": (
         lambda: on(lambda f, t: f.rewrite(t, [1], state=HALF)),
-        r"state is 'a\\ud800', which is no text",
+        r"state is 'a\\ud800', which is not Unicode",
     ),
-    "states": (lambda: row(state=[HALF]), r"state\[0\] is 'a\\ud800', which is no text"),
-    "states of turns": (lambda: turn(state=[HALF]), r"state\[0\] is 'a\\ud800', which is no text"),
+    "states": (lambda: row(state=[HALF]), r"state\[0\] is 'a\\ud800', which is not Unicode"),
+    "states of turns": (lambda: turn(state=[HALF]), r"state\[0\] is 'a\\ud800', which is not Unicode"),
     "a number for a state": (lambda: row(state=[-1]), r"state\[0\] is -1; give text or bytes"),
-    "vocabulary": (lambda: turn(vocabulary=["a", HALF]), r"vocabulary\[1\] is 'a\\ud800', which is no text"),
-    "task": (lambda: on(lambda f, _: f.add_group(1, HALF)), r"task_id is 'a\\ud800', which is no text"),
-    "reason": (lambda: on(lambda f, t: f.prune(t, HALF)), r"reason is 'a\\ud800', which is no text"),
+    "vocabulary": (lambda: turn(vocabulary=["a", HALF]), r"vocabulary\[1\] is 'a\\ud800', which is not Unicode"),
+    "task": (lambda: on(lambda f, _: f.add_group(1, HALF)), r"task_id is 'a\\ud800', which is not Unicode"),
+    "reason": (lambda: on(lambda f, t: f.prune(t, HALF)), r"reason is 'a\\ud800', which is not Unicode"),
     "decision": (
         lambda: on(lambda f, t: f.log_decision("stop", t, in_round=0, reason=HALF)),
         r"reason is 'a\\ud800', which is",
     ),
-    "components": (lambda: Forest(reward_components=[HALF]), r"reward_components is 'a\\ud800', which is no text"),
-    "estimator": (lambda: Forest(entropies=HALF), r"entropies is 'a\\ud800', which is no text"),
-    "column": (lambda: grow(0)[0].column(HALF, "draw"), r"name is 'a\\ud800', which is no text"),
-    "source": (lambda: grow(0)[0].with_recipe(HALF, {}), r"recipe is 'a\\ud800', which is no text"),
-    "texts": (lambda: similar([HALF], kind="minhash"), r"texts is 'a\\ud800', which is no text"),
-    "keys": (lambda: keys.dense([HALF]), r"ids is 'a\\ud800', which is no text"),
+    "components": (lambda: Forest(reward_components=[HALF]), r"reward_components is 'a\\ud800', which is not Unicode"),
+    "estimator": (lambda: Forest(entropies=HALF), r"entropies is 'a\\ud800', which is not Unicode"),
+    "column": (lambda: grow(0)[0].column(HALF, "draw"), r"name is 'a\\ud800', which is not Unicode"),
+    "source": (lambda: grow(0)[0].with_recipe(HALF, {}), r"recipe is 'a\\ud800', which is not Unicode"),
+    "texts": (lambda: similar([HALF], kind="minhash"), r"texts is 'a\\ud800', which is not Unicode"),
+    "keys": (lambda: keys.dense([HALF]), r"ids is 'a\\ud800', which is not Unicode"),
     # Offsets of nothing, and memory that is none.
     **{
         f"offsets of {name}": (functools.partial(call, offsets=[]), "offsets is empty; give the start of each sequence")
@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: group.normalise([[1.0, 2.0]], [0], out=[[0.0, 0.0]]),
         r"out is list; give an array \(1, 2\)",
     ),
-    "out of a column": (lambda: group.normalise([1.0], [0], out=[0.0]), "out is no contiguous array of 1 values"),
+    "out of a column": (lambda: group.normalise([1.0], [0], out=[0.0]), "out is not a contiguous array of 1 values"),
     "summed": (
         lambda: packing.tree_layout([1, 2], [0, 2], summed=[1.0, 1.0]),
         "summed is list; give a dict of columns",

@@ -48,7 +48,7 @@ def test_no_record_is_lost_or_half_in_fifty_kills(tmp_path: Path) -> None:
                 assert iteration <= store.iteration <= iteration + 1
                 if store.has_batch(store.iteration):
                     moments.add("between batch and close")
-                    with pytest.raises(InvalidInputError, match="its journal is over"):
+                    with pytest.raises(InvalidInputError, match="its journal closed"):
                         store.rollout_log(store.iteration)
                     assert not list((folder / "live").iterdir())
                     continue
@@ -135,7 +135,7 @@ def test_links_are_not_written_through(tmp_path: Path) -> None:
     with Store.open(tmp_path / "run") as store:
         (tmp_path / "run" / "live").mkdir()
         (tmp_path / "run" / "live" / "0.records").symlink_to(outside)
-        with pytest.raises(InvalidInputError, match=r"0\.records is a link to another place"):
+        with pytest.raises(InvalidInputError, match=r"0\.records is a link to another folder"):
             store.rollout_log(0)
     assert outside.read_text() == "theirs"
 

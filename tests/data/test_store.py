@@ -220,7 +220,7 @@ def test_a_store_that_lost_its_manifests_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="holds no store"):
+    with pytest.raises(NotFoundError, match="is not a store"):
         Store.open(tmp_path / "nothing", read_only=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file"):

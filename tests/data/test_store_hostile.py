@@ -54,7 +54,7 @@ def test_a_folder_that_is_a_link_is_not_written(tmp_path: Path, folder: str) -> 
     theirs = {"000000000000.00000009.tmp", "00000009.tmp", f"{'ab' * 32}", f"{'ab' * 32}.tmp"}
     for name in theirs:
         (outside / name).write_text("theirs")
-    with pytest.raises(InvalidInputError, match=f"{folder} is a link to another place"):
+    with pytest.raises(InvalidInputError, match=f"{folder} is a link to another folder"):
         Store.open(tmp_path / "run")
     assert theirs <= {path.name for path in outside.iterdir()}
 

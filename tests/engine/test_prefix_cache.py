@@ -176,5 +176,5 @@ def test_a_copy_changes_only_when_it_is_told(make_model, tokenizer, own_words):
 
 
 def test_wrong_calls(make_model, tokenizer):
-    with pytest.raises(InvalidInputError, match="kept_tokens is -1"):
+    with pytest.raises(InvalidInputError, match="prefix_cache_tokens is -1"):
         engine.Transformers(make_model("llama"), tokenizer, prefix_cache_tokens=-1)

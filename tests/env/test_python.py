@@ -400,7 +400,7 @@ def test_a_system_that_does_not_permit_isolation_is_told(monkeypatch):
 def test_a_process_that_could_not_shut_itself_in_is_no_reply(monkeypatch):
     python = env.Python(isolation="limits")
     monkeypatch.setattr(module, "_run", lambda *_, **__: module._Run(b"", 1, False, False, "mount: No space left"))
-    with pytest.raises(AgentRLError, match="could not shut itself in: mount: No space left"):
+    with pytest.raises(AgentRLError, match="the sandbox could not be set up: mount: No space left"):
         python("print(1)")
 
 

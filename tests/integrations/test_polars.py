@@ -346,7 +346,7 @@ def test_a_scan_is_what_is_committed_when_it_is_made(tmp_path: Path) -> None:
         assert len(first.draws.collect()) == batch.num_draws
         assert len(scan(store).draws.collect()) == len(scan(tmp_path).draws.collect()) == 2 * batch.num_draws
         assert scan(first) is first
-    with pytest.raises(NotFoundError, match="holds no store"):
+    with pytest.raises(NotFoundError, match="is not a store"):
         scan(tmp_path / "nothing")
 
 

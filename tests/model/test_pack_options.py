@@ -181,7 +181,8 @@ def test_one_rank_has_a_long_tree_in_pieces() -> None:
     group = loss.OutcomeClassifier()
     (update,) = recipes.GRPO.replace(loss=group).updates(batch.with_columns("token", reference_logprob=-np.ones(160)))
     with pytest.raises(
-        InvalidInputError, match=r"max_tokens is 161, but what must be whole .* draw 0 .* 162 tokens; .*gradient_cached"
+        InvalidInputError,
+        match=r"max_tokens is 161, but the loss needs draw 0 in one pack .* 162 tokens; .*gradient_cached",
     ):
         update.pack(max_tokens=161, layout="tree")
     (pack,) = update.pack(max_tokens=162, layout="tree")

@@ -127,7 +127,7 @@ def test_out_is_filled() -> None:
     assert out.tolist() == [-1.0, 1.0]
     table = np.empty((2, 1), dtype=np.float32)
     assert group.normalise(values[:, None], [0, 0], scale="none", out=table) is table
-    with pytest.raises(InvalidInputError, match="out is no contiguous array of 2 values"):
+    with pytest.raises(InvalidInputError, match="out is not a contiguous array of 2 values"):
         group.normalise(values, [0, 0], out=np.empty(3, dtype=np.float32))
     with pytest.raises(InvalidInputError, match="out is read-only, or also an input"):
         group.normalise(values, [0, 0], out=values)
@@ -336,7 +336,7 @@ def test_keys_and_states_of_any_kind() -> None:
     assert decayed_beta({"1": (1, 3)}, [1.0], [1], decay=np.array([0.5]))[1] == {"1": [1.5, 1.5]}
     for ids, message in [
         (pa.array([1, None]), "ids"),
-        ([1.5, 2.0], "ids holds float"),
+        ([1.5, 2.0], "ids contains float"),
         (np.array([True, False]), "ids has dtype bool"),
         ([1, 2, 3], "ids has 3 rows"),
     ]:

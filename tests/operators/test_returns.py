@@ -63,7 +63,7 @@ def test_types_and_out() -> None:
         (lambda: returns.discounted([1.0], gamma=1.0), "rewards has no sequences; give sequence_ids, offsets"),
         (lambda: returns.discounted(REWARDS, [1] * 5, gamma=1.0), "rewards has its sequences twice"),
         (lambda: returns.discounted([1.0], [1], gamma=2.0), "gamma is 2; give a number from 0 to 1"),
-        (lambda: returns.discounted([1.0], offsets=[0, 2], gamma=1.0), "offsets reach from"),
+        (lambda: returns.discounted([1.0], offsets=[0, 2], gamma=1.0), "offsets range from 0 to 2"),
         (lambda: returns.discounted([np.nan], [1], gamma=1.0), r"rewards\[0\] is NaN"),
         (lambda: returns.gae(REWARDS, VALUES[:2], gamma=1.0, lam=1.0), r"values has shape \(2, 12\)"),
         (lambda: returns.gae(REWARDS, VALUES, gamma=1.0, lam=1.0, mask=REWARDS), "mask has dtype float64"),

@@ -116,7 +116,7 @@ def test_what_does_not_vote_is_in_no_statistic(store: Store) -> None:
     ("changes", "message"),
     [
         ({"trajectory_ids": [77]}, "which stored does not have"),
-        ({"votes_in": 99}, "which is no group of the batch"),
+        ({"votes_in": 99}, "which is not a group of the batch"),
         ({"replaces": 2}, "the batch has 2 draws"),
         ({"trajectory_ids": [1, 2], "replaces": [0, 0]}, "another draw replaces already"),
         ({"trajectory_ids": [-9]}, "the batch has 2 draws"),

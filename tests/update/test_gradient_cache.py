@@ -249,7 +249,7 @@ def test_a_scaled_value_scales_its_gradient() -> None:
 def test_a_statistic_over_all_rows_is_refused_in_packs() -> None:
     _, update = begun("forking_tokens")
     whole = largest_unit(rolled("forking_tokens").batch, update, "update")
-    message = f"max_tokens is {whole - 1}, but what must be whole .*the whole update.* has {whole} .*gradient_cached"
+    message = f"max_tokens is {whole - 1}, but the loss needs draw .*update.* has {whole} .*gradient_cached"
     with pytest.raises(InvalidInputError, match=message):
         update.pack(max_tokens=whole - 1)
     assert len(list(update.pack(max_tokens=whole))) == 1

@@ -126,7 +126,7 @@ def test_prefix_min_is_that_of_its_paper() -> None:
         (lambda: importance_weights([1.0], [0, 1], level="word"), 'level is "word"'),
         (lambda: importance_weights([1.0], [0, 1], at_most=-1.0), "give 0 < at_least <= at_most"),
         (lambda: trust_region([1.0], [0, 1], at_most=0.0, at_least=1.0), "at_least is 1 and at_most 0"),
-        (lambda: weight.importance_diagnostics([], [0]), "no token that takes part"),
+        (lambda: weight.importance_diagnostics([], [0]), "mask excludes all tokens"),
         (lambda: share_weights([0], [0], shared="all"), 'shared is "all"'),
     ],
 )

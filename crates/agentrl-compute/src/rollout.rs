@@ -46,7 +46,7 @@ pub fn segment_entropy(entropies: Ragged<'_, f32>, limit: usize, vocabulary: u64
         let sum: f64 = first.iter().map(|&entropy| f64::from(entropy)).sum();
         if !sum.is_finite() {
             return Err(Error::invalid(format!(
-                "entropies of segment {row} have sum {sum}, but must be finite; give no tokens where they are unknown"
+                "entropies of segment {row} have sum {sum}; give finite entropies, or no tokens if they are unknown"
             )));
         }
         Ok(match reduce {

@@ -168,7 +168,7 @@ impl Facts {
                 && value.is_infinite()
             {
                 return Err(Error::invalid(format!(
-                    "facts[{name:?}] is {value}; give a finite number that fits 32 bits, or NaN where it is unknown"
+                    "facts[{name:?}] is {value}; give a finite number that fits 32 bits, or NaN if it is unknown"
                 )));
             }
         }
@@ -329,9 +329,7 @@ pub(crate) fn dense(name: &str, column: &dyn Array, rows: &[usize]) -> Result<Ve
     if let Some(numbers) = numbers
         && let Some(value) = numbers.iter().flatten().find(|value| value.fract() != 0.0)
     {
-        return Err(Error::invalid(format!(
-            "fact {name:?} has the value {value}, which tells nothing apart; keys are texts or whole numbers"
-        )));
+        return Err(Error::invalid(format!("fact {name:?} is {value}; a fact of kind key is a string or an integer")));
     }
     let texts = column.as_string_opt::<i32>();
     let bytes = |row: usize| -> Vec<u8> {

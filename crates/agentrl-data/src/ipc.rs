@@ -227,7 +227,7 @@ pub fn decode(name: &str, bytes: &Buffer) -> Result<RecordBatch> {
     match parts.len() {
         1 => Ok(parts.swap_remove(0)),
         _ => arrow_select::concat::concat_batches(&footer.schema, &parts)
-            .map_err(|error| Error::corrupt(format!("{name} holds more than one table can: {error}"))),
+            .map_err(|error| Error::corrupt(format!("{name} is too large for one table: {error}"))),
     }
 }
 

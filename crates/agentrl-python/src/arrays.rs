@@ -159,8 +159,8 @@ impl Text {
     pub(crate) fn named(self, name: &str) -> PyResult<String> {
         self.0.map_err(|text| {
             invalid(format!(
-                "{name} is {text}, which is no text of Unicode (a surrogate stands alone); give \
-                 text.encode(\"utf-8\", \"replace\").decode()"
+                "{name} is {text}, which is not Unicode (a lone surrogate); give text.encode(\"utf-8\", \
+                 \"replace\").decode()"
             ))
         })
     }

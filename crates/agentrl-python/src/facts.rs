@@ -88,7 +88,7 @@ pub(crate) fn columns(value: &Bound<'_, PyAny>) -> PyResult<FactColumns> {
                 let (value, what) = (value?, format!("facts[{name:?}][{row}]"));
                 let said = key(&value, &what)?;
                 if said.is_none() && !value.is_none() {
-                    return Err(invalid(format!("{what} is no text; a column of keys has texts, bytes or None")));
+                    return Err(invalid(format!("{what} is not a string; a column of keys has str, bytes or None")));
                 }
                 keys.push(said);
             }

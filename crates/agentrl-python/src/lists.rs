@@ -35,7 +35,10 @@ impl<'py, T: Item> Lists<'py, T> {
             return Ok(Self { values: Values::Numpy(values), offsets });
         }
         let array = value.extract::<AnyArray>().map_err(|_| {
-            invalid(format!("{name} is no column of lists; give an Arrow list array, or flat values and their offsets"))
+            invalid(format!(
+                "{name} is not a column of lists; give an Arrow list array, or flat values and their \
+                 offsets"
+            ))
         })?;
         let chunks = array.into_chunked_array().map_err(PyErr::from)?;
         let chunks = chunks.chunks().iter().map(|chunk| from_arrow(name, chunk)).collect::<Result<Vec<_>>>();
@@ -100,7 +103,8 @@ where
                 continue;
             }
             let number: PyResult<T> = value.extract();
-            let wrong = |error: PyErr| invalid(format!("{name}[{index}] is no list of {dtype}: {}", error.value(py)));
+            let wrong =
+                |error: PyErr| invalid(format!("{name}[{index}] is not a list of {dtype}: {}", error.value(py)));
             made.push(number.map_err(wrong)?);
         }
     }

@@ -66,7 +66,7 @@ impl Plan {
         let streams = PyDict::new(py);
         for name in same.iter().map(|(name, _)| name).chain(&summed) {
             if streams.contains(name)? {
-                return Err(invalid(format!("the stream {name:?} is asked for twice; name each once")));
+                return Err(invalid(format!("the stream {name:?} is requested twice; name each once")));
             }
             streams.set_item(name, memory.array::<f32>(&format!("stream {name}"), sizes.pairs)?)?;
         }
@@ -117,7 +117,7 @@ impl ArraySource<'_, '_> {
         let array = take.call1((name, length, T::get_dtype(self.py)))?;
         match array.cast_into::<PyArray1<T>>() {
             Ok(array) if array.len() == length => Ok(array.unbind()),
-            _ => Err(invalid(format!("the buffer of {name} is no array of {length} values of its type"))),
+            _ => Err(invalid(format!("the buffer of {name} is not an array of {length} values with its dtype"))),
         }
     }
 }

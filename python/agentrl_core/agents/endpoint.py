@@ -127,7 +127,7 @@ class Endpoint(Routes):
             if session in self._sessions:
                 raise InvalidInputError(f"there is a session {session!r} already")
             if len(self._sessions) >= self._max_sessions:
-                raise InvalidInputError(f"{len(self._sessions)} sessions are open, and no more are taken; close some")
+                raise InvalidInputError(f"the limit of {len(self._sessions)} open sessions is reached; close one first")
             self._recorder.open(session, task, task if group is None else group)
             self._sessions[session] = self._session(session)
         key = secrets.token_urlsafe(24)

@@ -140,7 +140,7 @@ class InProcessSession:
         options = {**self._options, **checked_options(request.get("chat_template_kwargs"))} or None
         for message in messages:
             if text_of(message.get("content")) is None:
-                raise InvalidInputError("inside a loop agents talk in texts; a message holds something else")
+                raise InvalidInputError("env.Agents supports text messages only, not other content; send texts")
             if message.get("role") == "prompt":
                 raise InvalidInputError(
                     "a message has the role 'prompt'; send what no template renders to /v1/completions"

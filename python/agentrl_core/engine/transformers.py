@@ -52,8 +52,8 @@ class Transformers(ContinuousBatching):
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
 
     Raises:
-        InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template; kept_tokens is
-            negative.
+        InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template;
+            prefix_cache_tokens is negative.
         UnsupportedError: the model attends through a sliding window, or by an attention implementation other than sdpa
             and eager; or its weights lie on several ranks.
 
@@ -83,7 +83,7 @@ class Transformers(ContinuousBatching):
         super().__init__()
         if prefix_cache_tokens < 0:
             raise InvalidInputError(
-                f"Transformers: kept_tokens is {prefix_cache_tokens}; give 0 (none) or a positive integer"
+                f"Transformers: prefix_cache_tokens is {prefix_cache_tokens}; give 0 (none) or a positive integer"
             )
         if is_sharded(model):
             raise UnsupportedError(

@@ -153,8 +153,8 @@ class Vllm(ContinuousBatching):
         vllm_output.check(request, self.context_tokens, "pass a larger max_model_len to Vllm")
         if request.sampling.by_entropy is not None and not self._has_rule:
             raise UnsupportedError(
-                "generate: by_entropy needs the logits of every token, which vLLM keeps to itself with "
-                "speculative_config; make the Vllm without it"
+                "generate: by_entropy needs full logits, which vLLM does not expose with speculative decoding; create "
+                "Vllm without speculative_config"
             )
         top = request.sampling.top
         if 0 <= self._most_logprobs < top:

@@ -121,7 +121,7 @@ def _texts(message: Any) -> list[str]:
 
 def _of_text(text: str, what: str) -> list[str]:
     """Half a character cannot be written down."""
-    return [] if is_unicode(text) else [f"{what} is {_short(text)}, which is not Unicode; a surrogate stands alone"]
+    return [] if is_unicode(text) else [f"{what} is {_short(text)}, which is not Unicode (a lone surrogate)"]
 
 
 def of_tools(episode: Any) -> list[str]:

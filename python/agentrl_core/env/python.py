@@ -112,11 +112,11 @@ class Python:
         """Run `text`; see the class.
 
         Raises:
-            AgentRLError: the process could not be shut in, which no text is to blame for.
+            AgentRLError: the sandbox could not be set up, whatever the text is.
         """
         run = _run(text, self.seconds, self.memory, 4 * self.max_characters, shut_in=self.isolation == "full")
         if run.refused:
-            raise AgentRLError(f"Python: the process could not shut itself in: {run.refused}")
+            raise AgentRLError(f"Python: the sandbox could not be set up: {run.refused}")
         printed = run.output.decode(errors="replace").rstrip("\n")
         if run.cut or len(printed) > self.max_characters:
             return ToolReply(f"{printed[: self.max_characters]}\n[the output is too long and was cut]", error=True)

@@ -20,7 +20,7 @@ def task_problem(task: Any) -> str | None:
             return f"has {name} {getattr(task, name)!r:.80}; give a text"
         if not is_unicode(getattr(task, name)):
             return (
-                f"has {name} {getattr(task, name)!r:.80}, which is not Unicode (a surrogate stands alone); give "
+                f"has {name} {getattr(task, name)!r:.80}, which is not Unicode (a lone surrogate); give "
                 'text.encode("utf-8", "replace").decode()'
             )
     solution = getattr(task, "solution", ())

@@ -401,7 +401,7 @@ def as_bytes(value: object, name: str) -> bytes:
         return value.encode()
     except UnicodeEncodeError:
         raise InvalidInputError(
-            f"{name} is {value!r}, which is no text of Unicode (a surrogate stands alone); give "
+            f"{name} is {value!r}, which is not Unicode (a lone surrogate); give "
             f'{name}.encode("utf-8", "replace"), or bytes'
         ) from None
 

@@ -212,7 +212,7 @@ class TokenPath:
         """Return the tokens of an action that was not sampled."""
         if isinstance(content, str):
             if not is_unicode(content):
-                raise InvalidInputError(f"write: content {content!r:.80} is not Unicode (a surrogate stands alone)")
+                raise InvalidInputError(f"write: content {content!r:.80} is not Unicode (a lone surrogate)")
             tokens = self._plain_chat.action(content)
             return np.asarray(tokens if ends else tokens[:-1], np.int32)
         numbers = columns.integers(content, "write: content")

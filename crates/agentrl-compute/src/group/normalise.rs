@@ -165,7 +165,10 @@ pub(crate) fn normalise_into<T: Float, O: Float>(
     let spreads = match extra.scale_groups {
         None => None,
         Some(_) if !matches!(options.scale, Scale::Std | Scale::Mad | Scale::Range) => {
-            return Err(Error::invalid("scale_groups are given, but scale has no use for them; use std, mad or range"));
+            return Err(Error::invalid(
+                "scale_groups is given, but this scale does not use it; choose scale std, mad \
+                 or range",
+            ));
         }
         Some(groups) => {
             let others = Columns { groups, ..*columns };
@@ -316,7 +319,7 @@ fn given<'a, T: Float>(
         (false, Some(_)) => {
             Err(Error::invalid(format!("{name} is given, but {option} is not \"{name}\"; leave out one or the other")))
         }
-        (true, None) => Err(Error::invalid(format!("{option} is \"{name}\", but there is no {name}; give one"))),
+        (true, None) => Err(Error::invalid(format!("{option} is \"{name}\", but {name} is missing; pass it"))),
         (true, Some(column)) => {
             same_length(name, column.len(), columns.name, columns.values.len())?;
             for (row, &value) in column.iter().enumerate().filter(|&(row, _)| columns.counts(row)) {

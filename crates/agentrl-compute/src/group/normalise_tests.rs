@@ -85,7 +85,10 @@ fn the_spread_of_other_groups() -> Result<()> {
     let std = 5.0_f64.sqrt();
     assert_eq!(run(&columns, options, extra)?, [-1.0 / std, 1.0 / std, -1.0 / std, 1.0 / std]);
     let message = run(&columns, CENTRED, extra).map_err(|error| error.to_string());
-    assert_eq!(message, Err("scale_groups are given, but scale has no use for them; use std, mad or range".to_owned()));
+    assert_eq!(
+        message,
+        Err("scale_groups is given, but this scale does not use it; choose scale std, mad or range".to_owned())
+    );
     Ok(())
 }
 
@@ -96,7 +99,7 @@ fn a_baseline_and_a_divisor_of_the_caller() -> Result<()> {
     let columns = Columns::new("scores", &[5.0, 10.0], &[0, 1]);
     assert_eq!(run(&columns, options, extra)?, [2.0, 2.0]);
     for (options, extra, expected) in [
-        (options, Extra { divisor: None, ..extra }, "scale is \"divisor\", but there is no divisor; give one"),
+        (options, Extra { divisor: None, ..extra }, "scale is \"divisor\", but divisor is missing; pass it"),
         (CENTRED, extra, "baseline is given, but center is not \"baseline\"; leave out one or the other"),
         (
             options,

@@ -66,7 +66,7 @@ pub fn map<T: Float>(columns: &Columns<'_, T>, map: Map, out: &mut [T]) -> Resul
                 let found = *group.statistics(0)?;
                 if found.least < 0.0 {
                     return Err(Error::invalid(format!(
-                        "{} holds {}, but weights with mean 1 are made of numbers of at least 0",
+                        "{} contains {}, but weights with mean 1 need numbers of at least 0",
                         columns.name, found.least
                     )));
                 }

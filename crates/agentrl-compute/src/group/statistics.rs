@@ -54,7 +54,7 @@ pub(super) fn check_distance(name: &str, group: usize, found: &Statistics) -> Re
 #[cold]
 fn too_far(name: &str, group: usize, found: &Statistics) -> Error {
     Error::overflow(format!(
-        "{name} of group {group} reach from {:e} to {:e}, a distance that f64 cannot hold; scale them",
+        "{name} of group {group} range from {:e} to {:e}, which overflows a 64-bit float; scale them",
         found.least, found.most
     ))
 }
@@ -96,8 +96,8 @@ mod tests {
         let message = statistics(&columns, 1).map_err(|error| error.to_string());
         assert_eq!(
             message,
-            Err("values of group 0 reach from -1.7976931348623157e308 to 1.7976931348623157e308, \
-                 a distance that f64 cannot hold; scale them"
+            Err("values of group 0 range from -1.7976931348623157e308 to 1.7976931348623157e308, \
+                 which overflows a 64-bit float; scale them"
                 .to_owned())
         );
         assert!(statistics(&Columns::new("values", &[1.0], &[0]), 2).is_err());

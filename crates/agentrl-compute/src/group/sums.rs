@@ -41,9 +41,10 @@ pub fn sums<T: Float>(values: &[T], groups: &[u32], count: usize) -> Result<Vec<
     let sums: Vec<f64> = sums.iter().map(|sum| sum.divided_by(1.0)).collect();
     match sums.iter().position(|sum| sum.is_infinite()) {
         None => Ok(sums),
-        Some(group) => {
-            Err(Error::overflow(format!("the values of group {group} have a sum that f64 cannot hold; scale them")))
-        }
+        Some(group) => Err(Error::overflow(format!(
+            "the sum of the values of group {group} overflows a 64-bit float; scale \
+                 them"
+        ))),
     }
 }
 
@@ -100,7 +101,7 @@ mod tests {
     #[test]
     fn a_sum_beyond_the_range_is_an_error() {
         let message = sums(&[f64::MAX, f64::MAX], &[0, 0], 1).map_err(|error| error.to_string());
-        assert_eq!(message, Err("the values of group 0 have a sum that f64 cannot hold; scale them".to_owned()));
+        assert_eq!(message, Err("the sum of the values of group 0 overflows a 64-bit float; scale them".to_owned()));
         for term in [f64::MAX, f64::INFINITY] {
             let message = total(2, |_| term).map_err(|error| error.to_string());
             assert_eq!(message, Err("a sum is too large for f64; scale the values".to_owned()));

@@ -39,7 +39,7 @@ pub fn race(ids: &[i64], weights: Option<&[f64]>, key: u64) -> Result<Vec<f64>> 
 /// `InvalidInput` for a priority that is NaN.
 pub fn rank_weights(priorities: &[f64]) -> Result<Vec<f64>> {
     if let Some(row) = priorities.iter().position(|priority| priority.is_nan()) {
-        return Err(Error::invalid(format!("priorities[{row}] is NaN, which has no rank; give a number")));
+        return Err(Error::invalid(format!("priorities[{row}] is NaN; give a number")));
     }
     let mut order: Vec<usize> = (0..priorities.len()).collect();
     order.sort_by(|&one, &other| (priorities[other] + 0.0).total_cmp(&(priorities[one] + 0.0)));

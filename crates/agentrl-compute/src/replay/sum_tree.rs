@@ -199,7 +199,7 @@ impl SumTree {
             if leaf > 0.0 {
                 return Ok(leaf / total);
             }
-            Err(Error::invalid(format!("rows[{place}] is {row}, which has no priority; give rows that were drawn")))
+            Err(Error::invalid(format!("rows[{place}] is {row}, but its priority is 0; give rows that were drawn")))
         };
         let probabilities = rows.iter().enumerate().map(probability).collect::<Result<Vec<_>>>()?;
         let least = self.levels.last().map_or(f64::INFINITY, |top| least_of(&top.least[0]));
@@ -357,8 +357,8 @@ fn raised(row: usize, priority: f64, exponent: f64, most: f64) -> Result<f64> {
         return Ok(leaf);
     }
     Err(Error::invalid(format!(
-        "priorities[{row}] is {priority}, whose power {exponent} is {leaf}, and as many of those as there are rows have no sum \
-         in f64; divide the priorities by their largest, or give a smaller exponent"
+        "priorities[{row}] is {priority}: raised to exponent {exponent} it is {leaf}, and the sum over all rows \
+         overflows a 64-bit float; divide the priorities by the largest one, or give a smaller exponent"
     )))
 }
 

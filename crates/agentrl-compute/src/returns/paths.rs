@@ -31,8 +31,10 @@ impl<'a, T: Float> Paths<'a, T> {
         let (first, last) = (self.offsets.first(), self.offsets.last());
         if (first, last) != (Some(&0), Some(&(rows as i64))) {
             return Err(Error::invalid(format!(
-                "offsets reach from {first:?} to {last:?}, but there are {rows} rows; give the start of each sequence, from 0, \
-                 and the end of the last"
+                "offsets range from {} to {}, but there are {rows} rows; give the start of each sequence, from 0, \
+                 and the end of the last",
+                first.copied().unwrap_or_default(),
+                last.copied().unwrap_or_default()
             )));
         }
         if let Some(place) = self.offsets.windows(2).position(|pair| pair[0] > pair[1]) {

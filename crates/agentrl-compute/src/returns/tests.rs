@@ -177,7 +177,7 @@ fn what_is_wrong_is_named() {
     assert_eq!(message(&[], Paths::new(&[0]), 1.0), "fine");
     assert_eq!(message(&[1.0], Paths::new(&[0, 1]), 1.5), "gamma is 1.5; give a number from 0 to 1");
     assert_eq!(message(&[1.0], Paths::new(&[0, 1]), f64::NAN), "gamma is NaN; give a number from 0 to 1");
-    assert!(message(&[1.0], Paths::new(&[0, 2]), 1.0).starts_with("offsets reach from Some(0) to Some(2)"));
+    assert!(message(&[1.0], Paths::new(&[0, 2]), 1.0).starts_with("offsets range from 0 to 2"));
     assert!(message(&[1.0; 2], Paths::new(&[0, 2, 1, 2]), 1.0).starts_with("offsets[2] is 1, less than 2"));
     assert_eq!(
         message(&[1.0], Paths { mask: Some(&[]), ..Paths::new(&[0, 1]) }, 1.0),

@@ -29,7 +29,7 @@ pub fn rank_agreement(scores: Ragged<'_, f64>, truths: &[f64]) -> Result<Vec<f64
     }
     if let Some(place) = scores.values().iter().position(|score| score.is_infinite()) {
         return Err(Error::invalid(format!(
-            "scores[{place}] is {}; give a finite number, or NaN where there is none",
+            "scores[{place}] is {}; give a finite number, or NaN if it is unknown",
             scores.values()[place]
         )));
     }

@@ -30,7 +30,8 @@ impl Table {
         all_finite(name, scores)?;
         if tasks == 0 || scores.is_empty() || !scores.len().is_multiple_of(tasks) {
             return Err(Error::invalid(format!(
-                "{name} has {} values, which is no table of runs by {tasks} tasks; give at least one run of one task",
+                "{name} has {} values, which do not form a table of runs by {tasks} tasks; give at least one run of \
+                 one task",
                 scores.len()
             )));
         }
@@ -298,8 +299,8 @@ mod tests {
     #[test]
     fn what_is_no_table_is_refused() {
         for (scores, tasks, message) in [
-            (&[][..], 1, "scores has 0 values, which is no table of runs by 1 tasks"),
-            (&[1.0, 2.0, 3.0][..], 2, "scores has 3 values, which is no table of runs by 2 tasks"),
+            (&[][..], 1, "scores has 0 values, which do not form a table of runs by 1 tasks"),
+            (&[1.0, 2.0, 3.0][..], 2, "scores has 3 values, which do not form a table of runs by 2 tasks"),
             (&[1.0, f64::NAN][..], 1, "scores[1] is NaN"),
         ] {
             let error = statistic(scores, tasks, Statistic::Mean, 1.0).unwrap_err().to_string();

@@ -96,7 +96,7 @@ fn drawn(differences: &[f64], seed: u64) -> f64 {
 pub fn detectable_effect(pairs: usize, alpha: f64, power: f64, simulations: usize, seed: u64) -> Result<f64> {
     const LARGEST: f64 = 64.0;
     if !(2..=EXACT).contains(&pairs) {
-        return Err(Error::invalid(format!("pairs is {pairs}; give 2 to {EXACT}, whose flips are all counted")));
+        return Err(Error::invalid(format!("pairs is {pairs}; an exact test needs 2 to {EXACT} pairs")));
     }
     for (name, value) in [("alpha", alpha), ("power", power)] {
         if !(value > 0.0 && value < 1.0) {

@@ -155,7 +155,7 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
         let (own, children) = items.split_at(count);
         if logprobs.is_some() && !own.is_empty() && !children.is_empty() {
             return Err(Error::invalid(format!(
-                "a row ends at node {node}, which has children; path fusion has no probability for it: end rows at leaves"
+                "a row ends at node {node}, which has children; path fusion needs rows that end at leaves"
             )));
         }
         let (average, mass) = mean(items.iter().copied());

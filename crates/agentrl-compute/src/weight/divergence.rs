@@ -149,7 +149,7 @@ pub fn importance_diagnostics<T: Float>(ratios: &Ratios<'_, T>) -> Result<Diagno
     let rows = thread_pool::map(rows, |rows| Ok(rows.map(|row| ratios.sum(ratios.row(row))).collect::<Vec<_>>()))?;
     let rows: Vec<Summary> = rows.into_iter().flatten().filter(|row| row.count > 0).collect();
     if rows.is_empty() {
-        return Err(Error::invalid("mask has no token that takes part; give at least one"));
+        return Err(Error::invalid("mask excludes all tokens; include at least one"));
     }
     let count = rows.iter().map(|row| row.count).sum::<u64>();
     let least = rows.iter().map(|row| row.least).fold(f64::INFINITY, f64::min);

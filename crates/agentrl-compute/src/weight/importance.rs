@@ -225,7 +225,7 @@ fn check_steps<T: Float>(ratios: &Ratios<'_, T>, options: &ImportanceOptions<'_>
             match ratios.offsets.iter().find(|end| bounds.binary_search(end).is_err()) {
                 None => Ok(()),
                 Some(end) => Err(Error::invalid(format!(
-                    "a step crosses token {end}, where a row ends; no step may lie in two rows"
+                    "a step crosses token {end}, the end of a row; give steps that lie in one row"
                 ))),
             }
         }

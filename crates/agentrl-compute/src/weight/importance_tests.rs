@@ -39,7 +39,7 @@ fn what_is_wrong_is_named() {
     assert!(weights(step(&[0, 2])).starts_with("steps go from 0 to 2, but there are 3 tokens"));
     assert_eq!(weights(step(&[0, 1, 2, 2, 3])), "fine");
     let none = Ratios { mask: Some(&[false; 3]), ..ratios };
-    assert!(message(importance_diagnostics(&none)).starts_with("mask has no token"));
+    assert!(message(importance_diagnostics(&none)).starts_with("mask excludes all tokens"));
     let region =
         TrustRegion { divergence: Divergence::K1, aggregate: Aggregate::Token, at_least: Some(1.0), at_most: 0.0 };
     assert_eq!(message(trust_region(&ratios, &region)), "at_least is 1 and at_most 0; give at_least <= at_most");

@@ -123,7 +123,7 @@ impl Numbers {
             DataType::UInt8 => Self::U8(array.as_primitive::<UInt8Type>().values().to_vec()),
             other => {
                 return Err(Error::invalid(format!(
-                    "column {name:?} holds {other}, not numbers; ask for keys({name:?}, …) or read its table"
+                    "column {name:?} contains {other}, not numbers; use keys({name:?}, …), or read its table"
                 )));
             }
         })

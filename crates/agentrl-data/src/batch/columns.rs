@@ -362,7 +362,7 @@ fn dense_numbers(name: &str, numbers: Numbers) -> Result<Vec<u32>> {
         Numbers::U8(values) => values.into_iter().map(i64::from).collect(),
         Numbers::F32(_) | Numbers::F64(_) => {
             return Err(Error::invalid(format!(
-                "column {name:?} holds floats, which make no keys; make it whole numbers"
+                "column {name:?} contains floats, which cannot be keys; convert it to integers"
             )));
         }
     };

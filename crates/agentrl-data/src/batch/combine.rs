@@ -189,7 +189,11 @@ fn list(values: ArrayRef, offsets: &[i64]) -> Result<ArrayRef> {
     let field = Arc::new(Field::new("item", values.data_type().clone(), false));
     let offsets = offsets.iter().map(|&offset| i32::try_from(offset)).collect::<std::result::Result<Vec<_>, _>>();
     let offsets = offsets.map_err(|_| {
-        Error::new(ErrorKind::Overflow, "more tokens in one batch than a list column holds; collect smaller batches")
+        Error::new(
+            ErrorKind::Overflow,
+            "the batch has more tokens than a list column can store; collect smaller \
+             batches",
+        )
     })?;
     let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
     Ok(Arc::new(ListArray::try_new(field, offsets, values, None).map_err(arrow_bug)?))

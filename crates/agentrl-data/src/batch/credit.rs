@@ -29,7 +29,7 @@ impl<'a> TokenCredit<'a> {
     }
 
     fn credit(&self) -> Result<Credit<'a>> {
-        let missing = || Error::invalid("there is no column \"advantage\" to sum; add it to the columns of the credit");
+        let missing = || Error::invalid("column \"advantage\" is missing; add it to the columns of the credit");
         Ok(Credit {
             weights: self.weights,
             factors: self.column("weight"),

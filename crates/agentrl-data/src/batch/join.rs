@@ -75,7 +75,8 @@ impl Batch {
             if let Some(draw) = again {
                 let id = all_drawn.get(draw as usize).ok_or_else(|| {
                     Error::invalid(format!(
-                        "trajectory_ids[{place}] is {id}, but the batch has {} draws; -1 - i stands for that of draw i",
+                        "trajectory_ids[{place}] is {id}, but the batch has {} draws; -1 - i refers to the \
+                         trajectory of draw i",
                         all_drawn.len()
                     ))
                 })?;
@@ -106,7 +107,7 @@ impl Batch {
                 group if known.contains(&group) => moved(group),
                 group => {
                     return Err(Error::invalid(format!(
-                        "votes_in[{place}] is {group}, which is no group of the batch; give one, \
+                        "votes_in[{place}] is {group}, which is not a group of the batch; give one of its groups, \
                          Draws.OWN_GROUP or Draws.NEW_GROUP"
                     )));
                 }

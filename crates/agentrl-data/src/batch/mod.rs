@@ -149,7 +149,7 @@ impl Batch {
         let names = schema.metadata().get(REWARD_COMPONENTS).map(|names| serde_json::from_str(names));
         names
             .transpose()
-            .map_err(|error| Error::corrupt("the names of reward components are no JSON list").with_source(error))
+            .map_err(|error| Error::corrupt("the names of reward components are not a JSON list").with_source(error))
     }
 
     /// The facts that its steps and trajectories have.
@@ -183,8 +183,8 @@ impl Batch {
     pub fn blob(&self, hash: &[u8; 32]) -> Result<&[u8]> {
         let missing = || {
             Error::not_found(format!(
-                "the batch holds no blob {}; hashes are in column blobs of batch.nodes, and contents of stored batches \
-                 come from store.blob(hash)",
+                "the batch does not have blob {}; hashes are in column blobs of batch.nodes, and store.blob(hash) \
+                 reads the contents of stored batches",
                 hex(hash)
             ))
         };

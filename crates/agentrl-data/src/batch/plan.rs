@@ -201,9 +201,9 @@ fn too_long(sequences: &[Sequence], unit: &[usize], rows: usize, max_tokens: usi
         )
     } else {
         format!(
-            "max_tokens is {max_tokens}, but what must be whole in one pack with draw {draw} (a trajectory, pair or \
-             group, or the whole update, as the loss's unit says) has {rows} tokens; raise max_tokens, or take \
-             update.gradient_cached, which needs nothing whole"
+            "max_tokens is {max_tokens}, but the loss needs draw {draw} in one pack with its whole unit (a \
+             trajectory, pair, group or update), which has {rows} tokens; raise max_tokens, or use \
+             update.gradient_cached, which splits units"
         )
     })
 }

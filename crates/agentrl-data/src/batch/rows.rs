@@ -157,7 +157,7 @@ impl Batch {
         }
         let iterations = i64s(self.draws(), "iteration")?.values();
         let iteration = new.iteration.or_else(|| iterations.last().copied()).ok_or_else(|| {
-            Error::invalid("the batch has no draws that tell its iteration; give draw(…, iteration=…)")
+            Error::invalid("the batch has no draws, so its iteration is unknown; pass with_draws(…, iteration=…)")
         })?;
         let first = self.next_ids()?.draw;
         let position = i32s(self.draws(), "position")?.values().iter().max().map_or(0, |&last| last + 1);

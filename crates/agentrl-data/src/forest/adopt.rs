@@ -153,7 +153,7 @@ struct Reader<'a> {
 }
 
 fn corrupt(what: &str, code: u8) -> Error {
-    Error::corrupt(format!("{what} {code} is not one that this version knows"))
+    Error::corrupt(format!("{what} {code} is unknown to this version"))
 }
 
 fn optional<T: Copy>(array: &dyn Array, row: usize, value: impl Fn(usize) -> T) -> Option<T> {

@@ -119,7 +119,7 @@ impl Forest {
         }
         if entry.status == Status::Pruned {
             return Err(Error::invalid(format!(
-                "trajectory {trajectory} was pruned already; fork it to go on from one of its tokens"
+                "trajectory {trajectory} is pruned; fork it at one of its tokens to continue"
             )));
         }
         let point = self.group(trajectory)?.locate(trajectory, Some(node), end)?;
@@ -159,7 +159,7 @@ impl Forest {
             return Err(stored(trajectory));
         }
         if gradient_only && entry.status == Status::Pruned {
-            return Err(Error::invalid(format!("trajectory {trajectory} was pruned already; it has no gradient")));
+            return Err(Error::invalid(format!("trajectory {trajectory} is pruned, so it has no gradient")));
         }
         let group = self.group_mut(trajectory)?;
         if gradient_only {

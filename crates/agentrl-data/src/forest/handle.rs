@@ -17,10 +17,7 @@ static NEXT_GROUP: AtomicU32 = AtomicU32::new(0);
 pub(super) fn next_group_handle() -> Result<GroupHandle> {
     let next = |handle: GroupHandle| handle.checked_add(1).filter(|&next| i32::try_from(next).is_ok());
     NEXT_GROUP.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).map_err(|_| {
-        Error::overflow(format!(
-            "the process has made {} groups, and there are no more handles; start another",
-            i32::MAX
-        ))
+        Error::overflow(format!("this process has created {} groups, the most it can; start a new process", i32::MAX))
     })
 }
 

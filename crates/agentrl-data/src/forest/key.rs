@@ -17,7 +17,7 @@ impl GroupKey {
 
     pub(super) fn new(words: &[u64]) -> Result<Self> {
         if words.is_empty() {
-            return Err(Error::invalid("key is empty; give the numbers that say where the group comes from"));
+            return Err(Error::invalid("key is empty; give the numbers that identify the group"));
         }
         if let Some(place) = words.iter().position(|&word| i64::try_from(word).is_err()) {
             return Err(Error::invalid(format!("key[{place}] is {}; it must be at most {}", words[place], i64::MAX)));

@@ -371,7 +371,7 @@ impl Forest {
         }
         let why = if entry.stored.is_some() { "is stored" } else { "has ended" };
         Err(Error::invalid(format!(
-            "trajectory {trajectory} {why} ({:?}); fork it to go on from one of its tokens",
+            "trajectory {trajectory} {why} ({:?}); fork it at one of its tokens to continue",
             entry.status
         )))
     }

@@ -166,7 +166,7 @@ impl NewNode {
         if let Some((index, value)) = self.entropies.iter().flatten().enumerate().find(|(_, value)| !value.is_finite())
         {
             return Err(Error::invalid(format!(
-                "entropies[{index}] is {value}; an entropy is finite (leave entropies out where they are unknown)"
+                "entropies[{index}] is {value}; give finite entropies, or none if they are unknown"
             )));
         }
         self.sampling.map_or(Ok(()), Sampling::check)?;

@@ -81,7 +81,7 @@ fn check_offsets(tokens: usize) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::Overflow,
-        format!("{tokens} tokens in one batch are more than a list column holds; freeze fewer groups at a time"),
+        format!("{tokens} tokens in one batch are more than a list column can store; freeze fewer groups at a time"),
     ))
 }
 

@@ -112,8 +112,7 @@ impl SearchTree {
         for row in (0..rows.num_rows()).filter(|&row| groups.value(row) == group) {
             let code = endings.value(row);
             let status = Status::from_code(code);
-            let status =
-                status.ok_or_else(|| Error::corrupt(format!("status {code} is not one that this version knows")))?;
+            let status = status.ok_or_else(|| Error::corrupt(format!("status {code} is unknown to this version")))?;
             let success = !successes.is_null(row) && successes.value(row) != 0;
             let contexts = index.contexts(row)?;
             let all: Vec<usize> = contexts.iter().flat_map(|context| context.steps.clone()).collect();

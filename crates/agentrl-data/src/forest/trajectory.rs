@@ -61,12 +61,12 @@ pub struct Start {
 pub(super) fn check_rewards(reward: Option<f32>, rewards: Option<&[f32]>, components: Option<&[String]>) -> Result<()> {
     if let Some(value) = reward.filter(|value| value.is_infinite()) {
         return Err(Error::invalid(format!(
-            "reward is {value}; give a finite number, or None (or NaN) where it is unknown"
+            "reward is {value}; give a finite number, or None (or NaN) if it is unknown"
         )));
     }
     if let Some(index) = rewards.unwrap_or_default().iter().position(|value| value.is_infinite()) {
         return Err(Error::invalid(format!(
-            "rewards[{index}] is infinite; give a finite number, or NaN where it is unknown"
+            "rewards[{index}] is infinite; give a finite number, or NaN if it is unknown"
         )));
     }
     match (rewards, components) {

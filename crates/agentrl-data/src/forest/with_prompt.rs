@@ -23,14 +23,15 @@ impl Forest {
         let entry = &group.trajectories[index];
         if entry.context() > 0 {
             return Err(Error::invalid(format!(
-                "the context of trajectory {trajectory} was rewritten, so that its actions have no prompt in common; take \
-                 one whose context only grew"
+                "the context of trajectory {trajectory} was rewritten, so its actions do not share a prompt; choose \
+                 a trajectory whose context only grew"
             )));
         }
         let path = group.path(entry.tip);
         let first = path.iter().find(|&&(node, _)| group.nodes[node].content.kind == Kind::Action);
-        let &(first, _) = first
-            .ok_or_else(|| Error::invalid(format!("trajectory {trajectory} has no action; take one that has acted")))?;
+        let &(first, _) = first.ok_or_else(|| {
+            Error::invalid(format!("trajectory {trajectory} has no action; choose one with an action"))
+        })?;
         let begin = group.nodes[first].start;
         let acted_on = group.state_acted_on(index, 0, begin).unwrap_or(group.nodes[first].state_key);
         let part = group.part(trajectory, handle(key, first), 0)?;

@@ -110,7 +110,7 @@ impl BlockIndex {
         let blocks = if let Some(listed) = listed {
             listed
         } else {
-            let said = footer.metadata.get(BLOCKS_KEY).ok_or_else(|| corrupt("it does not tell of its blocks"))?;
+            let said = footer.metadata.get(BLOCKS_KEY).ok_or_else(|| corrupt("its footer does not list its blocks"))?;
             let said: Vec<BlockEntry> = serde_json::from_str(said).map_err(|error| corrupt(&error.to_string()))?;
             let block = |(end, (rows, first, last, hash))| Block { end, rows, keys: (first, last), hash };
             footer.ends().zip(said).map(block).collect()
@@ -128,7 +128,7 @@ impl BlockIndex {
             of_blocks.len() == blocks.len() && of_blocks.iter().flatten().all(|&text| (text as usize) < texts.len())
         };
         if bounds.values().any(|bounds| bounds.len() != blocks.len()) || !texts.values().all(is_one) {
-            return Err(corrupt("it tells of other blocks"));
+            return Err(corrupt("its footer lists other blocks"));
         }
         Ok(Self { footer, parts, blocks, bounds, texts })
     }
@@ -143,7 +143,7 @@ impl BlockIndex {
         let name = path.display().to_string();
         let rows = self.footer.rows(&name, block, bytes, self.begin(block), None)?;
         if rows.num_rows() as u64 != self.blocks[block].rows {
-            return Err(Error::corrupt(format!("{name} has other rows in block {block} than its footer says")));
+            return Err(Error::corrupt(format!("the rows in block {block} of {name} do not match its footer")));
         }
         match &self.parts {
             None => Ok(vec![rows]),

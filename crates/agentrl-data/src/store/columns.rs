@@ -112,7 +112,7 @@ impl Store {
         if count == rows.iter().map(|rows| rows.end - rows.start).sum::<u64>() {
             Ok(found)
         } else {
-            Err(Error::not_found(format!("rows of {name} are gone; open the store again")))
+            Err(Error::not_found(format!("rows of {name} were removed; open the store again")))
         }
     }
 }
@@ -162,7 +162,7 @@ fn columns_of(
             read_run(fs, path, index, run, |block, bytes| {
                 let all = index.footer.rows(&name, block, bytes, index.begin(block), Some(&places))?;
                 if all.num_rows() as u64 != index.blocks[block].rows {
-                    return Err(Error::corrupt(format!("{name} has other rows in block {block} than its footer says")));
+                    return Err(Error::corrupt(format!("the rows in block {block} of {name} do not match its footer")));
                 }
                 let first = begin(block);
                 parts.extend(of_block(block).map(|range| {

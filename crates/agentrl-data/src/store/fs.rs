@@ -104,8 +104,8 @@ fn too_long(length: u64, most: u64) -> io::Error {
 pub(crate) fn refuse_link(fs: &dyn Fs, folder: &Path) -> Result<()> {
     if fs.is_link(folder).map_err(failed("look at", folder))? {
         return Err(Error::invalid(format!(
-            "{} is a link to another place, where a store that is written does not change anything; put the folder \
-             itself there, or open the store read-only",
+            "{} is a link to another folder, which a writer must not change; replace the link by the folder, or \
+             open the store read-only",
             folder.display()
         )));
     }
@@ -243,7 +243,7 @@ mod disk {
         fn tail(&self, path: &Path, length: u64) -> io::Result<Arc<dyn Tail>> {
             let (file, before) = open(OpenOptions::new().create(true).append(true), path)?;
             if before < length {
-                let what = format!("the file had {length} bytes and has {before}: somebody else has changed it");
+                let what = format!("the file had {length} bytes and now has {before}: another program changed it");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
             file.set_len(length)?;

@@ -242,7 +242,7 @@ impl Manifest {
     /// The rules that everything else relies on.
     fn check(&self) -> std::result::Result<(), String> {
         if self.head.version >= 1 << 48 || self.head.sequence >= 1 << 48 {
-            return Err("no store comes to so many commits".to_owned());
+            return Err("the number of commits is impossible".to_owned());
         }
         for (folder, segments) in &self.segments {
             if !FOLDERS.contains(&folder.as_str()) {

@@ -144,12 +144,12 @@ impl Parts {
         let parts = serde_json::from_str(text);
         parts
             .map(Some)
-            .map_err(|error| Error::corrupt(format!("{name} has other parts than its metadata says: {error}")))
+            .map_err(|error| Error::corrupt(format!("the parts of {name} do not match its metadata: {error}")))
     }
 
     /// Return rows that begin with row `from` of the file, with the columns that each part of them had.
     pub(super) fn divide(&self, name: &str, rows: &RecordBatch, from: u64) -> Result<Vec<RecordBatch>> {
-        let corrupt = || Error::corrupt(format!("{name} has other parts than its metadata says"));
+        let corrupt = || Error::corrupt(format!("the parts of {name} do not match its metadata"));
         let (mut divided, mut begin, mut at) = (Vec::new(), 0_u64, 0_usize);
         for &(number, count) in &self.rows {
             let end = begin.checked_add(count).ok_or_else(corrupt)?;

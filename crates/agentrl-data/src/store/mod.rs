@@ -162,7 +162,7 @@ impl Store {
 
     fn read_on(fs: Arc<dyn Fs>, path: &Path) -> Result<Self> {
         let files = Manifest::latest(fs.as_ref(), path)?
-            .ok_or_else(|| Error::not_found(format!("{} holds no store; check the path of the run", path.display())))?;
+            .ok_or_else(|| Error::not_found(format!("{} is not a store; check the path of the run", path.display())))?;
         Ok(Self::new(fs, path, files, None))
     }
 

@@ -166,7 +166,7 @@ impl RolloutLog {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         match &file.over {
             None => Ok(file),
-            Some(why) => Err(Error::invalid(format!("the journal of iteration {} is over: {why}", self.iteration))),
+            Some(why) => Err(Error::invalid(format!("the journal of iteration {} is closed: {why}", self.iteration))),
         }
     }
 
@@ -277,7 +277,10 @@ pub(super) fn scan(fs: &dyn Fs, path: &Path, length: u64, mut each: impl FnMut(&
         if piece.len() >= HEAD.len() && piece.starts_with(&HEAD[..HEAD.len() - 1]) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("{} has another format than this version knows; install a newer agentrl_core", path.display()),
+                format!(
+                    "{} has a format that this version does not support; install a newer agentrl_core",
+                    path.display()
+                ),
             ));
         }
         return Ok(Scanned { end: 0, is_damaged });

@@ -16,8 +16,8 @@ impl Store {
         self.writable()?;
         if iteration < self.head.iteration || self.has_batch(iteration)? {
             return Err(Error::invalid(format!(
-                "iteration is {iteration}, whose batch is in the store, so that its journal is over; {} is the one to go \
-                 on with",
+                "iteration is {iteration}, but its batch is stored and its journal closed; continue with iteration \
+                 {}",
                 self.head.iteration
             )));
         }

@@ -94,7 +94,7 @@ impl StateArray {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "arrays[{path:?}] has {} bytes, but its shape and type tell of others; give a contiguous array",
+            "arrays[{path:?}] has {} bytes, which do not match its shape and dtype; give a contiguous array",
             self.bytes.len()
         )))
     }

@@ -287,7 +287,7 @@ fn check_lists(rows: &RecordBatch, tokens: &ListArray, findings: &mut Findings) 
             }
             let begin = lists.value_offsets()[row] as usize;
             if let Some(at) = (0..found as usize).find(|&at| !fits(begin + at)) {
-                findings.add("nodes", "value", Some(ids.value(row)), format!("{name}[{at}] is no possible value"));
+                findings.add("nodes", "value", Some(ids.value(row)), format!("{name}[{at}] is out of range"));
             }
         }
     }

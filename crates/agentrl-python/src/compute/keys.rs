@@ -280,7 +280,7 @@ fn not_text(name: &str, row: usize, item: &Bound<'_, PyAny>) -> PyErr {
 fn not_keys(name: &str, value: &Bound<'_, PyAny>) -> PyErr {
     let kind = value.get_type().qualname().map_or_else(|_| "an unknown type".to_owned(), |name| name.to_string());
     invalid(format!(
-        "{name} holds {kind}; keys are an integer array, an Arrow string array, or a list of str, bytes or int"
+        "{name} contains {kind}; give an integer array, an Arrow string array, or a list of str, bytes or int"
     ))
 }
 

@@ -61,7 +61,12 @@ pub(crate) fn output<'py, T: Element>(
         }
         return Ok(PyArray1::zeros(py, rows, false));
     };
-    let wanted = || invalid(format!("out is no contiguous array of {rows} values of the type of the input; give one"));
+    let wanted = || {
+        invalid(format!(
+            "out is not a contiguous array of {rows} values with the dtype of the input; \
+         give one"
+        ))
+    };
     let array = out.cast::<PyArray1<T>>().map_err(|_| wanted())?;
     if array.len() == rows && array.is_contiguous() { Ok(array.clone()) } else { Err(wanted()) }
 }

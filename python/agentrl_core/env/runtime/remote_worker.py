@@ -280,6 +280,6 @@ class WorkerServer:
             self._environment = pickle.loads(environment)  # noqa: S301 -- our own process sent it
         except Exception as unmade:
             raise InvalidInputError(
-                "the environment was sent away to run, and cannot be made there: "
+                "the environment could not be unpickled in the worker process: "
                 f'{type(unmade).__name__}: {unmade}; make it picklable, or let it run with runs="thread"'
             ) from unmade

@@ -213,7 +213,7 @@ class EnvironmentChecks:
     def _text(self, text: str, name: str) -> str:
         if not is_unicode(text):
             self.fail(
-                f"{name} is {shown(text)}, which is not Unicode (a surrogate stands alone)",
+                f"{name} is {shown(text)}, which is not Unicode (a lone surrogate)",
                 'give text.encode("utf-8", "replace").decode()',
             )
         return text

@@ -52,7 +52,7 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
     """
     name = f"recipe {recipe.name!r}"
     if recipe.advantage is None:
-        raise RecipeError(f"{name} has no advantage, so it is no estimator")
+        raise RecipeError(f"{name} has no advantage phase and cannot be an estimator of verl; set advantage=")
     if type(recipe.rollout) is not Independent:
         raise RecipeError(
             f"{name}: its credit is of rollouts that {recipe.rollout.title()} makes, and verl makes others; use a "

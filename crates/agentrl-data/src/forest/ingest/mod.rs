@@ -120,7 +120,8 @@ impl Forest {
         }
         if let Some(step) = group.repeated(index, &prompt, &action) {
             return Err(Error::invalid(format!(
-                "the turn repeats step {step} of the trajectory: the context, the output and all that is said of its sampling are the same; give a turn once (if it was sampled twice, give each its own seed)"
+                "the turn repeats step {step} of the trajectory with equal context, output and sampling; pass each \
+                 turn once (if it was sampled twice, give each its own seed)"
             )));
         }
         group.enter(index, place);

@@ -269,7 +269,7 @@ fn a_turn_that_was_stored_is_refused() -> Result<()> {
     for (step, again) in turns.iter().enumerate() {
         let error = ingest(&mut forest, &[turn(&[1, 2, 7], &[8]), again.clone()]);
         let error = error.map_or_else(|error| error.to_string(), |_| "stored".to_owned());
-        let message = format!("turn 1 (trajectory {trajectory}): the turn repeats step {step} of the trajectory: ");
+        let message = format!("turn 1 (trajectory {trajectory}): the turn repeats step {step} of the trajectory with ");
         assert!(error.starts_with(&message), "{error}");
         assert_eq!(format!("{forest:?}"), before);
     }

@@ -100,7 +100,7 @@ fn what_was_pruned_or_rolled_back_can_be_forked() -> Result<()> {
     let (mut forest, trunk, prompt, action) = small();
     forest.step(trunk, &StepOutcome { reward: Some(0.25), ..StepOutcome::default() })?;
     let back = forest.rollback(trunk, prompt, None)?;
-    assert!(message(forest.rollback(trunk, action, None)).contains("was pruned already; fork it"));
+    assert!(message(forest.rollback(trunk, action, None)).contains("is pruned; fork it"));
     // The repair takes up what was rolled back, inside of its action and behind it.
     let inside = forest.fork(trunk, Some(action), Some(2))?;
     let behind = forest.fork(trunk, None, None)?;

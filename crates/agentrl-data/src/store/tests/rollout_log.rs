@@ -115,10 +115,7 @@ fn the_commit_of_the_batch_ends_the_journal() -> Result<()> {
     assert!(!memory.image().files().contains_key(&path(0)));
     for iteration in [-1, 0] {
         let error = store.rollout_log(iteration).unwrap_err();
-        assert!(
-            error.kind() == ErrorKind::InvalidInput && error.to_string().contains("its journal is over"),
-            "{error}"
-        );
+        assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("its journal closed"), "{error}");
     }
     store.close_iteration(&batch, "null")?;
     assert_eq!(later.records()?, records(2));
