@@ -64,6 +64,7 @@ OTHERS = [
     "fsdp2-hybrid grpo accumulated last",
     "fsdp2 grpo rounded accumulated",
     "bare grpo",
+    "ddp grpo idle",
     "annotated bare",
     "annotated fsdp2",
 ]
