@@ -60,7 +60,7 @@ RECIPES = {
 
 
 def rollouts(groups: int = 3, *, few: bool = False) -> arl.Batch:
-    """Groups of three draws that share a prompt and first tokens; or a single draw of two that has an advantage."""
+    """Groups of three draws that share a prompt and first tokens, the fourth without a reward; or two draws."""
     forest = arl.Forest()
     for group in range(1 if few else groups):
         forest.add_group(group, f"task {group}")
@@ -70,7 +70,7 @@ def rollouts(groups: int = 3, *, few: bool = False) -> arl.Batch:
             forest.append(trajectory, [1, 2, 3 + group], kind="prompt")
             tokens = [7, *((5 + 3 * member + place) % 64 for place in range(length))]
             forest.append(trajectory, tokens, kind="action", logprobs=[-4.0 - 0.5 * member] * (length + 1))
-            forest.finish(trajectory, reward=float(member == group % 3))
+            forest.finish(trajectory, reward=float(member == group))
     return forest.freeze()
 
 
@@ -191,7 +191,7 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
         plain["policy"].gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     kind, rate = (torch.optim.Adam, 1e-3) if "adam" in options else (torch.optim.SGD, 0.05)
     optimizers = {name: kind(models[name].parameters(), lr=rate) for name in names if name != "average"}
-    batch = rollouts(few="few" in options)
+    batch = rollouts(4 if "idle" in options else 3, few="few" in options)
     columns = {"ppo": {"old_value": "critic", "value": "critic"}, "dual": {"reference_logprob": "policy"}}
     columns["follow"] = columns["dual"]
     for column, name in columns.get(algorithm, {}).items():

@@ -64,6 +64,7 @@ OTHERS = [
     "fsdp2-hybrid grpo accumulated last",
     "fsdp2 grpo rounded accumulated",
     "bare grpo",
+    "ddp grpo idle",
     "annotated bare",
     "annotated fsdp2",
 ]
@@ -113,8 +114,9 @@ def check(case: str, found: Any) -> None:
         assert found["parameters"] > 1e-3, case
         return
     # Sums over ranks differ by 1e-8 in another order, and bf16 rounds some weights of the next step otherwise.
-    limit = 1e-3 if "autocast" in case else 1e-6
-    assert max(found["parameters"], found["gradients"], found["metrics"]) < limit, (case, found)
+    is_rounded = "autocast" in case
+    assert found["parameters"] < (1e-3 if is_rounded else 1e-6), (case, found)
+    assert max(found["gradients"], found["metrics"]) < (1e-2 if is_rounded else 1e-6), (case, found)
     if "skip" in case:
         assert found["steps"] == [False, False, True]
     if "stop" in case:
