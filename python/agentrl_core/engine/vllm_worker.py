@@ -58,7 +58,9 @@ def replace_weights(
         for part in stacked if isinstance(stacked, (tuple, list)) else (stacked,):
             part.zero_()
         # Experts on a CPU work from packed copies, which are still the old ones.
-        experts = getattr(getattr(getattr(module, "quant_method", None), "moe_kernel", None), "fused_experts", None)
+        experts: Any = getattr(
+            getattr(getattr(module, "quant_method", None), "moe_kernel", None), "fused_experts", None
+        )
         if type(experts).__module__.endswith("cpu_moe"):
             experts.process_weights_after_loading(module)
     if model.config.tie_word_embeddings:

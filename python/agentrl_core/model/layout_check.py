@@ -121,7 +121,7 @@ def _checked(model: nn.Module, rows: list[Tensor], layout: PackLayout, wanted: A
     pack = pack_of(rows, layout)
     try:
         output = pack.run(model)
-        logprob, entropy = (_in_token_order(pack, each) for each in (output.logprob, output.entropy))
+        logprob, entropy = (in_token_order(pack, each) for each in (output.logprob, output.entropy))
         found = logprob.detach(), entropy.detach(), _gradients(model, logprob, entropy)
     except AgentRLError as error:
         model.zero_grad()
@@ -209,8 +209,8 @@ def _share(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     )
 
 
-def _in_token_order(pack: Pack, values: Tensor) -> Tensor:
-    """Values of pairs in the order of the tokens of the rows, with gradients."""
+def in_token_order(pack: Pack, values: Tensor) -> Tensor:
+    """Return values of pairs in the order of the tokens of the rows, with gradients."""
     if pack.pair_offsets is None or pack.pair_tokens is None:
         return values
     spread = values.repeat_interleave(pack.pair_offsets.diff())

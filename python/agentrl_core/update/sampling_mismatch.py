@@ -41,6 +41,8 @@ def check_sampling(recipe: Any, batch: Batch, trainings: Sequence[Train]) -> Non
     compared |= trained & use.weights
     if compared.any():
         _check_distribution(use, batch, compared)
+        if use.weights or not all(_is_plain(training.loss) for training in trainings):
+            _check_temperature(use, batch, compared)
     if not ratios:
         return
     fresh = np.repeat(_codes(batch, "source"), steps_of_draw)
@@ -79,7 +81,6 @@ def bears_staleness(recipe: Any) -> bool:
 
 def _check_distribution(use: SamplingUse, batch: Batch, chosen: NDArray[np.bool_]) -> None:
     sampling = sampling_of(batch, chosen)
-    known = ~np.isnan(sampling["temperature"])
     for name, unlike, default in (
         ("top_p", sampling["top_p"] < 1, 1.0),
         ("top_k", sampling["top_k"] > 0, 0),
@@ -89,14 +90,25 @@ def _check_distribution(use: SamplingUse, batch: Batch, chosen: NDArray[np.bool_
             raise InvalidInputError(
                 use.message(f"tokens were sampled with {name}={sampling[name][unlike][0]:g}", name, default)
             )
+
+
+def _check_temperature(use: SamplingUse, batch: Batch, chosen: NDArray[np.bool_]) -> None:
+    sampling = sampling_of(batch, chosen)
     applied = np.asarray(batch.column("inverse_temperature", "token"))[chosen]
-    unlike = known & ~np.isclose(applied * sampling["temperature"], 1.0, rtol=1e-3)
+    unlike = ~np.isnan(sampling["temperature"]) & ~np.isclose(applied * sampling["temperature"], 1.0, rtol=1e-3)
     if unlike.any():
         raise InvalidInputError(
             f"tokens were sampled with temperature={sampling['temperature'][unlike][0]:g}, but column "
             f"'inverse_temperature' is {applied[unlike][0]:g}, and recipe {use.recipe!r} compares recorded log-probs "
             'with the model\'s; use recomputed log-probs: recipe.replace(old_logprob="recomputed")'
         )
+
+
+def _is_plain(loss: Any) -> bool:
+    """Whether a loss weighs log-probs and has ratios in its metrics alone."""
+    surrogate = getattr(loss, "surrogate", None)
+    ones = getattr(surrogate, "positive", None) == getattr(surrogate, "negative", None) == "one"
+    return ones and loss.clip is None and loss.mask is None
 
 
 def _codes(batch: Batch, name: str) -> NDArray[np.int64]:

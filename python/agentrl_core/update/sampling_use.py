@@ -46,7 +46,7 @@ class SamplingUse:
         >>> SamplingUse.of(recipes.GRPO).check(Sampling(temperature=0.7, max_tokens=8), "Collector: sampling")
         >>> SamplingUse.of(recipes.GRPO).check(Sampling(top_k=5), "Collector: sampling")
         Traceback (most recent call last):
-        agentrl_core.exceptions.InvalidInputError: Collector: sampling has top_k=5, but recipe 'GRPO' compares ...
+        agentrl_core.exceptions.InvalidInputError: Collector: sampling has top_k=5, but recipe 'grpo' compares ...
     """
 
     recipe: str
@@ -55,8 +55,12 @@ class SamplingUse:
 
     @classmethod
     def of(cls, recipe: Any) -> SamplingUse:
-        """Return how a recipe uses them."""
-        streams = {stream for training in recipe.losses("update") for stream in training.loss.streams}
+        """Return how a recipe uses them; one without a loss, such as that of an evaluation, does not."""
+        streams: set[str] = set()
+        if links := recipe.chain("loss"):
+            from agentrl_core.loss import Train
+
+            streams.update(*((link.loss if isinstance(link, Train) else link).streams for link in links))
         weights = {column.name for link in recipe.chain("weight") for column in link.needs if column.level == "token"}
         return cls(
             recipe.name,
