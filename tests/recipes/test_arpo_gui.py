@@ -68,8 +68,9 @@ class Forgetting(SmallWorld):
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 def test_a_run_trains_stored_successes(tmp_path: Path, layout: str) -> None:
     world = Forgetting()
-    # A group that failed is not admitted unless a stored success has joined it before.
-    recipe = ARPO_GUI.replace(reward=ARPO_GUI.chain("reward")[0], admit=DynamicSampling())
+    # A group that failed is not admitted unless a stored success has joined it before. One optimizer step, at ratio 1.
+    reward = ARPO_GUI.chain("reward")[0]
+    recipe = ARPO_GUI.replace(reward=reward, admit=DynamicSampling(), minibatches=1)
     policy = tiny_model("qwen3", torch.float32)
     optimizer = torch.optim.SGD(policy.parameters(), lr=1e-2)
     with Store.open(tmp_path / "run") as store:

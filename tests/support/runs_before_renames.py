@@ -139,8 +139,9 @@ def searched(store: arl.Store, iterations: int, killed: int = -1) -> None:
 
 
 def arpo() -> arl.Recipe:
-    """The recipe of the README."""
-    return recipes.ARPO.replace(rollout=rollout.EntropyBranching(budget=6, initial=3))
+    """The recipe of the README as the stored run has it: without a dual bound, one optimizer step of a batch."""
+    policy = loss.Policy(clip=loss.Clip(0.2, 0.2), aggregate="token_mean")
+    return recipes.ARPO.replace(rollout=rollout.EntropyBranching(budget=6, initial=3), loss=policy, minibatches=1)
 
 
 def imitating(store: arl.Store) -> arl.Collector:
