@@ -9,8 +9,27 @@ e > 0.1, each equally likely; what this iteration rolls out is remembered afterw
 and PPO's clipped loss with [0.8, 1.3] and a dual bound of 3. The log-probs of the whole batch, stored rows included,
 are recomputed with the policy before the update, so that their ratios begin at 1: stored rows count as on-policy.
 Source: arXiv:2505.16282; code dvlab-research/ARPO. `ARPO_GUI.replace(replay=...)` with `old_logprob="behaviour"`
-corrects for the policy that sampled. The environment reports `reward.format`. Not in this recipe: tasks that 16
-rollouts of the first model never solve leave the pool before training.
+corrects for the policy that sampled.
+
+Equations:
+    Read: the public code, and a summary by others. The paper's text was not read.
+
+    - C1, failed group: `GroupFailed("reward", mean_below=0.2, std_below=0.05)`, std with n.
+    - C2, replacement: `Inject(replaces="first")`.
+    - C3, storage: `Memory(per_task=8)` of rewards above 0.1.
+    - C4, reward: `CombineReward(column="reward.format", coefficient=0.5)`.
+    - C5, advantage: `GroupRelative`, std with n - 1.
+    - C6, loss: `Policy(clip=Clip(0.2, 0.3, dual=3.0))`, token mean.
+    - C7, ratio of the replayed member: `old_logprob="recomputed"`.
+
+Differs:
+    - Task selection: left out: tasks that 16 rollouts of the first model never solve leave the pool before training;
+      `ComposedSelector(pool=PoolFilter(above=0.0, attempts=16))` with a survey does so.
+    - Optimizer steps a batch: 16 in the script, 1 here. `ARPO_GUI.replace(minibatches=16)` makes 16; the clip range
+      acts from the second one on.
+    - Group of one: its advantage is 0 here, and its score in verl.
+
+Needs: the reward's component `format`.
 """
 
 from agentrl_core import Recipe
