@@ -165,7 +165,7 @@ class SharedEpisode:
 
     def _answer_of(self, branch: SharedEpisodeBranch, joint: JointStep | None) -> StepRecord | None:
         """Return an agent's part of a joint move, with the number of the move if the program declares that fact."""
-        answer = None if joint is None else joint.of.get(branch.agent)
+        answer: StepRecord | None = None if joint is None else joint.of.get(branch.agent)
         if answer is None or branch.record.levels.get(JOINT_MOVE) != "step":
             return answer
         facts = {**(answer.outcome.facts or {}), JOINT_MOVE: float(self.acted - 1)}
