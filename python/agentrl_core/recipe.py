@@ -138,9 +138,10 @@ class Recipe:
             text = getattr(self, option)
             self._require(isinstance(text, str) and is_unicode(text), option, "give a text that is Unicode")
         self._require(bool(self.name), "name", "give it a name")
-        if isinstance(self.frozen, list):
-            object.__setattr__(self, "frozen", tuple(self.frozen))
         frozen: object = self.frozen
+        if isinstance(frozen, list):  # of a TOML document
+            frozen = tuple(frozen)
+            object.__setattr__(self, "frozen", frozen)
         named = isinstance(frozen, tuple) and all(isinstance(name, str) and name for name in frozen)
         self._require(named, "frozen", "give a tuple of names of models")
         for option in ("epochs", "minibatches"):

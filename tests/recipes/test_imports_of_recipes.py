@@ -32,11 +32,15 @@ OF_ONE_SYSTEM = {
     "agentrl_core.reward.shape.add_noise",
     "agentrl_core.rollout.programs.repair.reasoning_steps",
     "agentrl_core.rollout.programs.repair.tokens_before",
+    "agentrl_core.schedule.condition.Plateau",
+    "agentrl_core.select.allocator.BanditAllocator",
+    "agentrl_core.select.allocator.DecayAllocator",
+    "agentrl_core.select.success_trackers.RecentVisits",
     "agentrl_core.select.tracker.grown",
     "agentrl_core.weight.select.above_quantile",
     "agentrl_core.weight.select.top_rows",
 }
-"""Functions that a system or two call, by the path of their module. A name fewer is fine, a name more is not."""
+"""Functions and components that a system or two use, by the path of their module. A name fewer is fine, a name more is not."""
 
 
 def imported(path: Path) -> Iterator[tuple[str, str]]:

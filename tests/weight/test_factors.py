@@ -318,6 +318,15 @@ def test_marked_rows_by_hand() -> None:
     close(weights, [0.0, 0.5, 0.5])  # what is not kept is in no denominator
 
 
+def test_each_kind_has_a_mean_of_its_own() -> None:
+    """By hand: one text token and three image tokens, then two of text; factors 4/1, 4/3 and 2/2 of 0.01 and 0.06."""
+    batch = small([(0, [1, 3]), (0, [2])], draw_score=[1.0, 0.0], step_image=[0.0, 1.0, 0.0])
+    scaled = MarkedScaled(column="image", level="step", marked=0.06, plain=0.01, of="kl_weight", own_mean=True)(batch)
+    close(column(scaled, "kl_weight", "token"), [0.04, 0.08, 0.08, 0.08, 0.01, 0.01])
+    with pytest.raises(RecipeError, match="own_mean=True is not possible; it is for of='kl_weight'"):
+        MarkedScaled(column="image", own_mean=True)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -15,18 +15,19 @@ rollouts of the first model never solve leave the pool before training.
 Equations:
     Read: the public code and notes.
 
-    - C1, failed group: `GroupFailed(mean_below=0.2, std_below=0.05)`; not computed: it needs a store, as in the
-      recipe's own test.
-    - C2, replacement: `Inject(replaces="first")`; not computed: the same.
-    - C3, storage: `Memory(per_task=8, where=Where(column="reward", above=0.1))`; not computed: the same.
+    - C1, failed group: `GroupFailed(mean_below=0.2, std_below=0.05)`.
+    - C2, replacement: `Inject(replaces="first")`.
+    - C3, storage: `Memory(per_task=8, where=Where(column="reward", above=0.1))`.
     - C4, reward: `CombineReward(column="reward.format", coefficient=0.5)`.
     - C5, advantage: `GroupRelative`; a group of one is 0 here, and its reward in verl (`singleton="raw"`).
     - C6, loss: `Policy`, clip ranges 0.2 and 0.3, dual clip 3, mean over tokens.
     - C7, ratio of the replayed member: `old_logprob="recomputed"`.
 
 Differs:
-    - Filter of tasks: left out: tasks that 16 rollouts of the first model never solve leave the pool before this
-      recipe.
+    - Filter of tasks: left out: tasks that 16 rollouts of the first model never solve leave the pool before training;
+      `ComposedSelector(pool=PoolFilter(above=0.0, attempts=16))` with a survey does so.
+
+Needs: the reward's component `format`.
 """
 
 from agentrl_core import Recipe

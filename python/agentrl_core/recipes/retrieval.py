@@ -1,13 +1,26 @@
-"""Retrieval-augmented RL: what solved the task before is looked up and shown, and read rather than trained.
+"""Retrieval-augmented RL: look up what solved the task before, and show it in the prompt (arXiv:2202.08417).
+
+The paper's main contribution, a retrieval process that is trained with the agent, is left out: its losses are not
+known, and it is a network beside the policy. Here a lookup by fixed rules takes its place.
 
 Stored trajectories are indexed by their task; the newest three that solved it stand in front of the question. What is
 retrieved is context: no token of it is trained, and the loss is as it was, here GRPO's.
 
     question = [solution, ..., solution, task],   A = (R - mean) / std of the group
 
-A task that nobody solved yet is asked alone. Source: Retrieval-Augmented Reinforcement Learning (arXiv:2202.08417),
-which learns what to attend to, by a network that is trained with the policy. Here the key of the index is the task,
-three are shown, and successes alone are kept: all ours. Solutions of other tasks: `rollout.ExampleHint`.
+A task that was not solved yet is asked alone. Solutions of other tasks: `rollout.ExampleHint`.
+
+Equations:
+    Read: the abstract, and a summary by others. The paper's text was not read.
+
+    - A1, learned retrieval: left out: see above.
+    - N1, fixed retrieval: `Retrieved`, of successes of the same task, the newest three; what is shown is not trained.
+
+Differs:
+    - Similarity: not given; the same task here.
+    - Agent: a Q-network in the paper, a language model with GRPO here.
+
+Source: Retrieval-Augmented Reinforcement Learning (arXiv:2202.08417).
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         with self._asking:
             return name, self._worlds[name][first + number]
 
-    def annotate(self, name: str, values: object) -> None:
+    def annotate(self, name: object, values: object) -> None:
         """Give each task a number or a vector: a column that selection reads from now on.
 
         Args:

@@ -7,13 +7,35 @@ from dataclasses import replace
 import pytest
 from common_examples import CommonExamples, advantages, plain_reward
 from paper_files import Example
-from paper_numbers import Found, PaperExamples, computed
+from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
 
 EXAMPLES = PaperExamples("arpo_gui")
 ALONE = "a group of one"
 COMMON = CommonExamples(EXAMPLES, recipes.ARPO_GUI, but=[ALONE])
+
+
+@EXAMPLES.by("a failed group takes a stored success at its first place")
+def replaced(example: Example) -> Found:
+    inject = recipes.ARPO_GUI.replay
+    assert inject.when.of(example.values["before"])
+    assert inject.replaces == "first"
+    rewards = [float(example.values["stored"]), *example.values["before"][1:].tolist()]
+    members = answers([1] * 4, rewards)
+    found = computed(plain_reward(recipes.ARPO_GUI), ["draw.score", "draw.advantage"], members=members)
+    return {"rewards": found["draw.score"], "advantage": found["draw.advantage"]}
+
+
+@EXAMPLES.by("a group that is not failed stays")
+def stays(example: Example) -> Found:
+    return {"failed": float(recipes.ARPO_GUI.replay.when.of(example.values["eval"]))}
+
+
+@EXAMPLES.by("what the queue holds")
+def stored(example: Example) -> Found:
+    rewards = example.values["evals"].tolist()
+    return {"stored": [float(reward > recipes.ARPO_GUI.replay.memory.where.above) for reward in rewards]}
 
 
 @EXAMPLES.by("rewards with an unreadable output")
