@@ -40,7 +40,7 @@ OF_ONE_SYSTEM = {
     "agentrl_core.weight.select.above_quantile",
     "agentrl_core.weight.select.top_rows",
 }
-"""Functions and components that a system or two use, by the path of their module. A name fewer is fine, a name more is not."""
+"""Functions and components that a system or two use, by the path of their module. The list may only get shorter."""
 
 
 def imported(path: Path) -> Iterator[tuple[str, str]]:

@@ -82,8 +82,7 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         Raises:
             InvalidInputError: the name is that of a column of the run, or a task has no number or is unknown.
         """
-        given: object = name
-        if not (isinstance(given, str) and given.isidentifier()) or name in (*_FACTS, "domain"):
+        if not (isinstance(name, str) and name.isidentifier()) or name in (*_FACTS, "domain"):
             taken = ", ".join([*_FACTS, "domain"])
             raise InvalidInputError(
                 f"name={name!r} is not a column to annotate; give another name of letters, digits and _ than {taken}"
