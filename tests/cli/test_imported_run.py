@@ -39,5 +39,5 @@ def test_ls_and_stats_count_the_same_tokens(
     monkeypatch.setenv("COLUMNS", "300")
     listed, counted = (table(command, imported, capsys) for command in ("ls", "stats"))
     assert int(listed["generated"]) == 9
-    assert float(counted["generated"]) * int(counted["draws"]) == 9
+    assert float(counted["action_length"]) * int(counted["draws"]) == 9
     assert counted["staleness"] == "-", "of no version is known"

@@ -42,7 +42,7 @@ def test_a_model_that_changes_or_is_declared_is_not(recipe: Recipe) -> None:
 
 @pytest.mark.parametrize("recipe", ALL, ids=lambda recipe: recipe.name)
 def test_models_of_every_recipe(recipe: Recipe) -> None:
-    trained = {training.model for training in recipe._trainings()}
+    trained = {training.model for training in recipe._trainings}
     check_models(recipe.name, recipe.model_columns, trained, recipe.chain("hooks"), recipe.frozen)
 
 

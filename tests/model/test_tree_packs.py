@@ -135,7 +135,8 @@ def test_the_tree_layout_is_the_sequence_layout(name: str, shards: int | None) -
     (tree,) = update.pack(max_tokens=10**6, layout="tree")
     assert len(tree.input_ids) < len(single.input_ids)
     folds = policy.foldable and not {"step", "sequence", "group", "pair", "stratum"} & set(policy.streams)
-    same = [places(rollouts.batch), *update.prepared.same.values()]
+    shares = update.prepared.weights(update.draws)[1]
+    same = [places(rollouts.batch), *update.prepared.same.values(), *shares.values()]
     apart = np.unique([column[single.token] for column in same], axis=1).shape[1]
     assert len(tree.token) == (apart if folds else len(single.token))
     assert sorted(tree.pair_tokens.tolist()) == sorted(single.token.tolist())

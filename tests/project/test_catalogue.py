@@ -60,8 +60,9 @@ def test_every_system_has_a_page(catalogue: ModuleType, tmp_path: Path) -> None:
 
 
 def test_the_count_counts(catalogue: ModuleType) -> None:
-    _, *lines, summary = catalogue.count().splitlines()
+    _, *lines, summary, compared, _, _, _ = catalogue.count().splitlines()
     assert [line.split()[0] for line in lines] == recipes.names()
     assert summary.startswith(f"{len(lines)} systems: {sum(' runs ' in line for line in lines)} run")
     named = {path.stem for path in (SOURCE.parents[1] / "tests" / "recipes" / "cases").glob("*.toml")}
     assert f"({len(named)} files)" in summary
+    assert compared.startswith(f"{len(lines)} recipes: ")

@@ -43,6 +43,7 @@ BY_TEXT = {  # modules that import a module whose name they get as text
     "component.component",  # the phase, or the user's own component
     "recipe",  # the default component of a phase
     "recipes",  # the recipe
+    "train.options",  # the environment of the user
     "env.agents",
 }
 

@@ -23,7 +23,8 @@ from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.renames import Renames
-from agentrl_core.train.loop import _KEPT, begun
+from agentrl_core.train.loop import begun
+from agentrl_core.train.options import KEPT
 from renaming.table import Table
 
 RUNS = ("search", "arpo")
@@ -222,7 +223,7 @@ def test_a_component_that_was_removed_is_one_clear_error() -> None:
 
 @pytest.mark.usefixtures("old")
 def test_the_recipe_file_of_a_run_is_read(tmp_path: Path) -> None:
-    lines = "".join(f"{name} = 0\n" for name in sorted(_KEPT))
+    lines = "".join(f"{name} = 0\n" for name in sorted(KEPT))
     (tmp_path / "recipe.toml").write_text(f"{TEXT}\n[train]\n{lines}")
     found = begun(tmp_path)
     assert found is not None

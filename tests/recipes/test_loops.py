@@ -66,7 +66,7 @@ def assert_trained(loop: Loop) -> None:
     """What is to be trained was, and nothing else; all numbers are numbers."""
     assert loop.losses
     assert np.isfinite(loop.losses).all()
-    trained = {training.model for training in loop.recipe._trainings()}
+    trained = {training.model for training in loop.recipe._trainings}
     for place, (name, found) in enumerate(loop.models.items()):
         pairs = zip(found.parameters(), model(place).parameters(), strict=True)
         moved = any(not torch.equal(one, other) for one, other in pairs)

@@ -94,7 +94,7 @@ def test_the_detectable_effect_shrinks_with_pairs_and_grows_with_power():
         (lambda: stats.paired_difference([], []), r"first: its shape is \(0,\)"),
         (lambda: stats.paired_difference([1.0, math.nan], [0.0, 0.0]), "first: the score of pair 1 is nan; leave"),
         (lambda: stats.holm([0.5, 1.5]), "p_values: .* from 0 to 1"),
-        (lambda: stats.detectable_effect(1), "pairs is 1; give 2 to 20"),
+        (lambda: stats.detectable_effect(1), "pairs is 1; an exact test needs 2 to 20 pairs"),
         (lambda: stats.detectable_effect(10, alpha=0.0), "alpha is 0; give a probability"),
     ],
 )

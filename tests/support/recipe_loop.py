@@ -95,7 +95,7 @@ def reasons() -> dict[str, str]:
 
 def names(recipe: Recipe) -> list[str]:
     """The models of a recipe: those that it trains, asks or moves; the policy first."""
-    trained = [training.model for training in recipe._trainings()]
+    trained = [training.model for training in recipe._trainings]
     moved = [
         value
         for action in recipe.at(0).chain("hooks")
@@ -162,7 +162,7 @@ class Loop:
     @property
     def group_size(self) -> int:
         """Pairs are groups of two."""
-        streams = {name for training in self.recipe._trainings() for name in training.loss.streams}
+        streams = {name for training in self.recipe._trainings for name in training.loss.streams}
         return 2 if "pair" in streams else GROUP_SIZES.get(self.recipe.name, 4)
 
     def train(self, collect: arl.Collector, batch: arl.Batch, *, folder: Path | None = None) -> None:
@@ -172,7 +172,7 @@ class Loop:
         """
         batch = self.annotated(batch)
         first = collect.iteration == 0
-        stages = dict.fromkeys(training.stage for training in self.recipe._trainings())
+        stages = dict.fromkeys(training.stage for training in self.recipe._trainings)
         behind = {action.stage for action in self.recipe.at(0).chain("hooks") if isinstance(action, RepeatStage)}
         for stage in stages if first else ():
             if stage != "update" and stage not in behind:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from agentrl_core import Batch, Forest, loss, recipes
+from agentrl_core.component import Where
 from agentrl_core.model.pack import Pack, PackOutput
 from agentrl_core.update.update import Update
 
@@ -65,6 +66,7 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
     rng = np.random.default_rng(seed)
     count, draws = len(batch.column("token", "token")), batch.num_draws
     batch = batch.with_columns("draw", score=batch.column("reward", "draw"), pair=np.arange(draws) // 2)
+    batch = batch.with_columns("draw", demonstrated=np.arange(draws) % 2)
     named = {
         name: -rng.uniform(0.5, 4.0, count)
         for name in (
@@ -136,11 +138,19 @@ class Rollouts:
     def by_packs(self, update: Update, packs: list[Pack]) -> tuple[Tensor, list[Tensor]]:
         return self.gradients(sum(update.loss(self.outputs(pack.token), pack) for pack in packs))
 
-    def at_once(self, policy: loss.Loss) -> tuple[Tensor, list[Tensor]]:
-        """The loss of all rows together, in loops over draws, steps and tokens."""
+    def at_once(self, policy: loss.Loss, where: Where | None = None) -> tuple[Tensor, list[Tensor]]:
+        """The loss of all rows together, in loops over draws, steps and tokens; `where`: of these draws alone."""
+        if isinstance(policy, loss.Sum) and policy.own_rows:
+            (first, of_first), (second, of_second) = (self.at_once(*term) for term in policy.terms)
+            left, right = policy.first_coefficient, policy.second_coefficient
+            return left * first + right * second, [
+                left * a + right * b for a, b in zip(of_first, of_second, strict=True)
+            ]
         batch, rows = self.batch, []
         steps, tokens = batch.offsets("step"), batch.offsets("token")
         valid = np.isfinite(batch.column("score", "draw"))
+        if where is not None:
+            valid = valid & where.holds(batch)
         pair = batch.column("pair", "draw")
         for draw in range(batch.num_draws):
             partners = [other for other in range(batch.num_draws) if pair[other] == pair[draw] and valid[other]]
@@ -196,7 +206,7 @@ class Rollouts:
 def largest_unit(batch: Batch, update: Update, unit: str) -> int:
     """Tokens of the largest unit, or of the longest sequence where it may lie in several packs."""
     # What lies behind the last token that counts is not run.
-    (plan,) = batch.plan(update.draws, max_tokens=10**6, trained=update.prepared.weights(update.draws) > 0)
+    (plan,) = batch.plan(update.draws, max_tokens=10**6, trained=update.prepared.weights(update.draws)[0] > 0)
     lengths = np.diff(plan.cu_seqlens)
     if unit in ("token", "step"):
         return int(lengths.max())

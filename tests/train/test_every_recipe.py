@@ -41,7 +41,9 @@ KINDS = {
     "rl_100": [],  # a pass behind the updates
 }
 REPLAYS = recipes.GRPO.replace(name="replays", replay=replay.Inject(replay.Memory(per_task=2), count=1))
-WITH_JUDGE = recipes.PPO.replace(name="mine", loss=(loss.Policy(), loss.Train(loss.Value(), "judge")))
+WITH_JUDGE = recipes.PPO.replace(
+    name="mine", loss=(loss.Policy(), loss.Train(loss.Value(), "judge")), frozen=("critic",)
+)
 
 
 @pytest.fixture(scope="module")

@@ -95,6 +95,7 @@ def test_an_adapter_on_an_environment_of_ones_own_is_trained_and_resumed(tmp_pat
     tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "my_world.py").write_text(
         "from agentrl_core import env\n\ndef sums():\n    return env.ReasoningGym(['chain_sum'], held_out=16)\n"
+        "\n\ndef nothing_of_use():\n    return {}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"
@@ -124,7 +125,7 @@ def test_an_adapter_on_an_environment_of_ones_own_is_trained_and_resumed(tmp_pat
         (["--env", "my_world:nothing"], "env='my_world:nothing': module 'my_world' has no attribute 'nothing'"),
         (["--env", "my_world"], "env='my_world'; use reasoning_gym, textworld, or module:function"),
         (["--env", "json:dumps"], "env='json:dumps': missing a required argument"),
-        (["--env", "builtins:dict"], "env='builtins:dict' returned dict, which has no tasks and no reset"),
+        (["--env", "my_world:nothing_of_use"], "returned dict, which has no tasks and no reset; return an environment"),
         (["--env", "my_world:sums", "--model", ""], "no demonstrations to warm up a small model with; give --model"),
         (["--recipe", "vapo", "--lora", "-1"], "lora=-1 must be at least 0"),
         (["--recipe", "ppo_ewma", "--lora", "2"], "lora: recipe 'ppo_ewma' copies weights between models"),

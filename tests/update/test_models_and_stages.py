@@ -20,7 +20,9 @@ def with_two_losses() -> dict[str, Recipe]:
     found = {}
     for name in ("dapo_direct", "ver_ipo", "vl_dac", "safe", "gui_libra"):
         links = recipes.get(name).at(0).chain("loss")
-        found[name] = recipes.GRPO.replace(name=name, advantage=advantage.Gae(), loss=links)
+        trained = {link.model for link in links if isinstance(link, loss.Train)}
+        frozen = () if "critic" in trained else ("critic",)
+        found[name] = recipes.GRPO.replace(name=name, advantage=advantage.Gae(), loss=links, frozen=frozen)
     return found
 
 

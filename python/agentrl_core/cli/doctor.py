@@ -61,7 +61,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=("float32", "bfloat16", "float16", "float64"),
         default="float32",
-        help="number type that the model is loaded in (default: float32)",
+        metavar="TYPE",
+        help="float32, bfloat16, float16 or float64: what the model is loaded in (default: float32)",
     )
     command.add_argument(
         "--prompt", action="append", metavar="TEXT", help="a question; may be repeated (default: random tokens)"

@@ -13,7 +13,8 @@ Equations:
     - C3, autoencoder of the behaviour: left out: a language model is a distribution over its answers already. Its gate
       and its denominator, all rows, are those of `Imitation("token_mean", tokens="positive")`.
     - C4, action to copy: left out: without an autoencoder the stored action is the only one.
-    - C5, actor: `Sum`, with the gate 0 or 1 of the stored action; the term of Q is `Policy`.
+    - C5, actor: `Sum`, with the gate 0 or 1 of the stored action; the term of Q is `Policy`; not computed:
+      the examples have critics.
     - C6, moving averages: left out: there is no critic.
 
 Differs:

@@ -21,7 +21,8 @@ Groups of which nearly all or nearly none succeed leave the loss. The KL penalty
 Equations:
     Read: the paper's section 3.2, and the public code of the reward.
 
-    - 3.2.1, threshold: `ExplorationEffort`, of windows, by the median over draws.
+    - 3.2.1, threshold: `ExplorationEffort`, of windows, by the median over draws; not computed: in the
+      recipe's own test.
     - 3.2.1b, branching: left out: the code does not branch; `ARES.replace(rollout=ettrl.TokenForks(width=4))` does.
     - 3.2.2a, target: `ExplorationEffort(target="lagged")`.
     - 3.2.2b, multiplier: `ExplorationEffort(kind="paper")`.

@@ -11,9 +11,10 @@ Equations:
     public, and the paper's text was not read.
 
     - C1, score of a tactic: left out: a mean over its tokens in the code; `BestFirst` sums them, as the notes have it.
-    - C2, priority of a node: `BestFirst`, without a division by the depth; the exponent is 0 by default in the code.
-    - C3, outcome of a node: `BestFirst`, which stops at the first solution.
-    - C4, distance: `SearchTree.solution` has the shortest path.
+    - C2, priority of a node: `BestFirst`, without a division by the depth; the exponent is 0 by default in the
+      code; not computed: it grows trees, as in the tests of rollouts.
+    - C3, outcome of a node: `BestFirst`, which stops at the first solution; not computed: the same.
+    - C4, distance: `SearchTree.solution` has the shortest path; not computed: the same.
     - C5, preference pairs: `SearchTree.pairs`; left out: the code does not train on them.
     - C6, planner: left out: it is of the inference.
     - N1, tactic filter: `TacticBand`.

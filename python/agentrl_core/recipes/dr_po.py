@@ -22,6 +22,7 @@ Differs:
     - Tokens of the prefix: in the code's GAE and value loss, in neither here, as in the paper.
     - Weight of the value loss: 0.1 beside the policy's loss in the code; the critic is a model with its own optimizer
       here.
+    - KL: 0.05 here too, in the rewards (`Gae(kl_coefficient=0.05)`); the loss has none.
     - Length of a prefix: uniform in the paper and here; the code leaves it to a package that was not read.
     - Optimizer steps a batch: 4 in the code, 1 here. `DR_PO.replace(epochs=4)` makes 4; the clip range acts from the
       second one on.

@@ -24,9 +24,10 @@ Equations:
     - 14, weights: `DifficultyScaled(coefficient=0.65, score_at_most=3.0)`.
     - 15, distribution: `DifficultyScaled(kind="probability", explore=0.01)`.
     - 16, reweighting: `DifficultyScaled(at_most=15.0)`, the unnormalised weight.
-    - 20, arm loss: `BanditAllocator`, with the mean reward in place of - the prompt loss.
-    - 19, budget: `BanditAllocator`.
-    - 21, dual step: `BanditAllocator(price_rate=0.01)`, at least 0.
+    - 20, arm loss: `BanditAllocator`, with the mean reward in place of - the prompt loss; not computed: in the tests of
+      allocators.
+    - 19, budget: `BanditAllocator`; not computed: the same.
+    - 21, dual step: `BanditAllocator(price_rate=0.01)`, at least 0; not computed: the same.
     - C1, weight of the code: `DifficultyScaled(kind="probability")`, over all bins and times their number.
     - C2, arm score of the code: left out: it raises arms of large loss, equation 20 those of small loss.
 

@@ -16,7 +16,7 @@ Equations:
     - C1, GAE of actions: `Gae(level="agent", gamma=0.99, lam=0.95)`, by the step column `joint_move`.
     - C2, GAE of tokens: left out: `Gae(gamma=0.99, lam=0.95)` at level `token` is the chain of one agent's tokens only.
     - C3, return: column `return` of `Gae`.
-    - C4, normalisation: the last `GroupRelative`, std with n.
+    - C4, normalisation: the last `GroupRelative`, std with n; not computed: its example leaves out advantages of 0.
     - C5, policy loss: `Policy("step_mean", ratio=Ratio("step", "sum", "segment"), entropy=0.01)`.
     - C6, value loss: `Value(kind="huber", delta=10.0, clip=0.2)`.
     - C7, early stop: `SkipStep(when=Above("approximate_kl", 1e-3))`, which skips single steps.

@@ -9,14 +9,15 @@ Each KL term is a mean over the tokens of its kind, however many the other kind 
 Equations:
     Read: the public code of the training, and translated notes with the paper's equation 7.
 
-    - 7, objective: `Policy` with the two KL terms; the ratio is of tokens, as in the code.
+    - 7, objective: `Policy` with the two KL terms; the ratio is of tokens, as in the code; not
+      computed: its parts are, C2 to C4.
     - C1, reward: `OutcomeScore` of the similarity, and `CombineReward(column="reward.format")`.
     - C2, advantage: `GroupRelative(eps=1e-4)`, std with n - 1.
     - C3, text loss: `Policy("sequence_mean")` with `kl_weight` 0.01 of text.
     - C4, KL of the image: left out: it is a divergence of hidden states in the diffusion decoder; here an image is
       sampled tokens, whose k3 stands for it.
-    - C5, sum: `kl_weight` 0.06 of image tokens.
-    - C6, reference: the model `reference`, which nothing moves.
+    - C5, sum: `kl_weight` 0.06 of image tokens; not computed: a column of the batch.
+    - C6, reference: the model `reference`, which nothing moves; not computed: no number.
 
 Differs:
     - Coefficient of the image: 0.06 in script and notes and here; the code hands the trainer's default 0.01 on.

@@ -19,8 +19,10 @@ Equations:
     - C3, similarity: `SimilarCurves`, mean of the cosines to each reference curve.
     - 6, similarity of the paper: left out: the summaries have a cosine to the mean curve without centring; the code
       centres.
-    - 7, selection of the paper: `SimilarCurves(fraction=0.3, at_least=0.5)`, with the similarity of C3.
-    - 8, loss of the paper: `Policy` over labelled and chosen tasks together, one token mean.
+    - 7, selection of the paper: `SimilarCurves(fraction=0.3, at_least=0.5)`, with the similarity of C3; not computed:
+      that of the code is, C4.
+    - 8, loss of the paper: `Policy` over labelled and chosen tasks together, one token mean; not
+      computed: that of the code is.
     - C4, selection: `SimilarCurves(fraction=0.1, at_least=0.4)`, at least one task.
     - C5, warm-up: `SimilarCurves(visits=8)`.
     - C6, advantage: `GroupRelative`, std with n - 1.

@@ -17,7 +17,7 @@ Equations:
     - 8, training loss: left out: the same.
     - N1, utility of B rollouts: left out: the notes contradict one another; `GreedyAllocator("one")` has the form of
       the others, in which a group counts if it has both outcomes.
-    - N2, allocation: `GreedyAllocator`.
+    - N2, allocation: `GreedyAllocator`; not computed: in the tests of allocators.
 
 Differs:
     - Bounds of the budget: not given; 2 and 32 here.

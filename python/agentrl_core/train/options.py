@@ -154,7 +154,7 @@ def _environment_of(name: str) -> Environment:
     try:
         make = getattr(importlib.import_module(module), function)
         inspect.signature(make).bind()
-    except (ImportError, AttributeError, TypeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise InvalidInputError(
             f"env={name!r}: {error}; give module:function of a function without arguments that can be imported"
         ) from error

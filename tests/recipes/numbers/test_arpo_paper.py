@@ -88,7 +88,7 @@ def dual(example: Example) -> Found:
 @EXAMPLES.by("the second optimizer step of a batch clips")
 def later_step(example: Example) -> Found:
     members = answers([1] * 3, example.values["A"].tolist())
-    weighted = recipes.ARPO.replace(advantage=GroupRelative(center="none", scale="none"))
+    weighted = recipes.ARPO.replace(advantage=GroupRelative(center="none", scale="none"), minibatches=1)
     found = {
         step: computed(
             weighted, ["loss", "gradient.logprob"], members=members, policy={"logprob": example.values[step].tolist()}
