@@ -143,9 +143,8 @@ class Rollouts:
         if isinstance(policy, loss.Sum) and policy.own_rows:
             (first, of_first), (second, of_second) = (self.at_once(*term) for term in policy.terms)
             left, right = policy.first_coefficient, policy.second_coefficient
-            return left * first + right * second, [
-                left * a + right * b for a, b in zip(of_first, of_second, strict=True)
-            ]
+            both = zip(of_first, of_second, strict=True)
+            return left * first + right * second, [left * one + right * other for one, other in both]
         batch, rows = self.batch, []
         steps, tokens = batch.offsets("step"), batch.offsets("token")
         valid = np.isfinite(batch.column("score", "draw"))
@@ -160,6 +159,8 @@ class Rollouts:
                 rows += [(draw, step, token) for token in range(tokens[step], tokens[step + 1])]
         trainable = batch.column("trainable", "token")
         rows = [row for row in rows if trainable[row[2]]]
+        if not rows:
+            return torch.zeros((), dtype=torch.float64), [torch.zeros_like(leaf) for leaf in self.leaves.values()]
         if policy.of_steps:
             rows = list({step: (draw, step, token) for draw, step, token in reversed(rows)}.values())[::-1]
         of_draw, of_turn = Counter(draw for draw, _, _ in rows), Counter(step for _, step, _ in rows)

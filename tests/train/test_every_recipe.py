@@ -138,7 +138,7 @@ def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.Ca
         (["dots"], "the pool has no column 'embedding'"),
         (["safe"], "recipe 'safe' trains model 'critic' with several values"),
         (["b_coder"], "recipe 'b_coder' needs a value head on the policy"),
-        (["arsq"], "recipe 'arsq' needs column 'soft_value' of each token from model 'target'"),
+        (["arsq"], "recipe 'arsq' modifies model 'target', but agentrl train has policy"),
         (["ver_ipo"], "recipe 'ver_ipo' trains model 'policy' in stage 'pairs' on separate data"),
     ):
         assert main(["train", "--run", str(tmp_path / "run"), "--recipe", *arguments]) == 1

@@ -126,7 +126,10 @@ def test_an_adapter_on_an_environment_of_ones_own_is_trained_and_resumed(tmp_pat
         (["--env", "my_world"], "env='my_world'; use reasoning_gym, textworld, or module:function"),
         (["--env", "json:dumps"], "env='json:dumps': missing a required argument"),
         (["--env", "my_world:nothing_of_use"], "returned dict, which has no tasks and no reset; return an environment"),
-        (["--env", "my_world:sums", "--model", ""], "no demonstrations to warm up a small model with; give --model"),
+        (
+            ["--env", "my_world:sums", "--held-out", "16", "--model", ""],
+            "no demonstrations to warm up a small model with; give --model",
+        ),
         (["--recipe", "vapo", "--lora", "-1"], "lora=-1 must be at least 0"),
         (["--recipe", "ppo_ewma", "--lora", "2"], "lora: recipe 'ppo_ewma' copies weights between models"),
     ):

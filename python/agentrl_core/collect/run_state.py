@@ -12,11 +12,11 @@ from typing import Any, Self
 from agentrl_core import _core
 from agentrl_core._util.files import new_file
 from agentrl_core.collect.warn_once import WarnOnce
-from agentrl_core.component.component import PHASES
+from agentrl_core.component.component import PHASES, only_own_components
 from agentrl_core.component.state import State, Stateful, compatible_state, join_arrays
 from agentrl_core.data.store import Store
 from agentrl_core.engine.base import Engine
-from agentrl_core.exceptions import InvalidInputError, StoreError
+from agentrl_core.exceptions import InvalidInputError, RecipeError, StoreError
 from agentrl_core.recipe import Recipe
 
 
@@ -99,6 +99,8 @@ class RunState:
         """
         known = self.run.keys() & run.keys()
         kept, now = ({name: each[name] for name in known} for each in (self.run, run))
+        if "recipe" in known:
+            kept["recipe"] = _with_new_options(kept["recipe"])
         for name, old, new in changes(kept, now):
             raise InvalidInputError(
                 f"the run in {path} was made with {name}={old!r}, not {new!r}; use the old value, choose another "
@@ -121,6 +123,15 @@ class RunState:
                     f"version {version}{checkpoint}; load them, and call engine.update_weights(model, "
                     f"version={version})"
                 )
+
+
+def _with_new_options(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the table of a recipe with the defaults of options that its components have gained since; imports none."""
+    try:
+        with only_own_components():
+            return Recipe.from_dict(recipe).to_dict()
+    except RecipeError:  # it names components of a user, or of another version
+        return recipe
 
 
 def changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
