@@ -63,6 +63,7 @@ ELSEWHERE: dict[str, str] = {
     "Store.open": "tests/data/test_store_hostile.py",
     "Store.rebase": HANDLES,
     "Collector.import_trajectories": "its forest is a Forest, its metrics are those of end_iteration",
+    "Collector.annotate_tasks": "tests/collect/test_annotate_tasks.py gives it wrong names and values",
     "Collector.on_iteration": "takes a function",
     "Recipe": "Recipe.from_dict makes it of all its options",
     "Recipe.replace": "Recipe.from_dict makes one of all its options",

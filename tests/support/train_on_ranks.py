@@ -41,9 +41,9 @@ BOUND = 0.15
 CLIP_COV = recipes.GRPO.replace(loss=loss.Policy(mask=loss.CovarianceMask()))
 RECIPES = {
     "grpo": recipes.GRPO,
-    "gspo": recipes.GSPO,
+    "gspo": recipes.GSPO.replace(minibatches=1),
     "ppo": recipes.PPO,
-    "rows": CLIP_COV,
+    "rows": CLIP_COV.replace(minibatches=1),
     "skip": recipes.GRPO.replace(hooks=SkipStep(when=Above("approximate_kl", BOUND)), minibatches=3),
     "stop": recipes.GRPO.replace(hooks=StopTraining(when=Above("approximate_kl", BOUND), unit="steps"), minibatches=3),
     "dual": recipes.GRPO.replace(
@@ -319,7 +319,7 @@ class OnRankZero:
 def page() -> dict[str, float]:
     """Run the loop of the page on models; the difference of its parameters and metrics from those of one process."""
     text = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
-    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[-1]
+    code = next(code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fully_shard" in code)
     one, names = new_model(), {"model": new_model(), "recipe": recipes.GRPO, "collector": OnRankZero()}
     exec(code, names)
     updates = recipes.GRPO.updates(recipes.GRPO.credit(rollouts()))

@@ -96,6 +96,10 @@ def test_an_adapter_on_an_environment_of_ones_own_is_trained_and_resumed(tmp_pat
     (tmp_path / "my_world.py").write_text(
         "from agentrl_core import env\n\ndef sums():\n    return env.ReasoningGym(['chain_sum'], held_out=16)\n"
         "\n\ndef nothing_of_use():\n    return {}\n"
+        "\n\nclass Game:\n"
+        "    def tasks(self, count, *, split='train', start=0):\n"
+        "        return [env.Task(f'{split}/{i}', f'{i}', 'game', i) for i in range(start, start + count)]\n\n"
+        "    def reset(self, task, seed):\n        raise NotImplementedError\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"
@@ -127,10 +131,10 @@ def test_an_adapter_on_an_environment_of_ones_own_is_trained_and_resumed(tmp_pat
         (["--env", "json:dumps"], "env='json:dumps': missing a required argument"),
         (["--env", "my_world:nothing_of_use"], "returned dict, which has no tasks and no reset; return an environment"),
         (
-            ["--env", "my_world:sums", "--held-out", "16", "--model", ""],
+            ["--env", "my_world:Game", "--model", ""],
             "no demonstrations to warm up a small model with; give --model",
         ),
-        (["--recipe", "vapo", "--lora", "-1"], "lora=-1 must be at least 0"),
+        (["--lora", "-1"], "lora=-1 must be at least 0"),
         (["--recipe", "ppo_ewma", "--lora", "2"], "lora: recipe 'ppo_ewma' copies weights between models"),
     ):
         assert main(["train", "--run", str(tmp_path / "other"), "--model", str(tmp_path / "model"), *wrong]) == 1

@@ -41,6 +41,12 @@ class Position:
     turns: int
     follows_tool: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("node", "end", "tokens", "turns"):
+            value = getattr(self, name)
+            if isinstance(value, np.integer):  # sums of small NumPy integers overflow
+                object.__setattr__(self, name, int(value))
+
 
 _NOTHING: tuple[Content, NDArray[np.int32]] = "", np.empty(0, np.int32)
 _UNREAD: tuple[object, str] = None, ""
