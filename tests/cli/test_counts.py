@@ -15,6 +15,12 @@ from agentrl_core.cli import main
 from agentrl_core.view.statistics import rollout_counts, statistics
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal in which no cell is empty or cut."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+
 def grown(store: Store, iteration: int, groups: int) -> Batch:
     """Groups of two: member 0 solves its task, the success of member 1 is unknown; actions have 1 + group tokens."""
     forest = Forest(iteration=iteration)
