@@ -117,13 +117,13 @@ def weights_of(count: int) -> tuple[Tensor, Tensor]:
 
 def plain(model: Any, rows: list[Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor], bool]:
     """Log-probs, entropies and gradients of each row alone; whether logits are what the head returns."""
-    said: list[Tensor] = []
-    handle = head_of(model).register_forward_hook(lambda _module, _given, output: said.append(output.detach().clone()))
+    made: list[Tensor] = []
+    handle = head_of(model).register_forward_hook(lambda _module, _given, output: made.append(output.detach().clone()))
     logprobs, entropies, is_plain = [], [], True
     for row in rows:
         logits = model(input_ids=row[None], use_cache=False, return_dict=True).logits[0]
-        is_plain &= len(said) == 1 and said[0].numel() == logits.numel() and torch.equal(said[0][0], logits.detach())
-        said.clear()
+        is_plain &= len(made) == 1 and made[0].numel() == logits.numel() and torch.equal(made[0][0], logits.detach())
+        made.clear()
         distribution = logits[:-1].float().log_softmax(-1)
         logprobs.append(distribution.gather(1, row[1:, None]).squeeze(1))
         entropies.append(-(distribution.exp() * distribution).sum(-1))

@@ -39,10 +39,10 @@ def score(
         exponential = shifted.exp()
         total = exponential.sum(dim=-1)
         entropy = total.log() - (exponential * shifted).sum(dim=-1) / total
-    said = {name: ANSWERS_OF_LOGITS[name](shifted) for name in outputs}  # all but one are the same of shifted logits
-    if "soft_value" in said:
-        said["soft_value"] = (said["soft_value"] + largest.squeeze(1)) / scale
-    return logprob, entropy, *said.values()
+    answers = {name: ANSWERS_OF_LOGITS[name](shifted) for name in outputs}  # all but one are the same of shifted logits
+    if "soft_value" in answers:
+        answers["soft_value"] = (answers["soft_value"] + largest.squeeze(1)) / scale
+    return logprob, entropy, *answers.values()
 
 
 def in_chunks(function: Callable[..., tuple[Tensor, ...]], size: int, rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
