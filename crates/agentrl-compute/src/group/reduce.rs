@@ -211,7 +211,7 @@ mod tests {
         }
         let mut out = [0.0];
         let negative = map(&Columns::new("values", &[-1.0], &[0]), Map::MeanOne, &mut out);
-        assert!(negative.is_err_and(|error| error.message().starts_with("values holds -1")));
+        assert!(negative.is_err_and(|error| error.message().starts_with("values contains -1")));
         assert!(log_mean_exp(&Columns::new("values", &[1.0], &[0]), -1.0).is_err());
     }
 

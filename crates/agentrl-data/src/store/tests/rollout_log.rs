@@ -37,7 +37,7 @@ fn records_come_back_in_their_order_after_the_store_was_opened_again() -> Result
     assert_eq!(store.rollout_log(0)?.records()?, records(5), "it is the same one");
     store.close()?;
     for error in [log.append(b"", b"").unwrap_err(), log.sync().unwrap_err(), log.records().unwrap_err()] {
-        assert!(error.to_string().contains("is over: the store is closed"), "{error}");
+        assert!(error.to_string().contains("is closed: the store is closed"), "{error}");
     }
     let mut store = open(&memory);
     let log = store.rollout_log(0)?;
