@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import threading
+import time
+from pathlib import Path
 
 import pytest
 from loop_agents import collector, tool_user
@@ -47,7 +49,7 @@ def test_threads_of_episodes_end(staleness) -> None:
             thread.join(SECONDS)  # a prefetched iteration needs its collector
         del collect
         ended(before, "agentrl-episode")
-    assert threads("agentrl-episode") == before
+    assert threads("agentrl-episode") <= before  # those of other tests may have ended
 
 
 def test_processes_of_episodes_end() -> None:
@@ -59,8 +61,11 @@ def test_processes_of_episodes_end() -> None:
     del collect
     gc.collect()
     for process in running:
-        process.join(SECONDS)
-        assert process.exitcode is not None
+        process.join(SECONDS)  # returns at once, without an exit code, if the finalizer's thread waits for it too
+        until = time.monotonic() + SECONDS
+        while Path(f"/proc/{process.pid}").exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
 
 def test_threads_of_agents_end() -> None:

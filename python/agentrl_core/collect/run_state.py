@@ -99,7 +99,7 @@ class RunState:
         """
         known = self.run.keys() & run.keys()
         kept, now = ({name: each[name] for name in known} for each in (self.run, run))
-        if "recipe" in known:
+        if "recipe" in known and kept["recipe"] != now["recipe"]:
             kept["recipe"] = _with_new_options(kept["recipe"])
         for name, old, new in changes(kept, now):
             raise InvalidInputError(
