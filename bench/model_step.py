@@ -26,7 +26,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,44 +44,34 @@ SIDES = ("trl", "padded", "sequence", "tree")
 RECIPE = recipes.GRPO.replace(loss=loss.Policy(clip=loss.Clip(0.2, 0.2), aggregate="token_mean"))
 
 
-def short_answers(grown: Grown) -> None:
-    """4 prompts of 192 tokens, 8 answers of 12 each."""
-    for _ in range(4):
-        group, prompt = grown.group(), grown.words(192)
-        for member in range(8):
-            trajectory = grown.start(group, member, prompt)
-            grown.turn(trajectory, 0, 12)
-            grown.finish(trajectory)
+class Shape(NamedTuple):
+    """Random rollouts: `group` of each prompt, with turns of `answer` tokens and tool results between them."""
+
+    prompts: int
+    prompt: int
+    group: int
+    answer: int
+    turns: int = 1
+    result: int = 0
 
 
-def long_answers(grown: Grown) -> None:
-    """4 prompts of 24 tokens, 4 answers of 256 each."""
-    for _ in range(4):
-        group, prompt = grown.group(), grown.words(24)
-        for member in range(4):
-            trajectory = grown.start(group, member, prompt)
-            grown.turn(trajectory, 0, 256)
-            grown.finish(trajectory)
-
-
-def turns(grown: Grown) -> None:
-    """2 prompts of 128 tokens, 8 rollouts of 4 turns of 32 tokens, with tool results of 24 tokens."""
-    for _ in range(2):
-        group, prompt = grown.group(), grown.words(128)
-        for member in range(8):
-            trajectory = grown.start(group, member, prompt)
-            for number in range(4):
-                grown.turn(trajectory, 24 if number else 0, 32)
-            grown.finish(trajectory)
-
-
-SHAPES = {"short answers": short_answers, "long answers": long_answers, "turns with a tool": turns}
+SHAPES = {
+    "short answers": Shape(prompts=4, prompt=192, group=8, answer=12),
+    "long answers": Shape(prompts=4, prompt=24, group=4, answer=256),
+    "turns with a tool": Shape(prompts=2, prompt=128, group=8, answer=32, turns=4, result=24),
+}
 
 
 def batch_of(shape: str, vocabulary: int) -> Batch:
     """The rows of a shape, with random advantages."""
-    grown = Grown(vocabulary)
-    SHAPES[shape](grown)
+    grown, of = Grown(vocabulary), SHAPES[shape]
+    for _ in range(of.prompts):
+        group, prompt = grown.group(), grown.words(of.prompt)
+        for member in range(of.group):
+            trajectory = grown.start(group, member, prompt)
+            for turn in range(of.turns):
+                grown.turn(trajectory, of.result if turn else 0, of.answer)
+            grown.finish(trajectory)
     batch = grown.forest.freeze()
     scores = np.random.default_rng(1).normal(size=batch.num_draws)
     return batch.with_columns("draw", score=scores, advantage=scores)

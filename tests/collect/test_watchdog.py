@@ -19,7 +19,7 @@ from agentrl_core.rollout import Branch, Rollout
 class Sleepy(Rollout):
     async def branch(self, branch: Branch) -> None:
         for _ in range(200):  # a busy machine may not see the first
-            if Watchdog.told:
+            if Watchdog.reported:
                 break
             time.sleep(0.2)  # noqa: ASYNC251 -- what it must not do
         while not branch.over:
@@ -54,7 +54,7 @@ def test_many_short_calls_in_one_turn_of_the_loop_are_not_told(monkeypatch: pyte
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert collected(Busy(), 64).num_draws == 256, "each turn of the loop takes half a second in all"
-    assert not Watchdog.told
+    assert not Watchdog.reported
 
 
 def test_a_line_says_how_it_goes() -> None:

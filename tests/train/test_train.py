@@ -99,7 +99,7 @@ def test_an_adapter_on_an_environment_of_ones_own_is_trained_and_resumed(tmp_pat
         "\n\nclass Game:\n"
         "    def tasks(self, count, *, split='train', start=0):\n"
         "        return [env.Task(f'{split}/{i}', f'{i}', 'game', i) for i in range(start, start + count)]\n\n"
-        "    def reset(self, task, seed):\n        raise NotImplementedError\n"
+        "    def reset(self, task, seed):\n        raise AssertionError('never started')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"

@@ -167,7 +167,7 @@ class Watchdog:
         selector: the selector of the loop.
     """
 
-    told: set[tuple[str, int]] = set()  # noqa: RUF012 -- of the process
+    reported: set[tuple[str, int]] = set()  # noqa: RUF012 -- of the process
 
     def __init__(self, loop: asyncio.AbstractEventLoop, selector: CountingSelector) -> None:
         self._loop = loop
@@ -191,14 +191,14 @@ class Watchdog:
         elif now - self._since > _MOST_SECONDS:
             self._since = now
             # Python's own way to see another thread.
-            self._tell(sys._current_frames().get(thread.ident or 0))  # noqa: SLF001
+            self._report(sys._current_frames().get(thread.ident or 0))  # noqa: SLF001
 
-    def _tell(self, frame: FrameType | None) -> None:
+    def _report(self, frame: FrameType | None) -> None:
         while frame is not None and frame.f_code.co_filename.startswith(_NOBODYS):
             frame = frame.f_back
-        if frame is None or (frame.f_code.co_filename, frame.f_lineno) in self.told:
+        if frame is None or (frame.f_code.co_filename, frame.f_lineno) in self.reported:
             return
-        self.told.add((frame.f_code.co_filename, frame.f_lineno))
+        self.reported.add((frame.f_code.co_filename, frame.f_lineno))
         warnings.warn(
             f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno}) held the event loop for more "
             f"than {_MOST_SECONDS * 1e3:.0f} ms, while every other rollout stood still; await what takes long, such as "

@@ -80,13 +80,13 @@ class InFlightGroups:
             drawn=self.drawn + [{} for _ in range(count)],
         )
 
-    def behind(self, landed: BatchCut, said: Mapping[str, TokenCounts]) -> Self:
+    def remaining(self, landed: BatchCut, counts: Mapping[str, TokenCounts]) -> Self:
         """Return groups that continue after a cut, with their token counts."""
         over = {*landed.ended, *landed.dropped}
         places = [place for place in range(len(self)) if place not in over]
         drawn = list(self.drawn)
         for place in landed.unfinished:
-            drawn[place] = {str(version): count for version, count in said[self.name(place)].tokens.items()}
+            drawn[place] = {str(version): count for version, count in counts[self.name(place)].tokens.items()}
         return replace(
             self,
             selection=self.selection.take(np.array(places, np.int64)),
@@ -98,8 +98,10 @@ class InFlightGroups:
     def weighed(self, journal: Journal) -> Self:
         """Return them with the number of tokens not in any batch."""
         drawn = sum(sum(each.values()) for each in self.drawn)
-        said = sum(len(segment.tokens) for segment in journal.segments({self.name(row) for row in range(len(self))}))
-        return replace(self, undrawn=said - drawn)
+        generated = sum(
+            len(segment.tokens) for segment in journal.segments({self.name(row) for row in range(len(self))})
+        )
+        return replace(self, undrawn=generated - drawn)
 
     def carry(self, journal: Journal, later: Journal) -> None:
         """Carry them into the next iteration with all their records; the record that confirms this comes last."""
@@ -149,7 +151,7 @@ class PartialRolloutDriver(RolloutDriver):
         super().__init__(*driver, iteration=iteration)
         self._policy = policy
         self._flight = flight
-        self._said: Counter[str] = Counter()
+        self._sampled_tokens: Counter[str] = Counter()
         """Tokens of this iteration, by branch."""
         self._closed: frozenset[str] = frozenset()
         """Names of the groups whose requests wait."""
@@ -262,7 +264,7 @@ class PartialRolloutDriver(RolloutDriver):
             if policy.max_new_tokens is not None:
                 if settled:
                     unfinished = [
-                        place for place, group in enumerate(groups) if place not in ended and _has_said(group)
+                        place for place, group in enumerate(groups) if place not in ended and _has_sampled(group)
                     ]
                     return BatchCut(sorted(ended), unfinished, [])
                 continue
@@ -277,7 +279,7 @@ class PartialRolloutDriver(RolloutDriver):
             for branch in groups[place].branches:
                 if place in landed.dropped:
                     branch.drop("late")
-                elif branch.over and self._flight.drawn[place] and not self._said[branch.name]:
+                elif branch.over and self._flight.drawn[place] and not self._sampled_tokens[branch.name]:
                     branch.drop("it ended in an earlier window, whose batch has it")
                 elif place in landed.unfinished:
                     branch._truncate("the window is over")  # noqa: SLF001 -- for the runtime
@@ -290,7 +292,7 @@ class PartialRolloutDriver(RolloutDriver):
         """Return the segment of a request in the journal, and count tokens of this iteration."""
         recorded = super()._recorded(name, asked)
         if recorded is not None and not self._journal.is_carried(name):
-            self._said[name.rpartition("/")[0]] += len(recorded.tokens)
+            self._sampled_tokens[name.rpartition("/")[0]] += len(recorded.tokens)
         return recorded
 
     async def _sample(self, name: str, engine: Engine, request: Request) -> Segment:
@@ -300,7 +302,7 @@ class PartialRolloutDriver(RolloutDriver):
         """
         most, window, branch = request.sampling.max_tokens, self._policy.max_new_tokens, name.rpartition("/")[0]
         if window is not None:
-            most = min(most, window - self._said[branch])
+            most = min(most, window - self._sampled_tokens[branch])
         if most < 1 or (self._closed and group_of(name) in self._closed):
             self._waiting += 1
             try:
@@ -311,7 +313,7 @@ class PartialRolloutDriver(RolloutDriver):
         if shorter:
             request = replace(request, sampling=replace(request.sampling, max_tokens=most))
         segment = await super()._sample(name, engine, request)
-        self._said[branch] += len(segment.tokens)
+        self._sampled_tokens[branch] += len(segment.tokens)
         return replace(segment, finish_reason="abort") if shorter and segment.finish_reason == "length" else segment
 
 
@@ -378,12 +380,12 @@ def make_partial_batch(
         over = sorted(landed.ended + landed.dropped)
         gathered.selections.append(flight.selection.take(np.array(over, np.int64)))
         for place in landed.stay:
-            said = driver.token_counts.get(flight.name(place), TokenCounts())
+            counts = driver.token_counts.get(flight.name(place), TokenCounts())
             if place in landed.dropped:
-                account.dropped += said.behind(flight.drawn[place]).tokens.total()
+                account.dropped += counts.undrawn(flight.drawn[place]).tokens.total()
             else:
-                account.consume([said.behind(flight.drawn[place])], begin.iteration)
-        flight = flight.behind(landed, driver.token_counts)
+                account.consume([counts.undrawn(flight.drawn[place])], begin.iteration)
+        flight = flight.remaining(landed, driver.token_counts)
         if landed.stay:
             gathered.admit(fresh if policy.max_new_tokens is None else _with_success(fresh), flight.selection)
         if gathered.admitted >= tasks or policy.max_new_tokens is not None:
@@ -403,6 +405,6 @@ def _with_success(batch: Batch) -> Batch:
     return batch.with_columns("draw", success=success[rows])
 
 
-def _has_said(group: Group) -> bool:
+def _has_sampled(group: Group) -> bool:
     """Return whether any trajectory of an unfinished group can be drawn."""
     return any(branch.path.length and not branch.over for branch in group.branches)

@@ -29,18 +29,18 @@ class TokenCounts:
         self.context += context
         self.cached += segment.cached_tokens or 0
 
-    def behind(self, drawn: Mapping[str, int]) -> TokenCounts:
+    def undrawn(self, drawn: Mapping[str, int]) -> TokenCounts:
         """Return tokens not yet in earlier batches, by policy version."""
         rest = Counter({version: count - drawn.get(str(version), 0) for version, count in self.tokens.items()})
         return TokenCounts(rest, self.context, self.cached)
 
     def older_than(self, version: int) -> int:
         """Return the number of tokens of older weights."""
-        return sum(count for said_by, count in self.tokens.items() if said_by < version)
+        return sum(count for sampled_by, count in self.tokens.items() if sampled_by < version)
 
     def versions_behind(self, version: int) -> int:
         """Return the sum of the tokens' version lags."""
-        return sum(max(version - said_by, 0) * count for said_by, count in self.tokens.items())
+        return sum(max(version - sampled_by, 0) * count for sampled_by, count in self.tokens.items())
 
 
 @dataclass

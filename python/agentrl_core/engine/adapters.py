@@ -84,7 +84,12 @@ def merged(layer: Any, names: Iterable[str], whole: Callable[[Tensor], Tensor]) 
                 each.unmerge()
             else:
                 each.merge()
-    except (NotImplementedError, AttributeError, ValueError, RuntimeError) as error:
+    except (
+        NotImplementedError,
+        AttributeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # PEFT's, of kinds that cannot merge
         raise InvalidInputError(
             f"update_weights: the adapters of {type(layer).__name__} cannot be merged into its weights ({error}); use "
             "LoRA or DoRA"

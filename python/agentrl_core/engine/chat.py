@@ -177,8 +177,8 @@ class Chat:
             UnsupportedError: the template refuses or ignores a role, the tools or images, or renders them elsewhere
                 in a longer conversation.
         """
-        said = self._cached_prompt(_frozen(content, "user"), _json(list(tools), "tools") if tools else "")
-        return self._tokens(said, content)
+        prompt = self._cached_prompt(_frozen(content, "user"), _json(list(tools), "tools") if tools else "")
+        return self._tokens(prompt, content)
 
     def observation(self, content: Content, after: int | None = None) -> NDArray[np.int32]:
         """Return the tokens between two actions, after the stop token of the first. int32 [n].
@@ -210,10 +210,10 @@ class Chat:
             ids.pop()
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def _tokens(self, said: tuple[str, NDArray[np.int32]], content: Content) -> NDArray[np.int32]:
+    def _tokens(self, rendered: tuple[str, NDArray[np.int32]], content: Content) -> NDArray[np.int32]:
         """The tokens of a rendered text; a processor makes those of images."""
         images = () if self._processor is None else images_in(content)
-        return self._cached_shown(said[0], images).copy() if images else said[1].copy()
+        return self._cached_shown(rendered[0], images).copy() if images else rendered[1].copy()
 
     def _shown(self, rendered: str, images: tuple[Image, ...]) -> NDArray[np.int32]:
         try:
@@ -313,13 +313,13 @@ class Chat:
     def _check_parts(self, marked: list[Message], number: int, tools: Tools | None) -> None:
         """Refuse a template that prints the parts of a message, or shows nothing for an image."""
 
-        def said(*images: Message) -> str:
+        def rendered(*images: Message) -> str:
             one = {**marked[number], "content": [{"type": "text", "text": "agentrl part"}, *images]}
             return self._render([*marked[:number], one, *marked[number + 1 :]], tools)
 
         role = marked[number]["role"]
         try:
-            parts, shown = said(), said(IMAGE)
+            parts, shown = rendered(), rendered(IMAGE)
         except UnsupportedError as error:
             self._refuse(f"refuses parts in a message of role {role!r}: {error}; give it as a text", error)
         if "'type'" in shown or "agentrl part" not in shown:

@@ -229,9 +229,9 @@ class ChatTemplate:
                 read = np.concatenate([tokens, self.encode(turn.context[len(text) :], after=text)])
             else:
                 read = self.encode(turn.context)
-            said = self.encode(turn.action, after=turn.context)
-            found.append(Answered(place, read, said))
-            text, tokens, seen = turn.context + turn.action, np.concatenate([read, said]), place + 1
+            action = self.encode(turn.action, after=turn.context)
+            found.append(Answered(place, read, action))
+            text, tokens, seen = turn.context + turn.action, np.concatenate([read, action]), place + 1
         return found
 
     def _turn(

@@ -100,7 +100,7 @@ def _write_files(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def _layer(name: str) -> str:
-    """What the weights of a layer have in common: their name up to its number; of others, the name itself."""
+    """Return the name of the layer that a weight belongs to, up to its number; outside of layers, its own name."""
     parts = name.split(".")
     number = next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts))
     return ".".join(parts[: number + 1])

@@ -23,7 +23,11 @@ _UNUSED = "value_head"
 _FSDP = "FullyShardedDataParallel"
 
 Part = Literal["merged", "base", "adapter", "stored"]
-"""What is read: weights with adapters merged into them; without adapters; the adapters alone; all as it is stored."""
+"""Which weights to read.
+
+`merged`: the base weights with the adapters merged in. `base`: without adapters. `adapter`: the adapters alone.
+`stored`: all weights as the model holds them.
+"""
 
 
 def plain_name(name: str) -> str:

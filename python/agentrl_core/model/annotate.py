@@ -208,9 +208,9 @@ def _of_ranks(group: Group | None, *columns: NDArray[Any]) -> tuple[NDArray[Any]
     """The rows of all ranks."""
     if group is None:
         return columns
-    from agentrl_core.model.collectives import gathered_arrays
+    from agentrl_core.model.collectives import gathered_objects
 
-    return tuple(gathered_arrays(column, group) for column in columns)
+    return tuple(np.concatenate(gathered_objects(column, group)) for column in columns)
 
 
 def _with_answers_to_probe(

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, distributed
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.ranks import Group
 
-
-def device_of_group(group: Group) -> torch.device:
-    """Return the device of the tensors that a group exchanges: the CPU, unless its backend has none."""
-    kinds = [each.type for each in getattr(group, "_device_types", ())]
-    if not kinds or "cpu" in kinds:
-        return torch.device("cpu")
-    return torch.device(kinds[0], torch.accelerator.current_device_index())
+_Value = TypeVar("_Value")
 
 
 def counts_of_rows(count: int, device: torch.device, group: Group) -> list[int]:
@@ -41,12 +34,10 @@ def gathered_rows(values: Tensor, counts: list[int], group: Group) -> list[Tenso
     return [rows[:count] for rows, count in zip(parts, counts, strict=True)]
 
 
-def gathered_arrays(values: NDArray[Any], group: Group) -> NDArray[Any]:
-    """Return the rows of all ranks, in the order of ranks."""
-    device = device_of_group(group)
-    rows = torch.from_numpy(np.ascontiguousarray(values)).to(device)
-    parts = gathered_rows(rows, counts_of_rows(len(rows), device, group), group)
-    found: NDArray[Any] = torch.cat(parts).cpu().numpy()
+def gathered_objects(value: _Value, group: Group) -> list[_Value]:
+    """Return the value of each rank, in the order of ranks."""
+    found: list[Any] = [None] * group.size()
+    distributed.all_gather_object(found, value, group=group)
     return found
 
 
@@ -60,13 +51,9 @@ def over_ranks(
         group: the ranks.
         reduce: returns the function of two numbers that reduces those of a name.
     """
-    said = np.frombuffer(json.dumps(dict(numbers)).encode(), np.uint8)
-    device = device_of_group(group)
-    counts = counts_of_rows(len(said), device, group)
-    parts = gathered_rows(torch.from_numpy(said.copy()).to(device), counts, group)
     found: dict[str, float] = {}
-    for part in parts:
-        for name, value in json.loads(bytes(part.cpu().numpy())).items():
+    for numbers_of_rank in gathered_objects(dict(numbers), group):
+        for name, value in numbers_of_rank.items():
             found[name] = reduce(name)(found[name], value) if name in found else value
     return found
 
@@ -84,8 +71,8 @@ def check_equal(group: Group, *parts: ArrayLike) -> None:
     code = 0
     for part in parts:
         code = zlib.crc32(np.ascontiguousarray(part).tobytes(), code)
-    codes = gathered_arrays(np.array([code], np.int64), group)
-    others = np.flatnonzero(codes != codes[0]).tolist()
+    codes = gathered_objects(code, group)
+    others = [rank for rank, each in enumerate(codes) if each != codes[0]]
     if others:
         raise InvalidInputError(
             f"batch: {len(others)} of {group.size()} ranks (the first is rank {others[0]}) have another batch, or the "

@@ -104,7 +104,7 @@ class Branch(Trajectory):
         path = self.path.copy(handle, place, name, self._begin_at(place))
         path.acted[-1] = acted if match is not None else len(kept.answers)
         child = self._child(path, place.tokens, ordinal, kept)
-        child.turns, child.record = self.turns[: place.turns], self.record.behind(place.turns)
+        child.turns, child.record = self.turns[: place.turns], self.record.first_turns(place.turns)
         child.record.begin(facts)
         self.group.on_fork(self, child, place, score)
         if match is not None:
@@ -153,7 +153,7 @@ class Branch(Trajectory):
             path = self.path.copy(handle, place, name)
             path.answered(turns, self._seat.match.told(self.agent, cast("int", path.acted[-1]) - 1, acted))
         child = self._child(path, tokens, ordinal, self.episode)
-        child.turns, child.record = self.turns[:turns], self.record.behind(turns)
+        child.turns, child.record = self.turns[:turns], self.record.first_turns(turns)
         self.group.on_fork(self, child, place, None)
         return child
 
@@ -196,14 +196,14 @@ class Branch(Trajectory):
             raise InvalidInputError(f"branch {suffix.name}: its multi-agent episode cannot be spliced; fork it")
         self.path.flush()
         ordinal = self._ordinal_at(place.tokens)
-        node, first = suffix.path.behind(start.tokens)
+        node, first = suffix.path.node_after(start.tokens)
         handle = self._runtime.forest.splice(
             self.handle, suffix.handle, from_node=node, start=first, node=place.node, end=place.end
         )
         path = self.path.copy(handle, place, f"{self.name}.{place.tokens}.{ordinal}")
         path.carry_on(suffix.path, start, self.group.number)
         child = self._child(path, place.tokens, ordinal, suffix.episode.copy(len(suffix.episode.answers)))
-        child.turns, child.record = self.turns[: place.turns], self.record.behind(place.turns)
+        child.turns, child.record = self.turns[: place.turns], self.record.first_turns(place.turns)
         child.record.go_on(suffix.record, start.turns)
         self.group.on_fork(self, child, place, None, operation="splice")
         child._take_turns(suffix, start.turns, place.tokens - start.tokens)  # noqa: SLF001
@@ -280,7 +280,7 @@ class Branch(Trajectory):
         self.path = self.path.copy(handle, to, self.name, self._begin_at(to))
         self._runtime.grew(to.tokens, shared=True)
         self.path.acted[-1] = len(kept.answers)
-        self.turns, self.record = self.turns[: to.turns], self.record.behind(to.turns)
+        self.turns, self.record = self.turns[: to.turns], self.record.first_turns(to.turns)
 
     async def rewrite(self, context: Sequence[Content | Turn]) -> None:
         """Change its context from here on: texts or messages, and turns with their sampled tokens.

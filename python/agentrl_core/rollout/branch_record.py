@@ -84,7 +84,7 @@ class BranchRecord:
         copy.reward, copy.success = self.reward, self.success
         return copy
 
-    def behind(self, turns: int) -> BranchRecord:
+    def first_turns(self, turns: int) -> BranchRecord:
         """Return the record of a fork after n turns: the program's facts, and the outcomes of these turns."""
         record = BranchRecord(self.levels, dict(self.said))
         for outcome in self.outcomes[:turns]:

@@ -432,7 +432,7 @@ class TokenPath:
         """Return the path of a trajectory that shares nothing with this one."""
         return TokenPath(name, self._forest, self._chat, handle)
 
-    def behind(self, token: int) -> tuple[int, int]:
+    def node_after(self, token: int) -> tuple[int, int]:
         """Return the node after a number of tokens, and the number of its tokens before that place.
 
         Raises:

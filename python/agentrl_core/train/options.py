@@ -81,7 +81,8 @@ class TrainOptions:
             for each in value if isinstance(value, tuple) else (value,):
                 if each not in choices:
                     raise InvalidInputError(f"{name}={each!r}; use {', '.join(choices[:-1])} or {choices[-1]}")
-        if self.env not in ENVIRONMENTS and not all(part.strip() for part in (*self.env.split(":", 1), "")[:2]):
+        module, _, function = self.env.partition(":")
+        if self.env not in ENVIRONMENTS and not (module and function):
             raise InvalidInputError(
                 f"env={self.env!r}; use {', '.join(ENVIRONMENTS)}, or module:function with a function that returns an "
                 "environment"

@@ -110,10 +110,10 @@ impl BlockIndex {
         let blocks = if let Some(listed) = listed {
             listed
         } else {
-            let said = footer.metadata.get(BLOCKS_KEY).ok_or_else(|| corrupt("its footer does not list its blocks"))?;
-            let said: Vec<BlockEntry> = serde_json::from_str(said).map_err(|error| corrupt(&error.to_string()))?;
+            let entries = footer.metadata.get(BLOCKS_KEY).ok_or_else(|| corrupt("its footer does not list its blocks"))?;
+            let entries: Vec<BlockEntry> = serde_json::from_str(entries).map_err(|error| corrupt(&error.to_string()))?;
             let block = |(end, (rows, first, last, hash))| Block { end, rows, keys: (first, last), hash };
-            footer.ends().zip(said).map(block).collect()
+            footer.ends().zip(entries).map(block).collect()
         };
         check_order(&blocks, begin).map_err(|why| corrupt(&why))?;
         let count = blocks.iter().try_fold(0_u64, |count, block| count.checked_add(block.rows));
