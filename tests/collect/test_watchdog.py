@@ -1,4 +1,4 @@
-"""Code that holds the event loop is told once, with its place; many short calls are not."""
+"""Code that holds the event loop is reported once, with its place; many short calls are not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def collected(program: Rollout, tasks: int) -> arl.Batch:
 
 
 def test_a_program_that_holds_the_loop_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Watchdog, "told", set())
+    monkeypatch.setattr(Watchdog, "reported", set())
     with pytest.warns(RuntimeWarning, match=r"Sleepy.branch \(.*test_watchdog.py:\d+\) held the event loop") as found:
         collected(Sleepy(), 1)
     lines, first = inspect.getsourcelines(Sleepy.branch)
@@ -47,8 +47,8 @@ def test_a_program_that_holds_the_loop_is_named(monkeypatch: pytest.MonkeyPatch)
     assert any(f"test_watchdog.py:{wanted})" in str(each.message) for each in found)
 
 
-def test_many_short_calls_in_one_turn_of_the_loop_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Watchdog, "told", set())
+def test_many_short_calls_in_one_turn_of_the_loop_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watchdog, "reported", set())
     # So that a machine which stands still for a moment in one of the calls is not blamed on it.
     monkeypatch.setattr(event_loop, "_MOST_SECONDS", 0.25)
     with warnings.catch_warnings():

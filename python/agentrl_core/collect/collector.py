@@ -201,8 +201,8 @@ class Collector:
         recipe.check(facts=self._setting().facts(recipe))
         self._ahead = IterationPrefetcher(staleness, recipe, store, self._make_ahead) if staleness else None
         self._rooms = slot_limiters(concurrency, environments)
-        self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": seed}
-        self._check_run()
+        self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": self.seed}
+        self._check_run(self._run, {})
         self._head = self._head.carried(recipe, self._run, self._notices)
         save_tokenizer(store, engines.values())
 
@@ -229,13 +229,14 @@ class Collector:
             KeyboardInterrupt: interrupted; another call continues.
         """
         check_whole("collect", tasks=tasks, group_size=group_size)
-        self._run["group_size"] = group_size
-        if self.store is not None and "tasks" not in self._run:
+        tasks, group_size = int(tasks), int(group_size)
+        run, begun = {**self._run, "group_size": group_size}, dict[str, Any]()
+        if self.store is not None and "tasks" not in run:
             with self._asking:
-                self._run["tasks"] = task_digest(self._task_pool().worlds)
-            begun = tasks_begun_with(self.store.path, self._run["tasks"], replace=self._allow_changes)
-            self._check_run(tasks=begun)
-        self._check_run()
+                run["tasks"] = task_digest(self._task_pool().worlds)
+            begun["tasks"] = tasks_begun_with(self.store.path, run["tasks"], replace=self._allow_changes)
+        self._check_run(run, begun)
+        self._run = run
         head = self._now()
         is_committed = self.store is not None and self.store.has_batch(head.iteration)
         if not self._allow_changes and (self._ahead is not None or not is_committed):
@@ -392,6 +393,7 @@ class Collector:
             InvalidInputError: `tasks` or `samples` is not positive, or there are fewer tasks.
         """
         check_whole("evaluate", tasks=tasks, samples=samples)
+        tasks, samples = int(tasks), int(samples)
         with self._asking:
             of = {name: checked_tasks(world.environment, tasks, split) for name, world in self.worlds.items()}
             check_apart(of)
@@ -478,11 +480,11 @@ class Collector:
             self._head = RunState.of(self.store).carried(self.recipe, self._run, self._notices)
         return self._head
 
-    def _check_run(self, **begun: Any) -> None:
-        """Refuse to go on silently with another run than the store says, or than was begun."""
+    def _check_run(self, run: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
+        """Refuse to resume a run that differs from the stored one, or from what was begun and not stored yet."""
         if self.store is not None and not self._allow_changes:
             head = self._now()
-            replace(head, run={**begun, **head.run}).check_run(self._run, self.store.path)
+            replace(head, run={**begun, **head.run}).check_run(run, self.store.path)
 
     def _journal_of(self, iteration: int) -> Journal:
         """Return the journal of an iteration's live groups."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 from agentrl_core.collect.batch_policy import BatchPolicy
 from agentrl_core.collect.recorded_episode import EnvironmentHandle
@@ -84,7 +84,7 @@ def check_limits(call_seconds: object, **limits: object) -> None:
             check_whole("Collector", **{name: value})
     if call_seconds is None or isinstance(call_seconds, Schedule):
         return
-    if isinstance(call_seconds, bool) or not isinstance(call_seconds, Real) or not float(call_seconds) > 0:
+    if isinstance(call_seconds, bool) or not isinstance(call_seconds, Real) or not cast("float", call_seconds) > 0:
         raise InvalidInputError(f"Collector: call_seconds={call_seconds!r}; give a number of seconds above 0, or None")
 
 

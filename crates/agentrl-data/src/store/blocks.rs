@@ -110,8 +110,10 @@ impl BlockIndex {
         let blocks = if let Some(listed) = listed {
             listed
         } else {
-            let entries = footer.metadata.get(BLOCKS_KEY).ok_or_else(|| corrupt("its footer does not list its blocks"))?;
-            let entries: Vec<BlockEntry> = serde_json::from_str(entries).map_err(|error| corrupt(&error.to_string()))?;
+            let entries =
+                footer.metadata.get(BLOCKS_KEY).ok_or_else(|| corrupt("its footer does not list its blocks"))?;
+            let entries: Vec<BlockEntry> =
+                serde_json::from_str(entries).map_err(|error| corrupt(&error.to_string()))?;
             let block = |(end, (rows, first, last, hash))| Block { end, rows, keys: (first, last), hash };
             footer.ends().zip(entries).map(block).collect()
         };
