@@ -13,7 +13,8 @@ from vllm_server import ARGUMENTS, serving
 
 from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling, complete
-from agentrl_core.exceptions import EngineError, InvalidInputError
+from agentrl_core.engine import vllm_server as client
+from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 pytest.importorskip("vllm")
@@ -130,11 +131,25 @@ def test_servers_take_adapters_beside_a_whole_checkpoint(
         check(generate, base, own_words, SAMPLING, version=4)
         generate.update_weights(policy, version=5)
         check(generate, policy, own_words, SAMPLING, version=5)
+        other = engine.VllmServer(server.url, tokenizer)
+        check(other, policy, own_words, SAMPLING, version=5)  # another client finds the adapter
+        other.close()
+        policy.get_base_model().model.layers[0].self_attn.q_proj.base_layer.weight.data += 1e-3
+        with monkeypatch.context() as broken:
+            broken.setattr(client, "write_adapter", lambda folder, _: (folder / "empty").touch())
+            with pytest.raises(AgentRLError):
+                generate.update_weights(policy, version=6)
+        with pytest.raises(AgentRLError, match="update_weights"):  # it has the new base weights, and no adapter
+            complete(generate, [Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4))])
+        with pytest.raises(AgentRLError, match="incomplete"):
+            engine.VllmServer(server.url, tokenizer)
+        generate.update_weights(policy, version=6)
+        check(generate, policy, own_words, SAMPLING, version=6)
     port = int(server.url.rpartition(":")[2])
     with serving(tmp_path / "model", tmp_path / "log again", *options, port=port):
         request = Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4))
         with pytest.raises(EngineError, match=r"was started again, without the policy's weights"):
             complete(generate, [request])
-        generate.update_weights(policy, version=6)  # the base weights are there, but the server does not have them
-        check(generate, policy, own_words, SAMPLING, version=6)
+        generate.update_weights(policy, version=7)  # the base weights are there, but the server does not have them
+        check(generate, policy, own_words, SAMPLING, version=7)
         generate.close()

@@ -143,12 +143,13 @@ class PolicyWeights:
             else:
                 _drain(self._read(part))
 
-    def stamp(self) -> tuple[object, ...]:
-        """Return what changes when a weight of the part `base` is written to."""
+    def stamp(self) -> tuple[int, ...]:
+        """Return a key that differs after a weight of the part `base` was written: a sum of the bits of each weight.
+
+        Torch's version counters miss writes through `.data`, by which PEFT merges adapters.
+        """
         parameters = [source.stored for source in self._of("base") if source.stored is not None]
-        local = [getattr(each, "_local_tensor", each) for each in parameters]
-        versions = [0 if each.is_inference() else each._version for each in (*parameters, *local)]  # noqa: SLF001 - torch has no public name for it
-        return (id(self.model), *(each.data_ptr() for each in local), *versions)
+        return tuple(_sum_of_bits(getattr(each, "_local_tensor", each).detach()) for each in parameters)
 
     def __enter__(self) -> Self:
         return self
@@ -351,6 +352,13 @@ def _summoned(unit: nn.Module | None) -> AbstractContextManager[Any]:
         return nullcontext()
     kind: Any = type(unit)
     return cast("AbstractContextManager[Any]", kind.summon_full_params(unit, recurse=False, writeback=False))
+
+
+def _sum_of_bits(weight: Tensor) -> int:
+    if weight.is_meta:
+        return 0
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]
+    return int(weight.contiguous().view(bits).sum(dtype=torch.int64))
 
 
 def _identity(weight: Tensor) -> object:

@@ -32,6 +32,7 @@ _REST = 10.0
 _FLOOR = -9999.0
 # The version of a server that nobody gave weights.
 _UNTOUCHED = "default"
+_INCOMPLETE = "incomplete"
 _WORKER = "agentrl_core.engine.vllm_worker.VllmWorker"
 
 
@@ -88,6 +89,7 @@ class VllmApi:
                 f"only token kept by top_k=1 has {place['logprob']:.4f}, not 0); start it with "
                 f"--logprobs-mode {vllm_output.PROCESSED}"
             )
+        self._adapter = str((choice["weight_versions"] or [{"version": ""}])[0]["version"]).partition("+")[2] or None
         self.version = self._version(choice)
 
     async def generate(self, name: str, request: Request, *, entropies: bool) -> Segment:
@@ -176,21 +178,26 @@ class VllmApi:
                 await self._load_policy(folder)
                 self._base = None
             else:
-                told = await self._answer("GET", "/weight_info", None)
-                if self._base != base or told.get("weight_version") != str(self.version):
+                information = await self._answer("GET", "/weight_info", None)
+                if self._base != base or information.get("weight_version") != self._mark(self.version):
                     await self._load_policy(base)
                     self._base = base
                 await self._load_adapter(folder, version)
-            await self._post("/update_weight_version", {"new_version": str(version)})
+            await self._post("/update_weight_version", {"new_version": self._mark(version)})
         finally:
             await self._post("/resume", {})
         self.version = version
 
     async def _load_policy(self, folder: str) -> None:
         self._base = None  # until it is there
+        before, mark = self.version, self._mark(self.version)
+        await self._start_change()
         answer = await self._post("/collective_rpc", {"method": "load_policy", "args": [folder]})
-        wrong = {said for said in answer["results"] if said}
+        wrong = {reason for reason in answer["results"] if reason}
         if wrong:
+            if all(answer["results"]) and before >= 0:  # no worker changed anything
+                await self._post("/update_weight_version", {"new_version": mark})
+                self.version = before
             raise InvalidInputError(
                 f"update_weights: {self.url} {' and '.join(sorted(wrong))}; "
                 f"give a folder= that trainer and servers share"
@@ -207,9 +214,19 @@ class VllmApi:
                 f"update_weights: {self.url} takes no adapters while it runs ({closed}); start it with "
                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or without --enable-lora"
             ) from None
+        await self._start_change()
         self._adapter = name
         if before is not None:
             await self._post("/v1/unload_lora_adapter", {"lora_name": before})
+
+    async def _start_change(self) -> None:
+        """Let no client take the weights for those of a version, until all of the new ones are there."""
+        self.version = -1
+        await self._post("/update_weight_version", {"new_version": _INCOMPLETE})
+
+    def _mark(self, version: int) -> str:
+        """The version as the server keeps it: with the adapter's name, which other clients need to sample from it."""
+        return str(version) if self._adapter is None else f"{version}+{self._adapter}"
 
     async def close(self) -> None:
         """Let go of it."""
@@ -242,12 +259,13 @@ class VllmApi:
     def _version(self, choice: dict[str, Any]) -> int:
         versions = {span["version"] for span in choice["weight_versions"] or ()}
         words = ["0" if version == _UNTOUCHED else str(version) for version in versions]
-        if len(words) != 1 or not words[0].isdecimal():
+        number, _, adapter = words[0].partition("+") if len(words) == 1 else ("", "", "")
+        if not number.isdecimal() or (adapter or None) != self._adapter:
             raise InvalidInputError(
-                f"VllmServer: the weights of {self.url} have the versions {sorted(versions)}; somebody else gives them "
-                f"weights while it generates, or under names that are no numbers: leave that to update_weights"
+                f"VllmServer: the weights of {self.url} have the versions {sorted(versions)}; an update failed, or "
+                "another program updates them: call update_weights(model, version=...), in one program"
             )
-        return int(words[0])
+        return int(number)
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:
         return await self._answer("POST", path, body)

@@ -232,7 +232,12 @@ class VllmServer:
                 check_weights(weights, None)
                 like, made = self._model_of(weights), loading(weights, None)
                 self._write(path, lambda part: write_checkpoint(part, like, made, self.chat.tokenizer))
-            failures = self._wait(self._replace(str(path), version, None if base is None else str(base[1])))
+            try:
+                failures = self._wait(self._replace(str(path), version, None if base is None else str(base[1])))
+            except AgentRLError:
+                if base is not None and base != used:
+                    shutil.rmtree(base[1], ignore_errors=True)
+                raise
             self._base = base
         for old, new in ((before, path), (used and used[1], base and base[1])):
             if old is not None and old != new:
