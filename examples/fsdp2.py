@@ -16,12 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_state_dict,
-    set_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from vowels import Vowels
 
@@ -53,10 +48,10 @@ def train(folder: Path, iterations: int) -> None:
         set_state_dict(policy, optimizer, model_state_dict=weights, optim_state_dict=moments)
 
     def update_engine(version: int) -> None:
-        gathered = get_model_state_dict(policy, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         if rank == 0:
-            whole.load_state_dict(gathered)
-            llm.update_weights(whole, version=version)
+            llm.update_weights(policy, version=version)
+        else:
+            engine.send_weights(policy)
 
     if rank == 0:
         llm = engine.Transformers(whole, tokenizer)

@@ -134,8 +134,6 @@ def test_a_wrapped_model_from_python():
     ]
     assert max(row.gradient for row in rows) < 1e-4
     assert model.training
-    with torch.no_grad():
-        next(parameter for parameter in model.parameters() if parameter.requires_grad).zero_()
     wrong = check_layouts(Doubled(causal_types.build("llama")))
     assert all(row.reason == "it differs from the plain forward by more than the tolerance" for row in wrong)
     with pytest.raises(InvalidInputError, match="tolerance is 0"):
@@ -171,3 +169,19 @@ def test_a_real_language_model(tmp_path, capsys):
     model.save_pretrained(tmp_path)
     assert main(["doctor", str(tmp_path), "--tolerance", "1e-3"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "packs run in the layout tree"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["llama", "--version", "12"], "--version is for the check of an engine; add --engine"),
+        (["llama", "--top-p", "1.0"], "--top-p is for the check of an engine; add --engine"),
+        (["llama", "--tolerance", "1e-9"], "'llama' is a type that was checked in advance"),
+        (["llama", "--dtype", "bfloat16"], "'llama' is a type that was checked in advance"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *arguments]) == 1
+    assert message in capsys.readouterr().err

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,17 @@ from agentrl_core.exceptions import InvalidInputError
 if TYPE_CHECKING:
     from agentrl_core.engine import Engine, Request, Sampling
     from agentrl_core.engine.logprob_check import LogprobCheck
+    from agentrl_core.model.layout_check import LayoutCheck
 
+_OF_ENGINES: dict[str, Any] = {
+    "prompt": None,
+    "temperature": [1.0, 0.7],
+    "top_p": 1.0,
+    "top_k": 0,
+    "tokens": 16,
+    "version": None,
+}
+"""Options of the check of an engine, with their defaults."""
 _COLUMNS = ("temperature", "top_p", "top_k", "tokens", "cached", "mean", "largest", "position", "cause")
 
 
@@ -60,7 +71,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16", "float64"),
-        default="float32",
         metavar="TYPE",
         help="float32, bfloat16, float16 or float64: what the model is loaded in (default: float32)",
     )
@@ -71,13 +81,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--temperature",
         type=float,
         nargs="+",
-        default=[1.0, 0.7],
         metavar="T",
         help="temperatures to try, above 0 (default: 1 and 0.7)",
     )
-    command.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of all samplings (default: 1)")
-    command.add_argument("--top-k", type=int, default=0, metavar="K", help="of all samplings (default: 0, all)")
-    command.add_argument("--tokens", type=int, default=16, metavar="N", help="to generate each time (default: 16)")
+    command.add_argument("--top-p", type=float, metavar="P", help="of all samplings (default: 1)")
+    command.add_argument("--top-k", type=int, metavar="K", help="of all samplings (default: 0, all)")
+    command.add_argument("--tokens", type=int, metavar="N", help="to generate each time (default: 16)")
     command.add_argument("--version", type=int, metavar="N", help="version that the engine's weights must have")
     command.add_argument(
         "--tolerance",
@@ -89,14 +98,33 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def run(model: str, *, engine: list[str] | None, dtype: str, json: bool, **options: Any) -> int:
+def run(model: str, *, engine: list[str] | None, dtype: str | None, json: bool, **options: Any) -> int:
     """Print the findings for each layout, or for each sampling of an engine."""
+    from agentrl_core.model.layout_check import check_layouts, checks_of_type
+
+    for name, default in _OF_ENGINES.items():
+        if options[name] is None:
+            options[name] = default
+        elif engine is None:
+            raise InvalidInputError(
+                f"--{name.replace('_', '-')} is for the check of an engine; add --engine, or omit it"
+            )
+    if engine is None and not Path(model).is_dir() and (checks := checks_of_type(model)) is not None:
+        if dtype is not None or options["tolerance"] is not None:
+            raise InvalidInputError(
+                f"MODEL: {model!r} is a type that was checked in advance, so --dtype and --tolerance have no meaning; "
+                "give the directory of a saved model, or omit them"
+            )
+        return _print_layouts(f"{model}, as verified on a tiny model of this type", checks, json=json)
+    dtype = dtype or "float32"
     if options["tolerance"] is None:
         options["tolerance"] = 1e-4 if engine is None else 1e-3
     if not options["tolerance"] > 0:
         raise InvalidInputError(f"--tolerance {options['tolerance']:g}: give a number above 0")
     if engine is None:
-        return _run_layouts(model, dtype, options["tolerance"], json=json)
+        policy = _model(model, dtype)
+        checks = check_layouts(policy, tolerance=options["tolerance"])
+        return _print_layouts(f"{type(policy).__name__} of {model}, {dtype}", checks, json=json)
     samplings = _samplings(options)
     policy = _model(model, dtype)
     generate = _engine(engine, model, policy, _tokenizer(model))
@@ -111,25 +139,17 @@ def run(model: str, *, engine: list[str] | None, dtype: str, json: bool, **optio
     return 1 if any(finding.cause != "none" for finding in findings) else 0
 
 
-def _run_layouts(model: str, dtype: str, tolerance: float, *, json: bool) -> int:
+def _print_layouts(name: str, checks: Sequence[LayoutCheck], *, json: bool) -> int:
     """Print how each layout differs from the plain forward."""
-    from agentrl_core.model.layout_check import check_layouts, checks_of_type
-
-    checks = None if Path(model).is_dir() else checks_of_type(model)
-    name = f"{model}, as verified on a tiny model of this type"
-    if checks is None:
-        policy = _model(model, dtype)
-        name = f"{type(policy).__name__} of {model}, {dtype}"
-        checks = check_layouts(policy, tolerance=tolerance)
     chosen = next((check for check in checks if check.chosen), None)
     holds = chosen is not None and chosen.reason is None
     if json:
-        document = {"model": name, "holds": holds, "layouts": [dataclasses.asdict(check) for check in checks]}
-        _print_document(document)
+        rows = [_finite(dataclasses.asdict(check)) for check in checks]
+        _print_document({"model": name, "holds": holds, "layouts": rows})
     else:
         out = console()
         out.print(escaped(name), markup=False, soft_wrap=True)
-        rows = [
+        cells = [
             (
                 check.layout,
                 "yes" if check.chosen else "",
@@ -138,7 +158,7 @@ def _run_layouts(model: str, dtype: str, tolerance: float, *, json: bool) -> int
             )
             for check in checks
         ]
-        print_columns(out, _LAYOUT_COLUMNS, rows)
+        print_columns(out, _LAYOUT_COLUMNS, cells)
         out.print()
         for check in checks:
             if check.reason is not None:
@@ -241,11 +261,16 @@ def _print_table(findings: list[LogprobCheck]) -> None:
 
 
 def _print_json(findings: list[LogprobCheck]) -> None:
-    rows = [dataclasses.asdict(finding) for finding in findings]
-    for row in rows:
-        row.update({name: None for name in ("mean", "largest") if not math.isfinite(row[name])})
+    rows = [_finite(dataclasses.asdict(finding)) for finding in findings]
     document = {"agree": all(finding.cause == "none" for finding in findings), "findings": rows}
     _print_document(document)
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row in which numbers that JSON does not have are None."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+    }
 
 
 def _print_document(document: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def merged(layer: Any, names: Iterable[str], whole: Callable[[Tensor], Tensor]) 
     if rounded:
         raise InvalidInputError(
             f"update_weights: {type(base).__name__} is quantised ({dtypes[rounded[0]]}), and adapters cannot be merged "
-            "into it exactly; give a model whose base weights are floating point, or use an engine with enable_lora"
+            "into it exactly; give a model whose base weights are floating point"
         )
     own = _copied(layer, lambda tensor: _wide(whole(tensor)))
     try:

@@ -99,7 +99,7 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
         scores: Any = tables.draw_columns.filter(_among(draws["draw_id"])).select("draw_id", "score").collect()
         drawn, score = drawn.join(scores, on="draw_id", how="left"), pl.coalesce("score", "reward")
     known = score.fill_nan(None).drop_nulls()
-    groups = drawn.group_by("iteration", "group_id").agg(same=known.n_unique() <= 1)
+    groups = drawn.group_by("iteration", "group_id").agg(same=pl.when(known.len() > 0).then(known.n_unique() == 1))
     steps = draws.lazy().join(tables.steps, on="trajectory_id").group_by("iteration")
     called = pl.col("flags") & env.StepFlag.TOOL_RESULT != 0
     failed = pl.col("flags") & env.StepFlag.TOOL_ERROR != 0
