@@ -64,7 +64,7 @@ def test_json_is_the_same(said: Callable[..., str]) -> None:
 
 def test_a_page_has_everything(said: Callable[..., str]) -> None:
     printed = said("show", "arpo")
-    for part in ("arXiv:2507.19849", "Pr(copy)", "The public code", "EntropyBranching", "models: policy"):
+    for part in ("arXiv:2507.19849", "Pr(copy)", "Place of a branch", "EntropyBranching", "models: policy"):
         assert part in printed
     assert recipes.ARPO.to_toml().strip() in printed
 

@@ -29,7 +29,7 @@ def test_the_example_trains_and_saves_an_adapter(name: str, tmp_path: Path) -> N
             "--iterations",
             "2",
             "--steps",
-            "30",
+            "200",
             "--folder",
             tmp_path / "saved",
         ],

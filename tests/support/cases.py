@@ -82,7 +82,7 @@ class Case:
             "gain": normal(count),
             "inverse_temperature": 0.5 + uniform(count),
         }
-        streams["share_first"] = 0.1 + 0.8 * uniform(count)
+        streams["share_first"] = 0.1 + 0.2 * (torch.arange(count, dtype=torch.float64) % 5)
         streams["share_second"] = 1.0 - streams["share_first"]
         answers = SimpleNamespace(
             value=normal(count),

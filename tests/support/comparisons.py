@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,11 +63,17 @@ class Comparison:
         """Entries of the recipe's section `Equations`, by number."""
         return {number: entry for entry in self.page.equations for number in entry.numbers}
 
+    @property
+    def _listed(self) -> list[str]:
+        return [number for entry in self.page.equations for number in entry.numbers]
+
     def problems(self) -> list[str]:
         """Return what the comparison lacks, as sentences; empty if it is complete."""
         found = []
         if not self.page.equations:
             found.append("the recipe has no section Equations")
+        twice = [number for number, count in Counter(self._listed).items() if count > 1]
+        found += [f"Equations has two entries for {number}" for number in twice]
         if unknown := self.entries.keys() - set(self.numbers):
             found.append(f"Equations has {sorted(unknown)}, which the paper file has not")
         for number in self.numbers:

@@ -23,7 +23,7 @@ _PLAIN = Recipe(name="plain")
 _SECTION = r"^{name}:\n((?:[ ]{{4}}.*(?:\n|\Z)|\n)+)"
 _NUMBER = r"(?:[A-Z]?\d[\w.]*|[A-Z])"
 _EQUATION = re.compile(rf"({_NUMBER}(?:(?:, | and ){_NUMBER})*), (.+?): (.+)")
-_LEFT_OUT = re.compile(r"\bleft out[:,] (.+)")
+_LEFT_OUT = re.compile(r"left out[:,] (.+)")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Entry:
     @property
     def left_out(self) -> str:
         """Return why the recipe leaves it out; empty if it does not."""
-        found = _LEFT_OUT.search(self.text)
+        found = _LEFT_OUT.match(self.text)
         return found[1] if found else ""
 
 

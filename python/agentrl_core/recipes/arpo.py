@@ -8,11 +8,6 @@ of what the model writes after a tool result has risen:
 Credit is the paper's soft attribution: every branch has the group-relative advantage of its own outcome, and a step
 that d branches share is trained once for each of them (`shared="each"`), which is their mean advantage times d.
 
-The public code measures the segment before the tool result and branches after the result
-(`EntropyBranching(measure="before_tool")`), keeps H_initial by row number across batches, and sums the entropy over
-the ten most likely tokens only; this recipe does none of the three. Its reward (-1 for a bad format, a bonus for using
-two tools) belongs to its tasks, not to the recipe.
-
 Equations:
     Read: the paper's sections 3.1 and 3.2, the public scripts, and notes on the code.
 
@@ -35,8 +30,9 @@ Equations:
 Differs:
     - Aggregation: each rollout has the same weight in the paper, each token in the code and here.
     - Optimizer steps a batch: 8, as in the scripts; the paper's text does not name a number.
-    - Scale of the entropy: nats here; the paper divides by the size of the vocabulary, the code by its logarithm.
-    - Place of a branch: after the tool result in the paper and here; the code measures the segment before it.
+    - Scale of the entropy: divided by the size of the vocabulary in the paper, by its logarithm in the code and here.
+    - Place of a branch: after the tool result in the paper and here; the code measures the segment before it
+      (`EntropyBranching(measure="before_tool")`), and keeps H_initial by row number across batches.
 """
 
 from agentrl_core import Recipe

@@ -15,12 +15,13 @@ Equations:
       code; not computed: it grows trees, as in the tests of rollouts.
     - C3, outcome of a node: `BestFirst`, which stops at the first solution; not computed: the same.
     - C4, distance: `SearchTree.solution` has the shortest path; not computed: the same.
-    - C5, preference pairs: `SearchTree.pairs`; left out: the code does not train on them.
+    - C5, preference pairs: left out: the code does not train on them; `SearchTree.pairs` has them.
     - C6, planner: left out: it is of the inference.
     - N1, tactic filter: `TacticBand`.
     - N4, training: `Imitation("step_mean")` over the kept steps.
     - N7, reward: `GroupRelative(center="none", scale="none")`, 1 for the steps of a proof.
-    - R1, periodic retraining: `SyncModel("base", "policy", when=Plateau("success"))`.
+    - R1, periodic retraining: `SyncModel("base", "policy", when=Plateau("success"))`; not computed: a hook
+      between iterations.
 
 Differs:
     - Bounds of the band: not given; the middle 80 % here.

@@ -16,8 +16,8 @@ Equations:
     - C1, probability of the truth: `InformationGain`, of the probe's mean log-prob.
     - C2, turn reward: `InformationGain`; the last turn has the outcome.
     - C3, return: left out: the older code cuts the return at tool results; here it flows over all turns.
-    - C4, advantage of the older code: by position in the sequence without a std; left out: N1 is the newer one. Its
-      policy loss is the same, `Policy` with a clip range of 0.2.
+    - C4, advantage of the older code: left out: N1 is the newer one; it is by position in the sequence,
+      without a std, and has the same policy loss, `Policy` with a clip range of 0.2.
     - N1, advantage of the newer code: two `GroupRelative`, one for each kind of reward, and `Discounted`.
 
 Differs:

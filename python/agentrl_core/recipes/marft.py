@@ -19,13 +19,15 @@ Equations:
     - C4, normalisation: the last `GroupRelative`, std with n; not computed: its example leaves out advantages of 0.
     - C5, policy loss: `Policy("step_mean", ratio=Ratio("step", "sum", "segment"), entropy=0.01)`.
     - C6, value loss: `Value(kind="huber", delta=10.0, clip=0.2)`.
-    - C7, early stop: `SkipStep(when=Above("approximate_kl", 1e-3))`, which skips single steps.
+    - C7, early stop: `SkipStep(when=Above("approximate_kl", 1e-3))`; not computed: a hook between optimizer steps.
     - C8, agent by agent: left out: the code's default is 0, all agents; `Train(..., where=Where(agent=0))` trains one.
     - C9, credit of a team's reward: left out: the environment pays the steps.
 
 Differs:
     - Normalisation: over each minibatch in the code, over the batch here; the code leaves out advantages of exactly 0,
       which stand for agents that did not move; here such agents have no row.
+    - Early stop: by the mean of exp(d) - 1 - d of actions in the code, with d the log-ratio; by that of exp(-d) - 1 + d
+      of tokens here, and single steps are skipped.
     - Huber loss: the code gives errors below -10 no cost; here both signs cost alike.
     - Flex-MG, dependencies of agents that change in time: left out: the order of moves is the environment's.
 

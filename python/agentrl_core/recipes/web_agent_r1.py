@@ -14,7 +14,7 @@ Equations:
 
     - C1, advantage: `GroupRelative(eps=1e-4)`.
     - C2, loss: `Policy(kl=KL(0.001))`, at ratio 1.
-    - C3, mask: policy tokens alone are trained; left out: the cut of long contexts at 16382 tokens, which is the
+    - C3, mask: policy tokens alone are trained; not computed: the cut of long contexts at 16382 tokens, which is the
       engine's.
     - N1, context compression: `ObservationWindow(observations=1)`; not computed: it writes text, in the tests of
       rollouts.

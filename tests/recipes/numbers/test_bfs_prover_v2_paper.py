@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
 
-from agentrl_core import Forest, recipes
+from agentrl_core import recipes
 from agentrl_core.recipes.bfs_prover_v2 import TacticBand
-from agentrl_core.schedule import SyncModel
 
 EXAMPLES = PaperExamples("bfs_prover_v2")
 
@@ -34,29 +32,6 @@ def rewards(example: Example) -> Found:
     policy = {"logprob": (-example.values["nll"]).tolist()}
     found = computed(recipes.BFS_PROVER_V2, ["draw.advantage", "loss"], members=members, policy=policy)
     return {"reward": found["draw.advantage"], "loss": found["loss"]}
-
-
-@EXAMPLES.by("retraining begins at the base")
-def restart(example: Example) -> Found:
-    """A weight that three rounds move; the hook sets it back at the plateau, and the next training moves it."""
-    hook = recipes.BFS_PROVER_V2.hooks
-    assert hook == SyncModel("base", "policy", when=hook.when)
-    base, policy = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
-    with torch.no_grad():
-        base.weight.fill_(float(example.values["base"]))
-        policy.weight.fill_(float(example.values["base"] + example.values["rounds"].sum()))
-    before = policy.weight.item()
-    forest = Forest(iteration=0)
-    forest.add_group(0, "a")
-    handle = forest.start(0, 0)
-    forest.append(handle, [1], kind="prompt")
-    forest.append(handle, [2], kind="action", logprobs=[-1.0])
-    forest.finish(handle, reward=1.0)
-    recipe = recipes.BFS_PROVER_V2.replace(hooks=SyncModel("base", "policy"))  # at the plateau
-    updates = recipe.updates(recipe.credit(forest.freeze()), models={"base": base, "policy": policy})
-    list(updates)
-    recipe.run_hooks(updates)
-    return {"before": before, "after": policy.weight.item() + 0.5}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -14,7 +14,6 @@ from paper_numbers import Found, PaperExamples, answers, computed
 
 from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.schedule import SkipStep
 
 EXAMPLES = PaperExamples("marft")
 RAW = recipes.MARFT.chain("advantage")[0]
@@ -69,18 +68,6 @@ def joint(example: Example) -> Found:
     entropy = [float(example.values["entropy"])] * 2
     found = policy_loss(example.values["A"], [2], logprob=(new - old - 1.0).tolist(), entropy=entropy)
     return {"ratio": -found["gradient.logprob"].sum() / 2, "loss": found["loss.policy"]}
-
-
-@EXAMPLES.by("the early stop at the second step")
-def stopped(example: Example) -> Found:
-    assert recipes.MARFT.hooks == SkipStep(when=recipes.MARFT.hooks.when)
-    bar = recipes.MARFT.hooks.when
-    steps = []
-    for name in ("first", "second"):
-        logs = example.values[name]
-        divergence = float(np.mean(np.exp(-logs) - 1 + logs)), float(np.mean(np.exp(logs) - 1 - logs))
-        steps.append(float(divergence[1] <= bar.threshold))
-    return {"policy_steps": steps}
 
 
 @EXAMPLES.by("value losses")
