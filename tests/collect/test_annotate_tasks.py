@@ -27,7 +27,7 @@ def collector(store: arl.Store | None = None) -> arl.Collector:
 
 
 def test_budgets_follow_the_numbers_of_each_iteration(tmp_path: Path) -> None:
-    """By hand, as in the tests of the allocator: of 32 rollouts the tasks near 1 get more than those of 1/2."""
+    """Of 32 rollouts the tasks near 1 get more than those of 1/2, and equal tasks get equal numbers."""
     with arl.Store.open(tmp_path / "run") as store:
         collect = collector(store)
         found = []

@@ -101,7 +101,8 @@ class BatchBuilder:
         begin, parts = self._begin, self._parts
         batch = parts[0] if len(parts) == 1 else Batch.concat(parts)
         # A restart scores the batch as a whole, so batches of several rounds or cuts are scored again for equal scores.
-        batch = parts[0] if len(parts) == 1 and batch.num_draws == self._drawn else self._score(batch)
+        if len(parts) > 1 or batch.num_draws != self._drawn:
+            batch = self._score(batch)
         if self._replay is not None:
             batch = self._replay.mix(batch, self._score)
         batch = with_old_logprobs(batch, begin.recipe.old_logprob)

@@ -27,10 +27,10 @@ class BatchPolicy:
     long ones come later, with newer weights. `max_carryovers` bounds this. `oversample=1`, the default, waits for all
     groups in flight, and has no bias.
 
-    With `max_new_tokens` the batch is cut, too, when each trajectory that goes on has said so many tokens in this
-    iteration: it is drawn as it stands, as truncated and with a `success` of NaN, and goes on in the next one, where it
-    is drawn again with what it says then. `recipes.t_ppo.LatestVersionOnly` trains
-    only the tokens that the iteration added.
+    With `max_new_tokens` the batch is cut when each unfinished trajectory has generated that many tokens in this
+    iteration; the number of ended groups does not matter. An unfinished trajectory is drawn as truncated, with `success`
+    NaN, and continues in the next iteration, where it is drawn again. `recipes.t_ppo.LatestVersionOnly` trains only the
+    tokens that the iteration added.
 
     Except with windows, a trajectory is in one batch only; dropped ones stay in the files without draws. The metrics of
     an iteration account for all tokens (`tokens.generated`, `consumed`, `dropped`, …).

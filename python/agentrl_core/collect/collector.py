@@ -516,7 +516,7 @@ class Collector:
     ) -> BuiltBatch:
         """Select, roll out and admit for an iteration, by its inputs."""
         begin = IterationInputs(iteration, self.recipe, head, self._known_pool(head.tasks), self.seed, self.store)
-        if self.batch_policy is not WHOLE and not self.batch_policy.is_synchronous:
+        if not self.batch_policy.is_synchronous:
             later = partial(self._journal_of, iteration + 1)
             return make_partial_batch(begin, setting, self.batch_policy, journal, later, tasks, group_size)
         driver = RolloutDriver(setting, begin.now, head, journal, begin.score, iteration=iteration)

@@ -308,7 +308,7 @@ class RolloutDriver:
         return self._worlds_of.get(task.task_id, next(iter(self._worlds)))
 
     def uses_world_model(self, task: Task, environment: str | None) -> bool:
-        """Whether an episode of a task is a dream of a world model."""
+        """Return whether a world model simulates the episode of a task."""
         return self._world(task, environment).is_world_model
 
     def _world(self, task: Task, environment: str | None) -> EnvironmentHandle:

@@ -196,16 +196,17 @@ class Group:
         if role != "helper":
             self._check_places()
         parent = self._parent if parent is None else parent
-        member, speaker = self._members.get(agent, 0), runtime.agent(agent)
-        self._members[agent] = member + 1
-        above = None if parent is None else parent.handle
         match = None if episode is None else episode._join_episode()
         if match is not None and any(agent == other.agent for other in match.branches):
             raise InvalidInputError(
                 f"start: agent={agent!r} already plays the episode of branch {episode}; fork that branch for another"
             )
-        together = None if episode is None else episode.handle
         origin = "imagined" if match is None and runtime.uses_world_model(self.task, environment) else origin
+        # From here nothing refuses the call: member numbers seed the episodes.
+        member, speaker = self._members.get(agent, 0), runtime.agent(agent)
+        self._members[agent] = member + 1
+        above = None if parent is None else parent.handle
+        together = None if episode is None else episode.handle
         handle = forest.start(
             self.number, member, agent=speaker, episode=together, parent=above, role=role, origin=origin
         )
