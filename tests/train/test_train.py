@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -40,6 +41,12 @@ def test_a_run_leaves_what_it_promises(tmp_path, capsys, recipe):
     assert 0 <= summary["success_before"] <= 1
     assert 0 <= summary["success_after"] <= 1
     assert set(summary["seconds"]) == {"warm_start", "evaluate", "collect", "update", "store"}
+    solved = json.loads((run / "before.json").read_text())
+    assert summary["success_before"] == sum(solved) / 16
+    gain, low, high = summary["gain"]
+    assert gain == pytest.approx(summary["success_after"] - summary["success_before"])
+    assert low <= gain <= high
+    assert 0 <= summary["solved_with_tool"] <= 1
     nodes = pl.scan_ipc(run / "nodes" / "*.arrow").filter(pl.col("kind") == 1)
     assert summary["generated_tokens"] == nodes.select(pl.col("tokens").list.len().sum()).collect().item()
     assert (run / "learning_curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -49,6 +56,28 @@ def test_a_run_leaves_what_it_promises(tmp_path, capsys, recipe):
     assert "success" in capsys.readouterr().out
     assert main(["train", "--run", str(run), *SHORT]) == 1
     assert "--resume" in capsys.readouterr().err
+
+
+def test_a_model_of_a_folder_may_begin_with_demonstrations(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    world = env.ReasoningGym(["chain_sum"], seed=0, max_turns=2, held_out=8)
+    model, tokenizer = warm_start.build(world, seed=0)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    given = {"model": str(tmp_path / "model"), "iterations": 1, "rollouts": 8, "held_out": 8}
+    families = {"families": ("chain_sum",), "max_turns": 2}
+    train(TrainOptions(run=str(tmp_path / "run"), warm_start_steps=2, **families, **given), recipes.GRPO, Quiet())
+    warm_start.imitate(model, tokenizer, world, seed=0, steps=2)
+    shown = weights(tmp_path / "run")
+    assert all(torch.equal(shown[name], value) for name, value in model.state_dict().items())
+    other = TrainOptions(run=str(tmp_path / "none"), env="largest_number:world", turn_tokens=4, **given)
+    train(other, recipes.GRPO, Quiet())
+    first = weights(tmp_path / "none")
+    assert any(not torch.equal(shown[name], value) for name, value in first.items())
+    with pytest.raises(AgentRLError, match="warm_start_steps=1: env='largest_number:world' has no demonstrations"):
+        TrainOptions(env="largest_number:world", warm_start_steps=1)
+    with pytest.raises(AgentRLError, match="warm_start_steps=-2"):
+        TrainOptions(warm_start_steps=-2)
 
 
 def test_without_a_learning_rate_nothing_changes(tmp_path):

@@ -129,7 +129,11 @@ def show_summary(console: Console, run: Path, summary: Mapping[str, Any]) -> Non
     table.add_row("recipe, engine, seed", f"{summary['recipe']}, {summary['engine']}, {summary['seed']}")
     table.add_row("held-out success before", f"{before:.3f}")
     table.add_row("held-out success after", f"{after:.3f}")
-    table.add_row("gain", f"{100 * (after - before):+.1f} points on {summary['held_out_tasks']} tasks")
+    gain, low, high = (100 * each for each in summary["gain"])
+    tasks = summary["held_out_tasks"]
+    table.add_row("gain", f"{gain:+.1f} points on {tasks} tasks, 95 % interval {low:+.1f} to {high:+.1f}")
+    if "solved_with_tool" in summary:
+        table.add_row("solved with a tool", f"{summary['solved_with_tool']:.0%} of the solved tasks")
     table.add_row("tokens generated", f"{summary['generated_tokens']:,}")
     table.add_row("seconds", ", ".join(f"{phase} {value:.0f}" for phase, value in summary["seconds"].items()))
     console.print(table)

@@ -48,8 +48,9 @@ def run(**given: Any) -> int:
     from rich.console import Console
 
     from agentrl_core.cli.report import RunDisplay, learning_curve, show_summary
-    from agentrl_core.train.loop import begun, train
+    from agentrl_core.train.loop import train
     from agentrl_core.train.options import TrainOptions
+    from agentrl_core.train.run_files import begun
 
     chosen = given.pop("recipe")
     before = begun(Path(given.get("run", TrainOptions.run))) if given.get("resume") else None

