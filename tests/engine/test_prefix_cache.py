@@ -122,9 +122,12 @@ def test_an_aborted_segment_leaves_what_it_had(make_model, tokenizer, own_words)
     np.testing.assert_allclose(rest.logprobs, logprobs, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["stepped", "told", "another"])
+@pytest.mark.parametrize("how", ["stepped", "data", "buffer", "disabled", "told", "another"])
 def test_nothing_is_kept_over_new_weights(how, make_model, tokenizer, own_words):
     model = make_model("qwen3")
+    if how == "disabled":
+        peft = pytest.importorskip("peft")
+        model = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear", init_lora_weights=False))
     generate = engine.Transformers(model, tokenizer)
     sampling = Sampling(max_tokens=8)
     request = Request(np.arange(20, dtype=np.int32), 1, sampling)
@@ -134,6 +137,12 @@ def test_nothing_is_kept_over_new_weights(how, make_model, tokenizer, own_words)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         model(torch.arange(5)[None]).logits.sum().backward()
         optimizer.step()
+    elif how == "data":
+        model.model.layers[0].self_attn.k_proj.weight.data[0, 0] += 1  # torch counts no version of it
+    elif how == "buffer":
+        model.model.rotary_emb.inv_freq.mul_(0.5)
+    elif how == "disabled":
+        model.base_model.disable_adapter_layers()
     elif how == "told":
         generate.update_weights(model, 1)
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling, complete, policy_weights
 from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
+from agentrl_core.engine.weight_stamp import weight_stamp
 from agentrl_core.engine.weights import shapes_of_folder
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
@@ -163,3 +166,17 @@ def test_a_checkpoint_has_the_layout_of_its_files(make_model, tmp_path) -> None:
 def test_a_scripted_engine_checks_the_version(tokenizer) -> None:
     with pytest.raises(InvalidInputError, match="version is 'new'"):
         engine.Scripted(tokenizer, lambda _: "ok").update_weights(None, version="new")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8, torch.bfloat16, torch.float32, torch.float64])
+def test_a_stamp_differs_after_any_bit_was_written(dtype) -> None:
+    for count, begin in itertools.product((1, 3, 8, 11), (0, 1)):
+        weight = torch.arange(begin + count).to(dtype)[begin:]  # from 1 on it begins between two words
+        before = weight_stamp([weight])
+        assert weight_stamp([weight.clone()]) == before
+        for place in range(count):
+            weight.data.view(torch.uint8)[place * weight.element_size()] ^= 1
+            assert weight_stamp([weight]) != before
+            weight.data.view(torch.uint8)[place * weight.element_size()] ^= 1
+        assert weight_stamp([weight]) == before
+    assert weight_stamp([torch.tensor(1.0), torch.empty(2, device="meta")])[1] == 0

@@ -56,6 +56,11 @@ def acts(layer: Any) -> bool:
     )
 
 
+def switches_of(model: nn.Module) -> list[tuple[bool, tuple[str, ...]]]:
+    """Return for each layer with adapters whether they are disabled, and which are active."""
+    return [(each.disable_adapters, tuple(each.active_adapters)) for each in _layers_in(model)]
+
+
 def _layers_in(layer: nn.Module) -> list[Any]:
     """The layer, and those with adapters on other parameters of its base layer."""
     return [part for part in layer.modules() if layer_of(part) is not None]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl_core.engine import adapters
+from agentrl_core.engine.weight_stamp import weight_stamp
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.ranks import is_distributed, is_sharded, num_ranks
@@ -144,12 +145,8 @@ class PolicyWeights:
                 _drain(self._read(part))
 
     def stamp(self) -> tuple[int, ...]:
-        """Return a key that differs after a weight of the part `base` was written: a sum of the bits of each weight.
-
-        Torch's version counters miss writes through `.data`, by which PEFT merges adapters.
-        """
-        parameters = [source.stored for source in self._of("base") if source.stored is not None]
-        return tuple(_sum_of_bits(getattr(each, "_local_tensor", each).detach()) for each in parameters)
+        """Return a key that differs after a weight of the part `base` was written; see `weight_stamp`."""
+        return weight_stamp(source.stored for source in self._of("base") if source.stored is not None)
 
     def __enter__(self) -> Self:
         return self
@@ -352,13 +349,6 @@ def _summoned(unit: nn.Module | None) -> AbstractContextManager[Any]:
         return nullcontext()
     kind: Any = type(unit)
     return cast("AbstractContextManager[Any]", kind.summon_full_params(unit, recurse=False, writeback=False))
-
-
-def _sum_of_bits(weight: Tensor) -> int:
-    if weight.is_meta:
-        return 0
-    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]
-    return int(weight.contiguous().view(bits).sum(dtype=torch.int64))
 
 
 def _identity(weight: Tensor) -> object:

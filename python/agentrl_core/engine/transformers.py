@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoTokenizer
 
+from agentrl_core.engine.adapters import switches_of
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat, ends_of
 from agentrl_core.engine.continuous_batching import ContinuousBatching
 from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
 from agentrl_core.engine.prefix_cache import PrefixCache
 from agentrl_core.engine.running_batch import RunningBatch
+from agentrl_core.engine.weight_stamp import weight_stamp
 from agentrl_core.engine.weights import check_weights, layout_of, loading
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of
@@ -102,8 +105,8 @@ class Transformers(ContinuousBatching):
         """Whether the model may be the one that is trained: until the weights of another one are taken."""
         self._batches: list[RunningBatch] = []
         self._kept = PrefixCache(prefix_cache_tokens) if prefix_cache_tokens and not batch_invariant else None
-        self._weights: tuple[tuple[int, int], ...] = ()
-        """Weights of the cached keys and values; see `_stamp`."""
+        self._stamp: object = None
+        """Of the weights by which the cached keys and values were computed."""
         _check_attention(self.model)
 
     @property
@@ -122,14 +125,12 @@ class Transformers(ContinuousBatching):
     @contextmanager
     def _working(self) -> Iterator[None]:
         with _evaluating(self.model):
+            self._drop_stale_prefixes()
             yield
 
     @torch.inference_mode()
     def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment]:
         apart = [{number: request} for number, request in newcomers.items()] if self.batch_invariant else [newcomers]
-        if self._kept is not None and self._weights != (stamp := _stamp(self.model)):
-            self._kept.forget()
-            self._weights = stamp
         batches = [RunningBatch(self.model, requests, self._kept) for requests in apart]
         ended = self._of_each(batches, lambda rows: rows.step(self.policy_version))
         self._batches += batches
@@ -154,14 +155,20 @@ class Transformers(ContinuousBatching):
             check_weights(weights, layout_of(self.model))
 
     def _replace(self, weights: PolicyWeights) -> None:
-        self._weights = ()
-        if self._shares(weights):
-            return
-        own = {plain_name(name): tensor for name, tensor in self.model.state_dict().items()}
-        self.shares_parameters = False
-        for name, weight in loading(weights, layout_of(self.model)):
-            self._is_torn = True
-            own[name].copy_(weight)
+        self._stamp = None
+        if not self._shares(weights):
+            own = {plain_name(name): tensor for name, tensor in self.model.state_dict().items()}
+            self.shares_parameters = False
+            for name, weight in loading(weights, layout_of(self.model)):
+                self._is_torn = True
+                own[name].copy_(weight)
+        self._drop_stale_prefixes()
+
+    def _drop_stale_prefixes(self) -> None:
+        """Forget cached keys and values if the weights are no longer those that computed them."""
+        if self._kept is not None and self._stamp != (stamp := _stamp(self.model)):
+            self._kept.forget()
+            self._stamp = stamp
 
     def _shares(self, weights: PolicyWeights) -> bool:
         """Whether these are the engine's own weights."""
@@ -181,10 +188,9 @@ class Transformers(ContinuousBatching):
         return ended
 
 
-def _stamp(model: nn.Module) -> tuple[tuple[int, int], ...]:
-    """Another one whenever a parameter was written to: an optimizer steps a shared policy without a word to us."""
-    # torch has no public name for it, and counts nothing for parameters that were made to be never trained.
-    return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())  # noqa: SLF001
+def _stamp(model: nn.Module) -> object:
+    """Return a key that differs after the optimizer stepped the model, or its adapters were switched."""
+    return weight_stamp(chain(model.parameters(), model.buffers())), switches_of(model)
 
 
 @contextmanager
