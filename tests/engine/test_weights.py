@@ -13,8 +13,8 @@ from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling, complete, policy_weights
 from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
 from agentrl_core.engine.weight_stamp import weight_stamp
-from agentrl_core.engine.weights import shapes_of_folder
-from agentrl_core.exceptions import EngineError, InvalidInputError
+from agentrl_core.engine.weights import model_of_config, shapes_of_folder
+from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedError
 
 
 class Wrapper(nn.Module):
@@ -116,22 +116,22 @@ def test_weights_that_do_not_fit_change_nothing(make_model, tokenizer) -> None:
 
 def test_what_goes_wrong_while_weights_are_taken_is_an_error_of_the_engine(make_model, tokenizer, monkeypatch) -> None:
     generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
-    said, whole, reads = tokens_of(generate), policy_weights.whole, []
+    said, full_tensor, reads = tokens_of(generate), policy_weights.full_tensor, []
 
     def breaks_off(tensor: torch.Tensor, allowed: int) -> torch.Tensor:
         reads.append(tensor)
         if len(reads) > allowed:
             raise ZeroDivisionError
-        return whole(tensor)
+        return full_tensor(tensor)
 
     other = make_model("qwen3", seed=1)
     count = len(PolicyWeights(other).names())
-    monkeypatch.setattr(policy_weights, "whole", lambda tensor: breaks_off(tensor, count))
+    monkeypatch.setattr(policy_weights, "full_tensor", lambda tensor: breaks_off(tensor, count))
     with pytest.raises(EngineError, match=r"did not take the weights: ZeroDivisionError.*version is still 0"):
         generate.update_weights(other, version=1)
     assert tokens_of(generate) == said
     reads.clear()
-    monkeypatch.setattr(policy_weights, "whole", lambda tensor: breaks_off(tensor, count + 3))
+    monkeypatch.setattr(policy_weights, "full_tensor", lambda tensor: breaks_off(tensor, count + 3))
     with pytest.raises(EngineError, match=r"did not take the weights: ZeroDivisionError.*a part of them is replaced"):
         generate.update_weights(other, version=1)
     with pytest.raises(EngineError, match=r"generate: the last update_weights of this Transformers failed half-way"):
@@ -161,6 +161,14 @@ def test_a_checkpoint_has_the_layout_of_its_files(make_model, tmp_path) -> None:
     shapes = {name: tuple(weight.shape) for name, weight in weights.read() if name not in weights.tied}
     assert shapes_of_folder(tmp_path) == shapes
     assert shapes_of_folder(tmp_path / "nowhere") is None
+
+
+def test_a_config_that_transformers_does_not_know_is_said(tmp_path) -> None:
+    with pytest.raises(UnsupportedError, match=r"transformers builds no model from the config of '.*' \("):
+        model_of_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "nothing_known"}')
+    with pytest.raises(UnsupportedError, match=r"\(.*nothing_known.*\)"):
+        model_of_config(tmp_path)
 
 
 def test_a_scripted_engine_checks_the_version(tokenizer) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoTokenizer
 
-from agentrl_core.engine.adapters import switches_of
+from agentrl_core.engine.adapters import adapter_states
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat, ends_of
 from agentrl_core.engine.continuous_batching import ContinuousBatching
@@ -19,7 +19,7 @@ from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
 from agentrl_core.engine.prefix_cache import PrefixCache
 from agentrl_core.engine.running_batch import RunningBatch
 from agentrl_core.engine.weight_stamp import weight_stamp
-from agentrl_core.engine.weights import check_weights, layout_of, loading
+from agentrl_core.engine.weights import check_weights, layout_of, weights_to_load
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.ranks import is_sharded
@@ -159,7 +159,7 @@ class Transformers(ContinuousBatching):
         if not self._shares(weights):
             own = {plain_name(name): tensor for name, tensor in self.model.state_dict().items()}
             self.shares_parameters = False
-            for name, weight in loading(weights, layout_of(self.model)):
+            for name, weight in weights_to_load(weights, layout_of(self.model)):
                 self._is_torn = True
                 own[name].copy_(weight)
         self._drop_stale_prefixes()
@@ -190,7 +190,7 @@ class Transformers(ContinuousBatching):
 
 def _stamp(model: nn.Module) -> object:
     """Return a key that differs after the optimizer stepped the model, or its adapters were switched."""
-    return weight_stamp(chain(model.parameters(), model.buffers())), switches_of(model)
+    return weight_stamp(chain(model.parameters(), model.buffers())), adapter_states(model)
 
 
 @contextmanager
