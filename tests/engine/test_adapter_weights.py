@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,12 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from agentrl_core import engine
-from agentrl_core.engine import Request, Sampling, complete
+from agentrl_core.engine import Request, Sampling, adapters, complete
 from agentrl_core.engine.checkpoint_folder import write_checkpoint
 from agentrl_core.engine.policy_weights import PolicyWeights
-from agentrl_core.engine.vllm_adapter import goes_alone, write_adapter
-from agentrl_core.engine.weights import loading
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
+from agentrl_core.engine.weights import weights_to_load
+from agentrl_core.exceptions import EngineError, InvalidInputError
 
 peft = pytest.importorskip("peft")
 
@@ -98,8 +99,8 @@ def test_an_adapter_on_one_of_two_tied_weights_does_not_fit_a_tied_engine(make_m
 def test_an_adapter_alone_is_written_as_peft_reads_it(name, make_model, tmp_path) -> None:
     policy = adapted(make_model, name)
     weights = PolicyWeights(policy)
-    assert goes_alone(weights, 4)
-    assert not goes_alone(weights, 3)
+    assert can_send_adapter(weights, 4)
+    assert not can_send_adapter(weights, 3)
     write_adapter(tmp_path, weights)
     base = make_model("qwen3", seed=3, tie_word_embeddings=False)
     with torch.no_grad():
@@ -111,7 +112,7 @@ def test_an_adapter_alone_is_written_as_peft_reads_it(name, make_model, tmp_path
 
 @pytest.mark.parametrize("name", MERGED)
 def test_what_an_adapter_alone_does_not_hold_is_merged(name, make_model) -> None:
-    assert not goes_alone(PolicyWeights(adapted(make_model, name)), 64)
+    assert not can_send_adapter(PolicyWeights(adapted(make_model, name)), 64)
 
 
 def test_the_stamp_follows_the_base_weights_alone(make_model) -> None:
@@ -136,7 +137,7 @@ def test_a_checkpoint_is_whole_and_loads_as_what_the_policy_computes(
         config = peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
         policy = peft.get_peft_model(policy, config).eval()
     weights = PolicyWeights(torch.compile(policy, backend="eager"))
-    write_checkpoint(tmp_path, weights.model, loading(weights, None), tokenizer)
+    write_checkpoint(tmp_path, weights.model, weights_to_load(weights, None), tokenizer)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) > 3
     assert ("lm_head.weight" in index["weight_map"]) == (not tied)
@@ -152,6 +153,44 @@ def test_a_checkpoint_is_whole_and_loads_as_what_the_policy_computes(
     assert read.chat_template == tokenizer.chat_template
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder, weights, tokenizer: write_checkpoint(
+            folder, weights.model, weights_to_load(weights, None), tokenizer
+        ),
+        lambda folder, weights, _: write_adapter(folder, weights),
+    ],
+    ids=["checkpoint", "adapter"],
+)
+def test_a_full_disk_is_an_error_with_a_remedy(write, make_model, tokenizer, tmp_path) -> None:
+    config = peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
+    weights = PolicyWeights(peft.get_peft_model(make_model("qwen3"), config))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))  # Python has its signal ignored: the write fails
+    try:
+        with pytest.raises(EngineError, match=r"update_weights: .* cannot be written: .*; free space on its disk, or"):
+            write(tmp_path, weights, tokenizer)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("name", "belongs"),
+    [
+        ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", True),
+        ("model.layers.0.mlp.up_proj.base_layer.weight", True),
+        ("model.layers.0.mlp.up_proj.ia3_l.default", True),
+        ("model.layers.0.mlp.up_proj.waveft_spectrum.default", True),  # of PEFT's registry alone
+        ("lm_head.modules_to_save.default.weight", True),
+        ("model.layers.0.mlp.up_proj.weight", False),
+        ("model.loras.weight", False),
+    ],
+)
+def test_names_of_adapters_are_those_of_pefts_registry(name: str, belongs: bool) -> None:
+    assert adapters.names_adapter(name) == belongs
+
+
 def test_experts_are_written_under_the_names_of_the_checkpoint(tokenizer, tmp_path: Path) -> None:
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -162,7 +201,7 @@ def test_experts_are_written_under_the_names_of_the_checkpoint(tokenizer, tmp_pa
     )
     model.save_pretrained(tmp_path / "theirs")
     (tmp_path / "ours").mkdir()
-    write_checkpoint(tmp_path / "ours", model, loading(PolicyWeights(model), None), tokenizer)
+    write_checkpoint(tmp_path / "ours", model, weights_to_load(PolicyWeights(model), None), tokenizer)
     files = [safe_open(tmp_path / name / "model.safetensors", "pt") for name in ("theirs", "ours")]
     theirs, ours = ({name: file.get_tensor(name) for name in file.keys()} for file in files)  # noqa: SIM118
     assert theirs.keys() == ours.keys()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling, complete
 from agentrl_core.engine.prefix_cache import PrefixCache
+from agentrl_core.engine.shared_prefixes import LEAST_SAVED, shared_prefixes
 from agentrl_core.exceptions import InvalidInputError
 
 TOKENS = st.lists(st.integers(0, 2), max_size=9).map(lambda tokens: np.array(tokens, np.int32))
@@ -23,10 +24,10 @@ def layers_of(tokens):
 @settings(deadline=None)
 @given(st.lists(TOKENS, max_size=12), TOKENS, st.integers(1, 40))
 def test_the_longest_known_beginning_is_found(kept, wanted, most):
-    cache = PrefixCache(most)
+    cache = PrefixCache(8 * most)  # a token has a key and a value of 4 bytes
     for tokens in kept:
         cache.keep(tokens, layers_of(tokens))
-        assert len(cache) <= most
+        assert cache.bytes <= 8 * most
     layers, count = cache.find(wanted)
     naive = 0
     for tokens in kept:
@@ -43,18 +44,80 @@ def test_the_longest_known_beginning_is_found(kept, wanted, most):
 
 
 def test_what_was_used_longest_ago_goes_first():
-    cache = PrefixCache(6)
+    cache = PrefixCache(8 * 6)
     for first in range(3):
         cache.keep(np.full(2, first, np.int32), layers_of(np.full(2, first, np.int32)))
     assert cache.find(np.zeros(2, np.int32))[1] == 2
     cache.keep(np.full(2, 7, np.int32), layers_of(np.full(2, 7, np.int32)))
     assert [cache.find(np.full(2, first, np.int32))[1] for first in (0, 1, 2, 7)] == [2, 0, 2, 2]
     cache.keep(np.array([0, 0, 5], np.int32), layers_of(np.array([0, 0, 5], np.int32)))
-    assert len(cache) == 5, "0 0 became 0 0 5, for which 2 2 or 7 7 went"
+    assert cache.bytes == 8 * 5, "0 0 became 0 0 5, for which 2 2 or 7 7 went"
     cache.keep(np.arange(10, 20, dtype=np.int32), layers_of(np.arange(10, 20)))
-    assert len(cache) == 5, "longer than all there is room for"
+    assert cache.bytes == 8 * 5, "longer than all there is room for"
     cache.forget()
     assert cache.find(np.zeros(2, np.int32)) == ([], 0)
+
+
+@settings(deadline=None)
+@given(st.lists(TOKENS, max_size=12), st.integers(1, 6))
+def test_shared_beginnings_are_computed_once(prompts, least_saved):
+    levels = shared_prefixes(prompts, least_saved)
+    known = {()}
+    computed = 0
+    for level in levels:
+        assert level
+        tokens = [tuple(prompts[prefix.prompt][: prefix.length].tolist()) for prefix in level]
+        for prefix, own in zip(level, tokens, strict=True):
+            having = [index for index, prompt in enumerate(prompts) if tuple(prompt[: prefix.length].tolist()) == own]
+            assert prefix.prompt == having[0]
+            before = max((each for each in known if own[: len(each)] == each), key=len)
+            assert (len(having) - 1) * (len(own) - len(before)) >= least_saved
+            computed += len(own) - len(before)
+        known |= set(tokens)
+    for prompt in map(tuple, (prompt.tolist() for prompt in prompts)):
+        computed += len(prompt) - max(len(each) for each in known if prompt[: len(each)] == each)
+    different = {tuple(prompt[: count + 1].tolist()) for prompt in prompts for count in range(len(prompt))}
+    assert computed >= len(different)
+    if least_saved == 1:
+        assert computed == len(different), "every token of the tree once"
+
+
+@pytest.mark.parametrize("prefix_cache_bytes", [0, 1 << 30])
+def test_a_common_system_prompt_is_computed_once(prefix_cache_bytes, make_model, tokenizer, own_words, monkeypatch):
+    model = make_model("qwen3")
+    generate = engine.Transformers(model, tokenizer, prefix_cache_bytes=prefix_cache_bytes)
+    random = np.random.default_rng(0)
+    rules, example = (random.integers(0, generate.vocabulary_size, count, dtype=np.int32) for count in (70, 40))
+    sampling = Sampling(temperature=0.7, max_tokens=6)
+    beginnings = [rules, np.concatenate([rules, example]), rules, np.concatenate([rules, example, example])]
+    ends = [random.integers(0, generate.vocabulary_size, 3 + count, dtype=np.int32) for count in range(8)]
+    prompts = [np.concatenate([beginnings[index % 4], end]) for index, end in enumerate(ends)]
+    prompts.append(prompts[3][:-1])  # a beginning of another one
+    requests = [Request(prompt, seed, sampling) for seed, prompt in enumerate(prompts)]
+    run, fed = model.model.forward, []
+
+    def counted(input_ids, **options):
+        fed.append(input_ids.numel())
+        return run(input_ids, **options)
+
+    monkeypatch.setattr(model.model, "forward", counted)
+    segments = complete(generate, requests)
+    prefill = [count for count in fed if count > len(prompts)]
+    different = {tuple(prompt[: count + 1].tolist()) for prompt in prompts for count in range(len(prompt) - 1)}
+    cached = sum(segment.cached_tokens for segment in segments)
+    computed = sum(len(prompt) - 1 for prompt in prompts) - cached
+    assert len(different) <= computed < len(different) + LEAST_SAVED, (
+        "each but the shortest is computed for one of them"
+    )
+    assert sum(prefill) < 1.5 * computed, "with padding"
+    monkeypatch.undo()
+    for request, segment in zip(requests, segments, strict=True):
+        logprobs, entropies = own_words(model, request, segment, sampling)
+        np.testing.assert_allclose(segment.logprobs, logprobs, atol=1e-5)
+        np.testing.assert_allclose(segment.entropies, entropies, atol=1e-5)
+    if prefix_cache_bytes:
+        later = complete(generate, [Request(np.append(rules, [1, 2]).astype(np.int32), 1, sampling)])
+        assert later[0].cached_tokens >= len(rules)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
@@ -62,7 +125,7 @@ def test_turns_and_forks_compute_only_what_is_new(family, make_model, tokenizer,
     model = make_model(family)
     generate, fresh = (
         engine.Transformers(model, tokenizer),
-        engine.Transformers(model, tokenizer, prefix_cache_tokens=0),
+        engine.Transformers(model, tokenizer, prefix_cache_bytes=0),
     )
     sampling = Sampling(temperature=0.7, max_tokens=12)
     random = np.random.default_rng(0)
@@ -80,7 +143,8 @@ def test_turns_and_forks_compute_only_what_is_new(family, make_model, tokenizer,
         known.append(len(request.tokens) + 4)  # the last token of a request is always fed
     second = complete(generate, turns)
     assert [segment.cached_tokens for segment in second] == known
-    for request, segment, other in zip(turns, second, complete(fresh, turns), strict=True):
+    alone = [complete(fresh, [turn])[0] for turn in turns]
+    for request, segment, other in zip(turns, second, alone, strict=True):
         assert segment.tokens.tolist() == other.tokens.tolist()
         assert other.cached_tokens == 0
         logprobs, entropies = own_words(model, request, segment, sampling)
@@ -122,9 +186,12 @@ def test_an_aborted_segment_leaves_what_it_had(make_model, tokenizer, own_words)
     np.testing.assert_allclose(rest.logprobs, logprobs, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["stepped", "told", "another"])
+@pytest.mark.parametrize("how", ["stepped", "data", "buffer", "disabled", "told", "another"])
 def test_nothing_is_kept_over_new_weights(how, make_model, tokenizer, own_words):
     model = make_model("qwen3")
+    if how == "disabled":
+        peft = pytest.importorskip("peft")
+        model = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear", init_lora_weights=False))
     generate = engine.Transformers(model, tokenizer)
     sampling = Sampling(max_tokens=8)
     request = Request(np.arange(20, dtype=np.int32), 1, sampling)
@@ -134,6 +201,12 @@ def test_nothing_is_kept_over_new_weights(how, make_model, tokenizer, own_words)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         model(torch.arange(5)[None]).logits.sum().backward()
         optimizer.step()
+    elif how == "data":
+        model.model.layers[0].self_attn.k_proj.weight.data[0, 0] += 1  # torch counts no version of it
+    elif how == "buffer":
+        model.model.rotary_emb.inv_freq.mul_(0.5)
+    elif how == "disabled":
+        model.base_model.disable_adapter_layers()
     elif how == "told":
         generate.update_weights(model, 1)
     else:
@@ -176,5 +249,5 @@ def test_a_copy_changes_only_when_it_is_told(make_model, tokenizer, own_words):
 
 
 def test_wrong_calls(make_model, tokenizer):
-    with pytest.raises(InvalidInputError, match="prefix_cache_tokens is -1"):
-        engine.Transformers(make_model("llama"), tokenizer, prefix_cache_tokens=-1)
+    with pytest.raises(InvalidInputError, match="prefix_cache_bytes is -1"):
+        engine.Transformers(make_model("llama"), tokenizer, prefix_cache_bytes=-1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,9 @@ from torch import nn
 from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling, complete, policy_weights
 from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
-from agentrl_core.engine.weights import shapes_of_folder
-from agentrl_core.exceptions import EngineError, InvalidInputError
+from agentrl_core.engine.weight_stamp import weight_stamp
+from agentrl_core.engine.weights import model_of_config, shapes_of_folder
+from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedError
 
 
 class Wrapper(nn.Module):
@@ -113,22 +116,22 @@ def test_weights_that_do_not_fit_change_nothing(make_model, tokenizer) -> None:
 
 def test_what_goes_wrong_while_weights_are_taken_is_an_error_of_the_engine(make_model, tokenizer, monkeypatch) -> None:
     generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
-    said, whole, reads = tokens_of(generate), policy_weights.whole, []
+    said, full_tensor, reads = tokens_of(generate), policy_weights.full_tensor, []
 
     def breaks_off(tensor: torch.Tensor, allowed: int) -> torch.Tensor:
         reads.append(tensor)
         if len(reads) > allowed:
             raise ZeroDivisionError
-        return whole(tensor)
+        return full_tensor(tensor)
 
     other = make_model("qwen3", seed=1)
     count = len(PolicyWeights(other).names())
-    monkeypatch.setattr(policy_weights, "whole", lambda tensor: breaks_off(tensor, count))
+    monkeypatch.setattr(policy_weights, "full_tensor", lambda tensor: breaks_off(tensor, count))
     with pytest.raises(EngineError, match=r"did not take the weights: ZeroDivisionError.*version is still 0"):
         generate.update_weights(other, version=1)
     assert tokens_of(generate) == said
     reads.clear()
-    monkeypatch.setattr(policy_weights, "whole", lambda tensor: breaks_off(tensor, count + 3))
+    monkeypatch.setattr(policy_weights, "full_tensor", lambda tensor: breaks_off(tensor, count + 3))
     with pytest.raises(EngineError, match=r"did not take the weights: ZeroDivisionError.*a part of them is replaced"):
         generate.update_weights(other, version=1)
     with pytest.raises(EngineError, match=r"generate: the last update_weights of this Transformers failed half-way"):
@@ -160,6 +163,28 @@ def test_a_checkpoint_has_the_layout_of_its_files(make_model, tmp_path) -> None:
     assert shapes_of_folder(tmp_path / "nowhere") is None
 
 
+def test_a_config_that_transformers_does_not_know_is_said(tmp_path) -> None:
+    with pytest.raises(UnsupportedError, match=r"transformers builds no model from the config of '.*' \("):
+        model_of_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "nothing_known"}')
+    with pytest.raises(UnsupportedError, match=r"\(.*nothing_known.*\)"):
+        model_of_config(tmp_path)
+
+
 def test_a_scripted_engine_checks_the_version(tokenizer) -> None:
     with pytest.raises(InvalidInputError, match="version is 'new'"):
         engine.Scripted(tokenizer, lambda _: "ok").update_weights(None, version="new")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8, torch.bfloat16, torch.float32, torch.float64])
+def test_a_stamp_differs_after_any_bit_was_written(dtype) -> None:
+    for count, begin in itertools.product((1, 3, 8, 11), (0, 1)):
+        weight = torch.arange(begin + count).to(dtype)[begin:]  # from 1 on it begins between two words
+        before = weight_stamp([weight])
+        assert weight_stamp([weight.clone()]) == before
+        for place in range(count):
+            weight.data.view(torch.uint8)[place * weight.element_size()] ^= 1
+            assert weight_stamp([weight]) != before
+            weight.data.view(torch.uint8)[place * weight.element_size()] ^= 1
+        assert weight_stamp([weight]) == before
+    assert weight_stamp([torch.tensor(1.0), torch.empty(2, device="meta")])[1] == 0

@@ -186,16 +186,19 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
     names = {"ppo": ("policy", "critic"), "follow": ("policy", "average")}.get(algorithm, ("policy",))
     plain = {name: new_model(critic=name == "critic") for name in names}
     begun = torch.cat([parameters(each) for each in plain.values()])
-    models = {name: wrapped(model, way, options) for name, model in plain.items()}
+    batch = rollouts(4 if "idle" in options else 3, few="few" in options)
+    columns = {"ppo": {"old_value": "critic", "value": "critic"}, "dual": {"reference_logprob": "policy"}}
+    columns["follow"] = columns["dual"]
+    # Columns that ranks share differ by 1e-8, which bf16 rounds to 1e-3: with autocast each process makes all of them.
+    models = plain if "autocast" in options else {name: wrapped(plain[name], way, options) for name in names}
+    for column, name in columns.get(algorithm, {}).items():
+        batch = arl.annotate(batch, column, models[name], max_tokens=32)
+    if "autocast" in options:
+        models = {name: wrapped(plain[name], way, options) for name in names}
     if "checkpointed" in options:
         plain["policy"].gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     kind, rate = (torch.optim.Adam, 1e-3) if "adam" in options else (torch.optim.SGD, 0.05)
     optimizers = {name: kind(models[name].parameters(), lr=rate) for name in names if name != "average"}
-    batch = rollouts(4 if "idle" in options else 3, few="few" in options)
-    columns = {"ppo": {"old_value": "critic", "value": "critic"}, "dual": {"reference_logprob": "policy"}}
-    columns["follow"] = columns["dual"]
-    for column, name in columns.get(algorithm, {}).items():
-        batch = arl.annotate(batch, column, models[name], max_tokens=32)
     batch = recipe.credit(batch)
     reductions = Reductions(models["policy"]) if "counted" in options else None
     found: dict[str, Any] = {"steps": [], "norms": []}

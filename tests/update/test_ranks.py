@@ -30,6 +30,7 @@ FEW = [
     "refused bare",
 ]
 """The cases of the ordinary test: a process group of two ranks runs all of them."""
+ON_FOUR = ["ddp grpo autocast", "fsdp2 ppo autocast", "fsdp2-kept gspo autocast"]
 ON_THREE = [
     "ddp ppo few",
     "fsdp2 grpo few",
@@ -102,7 +103,7 @@ def report(ranks: int, *cases: str) -> dict[str, Any]:
     return found
 
 
-def check(case: str, found: Any) -> None:
+def check(case: str, found: Any, ranks: int) -> None:
     """A case ends where one process ends."""
     assert isinstance(found, dict), f"{case}: {found}"
     if "columns" in found:
@@ -113,8 +114,9 @@ def check(case: str, found: Any) -> None:
     if "wrong" in case:
         assert found["parameters"] > 1e-3, case
         return
-    # Sums over ranks differ by 1e-8 in another order, and bf16 rounds some weights of the next step otherwise.
-    is_rounded = "autocast" in case
+    # Losses have the number of ranks as a factor. bf16 rounds three times a gradient to other numbers than the gradient.
+    # That is no error: powers of two are exact, and two and four ranks end within 1e-6.
+    is_rounded = "autocast" in case and ranks == 3
     assert found["parameters"] < (1e-3 if is_rounded else 1e-6), (case, found)
     assert max(found["gradients"], found["metrics"]) < (1e-2 if is_rounded else 1e-6), (case, found)
     if "skip" in case:
@@ -157,14 +159,14 @@ def test_ranks_end_where_one_process_ends() -> None:
         if case.startswith("refused"):
             assert REFUSED[case.removeprefix("refused ")] in found
         else:
-            check(case, found)
+            check(case, found, 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "cases"), [(3, ON_THREE), (2, OTHERS)])
+@pytest.mark.parametrize(("ranks", "cases"), [(4, ON_FOUR), (3, ON_THREE), (2, OTHERS)])
 def test_so_do_ranks_without_pairs_accumulation_and_mixed_precision(ranks: int, cases: list[str]) -> None:
     for case, found in report(ranks, *cases).items():
-        check(case, found)
+        check(case, found, ranks)
 
 
 @pytest.mark.slow
@@ -177,4 +179,4 @@ def test_what_would_be_wrong_is_refused_on_every_rank() -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_wrapper_with_every_algorithm(ranks: int) -> None:
     for case, found in report(ranks, *MATRIX).items():
-        check(case, found)
+        check(case, found, ranks)

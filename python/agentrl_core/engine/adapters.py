@@ -1,4 +1,4 @@
-"""Layers of PEFT: their weights merged in a copy, and what an adapter alone can hold."""
+"""Layers of PEFT: merge their weights in a copy, or read an adapter alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,23 +14,34 @@ from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError
 
-_PARTS = ("lora_", "modules_to_save", "ia3_", "vera_", "trainable_tokens", "token_adapter", "oft_", "hada_", "lokr_")
-_LORA = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
+_PEFT_MODULES = ("base_layer", "modules_to_save", "original_module", "token_adapter")
+"""Names that PEFT's wrappers give to modules: in a full state dict, those of every adapter have one."""
+_LORA_PARTS = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
 
 
 def names_adapter(name: str) -> bool:
-    """Whether a weight of this name belongs to an adapter."""
-    return any(part.startswith(_PARTS) for part in name.split("."))
+    """Return whether a weight of this name belongs to an adapter, or to a layer that PEFT wrapped."""
+    return any(part in _PEFT_MODULES or part.startswith(_prefixes()) for part in name.split("."))
+
+
+@cache
+def _prefixes() -> tuple[str, ...]:
+    """Return how the names of adapters' weights begin, from PEFT's registry; without PEFT, those of LoRA."""
+    try:
+        from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+    except ImportError:
+        return ("lora_",)
+    return tuple(PEFT_TYPE_TO_PREFIX_MAPPING.values())
 
 
 def is_adapted(model: nn.Module) -> bool:
-    """Whether PEFT put adapters into a model."""
-    return any(layer_of(part) is not None or chosen(part) is not part for part in model.modules())
+    """Return whether PEFT put adapters into a model."""
+    return any(adapter_layer(part) is not None or module_in_use(part) is not part for part in model.modules())
 
 
-def chosen(module: nn.Module) -> nn.Module:
+def module_in_use(module: nn.Module) -> nn.Module:
     """Return the module that PEFT uses in the place of a wrapped one, or the module itself if it is not wrapped."""
-    kind = _peft("utils.other", "AuxiliaryTrainingWrapper")
+    kind = _peft_class("utils.other", "AuxiliaryTrainingWrapper")
     if kind is None or not isinstance(module, kind):
         return module
     wrapper: Any = module
@@ -41,27 +53,32 @@ def chosen(module: nn.Module) -> nn.Module:
     return wrapper.modules_to_save[active[0]]  # type: ignore[no-any-return]
 
 
-def layer_of(module: nn.Module) -> Any:
+def adapter_layer(module: nn.Module) -> Any:
     """Return a module if it is a layer with adapters, or None."""
-    kind = _peft("tuners.tuners_utils", "BaseTunerLayer")
+    kind = _peft_class("tuners.tuners_utils", "BaseTunerLayer")
     is_layer = kind is not None and isinstance(module, kind) and hasattr(module, "get_base_layer")
     return module if is_layer and hasattr(module, "base_layer") else None
 
 
-def acts(layer: Any) -> bool:
-    """Whether the weights of a layer are not those that its base layer has now."""
+def differs_from_base(layer: Any) -> bool:
+    """Return whether a layer, with the adapters that are active in it, has other weights than its base layer."""
     return any(
         bool(each.merged) if each.disable_adapters else any(n not in each.merged_adapters for n in each.active_adapters)
         for each in _layers_in(layer)
     )
 
 
+def adapter_states(model: nn.Module) -> list[tuple[bool, tuple[str, ...]]]:
+    """Return for each layer with adapters whether they are disabled, and which are active."""
+    return [(each.disable_adapters, tuple(each.active_adapters)) for each in _layers_in(model)]
+
+
 def _layers_in(layer: nn.Module) -> list[Any]:
-    """The layer, and those with adapters on other parameters of its base layer."""
-    return [part for part in layer.modules() if layer_of(part) is not None]
+    """Return the layer, and those with adapters on other parameters of its base layer."""
+    return [part for part in layer.modules() if adapter_layer(part) is not None]
 
 
-def merged(layer: Any, names: Iterable[str], whole: Callable[[Tensor], Tensor]) -> list[Tensor]:
+def merged_weights(layer: Any, names: Iterable[str], full_tensor: Callable[[Tensor], Tensor]) -> list[Tensor]:
     """Return the weights of a base layer with its adapters merged, by a copy of the layer: it is not written to.
 
     Half precision is merged in fp32 and rounded once.
@@ -77,7 +94,7 @@ def merged(layer: Any, names: Iterable[str], whole: Callable[[Tensor], Tensor]) 
             f"update_weights: {type(base).__name__} is quantised ({dtypes[rounded[0]]}), and adapters cannot be merged "
             "into it exactly; give a model whose base weights are floating point"
         )
-    own = _copied(layer, lambda tensor: _wide(whole(tensor)))
+    own = _detached_copy(layer, lambda tensor: _fp32_copy(full_tensor(tensor)))
     try:
         for each in _layers_in(own)[::-1]:
             if each.disable_adapters:
@@ -98,14 +115,14 @@ def merged(layer: Any, names: Iterable[str], whole: Callable[[Tensor], Tensor]) 
     return [found[name].detach().to(dtypes[name]) for name in names]
 
 
-def tensors_of(layer: Any) -> dict[str, tuple[Mapping[str, Any], str, float]]:
-    """Return where the tensors of a LoRA layer's active adapter are, and their factors, by the names of a checkpoint.
+def lora_tensors(layer: Any) -> dict[str, tuple[Mapping[str, Any], str, float]]:
+    """Return table, key and factor of each tensor of a LoRA layer's active adapter, by its name in a checkpoint.
 
     The layer's scaling is multiplied into B, so that the adapter is applied with a scaling of 1.
     """
     [adapter] = layer.active_adapters
     found: dict[str, tuple[Mapping[str, Any], str, float]] = {}
-    for part in _LORA:
+    for part in _LORA_PARTS:
         held: Any = getattr(layer, part, {})
         if adapter in held:
             factor = float(layer.scaling[adapter]) if part.endswith("_B") else 1.0
@@ -116,13 +133,13 @@ def tensors_of(layer: Any) -> dict[str, tuple[Mapping[str, Any], str, float]]:
     return found
 
 
-def why_not_alone(model: nn.Module) -> str | None:
+def reason_to_merge(model: nn.Module) -> str | None:
     """Return why a vLLM engine cannot hold a model's adapters beside its weights, or None if it can."""
-    lora = _peft("tuners.lora", "LoraLayer")
+    lora = _peft_class("tuners.lora", "LoraLayer")
     for name, part in model.named_modules():
-        if chosen(part) is not part:
+        if module_in_use(part) is not part:
             return f"{name} is replaced by a trained copy or trained tokens"
-        layer = layer_of(part)
+        layer = adapter_layer(part)
         if layer is None:
             continue
         if lora is None or not isinstance(part, lora) or not isinstance(layer.get_base_layer(), _ADAPTABLE):
@@ -142,8 +159,8 @@ def why_not_alone(model: nn.Module) -> str | None:
 _ADAPTABLE = (nn.Linear, nn.Embedding)
 
 
-def _copied(module: nn.Module, whole: Callable[[Tensor], Tensor]) -> Any:
-    """A module of its own with its own tensors, without hooks."""
+def _detached_copy(module: nn.Module, full_tensor: Callable[[Tensor], Tensor]) -> Any:
+    """Return a copy of a module with tensors of its own and without hooks."""
     kind: type[Any] = type(module)
     if kind.__mro__[1].__name__ == "FSDPModule":  # the class that fully_shard puts before the module's own
         kind = kind.__mro__[2]
@@ -154,21 +171,21 @@ def _copied(module: nn.Module, whole: Callable[[Tensor], Tensor]) -> Any:
         elif name != "forward":
             own.__dict__[name] = copy.copy(value) if isinstance(value, (list, dict, set)) else value
     parts: dict[str, tuple[Mapping[str, Any], Callable[[Any], Any]]] = {
-        "_parameters": (module._parameters, lambda each: nn.Parameter(whole(each), requires_grad=False)),  # noqa: SLF001
-        "_buffers": (module._buffers, whole),  # noqa: SLF001
-        "_modules": (module._modules, lambda each: _copied(each, whole)),  # noqa: SLF001
+        "_parameters": (module._parameters, lambda each: nn.Parameter(full_tensor(each), requires_grad=False)),  # noqa: SLF001
+        "_buffers": (module._buffers, full_tensor),  # noqa: SLF001
+        "_modules": (module._modules, lambda each: _detached_copy(each, full_tensor)),  # noqa: SLF001
     }
     for name, (table, made) in parts.items():
         own.__dict__[name] = {key: None if each is None else made(each) for key, each in table.items()}
     return own
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _fp32_copy(tensor: Tensor) -> Tensor:
     if tensor.dtype in (torch.float16, torch.bfloat16):
         return tensor.float()
     return tensor.clone()
 
 
-def _peft(module: str, name: str) -> Any:
-    """A class of PEFT; None: it is not imported, so no model has adapters."""
+def _peft_class(module: str, name: str) -> Any:
+    """Return a class of PEFT; None: it is not imported, so no model has adapters."""
     return getattr(sys.modules.get(f"peft.{module}"), name, None)

@@ -263,6 +263,9 @@ class Engine(Protocol):
 def complete(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
     """Generate one segment per request, in order, and wait for all: for scripts and notebooks.
 
+    A segment ends with the turn, at one of `engine.chat.stop_token_ids`, also if its sampling has other stop tokens.
+    `engine.generate` stops only where the sampling of its request does.
+
     It also works while an event loop is running, as in Jupyter, but blocks it: asynchronous programs should await
     `engine.generate` instead. If one request fails, the others are cancelled.
 
@@ -278,6 +281,19 @@ def complete(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
         >>> [len(segment.tokens) for segment in engine.complete(generate, requests)]
         [4, 4, 4]
     """
+    ends = tuple(engine.chat.stop_token_ids) if requests else ()
+    samplings: dict[Sampling, Sampling] = {}
+    ending = []
+    for request in requests:
+        before = request.sampling
+        stops = tuple(dict.fromkeys((*before.stop_token_ids, *ends)))
+        sampling = samplings.setdefault(before, replace(before, stop_token_ids=stops))
+        ending.append(replace(request, sampling=sampling))
+    return generate_all(engine, ending)
+
+
+def generate_all(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
+    """Generate one segment per request, exactly as its sampling requests; see `complete`."""
 
     async def all_of_them() -> list[Segment]:
         return await asyncio.gather(*map(engine.generate, requests))

@@ -5,23 +5,38 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import EngineError, InvalidInputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FILE_BYTES = 2_000_000_000
-"""Weights of so many bytes are in memory at once, and in one file."""
+"""Most bytes of weights in one file of a checkpoint, and in memory until it is written; a larger weight has its own."""
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Raise an EngineError with the remedy if files inside the block cannot be written."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise EngineError(
+            f"update_weights: {folder} cannot be written: {error}; free space on its disk, or choose another one: "
+            "folder= of VllmServer, else the environment variable TMPDIR"
+        ) from error
 
 
 def checkpoint_names(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Make the weights as they are in a checkpoint, layer by layer: some types have others in memory (fused experts).
+    """Yield the weights as they are in a checkpoint, layer by layer: some types have others in memory (fused experts).
 
     Args:
         model: the causal model, with or without weights; None: names stay.
@@ -44,13 +59,19 @@ def write_checkpoint(
     Args:
         folder: where to.
         model: the causal model, with or without weights, whose config is written.
-        weights: of the model, those that are tied once; they are written as they come, some files' worth at a time.
+        weights: of the model, those that are tied once; each file is written when `FILE_BYTES` of them are there.
         tokenizer: with its chat template.
 
     Raises:
         InvalidInputError: transformers refuses to save the config, generation config or tokenizer.
+        EngineError: the disk is full, or the folder cannot be written.
     """
-    _write_files(folder, checkpoint_names(model, weights))
+    with disk_errors(folder):
+        _write_files(folder, checkpoint_names(model, weights))
+        _write_config(folder, model, tokenizer)
+
+
+def _write_config(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     config = copy.deepcopy(model.config)
     name = type(model).__name__
     config.architectures = [name.removeprefix("FSDP") if type(model).__mro__[1].__name__ == "FSDPModule" else name]
@@ -63,9 +84,9 @@ def write_checkpoint(
         if getattr(model, "generation_config", None) is not None:
             model.generation_config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    except (OSError, ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise InvalidInputError(
-            f"update_weights: the checkpoint cannot be written: {error}; nothing was changed"
+            f"update_weights: transformers cannot save the config or tokenizer: {error}; nothing was changed"
         ) from error
 
 

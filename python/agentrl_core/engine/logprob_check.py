@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agentrl_core.engine.base import Engine, Request, Sampling, Segment, complete
+from agentrl_core.engine.base import Engine, Request, Sampling, Segment, generate_all
 from agentrl_core.engine.token_sampling import processed_logprobs
 
 if TYPE_CHECKING:
@@ -115,10 +115,10 @@ def check_logprobs(
         >>> check_logprobs(generate, model, requests).cause
         'none'
     """
-    first = complete(engine, requests)
+    first = generate_all(engine, requests)
     turns = [_next_turn(request, segment) for request, segment in zip(requests, first, strict=True)]
     asked = [*requests, *turns]
-    segments = [*first, *complete(engine, turns)]
+    segments = [*first, *generate_all(engine, turns)]
     sampling = requests[0].sampling
     seen = [_ScoredSegment(model, request, segment) for request, segment in zip(asked, segments, strict=True)]
     differences = [one.differences(sampling) for one in seen]

@@ -1,4 +1,4 @@
-"""The weights of a policy under the names of its checkpoint, made one after the other as an engine reads them."""
+"""Read the weights of a policy, one after the other, under the names of its checkpoint."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from agentrl_core.engine import adapters
+from agentrl_core.engine.weight_stamp import weight_stamp
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.ranks import is_distributed, is_sharded, num_ranks
+from agentrl_core.model.scores import VALUE_HEAD
 
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Parts of names that torch.compile, FSDP and activation checkpointing add, wherever they wrap."""
-_UNUSED = "value_head"
-"""The head that `pack.run` reads; no engine samples from it."""
 _FSDP = "FullyShardedDataParallel"
 
 Part = Literal["merged", "base", "adapter", "stored"]
@@ -48,7 +48,7 @@ def plain_name(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Source:
-    """Where some weights come from.
+    """Some weights, and the function that reads them.
 
     Attributes:
         names: of the weights.
@@ -94,17 +94,17 @@ class PolicyWeights:
         self._values: dict[str, Tensor] = {}
         if isinstance(given, Mapping):
             self._values = _checked_state(given)
-            self._together = num_ranks() > 1 and any(map(is_distributed, self._values.values()))
+            self._is_collective = num_ranks() > 1 and any(map(is_distributed, self._values.values()))
         else:
             self.model = causal_model_of(given)
-            self._together = is_sharded(given)
-        self._leads = not self._together or torch.distributed.get_rank() == 0
-        self._ended = not self._together
-        self._open: Iterator[tuple[str, Tensor]] | None = None
+            self._is_collective = is_sharded(given)
+        self._is_rank_0 = not self._is_collective or torch.distributed.get_rank() == 0
+        self._ended = not self._is_collective
+        self._unfinished: Iterator[tuple[str, Tensor]] | None = None
         self._sources: dict[Part, list[_Source]] = {}
         self.tied: dict[str, str] = {}
         """The weight that another one is tied to, by the name of the other one."""
-        self._tie(self._of("merged"))
+        self._find_tied(self._sources_of("merged"))
 
     @property
     def is_adapted(self) -> bool:
@@ -115,18 +115,18 @@ class PolicyWeights:
 
     def names(self, part: Part = "merged") -> list[str]:
         """Return the names of the weights in the order in which `read` makes them, tied ones included."""
-        names = [name for source in self._of(part) for name in source.names]
-        return [each for name in names for each in (name, *self._others(name, part))]
+        names = [name for source in self._sources_of(part) for name in source.names]
+        return [each for name in names for each in (name, *self._tied_to(name, part))]
 
     def read(self, part: Part = "merged") -> Iterator[tuple[str, Tensor]]:
-        """Make the weights, whole and detached; the trained model stays as it is.
+        """Yield the weights, gathered and detached; the trained model stays as it is.
 
         Raises:
             EngineError: rank 0 read something else, or ended.
         """
-        self._agree(part)
-        self._open = self._read(part)
-        return self._open
+        self._announce(part)
+        self._unfinished = self._read(part)
+        return self._unfinished
 
     def follow(self) -> None:
         """Take part in what rank 0 reads, until it ends.
@@ -135,21 +135,17 @@ class PolicyWeights:
             EngineError: the update failed on rank 0.
         """
         while not self._ended:
-            part, message = self._command(None)
+            part, message = self._broadcast(None)
             if part is None:
                 self._ended = True
                 if message is not None:
                     raise EngineError(f"update_weights: the engine of rank 0 failed: {message}")
             else:
-                _drain(self._read(part))
+                _exhaust(self._read(part))
 
     def stamp(self) -> tuple[int, ...]:
-        """Return a key that differs after a weight of the part `base` was written: a sum of the bits of each weight.
-
-        Torch's version counters miss writes through `.data`, by which PEFT merges adapters.
-        """
-        parameters = [source.stored for source in self._of("base") if source.stored is not None]
-        return tuple(_sum_of_bits(getattr(each, "_local_tensor", each).detach()) for each in parameters)
+        """Return a key that differs after a weight of the part `base` was written; see `weight_stamp`."""
+        return weight_stamp(source.stored for source in self._sources_of("base") if source.stored is not None)
 
     def __enter__(self) -> Self:
         return self
@@ -159,11 +155,11 @@ class PolicyWeights:
     ) -> None:
         if self._ended:
             return
-        if self._open is not None:
-            _drain(self._open)  # the other ranks wait in it
-        if self._leads:
+        if self._unfinished is not None:
+            _exhaust(self._unfinished)  # the other ranks wait in it
+        if self._is_rank_0:
             self._ended = True
-            self._command((None, None if error is None else f"{type(error).__name__}: {error}"))
+            self._broadcast((None, None if error is None else f"{type(error).__name__}: {error}"))
         elif error is None:
             self.follow()
         else:
@@ -172,67 +168,67 @@ class PolicyWeights:
             except EngineError:
                 return  # this rank's own error is raised
 
-    def _agree(self, part: Part) -> None:
-        if not self._together:
+    def _announce(self, part: Part) -> None:
+        if not self._is_collective:
             return
-        if self._open is not None:
-            _drain(self._open)
-        said, message = self._command((part, None))
-        if said == part:
+        if self._unfinished is not None:
+            _exhaust(self._unfinished)
+        announced, message = self._broadcast((part, None))
+        if announced == part:
             return
-        if said is None:
+        if announced is None:
             self._ended = True
         else:
-            _drain(self._read(said))
+            _exhaust(self._read(announced))
             self.follow()
         raise EngineError(
             f"update_weights: the engine of rank 0 {f'failed: {message}' if message else 'reads other weights'}; give "
             "all ranks engines of one kind, or call engine.send_weights(model) on the others"
         )
 
-    def _command(self, own: tuple[Part | None, str | None] | None) -> tuple[Part | None, str | None]:
-        """What rank 0 does next."""
-        told: list[Any] = [own if self._leads else None]
-        torch.distributed.broadcast_object_list(told, src=0)
-        return cast("tuple[Part | None, str | None]", told[0])
+    def _broadcast(self, own: tuple[Part | None, str | None] | None) -> tuple[Part | None, str | None]:
+        """Return the part that rank 0 reads next, or None and its error if it ended; `own` is sent by rank 0."""
+        parcel: list[Any] = [own if self._is_rank_0 else None]
+        torch.distributed.broadcast_object_list(parcel, src=0)
+        return cast("tuple[Part | None, str | None]", parcel[0])
 
     def _read(self, part: Part) -> Iterator[tuple[str, Tensor]]:
         unit: nn.Module | None = None
         with ExitStack() as stack:
-            for source in self._of(part):
+            for source in self._sources_of(part):
                 if source.unit is not unit:
                     stack.close()
                     unit = source.unit
-                    stack.enter_context(_summoned(unit))
+                    stack.enter_context(_unsharded(unit))
                 with torch.no_grad():
                     made = source.read()
                     if unit is not None:  # views of what is freed
                         made = [each.clone() for each in made]
                 for name, weight in zip(source.names, made, strict=True):
                     yield name, weight
-                    for other in self._others(name, part):
+                    for other in self._tied_to(name, part):
                         yield other, weight
                 del made
 
-    def _others(self, name: str, part: Part) -> list[str]:
+    def _tied_to(self, name: str, part: Part) -> list[str]:
         return [] if part == "adapter" else [other for other, of in self.tied.items() if of == name]
 
-    def _of(self, part: Part) -> list[_Source]:
+    def _sources_of(self, part: Part) -> list[_Source]:
         if part not in self._sources:
             if self.model is None:
                 self._sources[part] = [_source(name, self._values, name, None) for name in self._values]
             else:
-                whole: Any = cast("nn.Module", self.given)
-                units = [each for each in whole.modules() if type(each).__name__ == _FSDP]
+                outer: Any = cast("nn.Module", self.given)
+                units = [each for each in outer.modules() if type(each).__name__ == _FSDP]
                 unit = next((each for each in units[::-1] if any(m is self.model for m in each.modules())), None)
-                self._sources[part] = list(_walk(self.model, "", unit, part))
-            self._sources[part] = [each for each in self._sources[part] if self._first(each)]
+                self._sources[part] = list(_sources_in(self.model, "", unit, part))
+            self._sources[part] = [each for each in self._sources[part] if self._is_read(each)]
         return self._sources[part]
 
-    def _first(self, source: _Source) -> bool:
+    def _is_read(self, source: _Source) -> bool:
         return not all(name in self.tied for name in source.names)
 
-    def _tie(self, sources: list[_Source]) -> None:
+    def _find_tied(self, sources: list[_Source]) -> None:
         """Find weights that are one and the same, and read them once."""
         first: dict[object, str] = {}
         for source in sources:
@@ -283,15 +279,15 @@ def _checked_state(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         plain = plain_name(name)
         if plain in found:
             raise InvalidInputError(f"update_weights: the state dict has {plain!r} twice; give that of one model")
-        if plain.split(".")[0] != _UNUSED:
+        if plain.split(".")[0] != VALUE_HEAD:
             found[plain] = value
     if not found:
         raise InvalidInputError("update_weights: the state dict is empty; give the weights of a model")
     return found
 
 
-def _walk(module: nn.Module, prefix: str, unit: nn.Module | None, part: Part) -> Iterator[_Source]:
-    """The sources of a module's weights, in the order of its parts."""
+def _sources_in(module: nn.Module, prefix: str, unit: nn.Module | None, part: Part) -> Iterator[_Source]:
+    """Yield the sources of a module's weights, in the order of its parts."""
     if type(module).__name__ == _FSDP:
         unit = module
         if any(name.endswith("_flat_param") for name, _ in module.named_parameters(recurse=False)):
@@ -300,10 +296,10 @@ def _walk(module: nn.Module, prefix: str, unit: nn.Module | None, part: Part) ->
                 "use_orig_params=True"
             )
     if part != "stored":
-        module = adapters.chosen(module)
-        layer = adapters.layer_of(module)
+        module = adapters.module_in_use(module)
+        layer = adapters.adapter_layer(module)
         if layer is not None:
-            yield from _of_layer(layer, prefix, unit, part)
+            yield from _sources_of_layer(layer, prefix, unit, part)
             return
     if part != "adapter":
         for key in module._parameters:  # noqa: SLF001 - parameters() leaves out what is tied
@@ -313,62 +309,55 @@ def _walk(module: nn.Module, prefix: str, unit: nn.Module | None, part: Part) ->
             if buffer is not None and key not in module._non_persistent_buffers_set:  # noqa: SLF001
                 yield _source(prefix + key, module._buffers, key, unit)  # noqa: SLF001
     for key, child in module._modules.items():  # noqa: SLF001 - named_children() leaves out what is shared
-        if child is not None and (prefix, key) != ("", _UNUSED):
-            yield from _walk(child, prefix if key in WRAPPERS else f"{prefix}{key}.", unit, part)
+        if child is not None and (prefix, key) != ("", VALUE_HEAD):
+            yield from _sources_in(child, prefix if key in WRAPPERS else f"{prefix}{key}.", unit, part)
 
 
 def _source(name: str, table: Mapping[str, Any], key: str, unit: nn.Module | None) -> _Source:
-    """Of one tensor, which is looked up when it is read: FSDP puts another one in its place."""
-    return _Source((name,), lambda: [whole(table[key])], unit, table[key])
+    """Return the source of one tensor, which is looked up when it is read: FSDP puts another one in its place."""
+    return _Source((name,), lambda: [full_tensor(table[key])], unit, table[key])
 
 
-def _of_layer(layer: Any, prefix: str, unit: nn.Module | None, part: Part) -> Iterator[_Source]:
-    """Of a layer with an adapter."""
+def _sources_of_layer(layer: Any, prefix: str, unit: nn.Module | None, part: Part) -> Iterator[_Source]:
+    """Yield the sources of a layer with an adapter."""
     if part == "adapter":
-        names = adapters.tensors_of(layer)
+        names = adapters.lora_tensors(layer)
         for name, (table, key, factor) in names.items():
             yield _Source((f"{prefix}{name}",), _scaled(table, key, factor), unit)
         return
     base = layer.get_base_layer()
-    if part == "base" or not adapters.acts(layer):
-        yield from _walk(base, prefix, unit, "stored")
+    if part == "base" or not adapters.differs_from_base(layer):
+        yield from _sources_in(base, prefix, unit, "stored")
         return
     keys = [name for name, _ in base.named_parameters()]
-    yield _Source(tuple(prefix + key for key in keys), lambda: adapters.merged(layer, keys, whole), unit)
+    yield _Source(tuple(prefix + key for key in keys), lambda: adapters.merged_weights(layer, keys, full_tensor), unit)
 
 
 def _scaled(table: Mapping[str, Any], key: str, factor: float) -> Callable[[], list[Tensor]]:
-    return lambda: [whole(table[key]) * factor]
+    return lambda: [full_tensor(table[key]) * factor]
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor that lies on several ranks as one, detached."""
     found: Any = tensor.detach()
     return cast("Tensor", found.full_tensor() if is_distributed(tensor) else found)
 
 
-def _summoned(unit: nn.Module | None) -> AbstractContextManager[Any]:
+def _unsharded(unit: nn.Module | None) -> AbstractContextManager[Any]:
     if unit is None:
         return nullcontext()
     kind: Any = type(unit)
     return cast("AbstractContextManager[Any]", kind.summon_full_params(unit, recurse=False, writeback=False))
 
 
-def _sum_of_bits(weight: Tensor) -> int:
-    if weight.is_meta:
-        return 0
-    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]
-    return int(weight.contiguous().view(bits).sum(dtype=torch.int64))
-
-
 def _identity(weight: Tensor) -> object:
-    """Equal for two names of one tensor; those of a state dict are detached, so the memory is compared."""
+    """Return a key of a tensor's memory: the tensors of a state dict are detached, so objects differ."""
     if is_distributed(weight) or not weight.numel() or weight.is_meta:
         return id(weight)
     return weight.data_ptr(), weight.shape, weight.stride(), weight.dtype
 
 
-def _drain(reading: Iterator[object]) -> None:
+def _exhaust(reading: Iterator[object]) -> None:
     try:
         for _ in reading:
             pass

@@ -1,4 +1,4 @@
-"""Keys and values that were computed for one request, kept for those that begin with the same tokens."""
+"""Keep keys and values that were computed for one request, for those that begin with the same tokens."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _FIRST_ROOM = 16
 class _Entry:
     tokens: NDArray[np.int32]
     layers: Layers
+    bytes: int
     used: int
 
 
@@ -26,22 +27,23 @@ class PrefixCache:
     An entry that extends another replaces it; above the limit the least recently used are evicted.
 
     Args:
-        most_tokens: largest total number of tokens.
+        most_bytes: largest total size of keys and values.
     """
 
-    def __init__(self, most_tokens: int) -> None:
-        self._most = most_tokens
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
         self._entries: list[_Entry] = []
         # One row for each entry, padded with -1, so that all are compared at once.
         self._table = np.full((_FIRST_ROOM, _FIRST_ROOM), -1, np.int32)
         self._clock = 0
 
-    def __len__(self) -> int:
-        """Tokens that are kept."""
-        return sum(len(entry.tokens) for entry in self._entries)
+    @property
+    def bytes(self) -> int:
+        """Size of all kept keys and values."""
+        return sum(entry.bytes for entry in self._entries)
 
     def find(self, tokens: NDArray[np.int32]) -> tuple[Layers, int]:
-        """The longest beginning of some tokens that is known: its keys and values, and how many tokens it has."""
+        """Return keys and values of the longest known beginning of some tokens, and its number of tokens."""
         index, count = self._longest(tokens)
         if count == 0:
             return [], 0
@@ -50,29 +52,30 @@ class PrefixCache:
         return [(keys[:, :count], values[:, :count]) for keys, values in self._entries[index].layers], count
 
     def keep(self, tokens: NDArray[np.int32], layers: Layers) -> None:
-        """Remember what was computed for some tokens, unless it is known."""
-        if not 0 < len(tokens) <= self._most:
+        """Keep what was computed for some tokens, unless it is known or larger than the limit."""
+        size = sum(keys.nbytes + values.nbytes for keys, values in layers)
+        if not len(tokens) or size > self._most:
             return
         index, count = self._longest(tokens)
         if count == len(tokens):
             return
         self._clock += 1
-        entry = _Entry(tokens, layers, self._clock)
+        entry = _Entry(tokens, layers, size, self._clock)
         if count and count == len(self._entries[index].tokens):
             self._entries[index] = entry
         else:
             index = len(self._entries)
             self._entries.append(entry)
         self._write(index)
-        while len(self) > self._most:
+        while self.bytes > self._most:
             self._drop(min(range(len(self._entries)), key=lambda one: self._entries[one].used))
 
     def forget(self) -> None:
-        """Drop all: the weights are others."""
+        """Drop all, since the weights changed."""
         self._entries = []
 
     def _longest(self, tokens: NDArray[np.int32]) -> tuple[int, int]:
-        """Which entry has the longest beginning in common with some tokens, and how long it is."""
+        """Return the entry with the longest beginning in common with some tokens, and its number of tokens."""
         if not self._entries:
             return 0, 0
         width = min(len(tokens), self._table.shape[1])

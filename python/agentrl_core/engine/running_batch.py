@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from transformers import DynamicCache
 from agentrl_core.engine.base import Request, Sampling, Segment, TopLogprobs
 from agentrl_core.engine.kv_cache import KVCache
 from agentrl_core.engine.prefix_cache import Layers, PrefixCache
+from agentrl_core.engine.shared_prefixes import shared_prefixes
 from agentrl_core.engine.token_sampling import SampledTokens, sample_tokens
 
 # Padded prompt tokens of one forward pass before the first draw: bounds its memory, and its padding, since the prompts
@@ -35,7 +37,7 @@ class RunningBatch:
 
     Args:
         model: a causal model of Hugging Face.
-        requests: by number. Identical prompts are computed once.
+        requests: by number. Identical prompts, and what different ones begin with, are computed once.
         kept: prefix cache to read and fill; None: each row is computed from the start.
     """
 
@@ -188,18 +190,49 @@ class RunningBatch:
         return logits[:, -1]
 
     def _prefill(self, prompts: list[NDArray[np.int32]]) -> tuple[KVCache, NDArray[np.int64]]:
-        """Return keys and values of each prompt, and the number of its cached tokens.
+        """Return keys and values of each prompt, and the number of its tokens that were not computed for it.
+
+        What prompts share is computed once, for the first one that has it.
+        """
+        shared = PrefixCache(most_bytes=sys.maxsize)
+        computed = np.zeros(len(prompts), np.int64)
+        for level in shared_prefixes(prompts):
+            beginnings = [prompts[prefix.prompt][: prefix.length] for prefix in level]
+            found = [self._known(tokens, shared) for tokens in beginnings]
+            for rows, layers in self._computed(beginnings, found):
+                pairs = list(layers)
+                for place, row in enumerate(rows.tolist()):
+                    tokens = beginnings[row]
+                    count = len(tokens)
+                    own = [(k[place, :, :count].clone(), v[place, :, :count].clone()) for k, v in pairs]
+                    shared.keep(tokens, own)
+                    if self._kept is not None:
+                        self._kept.keep(tokens, own)
+                    computed[level[row].prompt] += count - found[row][1]
+        found = [self._known(prompt, shared) for prompt in prompts]
+        cache = KVCache(np.array([len(prompt) for prompt in prompts]), self._model.device, self._model.dtype)
+        for rows, layers in self._computed(prompts, found):
+            cache.fill(rows, layers)
+        return cache, np.array([count for _, count in found], np.int64) - computed
+
+    def _known(self, tokens: NDArray[np.int32], shared: PrefixCache) -> tuple[Layers, int]:
+        """Return keys and values of the longest beginning that is cached or shared, and its number of tokens."""
+        found = shared.find(tokens)
+        kept = ([], 0) if self._kept is None else self._kept.find(tokens)
+        return max(found, kept, key=lambda each: each[1])
+
+    def _computed(
+        self, prompts: list[NDArray[np.int32]], found: list[tuple[Layers, int]]
+    ) -> Iterator[tuple[NDArray[np.int64], Iterable[tuple[torch.Tensor, torch.Tensor]]]]:
+        """Yield rows and their keys and values, computed from those of their beginnings.
 
         Padding is on the right, which causal models ignore.
         """
-        lengths = np.array([len(prompt) for prompt in prompts], np.int64)
-        cache = KVCache(lengths, self._model.device, self._model.dtype)
-        found = [([], 0) if self._kept is None else self._kept.find(prompt) for prompt in prompts]
         known = np.array([count for _, count in found], np.int64)
-        missing = lengths - known
+        missing = np.array([len(prompt) for prompt in prompts], np.int64) - known
         order = np.argsort(missing, kind="stable")
         for row in order[missing[order] == 0].tolist():
-            cache.fill(np.array([row]), ((keys[None], values[None]) for keys, values in found[row][0]))
+            yield np.array([row]), ((keys[None], values[None]) for keys, values in found[row][0])
         for rows in (
             order[(missing[order] > 0) & (known[order] == 0)],
             order[(missing[order] > 0) & (known[order] > 0)],
@@ -210,18 +243,17 @@ class RunningBatch:
                     ids[row, : missing[prompt]] = prompts[prompt][known[prompt] :]
                 ids_there = torch.from_numpy(ids).to(self._model.device)
                 if known[chunk[0]]:
-                    cache.fill(chunk, self._continued(ids_there, [found[row][0] for row in chunk], missing[chunk]))
+                    yield chunk, self._continued(ids_there, [found[row][0] for row in chunk], missing[chunk])
                 else:
                     computed = DynamicCache()
                     self._model.base_model(ids_there, past_key_values=computed, use_cache=True)
                     layers: list[Any] = computed.layers
-                    cache.fill(chunk, ((layer.keys, layer.values) for layer in layers))
-        return cache, known
+                    yield chunk, ((layer.keys, layer.values) for layer in layers)
 
     def _continued(
         self, ids: torch.Tensor, known: list[Layers], missing: NDArray[np.int64]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The keys and values of rows whose beginnings are known."""
+        """Yield the keys and values of rows whose beginnings are known."""
         lengths = np.array([layers[0][0].shape[1] for layers in known], np.int64)
         cache = KVCache(lengths, self._model.device, self._model.dtype)
         for row, layers in enumerate(known):

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoTokenizer
 
+from agentrl_core.engine.adapters import adapter_states
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat, ends_of
 from agentrl_core.engine.continuous_batching import ContinuousBatching
 from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
 from agentrl_core.engine.prefix_cache import PrefixCache
 from agentrl_core.engine.running_batch import RunningBatch
-from agentrl_core.engine.weights import check_weights, layout_of, loading
+from agentrl_core.engine.weight_stamp import weight_stamp
+from agentrl_core.engine.weights import check_weights, layout_of, weights_to_load
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.ranks import is_sharded
@@ -31,8 +34,9 @@ class Transformers(ContinuousBatching):
 
     The model is held by reference: when it is the policy that is being trained, sampling always uses its latest
     weights, and it is in evaluation mode only during generation. Such an engine must not generate during optimizer
-    steps (`shares_parameters`); one with a copy may. Identical concurrent prompts are computed once. All rows advance
-    by one token per step, and new requests join between steps; a row's draws depend on its seed and its tokens alone
+    steps (`shares_parameters`); one with a copy may. What concurrent prompts begin with, such as a system prompt, is
+    computed once. All rows advance by one token per step, and new requests join between steps; a row's draws depend on
+    its seed and its tokens alone
     (token i of a segment uses `uniform(seed, i)`), not on other rows, except for rounding in matrix products.
 
     Log-probabilities and entropies are those of the sampling distribution, after temperature, top_k and top_p, in
@@ -49,11 +53,14 @@ class Transformers(ContinuousBatching):
             only by `update_weights`: for a trainer that steps while this engine generates.
         batch_invariant: compute each row alone, so that a segment is the same to the bit whatever is generated beside
             it. Slow: for tests, and for runs that must be repeated exactly.
+        prefix_cache_bytes: most bytes of keys and values that are kept of ended segments, for turns and forks that
+            begin with their tokens; the default is 1 GiB. A token takes 2 x layers x KV heads x head width x bytes of
+            a number: 46 kB in SmolLM2-135M with fp32. 0: keep nothing.
         chat_template_kwargs: options of the chat template, such as `{"enable_thinking": False}`.
 
     Raises:
         InvalidInputError: no tokenizer is given and none is found; the tokenizer has no chat template;
-            prefix_cache_tokens is negative.
+            prefix_cache_bytes is negative.
         UnsupportedError: the model attends through a sliding window, or by an attention implementation other than sdpa
             and eager; or its weights lie on several ranks.
 
@@ -77,13 +84,13 @@ class Transformers(ContinuousBatching):
         device: str | torch.device | None = None,
         copy: bool = False,
         batch_invariant: bool = False,
-        prefix_cache_tokens: int = 32_768,
+        prefix_cache_bytes: int = 1 << 30,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if prefix_cache_tokens < 0:
+        if prefix_cache_bytes < 0:
             raise InvalidInputError(
-                f"Transformers: prefix_cache_tokens is {prefix_cache_tokens}; give 0 (none) or a positive integer"
+                f"Transformers: prefix_cache_bytes is {prefix_cache_bytes}; give 0 (none) or a positive integer"
             )
         if is_sharded(model):
             raise UnsupportedError(
@@ -101,9 +108,9 @@ class Transformers(ContinuousBatching):
         self.shares_parameters = not copy
         """Whether the model may be the one that is trained: until the weights of another one are taken."""
         self._batches: list[RunningBatch] = []
-        self._kept = PrefixCache(prefix_cache_tokens) if prefix_cache_tokens and not batch_invariant else None
-        self._weights: tuple[tuple[int, int], ...] = ()
-        """Weights of the cached keys and values; see `_stamp`."""
+        self._kept = PrefixCache(prefix_cache_bytes) if prefix_cache_bytes and not batch_invariant else None
+        self._stamp: object = None
+        """Of the weights by which the cached keys and values were computed."""
         _check_attention(self.model)
 
     @property
@@ -122,14 +129,12 @@ class Transformers(ContinuousBatching):
     @contextmanager
     def _working(self) -> Iterator[None]:
         with _evaluating(self.model):
+            self._drop_stale_prefixes()
             yield
 
     @torch.inference_mode()
     def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment]:
         apart = [{number: request} for number, request in newcomers.items()] if self.batch_invariant else [newcomers]
-        if self._kept is not None and self._weights != (stamp := _stamp(self.model)):
-            self._kept.forget()
-            self._weights = stamp
         batches = [RunningBatch(self.model, requests, self._kept) for requests in apart]
         ended = self._of_each(batches, lambda rows: rows.step(self.policy_version))
         self._batches += batches
@@ -154,14 +159,20 @@ class Transformers(ContinuousBatching):
             check_weights(weights, layout_of(self.model))
 
     def _replace(self, weights: PolicyWeights) -> None:
-        self._weights = ()
-        if self._shares(weights):
-            return
-        own = {plain_name(name): tensor for name, tensor in self.model.state_dict().items()}
-        self.shares_parameters = False
-        for name, weight in loading(weights, layout_of(self.model)):
-            self._is_torn = True
-            own[name].copy_(weight)
+        self._stamp = None
+        if not self._shares(weights):
+            own = {plain_name(name): tensor for name, tensor in self.model.state_dict().items()}
+            self.shares_parameters = False
+            for name, weight in weights_to_load(weights, layout_of(self.model)):
+                self._is_torn = True
+                own[name].copy_(weight)
+        self._drop_stale_prefixes()
+
+    def _drop_stale_prefixes(self) -> None:
+        """Forget cached keys and values if the weights are no longer those that computed them."""
+        if self._kept is not None and self._stamp != (stamp := _stamp(self.model)):
+            self._kept.forget()
+            self._stamp = stamp
 
     def _shares(self, weights: PolicyWeights) -> bool:
         """Whether these are the engine's own weights."""
@@ -181,10 +192,9 @@ class Transformers(ContinuousBatching):
         return ended
 
 
-def _stamp(model: nn.Module) -> tuple[tuple[int, int], ...]:
-    """Another one whenever a parameter was written to: an optimizer steps a shared policy without a word to us."""
-    # torch has no public name for it, and counts nothing for parameters that were made to be never trained.
-    return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())  # noqa: SLF001
+def _stamp(model: nn.Module) -> object:
+    """Return a key that differs after the optimizer stepped the model, or its adapters were switched."""
+    return weight_stamp(chain(model.parameters(), model.buffers())), adapter_states(model)
 
 
 @contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,12 +19,18 @@ from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.checkpoint_folder import checkpoint_names, write_checkpoint
 from agentrl_core.engine.continuous_batching import ContinuousBatching
 from agentrl_core.engine.policy_weights import Part, PolicyWeights
-from agentrl_core.engine.vllm_adapter import goes_alone, write_adapter
+from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
 from agentrl_core.engine.vllm_output import PROCESSED
 from agentrl_core.engine.vllm_temperature import ARGUMENT, PROCESSOR
 from agentrl_core.engine.vllm_worker import replace_weights
-from agentrl_core.engine.weights import EngineLayout, check_weights, layout_of, loading, model_of_config
-from agentrl_core.exceptions import EngineError, InvalidInputError, MissingDependencyError, UnsupportedError
+from agentrl_core.engine.weights import EngineLayout, check_weights, layout_of, model_of_config, weights_to_load
+from agentrl_core.exceptions import (
+    AgentRLWarning,
+    EngineError,
+    InvalidInputError,
+    MissingDependencyError,
+    UnsupportedError,
+)
 from agentrl_core.model.ranks import is_sharded
 
 if TYPE_CHECKING:
@@ -112,7 +120,7 @@ class Vllm(ContinuousBatching):
         if policy is not None:
             self._directory = tempfile.TemporaryDirectory(prefix="agentrl-vllm-")
             path = Path(self._directory.name)
-            write_checkpoint(path, policy.model, loading(policy, None), tokenizer)
+            write_checkpoint(path, policy.model, weights_to_load(policy, None), tokenizer)
         defaults: dict[str, Any] = {
             "skip_tokenizer_init": True,
             "enable_prefix_caching": True,
@@ -120,9 +128,6 @@ class Vllm(ContinuousBatching):
             "use_tqdm_on_load": False,
         }
         self._path, self._trusts_code = str(path), bool(options.get("trust_remote_code"))
-        self._like: Any = None
-        """The model of the checkpoint without weights, and its layout, once they are needed."""
-        self._layout: EngineLayout | None = None
         self._base: tuple[object, ...] = ()
         """The stamp of the base weights that it has; empty: it has merged ones."""
         self._adapter: Any = None
@@ -194,13 +199,27 @@ class Vllm(ContinuousBatching):
         self._requests = {}
         self._llm.llm_engine.abort_request(names, internal=True)
 
+    @cached_property
+    def _checkpoint_model(self) -> Any:
+        """The model of the checkpoint without weights; None: transformers does not know its type."""
+        try:
+            return model_of_config(self._path, **({"trust_remote_code": True} if self._trusts_code else {}))
+        except UnsupportedError as error:
+            warnings.warn(
+                f"update_weights: names and shapes are not compared with those of the checkpoint: {error}; a policy "
+                "that does not fit leaves this engine with a part of its weights",
+                AgentRLWarning,
+                stacklevel=3,
+            )
+            return None
+
+    @cached_property
+    def _layout(self) -> EngineLayout | None:
+        """The weights of the checkpoint, under whose names updates come: vLLM fuses and renames what it loads."""
+        return None if self._checkpoint_model is None else layout_of(self._checkpoint_model)
+
     def _check_weights(self, weights: PolicyWeights) -> None:
-        if self._like is None:
-            # vLLM fuses and renames what it loads, so the names are those of the checkpoint's own model.
-            trusted = {"trust_remote_code": True} if self._trusts_code else {}
-            self._like = model_of_config(self._path, **trusted)
-            self._layout = None if self._like is None else layout_of(self._like)
-        if not goes_alone(weights, self._largest_rank):
+        if not can_send_adapter(weights, self._largest_rank):
             check_weights(weights, self._layout)
             return
         if weights.stamp() != self._base:
@@ -208,10 +227,12 @@ class Vllm(ContinuousBatching):
         check_weights(weights, None, "adapter")
 
     def _replace(self, weights: PolicyWeights) -> None:
-        alone, stamp = goes_alone(weights, self._largest_rank), weights.stamp()
+        alone, stamp = can_send_adapter(weights, self._largest_rank), weights.stamp()
         if not alone or stamp != self._base:
             part: Part = "base" if alone else "merged"
-            made = checkpoint_names(weights.model or self._like, loading(weights, self._layout, part))
+            made = checkpoint_names(
+                weights.model or self._checkpoint_model, weights_to_load(weights, self._layout, part)
+            )
             self._base, self._is_torn = (), True
             self._llm.collective_rpc(replace_weights, args=(made,))
             self._adapter = None  # vLLM has dropped it

@@ -1,4 +1,4 @@
-"""Adapters for vLLM's LoRA requests."""
+"""Write adapters for vLLM's LoRA requests."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from pathlib import Path
 from torch import nn
 
 from agentrl_core.engine import adapters
+from agentrl_core.engine.checkpoint_folder import disk_errors
 from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
 
 
-def goes_alone(weights: PolicyWeights, largest_rank: int) -> bool:
-    """Whether an engine that takes LoRA adapters up to a rank can take those of a policy beside its base weights.
+def can_send_adapter(weights: PolicyWeights, largest_rank: int) -> bool:
+    """Return whether an engine that takes LoRA adapters up to a rank can hold a policy's beside its base weights.
 
     Otherwise they are merged: DoRA, trained copies of modules, trained tokens, several adapters at once, and others.
     """
-    if weights.model is None or not weights.is_adapted or adapters.why_not_alone(weights.model) is not None:
+    if weights.model is None or not weights.is_adapted or adapters.reason_to_merge(weights.model) is not None:
         return False
     return max(_ranks_of(weights.model).values()) <= largest_rank
 
 
 def write_adapter(folder: Path, weights: PolicyWeights) -> None:
-    """Write the adapter of a policy in PEFT's format; its scaling is in B."""
+    """Write the adapter of a policy in PEFT's format; its scaling is in B.
+
+    Raises:
+        EngineError: the disk is full, or the folder cannot be written.
+    """
     from safetensors.torch import save_file
 
     tensors = {
         f"base_model.model.{name}": weight.contiguous().cpu().clone() for name, weight in weights.read("adapter")
     }
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     ranks = _ranks_of(weights.model)
     most = max(ranks.values())
     others = {re.escape(name): rank for name, rank in ranks.items() if rank != most}
@@ -47,10 +51,12 @@ def write_adapter(folder: Path, weights: PolicyWeights) -> None:
         "alpha_pattern": others,
         "target_modules": sorted({name.rpartition(".")[2] for name in ranks}),
     }
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    with disk_errors(folder):
+        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def _ranks_of(model: nn.Module) -> dict[str, int]:
-    """The rank of the active adapter of each LoRA layer, by the layer's name."""
-    layers = ((plain_name(name), adapters.layer_of(part)) for name, part in model.named_modules())
+    """Return the rank of the active adapter of each LoRA layer, by the layer's name."""
+    layers = ((plain_name(name), adapters.adapter_layer(part)) for name, part in model.named_modules())
     return {name: int(layer.r[layer.active_adapters[0]]) for name, layer in layers if layer is not None}

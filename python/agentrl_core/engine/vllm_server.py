@@ -22,9 +22,9 @@ from agentrl_core.engine.base import Request, Segment, aborted, check_request, c
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.checkpoint_folder import write_checkpoint
 from agentrl_core.engine.policy_weights import PolicyWeights
-from agentrl_core.engine.vllm_adapter import goes_alone, write_adapter
+from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
 from agentrl_core.engine.vllm_api import VllmApi
-from agentrl_core.engine.weights import check_weights, loading, model_of_config
+from agentrl_core.engine.weights import check_weights, model_of_config, weights_to_load
 from agentrl_core.exceptions import (
     AgentRLError,
     EngineError,
@@ -224,14 +224,14 @@ class VllmServer:
             self._folder.mkdir(parents=True, exist_ok=True)
             path, before = (self._folder / f"version-{number}" for number in (version, self.policy_version))
             base, used = None, self._base
-            if goes_alone(weights, self._wait(self._largest_rank())):
+            if can_send_adapter(weights, self._wait(self._largest_rank())):
                 base = self._base_of(weights, version)
                 check_weights(weights, None, "adapter")
                 self._write(path, lambda part: write_adapter(part, weights))
             else:
                 check_weights(weights, None)
-                like, made = self._model_of(weights), loading(weights, None)
-                self._write(path, lambda part: write_checkpoint(part, like, made, self.chat.tokenizer))
+                owner, loaded = self._model_of(weights), weights_to_load(weights, None)
+                self._write(path, lambda part: write_checkpoint(part, owner, loaded, self.chat.tokenizer))
             try:
                 failures = self._wait(self._replace(str(path), version, None if base is None else str(base[1])))
             except AgentRLError:
@@ -273,23 +273,26 @@ class VllmServer:
             return self._base
         path = cast("Path", self._folder) / f"base-{version}-{uuid.uuid4().hex[:8]}"
         check_weights(weights, None, "base")
-        made = loading(weights, None, "base")
-        self._write(path, lambda part: write_checkpoint(part, weights.model, made, self.chat.tokenizer))
+        loaded = weights_to_load(weights, None, "base")
+        self._write(path, lambda part: write_checkpoint(part, weights.model, loaded, self.chat.tokenizer))
         return stamp, path
 
     def _model_of(self, weights: PolicyWeights) -> Any:
-        """The model whose config and generation config a checkpoint has."""
+        """Return the model whose config and generation config a checkpoint gets."""
         if weights.model is not None:
             return weights.model
         before = cast("Path", self._folder) / f"version-{self.policy_version}"
         folders = [str(before), str(getattr(self.chat.tokenizer, "name_or_path", ""))]
-        model = next((made for made in map(model_of_config, filter(None, folders)) if made is not None), None)
-        if model is None:
-            raise InvalidInputError(
-                "update_weights: the config of the state dict's model is not known; give the model, or load the "
-                "tokenizer from the folder of its checkpoint"
-            )
-        return model
+        reasons = []
+        for folder in filter(None, folders):
+            try:
+                return model_of_config(folder)
+            except UnsupportedError as error:
+                reasons.append(str(error))
+        raise InvalidInputError(
+            f"update_weights: the config of the state dict's model is not known ({'; '.join(reasons)}); give the "
+            "model, or load the tokenizer from the folder of its checkpoint"
+        )
 
     @staticmethod
     def _write(path: Path, write: Callable[[Path], None]) -> None:

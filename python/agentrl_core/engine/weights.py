@@ -1,4 +1,4 @@
-"""The weights of engines: what an engine has, and whether those of a policy fit, before anything is changed."""
+"""The layout of an engine's weights, and the check of a policy's against it before anything is changed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from agentrl_core.engine.adapters import names_adapter
 from agentrl_core.engine.policy_weights import Part, PolicyWeights, plain_name
-from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.model.scores import VALUE_HEAD
 
-_UNUSED = "value_head."
 _SHOWN = 3
 _KEEPS = "nothing was changed, and the engine goes on with the weights that it has"
 
@@ -67,17 +67,18 @@ def check_weights(weights: PolicyWeights, layout: EngineLayout | None, part: Par
         )
     if layout is not None:
         _check_names(names, layout)
-    apart = [] if layout is None else _tied_apart(weights, names, layout)
+    tied_there = [] if layout is None else _tied_in_engine_only(weights, names, layout)
     kept: dict[str, Tensor] = {}
     for name, weight in weights.read(part):
-        _check_form(name, weight, layout)
-        if weight.is_floating_point() and not bool(_wide(weight).isfinite().all()):
+        _check_shape_and_kind(name, weight, layout)
+        known = weight.float() if weight.itemsize == 1 else weight  # torch looks for no NaN in floats of 8 bits
+        if weight.is_floating_point() and not bool(known.isfinite().all()):
             raise InvalidInputError(
                 f"update_weights: {name!r} holds NaN or infinity; load the last checkpoint that is finite; {_KEEPS}"
             )
-        if any(name in pair for pair in apart):
+        if any(name in pair for pair in tied_there):
             kept[name] = weight
-    for name, other in apart:
+    for name, other in tied_there:
         if not torch.equal(kept[name], kept[other]):
             raise InvalidInputError(
                 f"update_weights: the engine ties {name!r} to {other!r}, and the model's differ (as with an adapter on "
@@ -85,10 +86,10 @@ def check_weights(weights: PolicyWeights, layout: EngineLayout | None, part: Par
             )
 
 
-def loading(
+def weights_to_load(
     weights: PolicyWeights, layout: EngineLayout | None, part: Part | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Make the weights that an engine loads: of weights that it ties, one."""
+    """Yield the weights that an engine loads: of those that it ties, only one."""
     part = part_for(layout) if part is None else part
     names = set(weights.names(part))
     tied = weights.tied if layout is None else layout.tied
@@ -106,7 +107,7 @@ def layout_of(model: nn.Module) -> EngineLayout:
     first: dict[int, str] = {}
     for stored, tensor in model.state_dict(keep_vars=True).items():
         name = plain_name(stored)
-        if name.startswith(_UNUSED):
+        if name.startswith(f"{VALUE_HEAD}."):
             continue
         shapes[name] = tuple(tensor.shape)
         if tensor.is_floating_point():
@@ -117,7 +118,11 @@ def layout_of(model: nn.Module) -> EngineLayout:
 
 
 def model_of_config(path: str | Path, **options: Any) -> Any:
-    """Return the model of a checkpoint's config, without weights; None: transformers does not know it."""
+    """Return the model of a checkpoint's config, without weights.
+
+    Raises:
+        UnsupportedError: there is no config, or transformers does not know the type.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     causal: Any = AutoModelForCausalLM
@@ -125,8 +130,11 @@ def model_of_config(path: str | Path, **options: Any) -> Any:
         config = AutoConfig.from_pretrained(path, **options)
         with torch.device("meta"):
             return causal.from_config(config, **options)
-    except (OSError, ValueError, KeyError, ImportError):
-        return None
+    except (OSError, ValueError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise UnsupportedError(
+            f"transformers builds no model from the config of {str(path)!r} ({reason:.200})"
+        ) from error
 
 
 def shapes_of_folder(folder: str | Path) -> dict[str, tuple[int, ...]] | None:
@@ -146,13 +154,13 @@ def _check_names(names: list[str], layout: EngineLayout) -> None:
     unknown = sorted(given - layout.shapes.keys())
     if missing or unknown:
         raise InvalidInputError(
-            f"update_weights: the model does not fit this engine's: it {_named('lacks', missing)}"
-            f"{' and ' * bool(missing and unknown)}{_named('has', unknown)}; give the model of the engine's "
+            f"update_weights: the model does not fit this engine's: it {_listed('lacks', missing)}"
+            f"{' and ' * bool(missing and unknown)}{_listed('has', unknown)}; give the model of the engine's "
             f"checkpoint; {_KEEPS}"
         )
 
 
-def _check_form(name: str, weight: Tensor, layout: EngineLayout | None) -> None:
+def _check_shape_and_kind(name: str, weight: Tensor, layout: EngineLayout | None) -> None:
     if layout is not None and tuple(weight.shape) != tuple(layout.shapes[name]):
         raise InvalidInputError(
             f"update_weights: the model does not fit this engine's: {name!r} has shape {tuple(weight.shape)}, and the "
@@ -166,17 +174,13 @@ def _check_form(name: str, weight: Tensor, layout: EngineLayout | None) -> None:
         )
 
 
-def _tied_apart(weights: PolicyWeights, names: list[str], layout: EngineLayout) -> list[tuple[str, str]]:
-    """The pairs of weights that are one in the engine and two in the policy."""
+def _tied_in_engine_only(weights: PolicyWeights, names: list[str], layout: EngineLayout) -> list[tuple[str, str]]:
+    """Return the pairs of weights that are one in the engine and two in the policy."""
     given, tied = set(names), weights.tied
     pairs = [(name, other) for name, other in layout.tied.items() if name in given and other in given]
     return [(name, other) for name, other in pairs if tied.get(name, name) != tied.get(other, other)]
 
 
-def _wide(weight: Tensor) -> Tensor:
-    return weight.float() if weight.itemsize == 1 else weight
-
-
-def _named(verb: str, names: list[str]) -> str:
+def _listed(verb: str, names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{verb} {', '.join(map(repr, names[:_SHOWN]))}{more}" if names else ""

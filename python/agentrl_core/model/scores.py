@@ -14,6 +14,8 @@ from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 
 LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it logits are scored in chunks that the backward pass recomputes
 VALUES = ("value", "value_logits")
+VALUE_HEAD = "value_head"
+"""Name of the module that makes values of hidden states; no engine samples from it."""
 ANSWERS = (*VALUES, *ANSWERS_OF_LOGITS)
 """What `Pack.run` gives beside log-probs and entropies, if it is requested."""
 
@@ -76,7 +78,7 @@ def value_head_of(outer: nn.Module, inner: nn.Module, outputs: Sequence[str]) ->
     if asked is None:
         return None
     for part in outer.modules():
-        head = part._modules.get("value_head")  # noqa: SLF001 - wrappers pass other attributes on
+        head = part._modules.get(VALUE_HEAD)  # noqa: SLF001 - wrappers pass other attributes on
         if head is not None and (part is inner or any(each is inner for each in part.modules())):
             return head
     raise UnsupportedError(
