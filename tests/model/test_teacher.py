@@ -101,7 +101,7 @@ def test_columns_go_through_store_and_polars_to_the_same_packs(tmp_path: Path) -
             assert read_again.dtype == made.dtype
             assert np.array_equal(read_again, made, equal_nan=made.dtype.kind == "f")
     batch, found = kept[0], read[0]
-    nodes = pl.read_ipc(min((folder / "node_columns").glob("*.arrow")), memory_map=False)
+    nodes = pl.read_ipc(min((folder / "node_columns").glob("*.arrow")))
     assert nodes.schema["teacher_top_ids"] == pl.List(pl.Array(pl.Int32, K))
     assert nodes.schema["teacher_top_logprobs"] == pl.List(pl.Array(pl.Float32, K))
     flat = nodes["teacher_top_ids"].explode().drop_nulls().to_numpy()

@@ -33,8 +33,8 @@ class Divergence(WeightedLoss):
     - `sampled`: the sampled token alone, an estimate of the reverse KL: log p - log q, with the gradient of KL(p || q)
       in expectation over tokens that p sampled: (log p - log q) times that of log p. The column is `teacher_logprob`.
 
-    The teacher has no gradient. Both distributions have the temperature of the sampling. No advantage is read, so a
-    batch with equal rewards is trained too. Add it to a policy loss with `loss.Sum`.
+    The teacher has no gradient. Both distributions have the temperature of the sampling. No advantage and no score is
+    read, so a batch with equal rewards is trained too, or one without rewards. Add it to a policy loss with `loss.Sum`.
 
     Args:
         aggregate: as of every loss; here `token_mean` unless another is given.
@@ -65,6 +65,11 @@ class Divergence(WeightedLoss):
         """The estimate from sampled tokens is one of the reverse KL."""
         super().check_options()
         self.require(self.support != "sampled" or self.beta == 1.0, "beta", "use beta=1 with support='sampled'")
+
+    @property
+    def needs_score(self) -> bool:
+        """Not: a teacher needs no reward."""
+        return False
 
     def own_reads(self) -> Iterable[str | Column]:
         """Weights, the teacher's columns, and the old log-probs for a ratio."""

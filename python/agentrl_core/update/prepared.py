@@ -90,7 +90,8 @@ class PreparedBatch:
             InvalidInputError: the loss needs pairs, and a pair has more than two draws.
         """
         loss = training.loss
-        scored = batch.has("score", "draw")  # a custom advantage may come without a score
+        # A custom advantage may come without a score.
+        scored = batch.has("score", "draw") and loss.needs_score
         valid: NDArray[np.bool_] = (
             np.isfinite(batch.column("score", "draw")) if scored else np.ones(batch.num_draws, dtype=np.bool_)
         )
