@@ -87,7 +87,7 @@ class Recipe:
         rollout: the program that makes the trajectories of a task.
         reward: turns the environment's reward into `score`.
         admit: which finished groups enter the batch.
-        advantage: turns scores into `advantage`. A recipe that trains needs one.
+        advantage: turns scores into `advantage`. A recipe whose losses read advantages needs one.
         weight: makes `weight`, a factor of the advantage alone, and `keep`, the loss mask of draws or tokens; or None.
         loss: what the updates minimise. A recipe that trains needs one.
         replay: which stored trajectories are drawn again; one or a chain, or None.
@@ -354,7 +354,12 @@ class Recipe:
         return {place: found for place, found in inside if isinstance(found, Controller)}
 
     def _links(self, phases: tuple[str, ...]) -> dict[str, tuple[Component, ...]]:
-        return {phase: self.chain(phase) for phase in phases}
+        """Components by phase, without phase advantage if the recipe has none and its losses read none."""
+        found = {phase: self.chain(phase) for phase in phases}
+        reads = any(column.name == "advantage" for training in self._trainings for column in training.loss.needs)
+        if self._trainings and not reads and not found.get("advantage"):
+            found.pop("advantage", None)
+        return found
 
     def _reward(self) -> tuple[list[_Place], list[_Place]]:
         """Split phase reward: components that run during collection, and those from the first that needs a model."""

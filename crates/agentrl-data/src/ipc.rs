@@ -104,11 +104,13 @@ fn span(block: &Block, from: u64, length: usize) -> Option<Range<usize>> {
 /// Every value takes room in the file: a type without (null, empty struct) could claim any number of rows.
 fn check_types(schema: &Schema) -> std::result::Result<(), String> {
     fn known(kind: &DataType, depth: usize) -> bool {
-        use DataType::{FixedSizeBinary, Float32, Float64, Int32, Int64, List, Struct, Timestamp, UInt8, UInt32, Utf8};
+        use DataType::{FixedSizeBinary, FixedSizeList, Float32, Float64, Int32, Int64, List, Struct, Timestamp};
+        use DataType::{UInt8, UInt32, Utf8};
         match kind {
             Int32 | Int64 | UInt8 | UInt32 | Float32 | Float64 | Utf8 | Timestamp(_, None) => true,
             FixedSizeBinary(size) => *size > 0,
             List(item) => depth > 0 && known(item.data_type(), depth - 1),
+            FixedSizeList(item, size) => *size > 0 && depth > 0 && known(item.data_type(), depth - 1),
             Struct(fields) => {
                 depth > 0 && !fields.is_empty() && fields.iter().all(|field| known(field.data_type(), depth - 1))
             }
@@ -214,6 +216,7 @@ fn column_size(column: &ArrayRef) -> usize {
             let (begin, end) = (offsets[0] as usize, offsets[rows] as usize);
             4 * (rows + 1) + rows / 8 + column_size(&list.values().slice(begin, end - begin))
         }
+        DataType::FixedSizeList(..) => column_size(column.as_fixed_size_list().values()),
         DataType::Struct(_) => column.as_struct().columns().iter().map(column_size).sum(),
         _ => column.to_data().get_slice_memory_size().unwrap_or_default(),
     }

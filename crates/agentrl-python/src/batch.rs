@@ -7,19 +7,33 @@ use agentrl_compute::weight::{Denominator, Shared};
 use agentrl_data::batch::{self, JoinedDraws, Level, NewDraws, PackLayout, PlanOptions, TokenWeights};
 use agentrl_data::schema;
 use arrow_buffer::Buffer;
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{PyArray1, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods as _};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::arrays::{Name, Text, Whole, blob_hash, slice, to_numbers, to_numpy};
 use crate::enter::{held, interruptible, released};
-use crate::error::to_python;
+use crate::error::{invalid, to_python};
 use crate::pack::Plan;
 use crate::table::Table;
 use crate::tree::Tree;
 
 /// Tokens; where contexts begin among them, their draws, which steps are theirs, and where the actions of steps begin.
 type ContextColumns<'py> = (Bound<'py, PyArray1<i32>>, [Bound<'py, PyArray1<i64>>; 4]);
+
+/// Number of values in each row of a two-dimensional array; `None`: it is another one.
+fn width(name: &str, level: Level, values: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    let Some(array) = values.cast::<PyUntypedArray>().ok().filter(|array| array.ndim() == 2) else { return Ok(None) };
+    if level != Level::NodeToken {
+        let (rows, width) = (array.shape()[0], array.shape()[1]);
+        return Err(invalid(format!(
+            "column {name:?} has shape [{rows}, {width}] at level {:?}; only tokens of level \"node_token\" may have \
+             several values",
+            level.name()
+        )));
+    }
+    Ok(Some(array.shape()[1]))
+}
 
 /// The frozen form of the data.
 #[pyclass(frozen, module = "agentrl_core._core")]
@@ -139,7 +153,15 @@ impl Batch {
 
     fn column<'py>(&self, py: Python<'py>, name: Text, level: Name) -> PyResult<Bound<'py, PyAny>> {
         let name = name.named("name")?;
-        released(py, || self.0.column(&name, Level::from_name(&level)?)).map(|numbers| to_numpy(py, numbers))
+        let (numbers, width) = released(py, || {
+            let level = Level::from_name(&level)?;
+            match self.0.wide_column(&name, level) {
+                Some((numbers, width)) => Ok((numbers, Some(width))),
+                None => Ok((self.0.column(&name, level)?, None)),
+            }
+        })?;
+        let rows = to_numpy(py, numbers);
+        width.map_or(Ok(rows.clone()), |width| rows.call_method1("reshape", (-1, width)))
     }
 
     fn keys<'py>(&self, py: Python<'py>, name: Text, level: Name) -> PyResult<Bound<'py, PyArray1<u32>>> {
@@ -173,8 +195,13 @@ impl Batch {
         let mut batch = self.0.clone();
         for (name, values) in columns.into_iter().flatten() {
             let name = name.extract::<Text>()?.named("the name of a column")?;
-            let values = to_numbers(&name, &values)?;
-            batch = held(|| batch.with_column(&name, level, values))?;
+            let Some(width) = width(&name, level, &values)? else {
+                let values = to_numbers(&name, &values)?;
+                batch = held(|| batch.with_column(&name, level, values))?;
+                continue;
+            };
+            let values = to_numbers(&name, &values.call_method1("reshape", (-1,))?)?;
+            batch = held(|| batch.with_wide_column(&name, width, values))?;
         }
         Ok(Self(batch))
     }

@@ -213,14 +213,17 @@ class Batch:
         """Return the batch with computed columns: one value per row of the level, floats or integers.
 
         A name is unique: it replaces an earlier column at any level. Columns of tokens may also be Arrow or Polars
-        columns of lists: one list per step of a draw (`token`) or per node (`node_token`).
+        columns of lists: one list per step of a draw (`token`) or per node (`node_token`). At `node_token` a column may
+        have several values for each token, `[rows, k]`, such as a teacher's likeliest tokens: in tables it is a list of
+        lists of size k, and `column` returns `[rows, k]`.
 
         Raises:
             InvalidInputError: a column has another length or type, or the name of a key (`draw_id`, `step`, `node_id`).
         """
         read = column
         if level in ("token", "node_token"):
-            read = partial(flat, offsets=self.offsets(level))
+            dimensions = (1, 2) if level == "node_token" else (1,)
+            read = partial(flat, offsets=self.offsets(level), dimensions=dimensions)
         arrays = {name: read(values, name) for name, values in columns.items()}
         return Batch(self._core.with_columns(level, **arrays))
 

@@ -1,11 +1,12 @@
 """Phase loss: from log-probs, entropies and the streams of a pack to one number to differentiate.
 
 `Policy` is composed: a ratio (a vector), a clip range (a pair of vectors), a surrogate (a function of both), a mask and
-regularisers. The other losses regress (`Regression`), compare (`Preference`, `ListMatch`, ...), imitate, or train a
-critic (`Value`). Every one is a pure function of `[N]` vectors, `Loss.evaluate(tokens)`, and says which streams it
-reads, what must lie in one pack (`unit`; with `Update.gradient_cached` nothing must), and whether shared tokens may be
-folded (`foldable`). `Train` says which model one is for, and when. `run_fused`, `fused` and `linear_logprob` make them
-from hidden states without the logits of a batch. Parts that only one system has are in its file in `recipes`.
+regularisers. The other losses regress (`Regression`), compare (`Preference`, `ListMatch`, ...), imitate, distil a
+teacher (`Divergence`), or train a critic (`Value`). Every one is a pure function of `[N]` vectors,
+`Loss.evaluate(tokens)`, and says which streams it reads, what must lie in one pack (`unit`; with
+`Update.gradient_cached` nothing must), and whether shared tokens may be folded (`foldable`). `Train` says which model
+one is for, and when. `run_fused`, `fused` and `linear_logprob` make them from hidden states without the logits of a
+batch. Parts that only one system has are in its file in `recipes`.
 """
 
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from agentrl_core._util.lazy_torch import torch
 from agentrl_core.loss.base import ADVANTAGES, Loss, OverRows, Unit, WeightedLoss, metric_sums
 from agentrl_core.loss.clip import Clip, ClipBounds, ClipRange
 from agentrl_core.loss.combine import Function, Imitation, Sum, function
+from agentrl_core.loss.divergence import Divergence
 from agentrl_core.loss.listwise import GroupLoss, ListMatch, OutcomeClassifier
 from agentrl_core.loss.mask import CovarianceMask, InBounds, Mask, TopTokens
 from agentrl_core.loss.policy import Policy
@@ -23,7 +25,7 @@ from agentrl_core.loss.ratio import ImportanceRatio, Ratio
 from agentrl_core.loss.regression import Regression
 from agentrl_core.loss.regulariser import KL, EntropyTerm
 from agentrl_core.loss.surrogate import Clipped, Expert, Reinforce, Surrogate
-from agentrl_core.loss.tokens import LOG_RATIO_LIMIT, Tokens
+from agentrl_core.loss.tokens import Tokens
 from agentrl_core.loss.train import Train
 from agentrl_core.loss.value import Value
 
@@ -34,12 +36,12 @@ if TYPE_CHECKING:
 __all__ = [
     "ADVANTAGES",
     "KL",
-    "LOG_RATIO_LIMIT",
     "Clip",
     "ClipBounds",
     "ClipRange",
     "Clipped",
     "CovarianceMask",
+    "Divergence",
     "EntropyTerm",
     "Expert",
     "Function",

@@ -202,6 +202,11 @@ class Loss(Part, ABC):
         return None
 
     @property
+    def needs_score(self) -> bool:
+        """Whether draws without a score are left out: what their reward means is unknown."""
+        return True
+
+    @property
     def needs_entropy_gradient(self) -> bool:
         """Whether the loss is differentiated through the entropy."""
         return True

@@ -198,6 +198,11 @@ class Sum(Loss):
         return self.first.normaliser
 
     @property
+    def needs_score(self) -> bool:
+        """Where one of them needs it."""
+        return self.first.needs_score or self.second.needs_score
+
+    @property
     def needs_entropy_gradient(self) -> bool:
         """Where one of them needs it."""
         return self.first.needs_entropy_gradient or self.second.needs_entropy_gradient

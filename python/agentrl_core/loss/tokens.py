@@ -71,16 +71,19 @@ class Tokens:
             raise InvalidInputError(f"the loss needs the stream {name!r}; the pack has: {known}") from None
 
     def stream(self, name: str) -> Tensor:
-        """A stream, 0 where nothing is trained.
+        """A stream, `[N]` or `[N, k]`, 0 where nothing is trained.
 
         A token without an old log-prob (NaN in `old_logprob`) has its own: its ratio is 1, with the gradient of log p.
         """
         if name not in self._known:  # no functools: its locks stop torch.compile
-            values = torch.where(self.trained, self.raw(name), 0.0)
+            values = self._where_trained(self.raw(name))
             if name == "old_logprob":
                 values = torch.where(values.isnan(), self.logprob.detach(), values)
             self._known[name] = values
         return self._known[name]
+
+    def _where_trained(self, values: Tensor) -> Tensor:
+        return torch.where(self.trained if values.dim() == 1 else self.trained[:, None], values, 0)
 
     def of_share(self, name: str) -> Tokens:
         """The rows with a share of their weights, a stream; a row whose share is 0 is not trained."""
@@ -113,8 +116,7 @@ class Tokens:
                 f"the loss needs the model's answer {name!r}, which this pack output has not; give an object with "
                 f"the attributes logprob, entropy and {name}"
             )
-        trained = self.trained if value.dim() == 1 else self.trained[:, None]
-        return torch.where(trained, value, 0.0)
+        return self._where_trained(value)
 
     @property
     def entropy(self) -> Tensor:
@@ -138,7 +140,12 @@ class Tokens:
 
     def log_ratio_to(self, name: str) -> Tensor:
         """The log-ratio to the policy of a stream, within +-20."""
-        return (self.logprob - self.stream(name)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        return self.limited(self.logprob - self.stream(name))
+
+    @staticmethod
+    def limited(log_ratio: Tensor) -> Tensor:
+        """A log-ratio within +-20, beyond which a ratio has no meaning."""
+        return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
     @property
     def log_ratio(self) -> Tensor:

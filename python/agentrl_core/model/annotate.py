@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,16 +22,22 @@ if TYPE_CHECKING:
     from agentrl_core.model.pack import Pack
     from agentrl_core.model.probe import Probe
     from agentrl_core.model.ranks import Group
-    from agentrl_core.operators.packing import TreeRows
+    from agentrl_core.model.teacher import Answers
+
+
+Made = TypeVar("Made")
 
 
 def annotate(
     batch: Batch,
     column: str,
-    model: nn.Module | Callable[[Pack], Tensor] | Spans,
+    model: nn.Module | Callable[[Pack], Tensor | Answers] | Spans,
     *,
     max_tokens: int = 16_384,
     probe: Probe | None = None,
+    top_k: int | None = None,
+    prompts: Iterable[ArrayLike] | None = None,
+    tokenizers: tuple[Any, Any] | None = None,
     draws: ArrayLike | None = None,
     level: Literal["node_token", "step"] = "node_token",
     layout: PackLayout = "auto",
@@ -50,6 +56,14 @@ def annotate(
             reference. Or `model.spans.Tags` or `model.spans.Parsed`, for a column of any name at level `token` that
             numbers the spans of each draw; the other arguments are left out then.
         max_tokens: tokens of a pack.
+        top_k: number of likeliest tokens of a teacher. `column` then ends with `_logprob`, such as `teacher_logprob`,
+            and two more columns begin as it does: `teacher_top_ids` int32 and `teacher_top_logprobs` float32, `[rows,
+            k]`, sorted by log-prob; `loss.Divergence` reads them. A function returns log-probs `[N]`, ids and log-probs
+            `[N, k]`.
+        prompts: token ids for each draw that the model reads in place of the tokens before its first action: a hint,
+            feedback, or a solution that the policy did not see.
+        tokenizers: those of the policy and of the model, which are compared. Token ids alone do not show that two
+            models number tokens differently.
         probe: what to ask at every step instead, at temperature 1; then `model` is a model.
         draws: `bool[draws]`, which are run, such as `Where(source="replay").holds(batch)`; None: all. Tokens of the
             others keep the value that they have. Not with a probe.
@@ -69,7 +83,8 @@ def annotate(
         MissingDependencyError: torch is not installed.
         UnsupportedError: the model cannot run packs, or images were in sight of what it is to run.
         InvalidInputError: the column's name ends with no answer of a model, the function returned something else than
-            N values, or a sequence exceeds `max_tokens`.
+            N values, a sequence exceeds `max_tokens`, draws that share a sampled token have different prompts, or the
+            tokenizers differ.
 
     Example:
         A function in place of a model:
@@ -88,8 +103,9 @@ def annotate(
     if not isinstance(column, str):
         raise InvalidInputError(f"column is {column!r}; give the name of the new column, such as 'reference_logprob'")
     if isinstance(model, Spans):
-        if probe is not None or draws is not None or level != "node_token":
-            given = "probe" if probe is not None else "draws" if draws is not None else "level"
+        others = {"probe": probe, "draws": draws, "top_k": top_k, "prompts": prompts, "tokenizers": tokenizers}
+        given = next((name for name, value in others.items() if value is not None), "level")
+        if given != "level" or level != "node_token":
             raise InvalidInputError(
                 f"{given} is given together with spans, which are those of all tokens; leave it out"
             )
@@ -102,20 +118,39 @@ def annotate(
     if not callable(model):
         raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
     chosen = _chosen(batch, draws)
+    if tokenizers is not None:
+        from agentrl_core.model.teacher import check_tokenizers
+
+        check_tokenizers(tokenizers)
     if probe is not None:
-        if draws is not None or level != "node_token":
-            given = "level" if draws is None else "draws"
+        others = {"draws": draws, "top_k": top_k, "prompts": prompts}
+        given = next((name for name, value in others.items() if value is not None), "level")
+        if given != "level" or level != "node_token":
             raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
-        return _with_answers_to_probe(batch, column, model, max_tokens, probe, layout, group)
+        return _with_answers_to_probe(batch, column, cast("Any", model), max_tokens, probe, layout, group)
     # A function may not know trees. Either way a stored token is asked once, whichever draws train it.
     planned: Layout = "tree" if layout == "tree" else "sequence"
     if isinstance(model, torch.nn.Module) and layout == "auto":
         planned = "tree" if layout_of(model) == "tree" else "sequence"
+    names = _names(column, top_k, level)
     answer_pack = _answerer(column, model) if isinstance(model, torch.nn.Module) else model
-    values = _answers(batch, column, answer_pack, max_tokens, (layout, planned), chosen, _ranks_of(model, group))
+    if top_k is not None:
+        from agentrl_core.model.teacher import likeliest_answers
+
+        answer_pack = likeliest_answers(cast("Any", model), top_k)
+    table = _known(batch, names, top_k, chosen)
+    among = _ranks_of(model, group)
+    if prompts is None:
+        _answer(batch, table, cast("Any", answer_pack), column, max_tokens, (layout, planned), chosen, among)
+    else:
+        runs_trees = isinstance(model, torch.nn.Module) and layout_of(model, layout) == "tree"
+        _answer_prompted(
+            batch, table, cast("Any", answer_pack), max_tokens, chosen, prompts, layout, among, runs_trees=runs_trees
+        )
     reshard(model)
     if level == "node_token":
-        return batch.with_columns("node_token", **{column: values})
+        return batch.with_columns("node_token", **_columns(names, table, top_k))
+    values = table[:, 0]
     if level != "step":
         raise InvalidInputError(f"level is {level!r}; give 'node_token' or 'step'")
     of_steps = batch.offsets("token")
@@ -163,45 +198,112 @@ def _check_equal(group: Group | None, batch: Batch, *others: ArrayLike) -> None:
         check_equal(group, batch.column("token", "node_token"), *others)
 
 
-def _answers(
+def _names(column: str, top_k: int | None, level: str) -> tuple[str, ...]:
+    """The columns that are made."""
+    if top_k is None:
+        return (column,)
+    number: object = top_k
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise InvalidInputError(f"top_k is {top_k!r}; give a whole number of at least 1, or None")
+    if not column.endswith("_logprob") or level != "node_token":
+        raise InvalidInputError(
+            f"column is {column!r} at level {level!r} with top_k={top_k}; give a name that ends with '_logprob', such "
+            "as 'teacher_logprob', at level 'node_token'"
+        )
+    prefix = column.removesuffix("logprob")
+    return column, f"{prefix}top_logprobs", f"{prefix}top_ids"
+
+
+def _known(batch: Batch, names: tuple[str, ...], top_k: int | None, draws: NDArray[np.int64]) -> NDArray[np.float32]:
+    """A row for each stored token, with what is known of the tokens of other draws: `[rows, 1 + 2 top_k]`."""
+    width = 1 if top_k is None else 1 + 2 * top_k
+    table = np.full((len(batch.column("token", "node_token")), width), np.nan, np.float32)
+    if len(draws) < batch.num_draws and all(batch.has(name, "node_token") for name in names):
+        parts = [batch.column(name, "node_token").reshape(len(table), -1) for name in names]
+        if sum(part.shape[1] for part in parts) != width:
+            raise InvalidInputError(
+                f"top_k is {top_k}, but the other draws have {parts[-1].shape[1]} tokens each; give the same number"
+            )
+        table[:] = np.concatenate(parts, axis=1)
+    return table
+
+
+def _columns(names: tuple[str, ...], table: NDArray[np.float32], top_k: int | None) -> dict[str, NDArray[Any]]:
+    """The columns of a table."""
+    if top_k is None:
+        return {names[0]: table[:, 0]}
+    top, ids = table[:, 1 : 1 + top_k], table[:, 1 + top_k :]
+    whole = np.where(np.isnan(ids), -1.0, ids).astype(np.int32)
+    return dict(zip(names, (table[:, 0], top, whole), strict=True))
+
+
+def _answer(
     batch: Batch,
-    column: str,
+    table: NDArray[np.float32],
     answer_pack: Callable[[Pack], Tensor],
+    column: str,
     max_tokens: int,
     layouts: tuple[PackLayout, Layout],
     draws: NDArray[np.int64],
     group: Group | None,
-) -> np.ndarray:
-    """The answer for every stored token that these draws train."""
+) -> None:
+    """Write the answer for every stored token that these draws train."""
     from agentrl_core.model.pack import Pack
 
-    values = np.full(len(batch.column("token", "node_token")), np.nan, dtype=np.float32)
-    if len(draws) < batch.num_draws and batch.has(column, "node_token"):
-        values[:] = batch.column(column, "node_token")
     same = {"inverse_temperature": np.asarray(batch.column("inverse_temperature", "token"), dtype=np.float32)}
     layout, planned_as = layouts
     rank, ranks = (0, None) if group is None else (group.rank(), group.size())
     _check_equal(group, batch, draws, max_tokens)
     plan = batch.plan(draws, max_tokens, layout=planned_as, fold=list(same.values()), shards=ranks)
     stored, images = batch.column("node_token", "token"), tokens_with_images(batch)
-    places, found = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    places, found = [np.zeros(0, np.int64)], [table[:0]]
     for index in range(rank, len(plan), ranks or 1):
         planned = plan.pack(index, same=same)
         shows = images is not None and bool(images[planned.token].any())
         pack = Pack.from_plan(planned, planned.streams, entropy_gradient=False, shows_images=shows, layout=layout)
         with torch.no_grad():
             answers = answer_pack(pack)
-        if answers.shape != pack.target.shape:
+        if answers.shape[:1] != pack.target.shape or answers[:1].numel() not in (0, table.shape[1]):
             raise InvalidInputError(
                 f"the function for column {column!r} returned shape {tuple(answers.shape)} for a pack of "
                 f"{len(pack.target)} prediction pairs; return one value per pair"
             )
-        answered = answers.to("cpu", torch.float32).numpy()
+        answered = answers.to("cpu", torch.float32).numpy().reshape(-1, table.shape[1])
         places.append(stored[planned.pair_tokens])
-        found.append(np.repeat(answered, np.diff(planned.pair_offsets)))
+        found.append(np.repeat(answered, np.diff(planned.pair_offsets), axis=0))
     place, answers_of_ranks = _of_ranks(group, np.concatenate(places), np.concatenate(found))
-    values[place] = answers_of_ranks
-    return values
+    table[place] = answers_of_ranks
+
+
+def _answer_prompted(
+    batch: Batch,
+    table: NDArray[np.float32],
+    answer_pack: Callable[[Pack], Tensor],
+    max_tokens: int,
+    draws: NDArray[np.int64],
+    prompts: Iterable[ArrayLike],
+    layout: PackLayout,
+    group: Group | None,
+    *,
+    runs_trees: bool,
+) -> None:
+    """The same of draws under other prompts."""
+    from agentrl_core.model.teacher import PromptedPacks
+
+    packs = PromptedPacks(batch, prompts, draws)
+    _check_equal(group, batch, draws, max_tokens)
+    shows = tokens_with_images(batch) is not None
+    places, found = [np.zeros(0, np.int64)], [table[:0]]
+    for (pack, tree, stored), counts in _own_part(packs.packs(max_tokens), group):
+        made = replace(pack, shows_images=shows, layout=layout)
+        with torch.no_grad():
+            answers = answer_pack(made if runs_trees else made.as_sequences())
+        if counts:
+            answered = answers.to("cpu", torch.float32).numpy().reshape(-1, table.shape[1])
+            places.append(stored[tree.pair_tokens])
+            found.append(np.repeat(answered, np.diff(tree.pair_offsets), axis=0))
+    place, answers_of_ranks = _of_ranks(group, np.concatenate(places), np.concatenate(found))
+    table[place] = answers_of_ranks
 
 
 def _of_ranks(group: Group | None, *columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
@@ -237,7 +339,7 @@ def _with_answers_to_probe(
     asked, values = [np.zeros(0, np.int64)], [np.zeros(0)]
     among = _ranks_of(model, group)
     _check_equal(among, batch, *probe.rows, max_tokens)
-    for tree, question, counts in _own_part(questions.packs(max_tokens), among):
+    for (tree, question), counts in _own_part(questions.packs(max_tokens), among):
         with torch.no_grad():
             pack = replace(Pack.from_tree(tree, entropy_gradient=False), shows_images=shows, layout=layout)
             if not runs_trees:
@@ -251,17 +353,15 @@ def _with_answers_to_probe(
     return batch.with_columns("step", **{column: after}).with_columns("draw", **{f"{column}_before": before})
 
 
-def _own_part(
-    packs: Iterator[tuple[TreeRows, NDArray[np.int64]]], group: Group | None
-) -> Iterator[tuple[TreeRows, NDArray[np.int64], bool]]:
+def _own_part(packs: Iterator[Made], group: Group | None) -> Iterator[tuple[Made, bool]]:
     """The packs of this rank, and whether they count: one that has none in the last round runs that of another."""
     rank, ranks = (0, 1) if group is None else (group.rank(), group.size())
     number, latest = 0, None
     for number, latest in enumerate(packs, 1):
         if (number - 1) % ranks == rank:
-            yield *latest, True
+            yield latest, True
     if latest is not None and 0 < number % ranks <= rank:
-        yield *latest, False
+        yield latest, False
 
 
 def _answerer(column: str, model: nn.Module) -> Callable[[Pack], Tensor]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 def full_kl(logits: Tensor, reference_logits: Tensor) -> Tensor:
@@ -24,6 +26,91 @@ def full_kl(logits: Tensor, reference_logits: Tensor) -> Tensor:
     logprob, reference = logits.log_softmax(-1), reference_logits.log_softmax(-1)
     difference = torch.where(logprob > -torch.inf, logprob - reference, 0.0)
     return (logprob.exp() * difference).sum(-1)
+
+
+def divergence(logits: Tensor, teacher_logits: Tensor, beta: float) -> Tensor:
+    """The generalised Jensen-Shannon divergence of `loss.Divergence` over the whole vocabulary, `[N]`.
+
+    Args:
+        logits: `[N, V]`, with gradient.
+        teacher_logits: `[N, V]`.
+        beta: from 0 (forward KL) to 1 (reverse KL).
+
+    Example:
+        >>> import torch
+        >>> from agentrl_core.model.logit_statistics import divergence
+        >>> divergence(torch.zeros(1, 2), torch.tensor([[0.9, 0.1]]).log(), 0.0).tolist()
+        [0.368]
+    """
+    return bin_divergence(logits.log_softmax(-1), teacher_logits.log_softmax(-1), beta)
+
+
+def bin_divergence(logprobs: Tensor, teacher_logprobs: Tensor, beta: float) -> Tensor:
+    """The same of distributions over k bins, `[N]`.
+
+    Args:
+        logprobs: `[N, k]`, log-probs of the bins, with gradient; -inf for a bin that is empty.
+        teacher_logprobs: `[N, k]`.
+        beta: from 0 (forward KL) to 1 (reverse KL).
+    """
+    empty = torch.isneginf(logprobs) & torch.isneginf(teacher_logprobs)
+    log_p, log_q = (torch.where(empty, 0.0, values) for values in (logprobs, teacher_logprobs))
+    if beta == 0.0:
+        terms = _kl_terms(log_q, log_p)
+    elif beta == 1.0:
+        terms = _kl_terms(log_p, log_q)
+    else:
+        log_m = torch.logaddexp(log_p + math.log1p(-beta), log_q + math.log(beta))
+        terms = beta * _kl_terms(log_q, log_m) + (1.0 - beta) * _kl_terms(log_p, log_m)
+    return torch.where(empty, 0.0, terms).sum(-1)
+
+
+def _kl_terms(log_a: Tensor, log_b: Tensor) -> Tensor:
+    """The terms of KL(a || b); 0 where a is 0."""
+    return log_a.exp() * torch.where(torch.isneginf(log_a), 0.0, log_a - log_b)
+
+
+def log_tail(top_logprobs: Tensor) -> Tensor:
+    """Log of the probability that a distribution has beside its likeliest tokens, `[N, 1]`.
+
+    It is at least 1e-7, the resolution of float32 log-probs.
+
+    Args:
+        top_logprobs: `[N, k]`; -inf: no token.
+    """
+    covered = top_logprobs.double().exp().sum(-1, keepdim=True)
+    return (1.0 - covered).clamp(min=1e-7).log().to(top_logprobs.dtype)
+
+
+def top_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
+    """Log-probs of some tokens, and of all others together in the last column: `[N, k + 1]`.
+
+    Args:
+        logits: `[N, V]`, with gradient.
+        ids: `int64[N, k]`, tokens, the first of them at least 0; a negative one is none: -inf.
+    """
+    known = ids >= 0
+    total = logits.logsumexp(dim=-1, keepdim=True)
+    places = torch.where(known, ids, ids[:, :1].clamp(min=0))
+    found = torch.where(known, logits.gather(1, places) - total, -torch.inf)
+    others = logits.scatter(1, places, -torch.inf)
+    none = torch.isneginf(others.detach().amax(dim=-1, keepdim=True))
+    rest = torch.where(none, 0.0, others).logsumexp(dim=-1, keepdim=True) - total
+    return torch.cat([found, torch.where(none, -torch.inf, rest)], dim=1)
+
+
+def likeliest_tokens(logits: Tensor, count: int) -> Tensor:
+    """Log-probs of the likeliest tokens, then their ids as floats, `[N, 2 * count]`, without gradient.
+
+    Of a vocabulary with fewer tokens the rest is -inf and -1. Ids below 2^24 are exact in float32.
+
+    Args:
+        logits: `[N, V]`.
+        count: at least 1.
+    """
+    logprobs, ids = logits.detach().log_softmax(-1).topk(min(count, logits.shape[-1]), dim=-1)
+    absent = (0, count - logprobs.shape[1])
+    return torch.cat([pad(logprobs, absent, value=-torch.inf), pad(ids.to(logits.dtype), absent, value=-1.0)], dim=1)
 
 
 def top_p_entropy(logits: Tensor, p: float = 0.8, *, include_crossing: bool = True) -> Tensor:

@@ -67,6 +67,10 @@ class PackOutput:
         likeliest: `int64[N]`, that token.
         soft_value: `[N]`, `answers.soft_value` of the logits.
         full_kl: `[N]`, `answers.full_kl` to another model; `Pack.run` knows one model, so it is yours to add.
+        top_logprobs: `[N, k + 1]`, log-probs of the tokens in a stream of ids (output `top_logprobs:<stream>`), and of
+            all others together.
+        divergence: `[N]`, from the teacher over the vocabulary (output `divergence:<beta>`), see `loss.Divergence`.
+        likeliest_tokens: `[N, 2 k]`, log-probs of the k likeliest tokens, then their ids (`likeliest_tokens:<k>`).
         ranks: number of ranks over which the model's wrapper averages gradients; 1 without a wrapper; None: unknown.
     """
 
@@ -81,6 +85,9 @@ class PackOutput:
     likeliest: Tensor | None = None
     soft_value: Tensor | None = None
     full_kl: Tensor | None = None
+    top_logprobs: Tensor | None = None
+    divergence: Tensor | None = None
+    likeliest_tokens: Tensor | None = None
     ranks: int | None = None
 
     def evaluated(self, loss: RowLoss, pack: Pack) -> tuple[Tensor, dict[str, Tensor]]:
@@ -328,7 +335,9 @@ class Pack:
         """The largest token id; -1 without tokens."""
         return max((int(ids.max()) for ids in (self.input_ids, self.target) if len(ids)), default=-1)
 
-    def run(self, model: nn.Module, *, outputs: tuple[str, ...] | None = None) -> PackOutput:
+    def run(
+        self, model: nn.Module, *, outputs: tuple[str, ...] | None = None, teacher: nn.Module | None = None
+    ) -> PackOutput:
         """Log-prob and entropy of every prediction pair, and `outputs`.
 
         With z the logits of a pair's source row as the model makes them (its factors and soft caps included; a plain
@@ -344,6 +353,8 @@ class Pack:
                 adapters or be quantised. Values come from its module `value_head`, from hidden states `[N, hidden]` to
                 `[N, 1]` or `[N, k]`: set `model.value_head = torch.nn.Linear(hidden, 1)` before it is wrapped.
             outputs: names of `PackOutput` to give beside log-probs and entropies; None: those of the pack.
+            teacher: the model that `loss.Divergence(support="vocabulary")` distils, in eval mode and whole on this
+                process. It runs without gradients; its logits and the policy's are compared in chunks.
 
         Returns:
             `PackOutput` on the model's device.
@@ -355,7 +366,7 @@ class Pack:
         """
         from agentrl_core.model.run import scores
 
-        return PackOutput(**scores(self, model, self.outputs if outputs is None else outputs))
+        return PackOutput(**scores(self, model, self.outputs if outputs is None else outputs, teacher))
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

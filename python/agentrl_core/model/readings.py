@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.model.architecture import LogitFormula, head_of, is_plain_linear
 from agentrl_core.model.call import Forward
+from agentrl_core.model.comparisons import TeacherRows, comparisons_of
 from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 from agentrl_core.model.ranks import wrapping_of
 from agentrl_core.model.scores import LOGITS_AT_ONCE, VALUES, in_chunks, score, value_head_of
@@ -63,15 +64,26 @@ class Reading:
 class Scores(Reading):
     """Log-probs, entropies and answers of the model's logits, feed by feed."""
 
-    def __init__(self, pack: Pack, outer: nn.Module, inner: nn.Module, outputs: tuple[str, ...]) -> None:
+    def __init__(
+        self, pack: Pack, outer: nn.Module, inner: nn.Module, outputs: tuple[str, ...], teacher: TeacherRows | None
+    ) -> None:
         super().__init__(pack, outer, inner, pack.source_row)
+        self.comparisons = comparisons_of(pack, outputs, teacher, vocabulary_of(inner))
         self.of_logits = tuple(name for name in outputs if name in ANSWERS_OF_LOGITS)
         self.of_values = tuple(name for name in outputs if name in VALUES)
         self.critic = value_head_of(outer, inner, outputs)
         self.found: list[tuple[Tensor, ...]] = []
         self.values: list[Tensor] = []
         self.wide: torch.dtype = torch.float32
-        self.scored = functools.partial(score, entropy_gradient=pack.entropy_gradient, outputs=self.of_logits)
+        self.scored = functools.partial(
+            score, entropy_gradient=pack.entropy_gradient, outputs=self.of_logits, comparisons=self.comparisons
+        )
+
+    @property
+    def columns(self) -> tuple[Tensor, ...]:
+        """What rows are scored with: targets, inverse temperatures, and the columns of comparisons."""
+        compared = (each.column for each in self.comparisons)
+        return self.pack.target, self.pack.streams.inverse_temperature, *compared
 
     def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:  # noqa: ARG002
         """As in the base."""
@@ -106,13 +118,10 @@ class Scores(Reading):
                 f"model: {type(self.inner).__name__} returns no logits for the rows that its output layer was given, "
                 "so packs cannot run on it; use another model"
             )
-        target, scale = (
-            column if feed.pairs is None else column.index_select(0, feed.pairs)
-            for column in (self.pack.target, self.pack.streams.inverse_temperature)
-        )
+        columns = [column if feed.pairs is None else column.index_select(0, feed.pairs) for column in self.columns]
         with torch.autocast(logits.device.type, enabled=False):
             size = max(1, LOGITS_AT_ONCE // logits.shape[-1])
-            self.found.append(in_chunks(self.scored, size, (logits[0].to(self.wide), target, scale)))
+            self.found.append(in_chunks(self.scored, size, (logits[0].to(self.wide), *columns)))
 
     def results(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG002
         """As in the base: log-prob, entropy, answers of logits, values."""
@@ -125,7 +134,8 @@ class Scores(Reading):
     def fields(self, results: tuple[Tensor, ...]) -> dict[str, Any]:
         """Return the fields of `PackOutput` that these results are."""
         logprob, entropy, *others = results
-        answers: dict[str, Any] = dict(zip(self.of_logits, others, strict=False))
+        names = (*self.of_logits, *(each.name for each in self.comparisons))
+        answers: dict[str, Any] = dict(zip(names, others, strict=False))
         for name in self.of_values:
             answers[name] = others[-1] if name == "value_logits" else others[-1].squeeze(-1)
         return {"logprob": logprob, "entropy": entropy, "ranks": self.wrapping.ranks, **answers}
@@ -138,9 +148,15 @@ class ChunkedScores(Scores):
     """
 
     def __init__(
-        self, pack: Pack, outer: nn.Module, inner: nn.Module, outputs: tuple[str, ...], formula: LogitFormula
+        self,
+        pack: Pack,
+        outer: nn.Module,
+        inner: nn.Module,
+        outputs: tuple[str, ...],
+        teacher: TeacherRows | None,
+        formula: LogitFormula,
     ) -> None:
-        super().__init__(pack, outer, inner, outputs)
+        super().__init__(pack, outer, inner, outputs, teacher)
         self.formula = formula
         self.whole: tuple[Tensor, ...] = ()
 
@@ -156,13 +172,12 @@ class ChunkedScores(Scores):
     def _at_last(self, own: Forward, states: Tensor) -> Tensor:
         logits = self._logits(own)
 
-        def scored(part: Tensor, target: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
-            return self.scored(self._logits_of(logits(part)), target, scale)
+        def scored(part: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
+            return self.scored(self._logits_of(logits(part)), *columns)
 
         size = max(1, LOGITS_AT_ONCE // vocabulary_of(self.inner))
-        columns = (states, self.pack.target, self.pack.streams.inverse_temperature)
-        self.whole = in_chunks(scored, size, columns)
-        return torch.stack([each.to(self.wide) for each in self.whole])[None]
+        self.whole = in_chunks(scored, size, (states, *self.columns))
+        return torch.cat([each.to(self.wide).reshape(len(states), -1) for each in self.whole], dim=1).t()[None]
 
     def _logits_of(self, of_head: Tensor) -> Tensor:
         logits = of_head * self.formula.factor
@@ -174,8 +189,9 @@ class ChunkedScores(Scores):
 
     def results(self, output: Tensor) -> tuple[Tensor, ...]:
         """As in the base."""
-        rows = output[0].unbind(0)
-        found = [row.to(whole.dtype) for row, whole in zip(rows, self.whole, strict=True)]
+        widths = [1 if whole.dim() == 1 else whole.shape[1] for whole in self.whole]
+        parts = output[0].split(widths)
+        found = [part.t().reshape(whole.shape).to(whole.dtype) for part, whole in zip(parts, self.whole, strict=True)]
         if not self.pack.entropy_gradient:
             found[1] = found[1].detach()
         return (*found, *self._values())
@@ -187,7 +203,7 @@ class FusedLoss(ChunkedScores):
     def __init__(
         self, pack: Pack, outer: nn.Module, inner: nn.Module, fuse: Callable[..., Any], formula: LogitFormula
     ) -> None:
-        super().__init__(pack, outer, inner, (), formula)
+        super().__init__(pack, outer, inner, (), None, formula)
         self.fuse = fuse
         self.made: Any = None
 

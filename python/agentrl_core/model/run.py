@@ -21,6 +21,7 @@ from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of, decoder_of, device_of, logit_formula_of
 from agentrl_core.model.attention import SequenceAttention
 from agentrl_core.model.call import Forward, call_in_place, head_replaced, leave_uncompiled
+from agentrl_core.model.comparisons import TeacherRows
 from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead
 from agentrl_core.model.ranks import refuse_unwrapped
 from agentrl_core.model.readings import (
@@ -47,19 +48,35 @@ def hidden_states(pack: Pack, model: nn.Module) -> Tensor:
     return _run(pack, inner, lambda: Reading(pack, model, inner, every))[1][0]
 
 
-def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...]) -> dict[str, Any]:
+def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...], teacher: nn.Module | None = None) -> dict[str, Any]:
     """Return log-probs, entropies and `outputs` of a pack, fields of `PackOutput`; see `Pack.run`."""
+    rows = None if teacher is None else _teacher_rows(pack, teacher)
     pack, inner = _prepared(pack, model)
+    if rows is not None:
+        rows = rows._replace(states=rows.states.to(pack.target.device))
     is_large = len(pack.target) * vocabulary_of(inner) > LOGITS_AT_ONCE
     formula = logit_formula_of(inner) if is_large else None
 
     def reading() -> Scores:
         if formula is None:
-            return Scores(pack, model, inner, outputs)
-        return ChunkedScores(pack, model, inner, outputs, formula)
+            return Scores(pack, model, inner, outputs, rows)
+        return ChunkedScores(pack, model, inner, outputs, rows, formula)
 
     read, results = _run(pack, inner, reading)
     return read.fields(results)
+
+
+def _teacher_rows(pack: Pack, teacher: nn.Module) -> TeacherRows:
+    """The hidden states of a teacher for each prediction pair, without gradients."""
+    pack, inner = _prepared(pack, teacher)
+    with torch.no_grad():
+        read, (states,) = _run(pack, inner, lambda: Reading(pack, teacher, inner, pack.source_row))
+    if read.wrapping.sharded:
+        raise UnsupportedError(
+            "teacher: its parameters lie on several ranks; give a whole model, or annotate its top tokens instead: "
+            "arl.annotate(batch, 'teacher_logprob', teacher, top_k=64)"
+        )
+    return TeacherRows(states, inner)
 
 
 def fused(pack: Pack, model: nn.Module, fuse: Callable[..., Any]) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agentrl_core.exceptions import UnsupportedError
+from agentrl_core.model.comparisons import Comparison, is_compared
 from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 
 LOGITS_AT_ONCE = 2**27  # 512 MiB of fp32; beyond it logits are scored in chunks that the backward pass recomputes
@@ -21,16 +22,24 @@ ANSWERS = (*VALUES, *ANSWERS_OF_LOGITS)
 
 
 def score(
-    logits: Tensor, target: Tensor, scale: Tensor, *, entropy_gradient: bool, outputs: Sequence[str]
+    logits: Tensor,
+    target: Tensor,
+    scale: Tensor,
+    *columns: Tensor,
+    entropy_gradient: bool,
+    outputs: Sequence[str],
+    comparisons: Sequence[Comparison] = (),
 ) -> tuple[Tensor, ...]:
-    """Return log-prob of the target, entropy, and `outputs` of logits `[R, V]` times `scale`.
+    """Return log-prob of the target, entropy, `outputs` and comparisons of logits `[R, V]` times `scale`.
 
     Args:
         logits: fp32 or fp64.
         target: `int64[R]`.
         scale: `[R]`, the inverse temperatures.
+        columns: the rows of each comparison's column.
         entropy_gradient: whether the entropy can be differentiated.
         outputs: names of `ANSWERS_OF_LOGITS`.
+        comparisons: what is compared.
     """
     scale = scale.to(logits.dtype)
     logits = logits * scale[:, None]
@@ -44,7 +53,8 @@ def score(
     answers = {name: ANSWERS_OF_LOGITS[name](shifted) for name in outputs}  # all but one are the same of shifted logits
     if "soft_value" in answers:
         answers["soft_value"] = (answers["soft_value"] + largest.squeeze(1)) / scale
-    return logprob, entropy, *answers.values()
+    pairs = zip(comparisons, columns, strict=True)
+    return logprob, entropy, *answers.values(), *(each.compare(shifted, column, scale) for each, column in pairs)
 
 
 def in_chunks(function: Callable[..., tuple[Tensor, ...]], size: int, rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -69,7 +79,7 @@ def value_head_of(outer: nn.Module, inner: nn.Module, outputs: Sequence[str]) ->
         UnsupportedError: an unknown output is requested, or there is no value head.
     """
     for name in outputs:
-        if name not in ANSWERS:
+        if name not in ANSWERS and not is_compared(name):
             raise UnsupportedError(
                 f"outputs: pack.run cannot give the answer {name!r}, only {', '.join(ANSWERS)}; compute it and add it: "
                 f"dataclasses.replace(pack.run(model, outputs=()), {name}=...)"

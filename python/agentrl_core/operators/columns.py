@@ -328,19 +328,22 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
     return array
 
 
-def flat(values: object, name: str, offsets: NDArray[np.int64]) -> NDArray[Any]:
+def flat(
+    values: object, name: str, offsets: NDArray[np.int64], dimensions: tuple[int, ...] = (1,)
+) -> NDArray[Any]:
     """Convert values of ragged rows, from a flat column or a column with one list per row.
 
     Args:
         values: a column of any of the kinds above, or an Arrow or Polars column of lists; a missing list gives NaN.
         name: name of the argument, for messages.
         offsets: start of each row.
+        dimensions: numbers of dimensions that a flat column may have.
 
     Raises:
         InvalidInputError: it is not a column, or a list has another length than its row.
     """
     if not is_arrow(values):
-        return column(values, name)
+        return column(values, name, dimensions=dimensions)
     lists = _core.columns.arrow_lists(values, name)
     if lists is None:
         return column(values, name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
-from agentrl_core.loss import LOG_RATIO_LIMIT, ImportanceRatio, Policy, Tokens, Unit, torch
+from agentrl_core.loss import ImportanceRatio, Policy, Tokens, Unit, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,7 +81,7 @@ class StratifiedRatio(ImportanceRatio):
         (pool_mean, pool), (mean, spread) = moments
         own = (tokens.log_ratio - mean) * (pool / (spread + 1e-6))
         centred = torch.where(large, own, tokens.log_ratio - pool_mean)
-        return centred.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT), None
+        return tokens.limited(centred), None
 
 
 GRPO_GUARD = Recipe(

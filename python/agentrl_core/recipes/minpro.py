@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import LOG_RATIO_LIMIT, ImportanceRatio, Policy, Tokens, Unit, torch
+from agentrl_core.loss import ImportanceRatio, Policy, Tokens, Unit, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,8 +58,7 @@ class PrefixMinimum(ImportanceRatio):
             smallest = smallest.clamp(max=0.0)
         minimum = smallest.exp().clamp(min=self.at_least)
         if self.inside:
-            inner = tokens.log_ratio + minimum.log().clamp(min=-LOG_RATIO_LIMIT)
-            return inner.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT), None
+            return tokens.limited(tokens.log_ratio + tokens.limited(minimum.log())), None
         return tokens.log_ratio, minimum
 
 

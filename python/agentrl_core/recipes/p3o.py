@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option
-from agentrl_core.loss import ADVANTAGES, LOG_RATIO_LIMIT, Tokens, Unit, WeightedLoss, metric_sums, torch
+from agentrl_core.loss import ADVANTAGES, Tokens, Unit, WeightedLoss, metric_sums, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,7 @@ class PairwiseProximal(WeightedLoss):
             """Of each member, its value minus the other's."""
             return 2.0 * values - members.spread(members.sum(values))
 
-        away = sequences.sum(tokens.logprob - tokens.stream("old_logprob")).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        away = tokens.limited(sequences.sum(tokens.logprob - tokens.stream("old_logprob")))
         ratio, gain = away.exp(), difference(sequences.mean(tokens.advantage))
         other = (away - difference(away)).detach().exp()
         if self.kind == "separate":

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, option, token
-from agentrl_core.loss import LOG_RATIO_LIMIT, ClipBounds, Policy, Surrogate, Tokens, torch
+from agentrl_core.loss import ClipBounds, Policy, Surrogate, Tokens, torch
 from agentrl_core.weight import ExpertMask
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class MixtureExpert(Surrogate):
         old = tokens.stream("old_logprob")
         other = tokens.stream("other_logprob") if self.prior is None else torch.full_like(old, math.log(self.prior))
         behaviour = torch.logaddexp(old + math.log1p(-self.share), other + math.log(self.share))
-        ratio = (tokens.logprob - behaviour).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+        ratio = tokens.limited(tokens.logprob - behaviour).exp()
         factor = ratio * (1.0 - tokens.logprob.detach().exp()).clamp(min=0.0).pow(self.exploration)
         return factor, factor
 

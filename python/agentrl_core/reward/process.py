@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.component import BatchComponent, Column, Rows, option, step, token
+from agentrl_core.component import BatchComponent, Column, Rows, column_name, option, step, token
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns, returns
 
@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 class ImplicitProcess(BatchComponent):
     """Reward tokens or steps implicitly by a model: process_reward = beta * (log p_model - log p_reference).
 
-    Two node_token columns hold the log-probs: `reward_model_logprob` and `reward_reference_logprob`
-    (`annotate(batch, name, model)`); the reference is frozen (PRIME) or a snapshot of the policy (iStar). Tokens that
-    are not trained have no reward (NaN). Sources: PRIME, arXiv:2502.01456; iStar, arXiv:2509.19199 (`level="step"`).
+    Two node_token columns hold the log-probs (`annotate(batch, name, model)`); the reference is frozen (PRIME) or a
+    snapshot of the policy (iStar). With a teacher as the model and the policy that sampled as the reference, the reward
+    is the negative estimate of the reverse KL (on-policy distillation: `beta=1.0, model="teacher_logprob",
+    reference="behaviour_logprob"`). Tokens that are not trained have no reward (NaN). Sources: PRIME, arXiv:2502.01456;
+    iStar, arXiv:2509.19199 (`level="step"`).
 
     Args:
         beta: factor.
         level: `token`: each trained token; `step`: the sum of a step; `draw`: the sum of a draw, at its last trained
             token.
         scale: `max_return` divides by the largest absolute sum of rewards to come, over the batch.
+        model: the column with log p_model.
+        reference: the column with log p_reference.
 
     Raises:
         RecipeError: an option is out of range.
@@ -42,14 +46,12 @@ class ImplicitProcess(BatchComponent):
     """
 
     phase: ClassVar[str] = "reward"
-    needs: ClassVar[tuple[Column, ...]] = (
-        token("reward_model_logprob", model="reward_model"),
-        token("reward_reference_logprob", model="reward_reference"),
-    )
 
     beta: float = option(0.05, above=0)
     level: Literal["token", "step", "draw"] = "token"
     scale: Literal["none", "max_return"] = "none"
+    model: str = column_name("reward_model_logprob", level="token", model="reward_model")
+    reference: str = column_name("reward_reference_logprob", level="token", model="reward_reference")
 
     def own_makes(self) -> Iterable[Column]:
         """The reward of each token or step."""
@@ -60,7 +62,7 @@ class ImplicitProcess(BatchComponent):
         tokens = Rows(batch, "token")
         trained = tokens.flags("trainable")
         model, reference = (
-            np.where(trained, tokens.values(name), 0.0) for name in ("reward_model_logprob", "reward_reference_logprob")
+            np.where(trained, tokens.values(name), 0.0) for name in (self.model, self.reference)
         )
         rows, offsets = tokens, None
         if self.level != "token":

@@ -30,6 +30,8 @@ _PRODUCTS = {  # streams that are sums of loss weights times columns, and the co
     "weight_kl": ("kl_weight",),
     "weight_entropy": (),
 }
+STORED = "stored_token"
+"""A stream that keeps pairs of different stored tokens apart, where others are read from the stored token."""
 _IDS = ("step", "sequence", "pair", "group", "stratum")  # streams that number the rows' segments
 
 
@@ -47,6 +49,8 @@ class PreparedBatch:
         units: `int64[draws]`, units that stay in one pack; None if any sequence may be in any pack.
         keep: `bool[tokens]`, tokens in the loss; None: all.
         same: streams that are columns, `float32[tokens]` each: branches that share a token have one value.
+        wide: streams with several values for each stored token, `[node tokens, k]`: they are read where a pair is
+            stored, and pairs of other stored tokens are not joined with it.
         summed: streams that are sums of loss weights times columns over the branches that share a token.
         credit: the columns in those products, `float32[tokens]` each.
         ids: streams that number segments, an integer for each token.
@@ -64,6 +68,7 @@ class PreparedBatch:
     units: NDArray[np.int64] | None
     keep: NDArray[np.bool_] | None
     same: dict[str, NDArray[np.float32]]
+    wide: dict[str, NDArray[Any]]
     summed: tuple[str, ...]
     credit: dict[str, NDArray[np.float32]]
     ids: dict[str, NDArray[Any]]
@@ -85,7 +90,8 @@ class PreparedBatch:
             InvalidInputError: the loss needs pairs, and a pair has more than two draws.
         """
         loss = training.loss
-        scored = batch.has("score", "draw")  # a custom advantage may come without a score
+        # A custom advantage may come without a score.
+        scored = batch.has("score", "draw") and loss.needs_score
         valid: NDArray[np.bool_] = (
             np.isfinite(batch.column("score", "draw")) if scored else np.ones(batch.num_draws, dtype=np.bool_)
         )
@@ -111,6 +117,9 @@ class PreparedBatch:
             names["old_logprob"] = old.column
         if len(np.unique(np.asarray(batch.column("source", "draw"))[valid])) > 1:
             names[SOURCE] = SOURCE  # metrics are reported for each
+        wide = {name: batch.column(name, "node_token") for name in names if _is_wide(batch, name)}
+        names = {name: column for name, column in names.items() if name not in wide}
+        stored = np.asarray(batch.column("node_token", "token")) if wide else None
         factors = dict.fromkeys(column for name in summed for column in _PRODUCTS[name])
         columns = {
             column: np.asarray(batch.column(column, "token"), np.float32)
@@ -127,6 +136,15 @@ class PreparedBatch:
         if old is not None and old.values is not None and old.none is not None:
             same["old_logprob"] = columns[old.column] = old.values
             unknown[old.column] = np.flatnonzero(~np.isfinite(old.values) & ~old.none)
+        if stored is not None:
+            # The bits of a stored token's index: a column that differs if and only if the stored tokens do.
+            same[STORED] = stored.astype(np.int32).view(np.float32)
+            for name, rows in wide.items():
+                unread = (
+                    np.isnan(rows[stored]).any(axis=1) if rows.dtype.kind == "f" else (rows[stored] < 0).all(axis=1)
+                )
+                unknown[name] = np.flatnonzero(unread)
+                columns[name] = np.full(len(stored), np.nan, np.float32)
         credit = {column: columns[column] for column in factors if column in columns}
         return cls(
             batch=batch,
@@ -138,6 +156,7 @@ class PreparedBatch:
             units=_units(loss, segments),
             keep=keep,
             same=same,
+            wide=wide,
             summed=summed,
             credit=credit,
             ids=_ids(batch, loss, segments),
@@ -195,6 +214,11 @@ class PreparedBatch:
             total = float(weights @ of)
             weights = weights * (weights.sum() / total) if total > 0 else weights
         return weights
+
+
+def _is_wide(batch: Batch, name: str) -> bool:
+    """Return whether a column has several values for each token."""
+    return batch.has(name, "node_token") and batch.column(name, "node_token").ndim == 2
 
 
 def _idle(batch: Batch, credit: dict[str, NDArray[np.float32]]) -> NDArray[np.bool_]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core._util.lazy_torch import require_torch, torch
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.update.packs import Packs
+from agentrl_core.update.prepared import STORED
 
 if TYPE_CHECKING:
     from torch import Tensor, distributed, nn
@@ -340,9 +341,15 @@ class Update:
             for name, numbers in prepared.ids.items():
                 ids[name] = take(f"stream {name}", len(planned.token), np.int64)
                 ids[name][:] = np.unique(numbers[planned.token], return_inverse=True)[1]
+            streams = {name: values for name, values in planned.streams.items() if name != STORED}
+            for name, rows in prepared.wide.items():
+                kind = np.int64 if rows.dtype.kind in "iu" else np.float32
+                memory = take(f"stream {name}", len(planned.token) * rows.shape[1], kind)
+                streams[name] = memory.reshape(len(planned.token), rows.shape[1])
+                streams[name][:] = rows[planned.node_token]
             return Pack.from_plan(
                 planned,
-                {**planned.streams, **ids},
+                {**streams, **ids},
                 entropy_gradient=prepared.loss.needs_entropy_gradient,
                 outputs=prepared.loss.outputs,
                 shows_images=prepared.images is not None and bool(prepared.images[planned.token].any()),

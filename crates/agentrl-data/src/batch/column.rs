@@ -89,11 +89,16 @@ impl Numbers {
         })
     }
 
-    /// The values of some ranges, one after the other, `count` in all.
-    pub(super) fn joined(&self, ranges: impl Iterator<Item = std::ops::Range<usize>>, count: usize) -> Self {
+    /// The values of some ranges of rows of `width` values, one after the other, `count` rows in all.
+    pub(super) fn joined(
+        &self,
+        ranges: impl Iterator<Item = std::ops::Range<usize>>,
+        count: usize,
+        width: usize,
+    ) -> Self {
         each!(self, values => {
-            let mut joined = Vec::with_capacity(count);
-            ranges.for_each(|range| joined.extend_from_slice(&values[range]));
+            let mut joined = Vec::with_capacity(count * width);
+            ranges.for_each(|range| joined.extend_from_slice(&values[range.start * width..range.end * width]));
             joined
         })
     }
@@ -137,6 +142,8 @@ pub struct Column {
     pub name: String,
     /// The level of its values.
     pub level: Level,
-    /// One value for each row of the level.
+    /// Number of values of each row; `None`: one, which is no list.
+    pub width: Option<usize>,
+    /// The values of each row of the level, row after row.
     pub values: Arc<Numbers>,
 }

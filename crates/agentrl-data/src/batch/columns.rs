@@ -53,6 +53,22 @@ impl Batch {
                 level.name()
             )));
         }
+        self.with_values(name, level, None, values)
+    }
+
+    /// The batch with one more computed column of stored tokens, of `width` values each: row after row.
+    pub fn with_wide_column(&self, name: &str, width: usize, values: Numbers) -> Result<Self> {
+        let (found, rows) = (values.len(), self.level_len(Level::NodeToken));
+        if width == 0 || Some(found) != rows.checked_mul(width) {
+            return Err(Error::invalid(format!(
+                "column {name:?} has {found} values for rows of {width}; give each of the {rows} stored tokens the same \
+                 number of values, at least one"
+            )));
+        }
+        self.with_values(name, Level::NodeToken, Some(width), values)
+    }
+
+    fn with_values(&self, name: &str, level: Level, width: Option<usize>, values: Numbers) -> Result<Self> {
         if KEYS.contains(&name) {
             return Err(Error::invalid(format!(
                 "column {name:?} is a key of the tables of computed columns; give it another name than {KEYS:?}"
@@ -60,7 +76,7 @@ impl Batch {
         }
         let mut batch = self.clone();
         batch.columns.retain(|column| column.name != name);
-        batch.columns.push(Column { name: name.to_owned(), level, values: Arc::new(values) });
+        batch.columns.push(Column { name: name.to_owned(), level, width, values: Arc::new(values) });
         Ok(batch)
     }
 
@@ -71,7 +87,7 @@ impl Batch {
 
     /// A column by name at a level: computed there, else computed one or more levels up and broadcast, else a fact.
     pub fn column(&self, name: &str, level: Level) -> Result<Numbers> {
-        if let Some(numbers) = self.computed_at(name, level) {
+        if let Some(numbers) = self.computed_at(name, level)? {
             return Ok(numbers);
         }
         let layout = &self.layout;
@@ -89,7 +105,7 @@ impl Batch {
             }
             (Level::Token, "trainable") => self.trainable(),
             (Level::Token, _) => match self.node_fact(name) {
-                Some(numbers) => Ok(self.to_tokens(&numbers?)),
+                Some(numbers) => Ok(self.to_tokens(&numbers?, 1)),
                 None => Ok(Numbers::from_array(name, self.fact(name, level)?.as_ref())?.repeat(&layout.token_offsets)),
             },
             (Level::Step | Level::Draw, _) => Numbers::from_array(name, self.fact(name, level)?.as_ref()),
@@ -99,7 +115,7 @@ impl Batch {
     /// Whether each action token of a step of a draw is trained: its node allows it, its step does, and its draw.
     fn trainable(&self) -> Result<Numbers> {
         let of_nodes = self.node_fact("trainable").ok_or_else(|| self.no_column("trainable", Level::Token))??;
-        let Numbers::U8(mut mask) = self.to_tokens(&of_nodes) else {
+        let Numbers::U8(mut mask) = self.to_tokens(&of_nodes, 1) else {
             return Err(Error::internal("the mask of trainable tokens is of another type"));
         };
         let flags = array(self.steps(), "flags")?.as_primitive::<UInt32Type>();
@@ -123,25 +139,38 @@ impl Batch {
     }
 
     /// A computed column at its own level or broadcast to a finer one.
-    fn computed_at(&self, name: &str, level: Level) -> Option<Numbers> {
-        let Column { level: made, values, .. } = self.computed(name, level)?;
-        Some(match (made, level) {
+    fn computed_at(&self, name: &str, level: Level) -> Result<Option<Numbers>> {
+        let Some(Column { level: made, width, values, .. }) = self.computed(name, level) else { return Ok(None) };
+        if let Some(width) = width {
+            return Err(Error::invalid(format!(
+                "column {name:?} has {width} values for each token; give the name of a column with one"
+            )));
+        }
+        Ok(Some(match (made, level) {
             (Level::Draw, Level::Step) => values.repeat(&self.layout.step_offsets),
             (Level::Draw, Level::Token) => values.repeat(&self.layout.step_offsets).repeat(&self.layout.token_offsets),
             (Level::Step, Level::Token) => values.repeat(&self.layout.token_offsets),
-            (Level::NodeToken, Level::Token) => self.to_tokens(values),
+            (Level::NodeToken, Level::Token) => self.to_tokens(values, 1),
             _ => values.as_ref().clone(),
-        })
+        }))
+    }
+
+    /// A computed column with several values for each token, at its own level or broadcast to the tokens of draws: the
+    /// values, row after row, and their number in a row. `None`: the column is another one, or not there.
+    pub fn wide_column(&self, name: &str, level: Level) -> Option<(Numbers, usize)> {
+        let Column { level: made, width, values, .. } = self.computed(name, level)?;
+        let width = (*width)?;
+        Some((if level == *made { values.as_ref().clone() } else { self.to_tokens(values, width) }, width))
     }
 
     /// Values of stored tokens at the action tokens of draws.
-    fn to_tokens(&self, values: &Numbers) -> Numbers {
-        values.joined(self.layout.actions.node_tokens(), self.layout.actions.len())
+    fn to_tokens(&self, values: &Numbers, width: usize) -> Numbers {
+        values.joined(self.layout.actions.node_tokens(), self.layout.actions.len(), width)
     }
 
     /// Dense ids, in order of first appearance, of an id, key or text column: a computed one, else one of the tables.
     pub fn keys(&self, name: &str, level: Level) -> Result<Vec<u32>> {
-        if let Some(numbers) = self.computed_at(name, level) {
+        if let Some(numbers) = self.computed_at(name, level)? {
             return dense_numbers(name, numbers);
         }
         if let Some((column, rows)) = self.said(name, level) {

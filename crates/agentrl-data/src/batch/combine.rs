@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use arrow_array::{Array, ArrayRef, Float32Array, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch};
+use arrow_array::{
+    Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch,
+};
 use arrow_array::{UInt8Array, UInt32Array};
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_schema::{Field, Schema};
@@ -36,7 +38,7 @@ impl Batch {
             Level::Token => Arc::new(column.values.gather(chosen().flat_map(|draw| self.layout.tokens(draw)))),
             Level::NodeToken => column.values.clone(),
         };
-        Column { name: column.name.clone(), level: column.level, values }
+        Column { name: column.name.clone(), level: column.level, width: column.width, values }
     }
 
     /// The batch whose draws name other old log-probs: a code of table `draws` each.
@@ -101,7 +103,10 @@ impl Batch {
             }
         }
         for column in columns {
-            let values = column.values.to_array();
+            let mut values = column.values.to_array();
+            if let Some(width) = column.width {
+                values = wide(values, width)?;
+            }
             let offsets = match column.level {
                 Level::Draw | Level::Step => None,
                 Level::Token => Some(layout.token_offsets.as_slice()),
@@ -157,7 +162,13 @@ impl Batch {
                     list.values().slice(from as usize, (to - from) as usize)
                 },
             );
-            batch = batch.with_column(name, level, Numbers::from_array(name, values.as_ref())?)?;
+            batch = match values.as_fixed_size_list_opt() {
+                Some(rows) if level == Level::NodeToken && rows.null_count() == 0 => {
+                    let numbers = Numbers::from_array(name, rows.values().as_ref())?;
+                    batch.with_wide_column(name, rows.value_length() as usize, numbers)?
+                }
+                _ => batch.with_column(name, level, Numbers::from_array(name, values.as_ref())?)?,
+            };
         }
         Ok(batch)
     }
@@ -183,6 +194,13 @@ impl Numbers {
             .map_err(|error| Error::invalid("a computed column has different types in the parts").with_source(error))?;
         Self::from_array("computed", joined.as_ref())
     }
+}
+
+/// Rows of `width` values each, as lists of fixed size.
+fn wide(values: ArrayRef, width: usize) -> Result<ArrayRef> {
+    let width = i32::try_from(width).map_err(|_| Error::overflow(format!("rows of {width} values are too wide")))?;
+    let field = Arc::new(Field::new("item", values.data_type().clone(), false));
+    Ok(Arc::new(FixedSizeListArray::try_new(field, width, values, None).map_err(arrow_bug)?))
 }
 
 fn list(values: ArrayRef, offsets: &[i64]) -> Result<ArrayRef> {

@@ -187,7 +187,7 @@ impl Batch {
             let old = self.columns.iter().find(|column| column.level == Level::Draw && column.name == name);
             let new = new.iter().find(|(other, _)| other == name).map(|(_, values)| values);
             let values = together(name, old.map(|column| column.values.as_ref()), new, order)?;
-            Ok(Column { name: name.to_owned(), level: Level::Draw, values: Arc::new(values) })
+            Ok(Column { name: name.to_owned(), level: Level::Draw, width: None, values: Arc::new(values) })
         };
         names.into_iter().map(column).collect()
     }

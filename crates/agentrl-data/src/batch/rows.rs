@@ -118,8 +118,19 @@ impl Batch {
             };
             if let Some(found) = parts.iter().map(same).collect::<Option<Vec<_>>>() {
                 let nodes = orders[Table::Nodes as usize].as_deref().filter(|_| column.level == Level::NodeToken);
+                if let Some(other) = found.iter().find(|other| other.width != column.width) {
+                    return Err(Error::invalid(format!(
+                        "column {:?} has {} values for each token in one part and {} in another; annotate all with as many",
+                        column.name,
+                        column.width.unwrap_or(1),
+                        other.width.unwrap_or(1)
+                    )));
+                }
                 let values = joined(parts, &found, nodes)?;
-                batch = batch.with_column(&column.name, column.level, values)?;
+                batch = match column.width {
+                    Some(width) => batch.with_wide_column(&column.name, width, values)?,
+                    None => batch.with_column(&column.name, column.level, values)?,
+                };
             }
         }
         Ok(batch)
@@ -314,6 +325,7 @@ fn arranged(table: Table, parts: &[Batch], order: Option<&[(usize, usize)]>) -> 
 /// A computed column of all parts: one after the other, or (node tokens) in the order of the joined nodes.
 fn joined(parts: &[Batch], columns: &[Column], nodes: Option<&[(usize, usize)]>) -> Result<Numbers> {
     let values = Numbers::join(columns.iter().map(|column| column.values.as_ref()))?;
+    let width = columns.first().and_then(|column| column.width).unwrap_or(1);
     let Some(nodes) = nodes else { return Ok(values) };
     let mut begins = Vec::with_capacity(parts.len());
     let mut begin = 0;
@@ -325,7 +337,7 @@ fn joined(parts: &[Batch], columns: &[Column], nodes: Option<&[(usize, usize)]>)
         let offsets = parts[part].layout.node_offsets();
         begins[part] + offsets[row] as usize..begins[part] + offsets[row + 1] as usize
     });
-    Ok(values.gather(tokens))
+    Ok(values.gather(tokens.flat_map(|token| token * width..(token + 1) * width)))
 }
 
 #[cfg(test)]

@@ -368,6 +368,7 @@ fn add_bytes(column: &ArrayRef, sizes: &mut [usize]) {
 fn width(kind: &DataType) -> usize {
     match kind {
         DataType::FixedSizeBinary(size) => *size as usize,
+        DataType::FixedSizeList(item, size) => *size as usize * width(item.data_type()),
         kind => kind.primitive_width().unwrap_or(16),
     }
 }

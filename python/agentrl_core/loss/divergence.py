@@ -1,0 +1,114 @@
+"""Distillation: losses on the divergence of the policy from a teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentrl_core._util.lazy_torch import torch
+from agentrl_core.component import Column, option, token
+from agentrl_core.loss.base import Denominator, WeightedLoss, metric_sums
+from agentrl_core.loss.tokens import Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Divergence(WeightedLoss):
+    """Distil a teacher: minimise the divergence of the policy p from the teacher q at every trained token.
+
+        L = sum_t w_t D_t
+        D = beta KL(q || m) + (1 - beta) KL(p || m),   m = beta q + (1 - beta) p     0 < beta < 1
+        D = KL(q || p)   (forward KL)                                                beta = 0
+        D = KL(p || q)   (reverse KL)                                                beta = 1
+
+    This is the generalised Jensen-Shannon divergence of GKD (arXiv:2306.13649), whose limits are the two KLs. `support`
+    is the set of tokens that D sums over:
+
+    - `vocabulary`: all of them, exactly. `pack.run(policy, teacher=teacher)` computes it in chunks and keeps no logits.
+    - `top`: the teacher's k likeliest tokens, and one more bin for all others together. It is a lower bound of the
+      exact divergence. `arl.annotate(batch, "teacher_logprob", teacher, top_k=k)` makes the columns.
+    - `sampled`: the sampled token alone, an estimate of the reverse KL: log p - log q, with the gradient of KL(p || q)
+      in expectation over tokens that p sampled: (log p - log q) times that of log p. The column is `teacher_logprob`.
+
+    The teacher has no gradient. Both distributions have the temperature of the sampling. No advantage and no score is
+    read, so a batch with equal rewards is trained too, or one without rewards. Add it to a policy loss with `loss.Sum`.
+
+    Args:
+        aggregate: as of every loss; here `token_mean` unless another is given.
+        constant: as of every loss.
+        beta: see above, from 0 to 1; 1 for `sampled`.
+        support: see above.
+        ratio_at_most: upper bound of p / p_old, by which the term of a token is then multiplied, without gradient; for
+            batches with several optimizer steps (SDPO, arXiv:2601.20802: 2). None: no factor.
+
+    Metrics: `divergence` (D), for `top` `coverage`, the teacher's probability of its k tokens, for `sampled`
+    `teacher_kl` in place of `divergence`, and `entropy`.
+
+    Raises:
+        RecipeError: an option is out of range, or beta is not 1 for `sampled`.
+
+    Example:
+        >>> from agentrl_core import loss
+        >>> loss.Divergence(support="top").needs
+        (token('teacher_top_ids'), token('teacher_top_logprobs'))
+    """
+
+    aggregate: Denominator = "token_mean"
+    beta: float = option(0.5, at_least=0, at_most=1)
+    support: Literal["top", "vocabulary", "sampled"] = "top"
+    ratio_at_most: float | None = option(None, above=0)
+
+    def check_options(self) -> None:
+        """The estimate from sampled tokens is one of the reverse KL."""
+        super().check_options()
+        self.require(self.support != "sampled" or self.beta == 1.0, "beta", "use beta=1 with support='sampled'")
+
+    @property
+    def needs_score(self) -> bool:
+        """Not: a teacher needs no reward."""
+        return False
+
+    def own_reads(self) -> Iterable[str | Column]:
+        """Weights, the teacher's columns, and the old log-probs for a ratio."""
+        yield "weight_kl"
+        if self.support == "sampled":
+            yield token("teacher_logprob", model="teacher")
+        elif self.support == "top":
+            yield token("teacher_top_ids", model="teacher")
+            yield token("teacher_top_logprobs", model="teacher")
+        if self.ratio_at_most is not None:
+            yield "old_logprob"
+
+    def own_reads_outputs(self) -> Iterable[str]:
+        """The policy's log-probs of the teacher's tokens, or the divergence over the vocabulary."""
+        if self.support == "top":
+            yield "top_logprobs:teacher_top_ids"
+        elif self.support == "vocabulary":
+            yield f"divergence:{self.beta!r}"
+
+    def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted divergence of all rows, and metrics."""
+        from agentrl_core.model.logit_statistics import bin_divergence, log_tail
+
+        metrics: dict[str, Any] = {}
+        if self.support == "sampled":
+            away = tokens.log_ratio_to("teacher_logprob")
+            metrics["teacher_kl"] = away
+            # The value is the estimate, the gradient that of the divergence and not of the estimate.
+            term = away.detach() * (1.0 + tokens.logprob - tokens.logprob.detach())
+        elif self.support == "top":
+            own, top = tokens.output("top_logprobs"), tokens.stream("teacher_top_logprobs")
+            tail = torch.where(torch.isneginf(own.detach()[:, -1:]), -torch.inf, log_tail(top))  # -inf: k is V
+            term = bin_divergence(own, torch.cat([top, tail], dim=1), self.beta)
+            term = torch.where(tokens.trained, term, 0.0)
+            metrics |= {"divergence": term, "coverage": 1.0 - tail[:, 0].exp()}
+        else:
+            term = tokens.output("divergence")
+            metrics["divergence"] = term
+        if self.ratio_at_most is not None:
+            term = term * tokens.log_ratio.detach().exp().clamp(max=self.ratio_at_most)
+        value = (tokens.stream("weight_kl") * term).sum()
+        return value, metric_sums(tokens, entropy=tokens.entropy, **metrics)

@@ -1,0 +1,127 @@
+"""Comparisons: answers about a pack that need more than the model's logits, such as those of a teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.model.architecture import head_of, is_plain_linear, logit_formula_of
+from agentrl_core.model.logit_statistics import divergence, likeliest_tokens, top_logprobs
+
+Pack: TypeAlias = Any  # model.pack.Pack, whose module uses this one
+COMPARED = ("top_logprobs", "divergence", "likeliest_tokens")
+"""Names of the answers; each has an argument after a colon."""
+
+
+class Comparison(NamedTuple):
+    """An answer that compares each row of logits with a row of a column.
+
+    Attributes:
+        name: of the field of `PackOutput`.
+        column: `[N, ...]`, in the order of the pairs.
+        compare: makes the answer from logits times the inverse temperature, the column and the inverse temperature.
+    """
+
+    name: str
+    column: Tensor
+    compare: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class TeacherRows(NamedTuple):
+    """What a teacher has for the pairs of a pack.
+
+    Attributes:
+        states: `[N, H]`, its hidden states as its output layer gets them.
+        inner: the causal model inside its wrappers.
+    """
+
+    states: Tensor
+    inner: nn.Module
+
+
+def is_compared(output: str) -> bool:
+    """Whether an output is one of these answers."""
+    return output.partition(":")[0] in COMPARED
+
+
+def comparisons_of(
+    pack: Pack, outputs: Sequence[str], teacher: TeacherRows | None, vocabulary: int
+) -> list[Comparison]:
+    """Return the comparisons among the outputs of a run, in their order.
+
+    Args:
+        pack: the pack, on the device of the model.
+        outputs: of the run; `top_logprobs:<stream of token ids>`, `divergence:<beta>`, `likeliest_tokens:<k>`.
+        teacher: of the run, for a divergence.
+        vocabulary: number of logits of the model.
+
+    Raises:
+        InvalidInputError: there is no teacher, or it has another vocabulary; or two losses ask for one answer with
+            different arguments.
+    """
+    found: dict[str, Comparison] = {}
+    for output in dict.fromkeys(outputs):
+        name, _, argument = output.partition(":")
+        if name not in COMPARED:
+            continue
+        if name in found:
+            raise InvalidInputError(
+                f"outputs: {name!r} is requested with two arguments, one of them {argument!r}; train the two losses in "
+                "two stages, or give both the same"
+            )
+        if name == "top_logprobs":
+            ids = pack.streams[argument]
+            readable = ids.device.type == "cpu" and len(ids)  # elsewhere it would wait
+            if readable and int(ids.max()) >= vocabulary:
+                raise InvalidInputError(
+                    f"{argument} has token {int(ids.max())}, but the model has {vocabulary} logits; give a teacher with "
+                    "the same tokenizer"
+                )
+            found[name] = Comparison(name, ids, lambda logits, ids, _: top_logprobs(logits, ids))
+        elif name == "likeliest_tokens":
+            found[name] = _likeliest(pack, int(argument))
+        else:
+            found[name] = _of_teacher(teacher, float(argument), vocabulary)
+    return list(found.values())
+
+
+def _likeliest(pack: Pack, count: int) -> Comparison:
+    return Comparison("likeliest_tokens", pack.target, lambda logits, *_: likeliest_tokens(logits, count))
+
+
+def _of_teacher(teacher: TeacherRows | None, beta: float, vocabulary: int) -> Comparison:
+    if teacher is None:
+        raise InvalidInputError(
+            "teacher: the loss compares whole distributions, and no teacher is given; call "
+            "pack.run(policy, teacher=teacher)"
+        )
+    head: Any = head_of(teacher.inner)
+    formula = logit_formula_of(teacher.inner)
+    if formula is None or not is_plain_linear(head):
+        raise UnsupportedError(
+            f"teacher: it is not known how {type(teacher.inner).__name__} makes logits of its output layer; annotate "
+            "its top tokens instead: arl.annotate(batch, 'teacher_logprob', teacher, top_k=64)"
+        )
+    if len(head.weight) != vocabulary:
+        raise InvalidInputError(
+            f"teacher: it has {len(head.weight)} logits and the model has {vocabulary}; give a teacher with the same "
+            "tokenizer, or annotate its top tokens if only the padding of the vocabulary differs"
+        )
+    device = teacher.states.device
+    wide = torch.float64 if teacher.states.dtype == torch.float64 else torch.float32
+    with torch.no_grad():
+        weight = head.weight.to(device, wide)
+        bias = None if head.bias is None else head.bias.to(device, wide)
+
+    def compare(logits: Tensor, states: Tensor, scale: Tensor) -> Tensor:
+        with torch.no_grad():
+            theirs = nn.functional.linear(states.to(wide), weight, bias) * formula.factor
+            if formula.softcap is not None:
+                theirs = formula.softcap * (theirs / formula.softcap).tanh()
+        return divergence(logits, (theirs * scale[:, None]).to(logits.dtype), beta)
+
+    return Comparison("divergence", teacher.states, compare)

@@ -1,0 +1,187 @@
+"""Teachers: what a model answers about the tokens of others, in their context or in one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from agentrl_core.exceptions import InvalidInputError, UnsupportedError
+from agentrl_core.model.pack import Pack
+from agentrl_core.operators import columns
+from agentrl_core.operators.packing import tree_layout
+
+if TYPE_CHECKING:
+    from agentrl_core.data.batch import Batch
+    from agentrl_core.operators.packing import TreeRows
+
+Answers = tuple[Tensor, Tensor, Tensor]
+"""Log-prob of each target `[N]`; ids `[N, k]` and log-probs `[N, k]` of the likeliest tokens; -1 and -inf: none."""
+
+
+def check_tokenizers(tokenizers: tuple[Any, Any]) -> None:
+    """Refuse a teacher whose tokenizer gives a token of the policy another id.
+
+    Args:
+        tokenizers: of the policy and of the teacher, of Hugging Face transformers.
+
+    Raises:
+        InvalidInputError: an id differs.
+    """
+    own, theirs = (cast("Mapping[str, int]", each.get_vocab()) for each in tokenizers)
+    if own.items() <= theirs.items():
+        return
+    text, number = min(own.items() - theirs.items(), key=lambda pair: pair[1])
+    raise InvalidInputError(
+        f"tokenizers: the policy's token {number} is {text!r}, which the teacher's tokenizer has as "
+        f"{theirs.get(text, 'no token')}; log-probs of another tokenizer's tokens have no meaning: give a teacher with "
+        "the policy's tokenizer"
+    )
+
+
+def likeliest_answers(model: nn.Module | Callable[[Pack], Answers], count: int) -> Callable[[Pack], Tensor]:
+    """Return a function of a pack: log-prob, the log-probs of the likeliest tokens and their ids, `[N, 1 + 2 count]`.
+
+    Args:
+        model: a model, or a function that returns the three.
+        count: number of likeliest tokens.
+    """
+    if isinstance(model, nn.Module):
+
+        def run(pack: Pack) -> Tensor:
+            output = pack.run(model, outputs=(f"likeliest_tokens:{count}",))
+            return torch.cat([output.logprob[:, None], cast("Tensor", output.likeliest_tokens)], dim=1)
+
+        return run
+
+    def call(pack: Pack) -> Tensor:
+        found: object = model(pack)
+        if not (isinstance(found, tuple) and len(found) == 3):
+            raise InvalidInputError(
+                f"model: the function returned {type(found).__name__} with top_k={count}; return log-probs [N], and "
+                "ids and log-probs [N, k] of the likeliest tokens"
+            )
+        logprob, ids, top = (torch.as_tensor(each) for each in found)
+        wanted = (len(pack.target), count)
+        if logprob.shape != wanted[:1] or ids.shape != wanted or top.shape != wanted:
+            raise InvalidInputError(
+                f"model: the function returned shapes {tuple(logprob.shape)}, {tuple(ids.shape)} and "
+                f"{tuple(top.shape)} for {wanted[0]} prediction pairs and top_k={count}; return [N], [N, k], [N, k]"
+            )
+        return torch.cat([logprob[:, None].double(), top.double(), ids.double()], dim=1)
+
+    return call
+
+
+class PromptedPacks:
+    """Packs of a batch's draws under other prompts: what a teacher reads that sees more than the policy.
+
+    Of each draw, the tokens before its first action are replaced; what follows stays, tool results included.
+
+    Args:
+        batch: the batch.
+        prompts: token ids of a prompt for each draw.
+        draws: the draws that are run.
+
+    Raises:
+        InvalidInputError: a draw has no prompt, or two draws with different prompts share a trained token.
+        UnsupportedError: a draw has several contexts.
+    """
+
+    def __init__(self, batch: Batch, prompts: Iterable[ArrayLike], draws: NDArray[np.int64]) -> None:
+        rows = [columns.integers(row, f"prompts[{place}]").astype(np.int32) for place, row in enumerate(prompts)]
+        if len(rows) != batch.num_draws:
+            raise InvalidInputError(
+                f"prompts has {len(rows)} rows of tokens, but the batch has {batch.num_draws} draws; give one for each"
+            )
+        self._lengths = np.array([len(row) for row in rows], np.int64)
+        wrong = draws[self._lengths[draws] == 0]
+        if len(wrong):
+            raise InvalidInputError(f"prompts[{wrong[0]}] is empty; give token ids, at least one")
+        self._prompts = np.concatenate([np.zeros(0, np.int32), *rows])
+        if len(self._prompts) and self._prompts.min() < 0:
+            raise InvalidInputError(f"prompts has the token {self._prompts.min()}; give token ids from 0")
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        contexts = batch.contexts()
+        several = np.flatnonzero(np.bincount(contexts.draws, minlength=batch.num_draws)[draws] > 1)
+        if len(several):
+            raise UnsupportedError(
+                f"prompts: draw {draws[several[0]]} has several contexts, so it has no single prompt; leave it out "
+                "(draws)"
+            )
+        self._draws, self._text = draws, contexts.tokens
+        acts = np.diff(contexts.steps) > 0
+        before = np.zeros(batch.num_draws, np.int64)  # tokens that a prompt stands for
+        before[contexts.draws[acts]] = contexts.begins[contexts.steps[:-1][acts]]
+        begins, ends = (np.zeros(batch.num_draws, np.int64) for _ in range(2))
+        begins[contexts.draws], ends[contexts.draws] = contexts.offsets[:-1], contexts.offsets[1:]
+        self._begins, self._before = begins + before, before
+        self._sizes = self._lengths + ends - self._begins
+        self._trained = np.flatnonzero(np.asarray(batch.column("trainable", "token")))
+        self._ends_of_trained = np.searchsorted(self._trained, batch.offsets("token")[batch.offsets("step")])
+        self._stored, self._positions, self._scale = (
+            np.asarray(batch.column(name, "token"))[self._trained]
+            for name in ("node_token", "position", "inverse_temperature")
+        )
+        self._check_shared(batch, rows)
+
+    def _check_shared(self, batch: Batch, rows: list[NDArray[np.int32]]) -> None:
+        """Refuse a stored token that draws with different prompts train: it would have several answers."""
+        known: dict[bytes, int] = {}
+        prompts = np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], np.int64)
+        chosen = self._tokens_of(self._draws)
+        draws = np.repeat(self._draws, np.diff(self._ends_of_trained)[self._draws])
+        owner = np.zeros(len(batch.column("token", "node_token")), np.int64)
+        owner[self._stored[chosen]] = draws
+        apart = np.flatnonzero(prompts[owner[self._stored[chosen]]] != prompts[draws])
+        if len(apart):
+            one, other = draws[apart[0]], owner[self._stored[chosen[apart[0]]]]
+            raise InvalidInputError(
+                f"prompts: draws {one} and {other} share a sampled token and have different prompts; give branches of "
+                "one trajectory the same prompt, or run them one after the other (draws)"
+            )
+
+    def _tokens_of(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The trained tokens of some draws, one draw after the other."""
+        begins, counts = self._ends_of_trained[draws], np.diff(self._ends_of_trained)[draws]
+        return np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+
+    def packs(self, max_tokens: int) -> Iterator[tuple[Pack, TreeRows, NDArray[np.int64]]]:
+        """Packs of at most `max_tokens` tokens, their layouts, and the stored token of each laid-out token, or -1.
+
+        Raises:
+            InvalidInputError: one draw is longer.
+        """
+        sizes = self._sizes[self._draws]
+        if len(sizes) and sizes.max() > max_tokens:
+            raise InvalidInputError(
+                f"max_tokens is {max_tokens}, but draw {self._draws[sizes.argmax()]} has {sizes.max()} tokens under "
+                "its prompt; raise max_tokens"
+            )
+        totals, begin = np.cumsum(sizes), 0
+        while begin < len(sizes):
+            end = int(np.searchsorted(totals, totals[begin] - sizes[begin] + max_tokens, side="right"))
+            yield self._pack(self._draws[begin:end])
+            begin = end
+
+    def _pack(self, draws: NDArray[np.int64]) -> tuple[Pack, TreeRows, NDArray[np.int64]]:
+        sizes, lengths = self._sizes[draws], self._lengths[draws]
+        offsets = np.cumsum(np.append(0, sizes))
+        row = np.repeat(np.arange(len(draws)), sizes)
+        place = np.arange(offsets[-1]) - offsets[row]
+        in_prompt = place < lengths[row]
+        tokens = np.empty(len(row), np.int32)
+        tokens[in_prompt] = self._prompts[(self._starts[draws][row] + place)[in_prompt]]
+        tokens[~in_prompt] = self._text[(self._begins[draws][row] + place - lengths[row])[~in_prompt]]
+        chosen = self._tokens_of(draws)
+        counts = np.diff(self._ends_of_trained)[draws]
+        moved = offsets[:-1] + lengths - self._before[draws]
+        at = np.repeat(moved, counts) + self._positions[chosen]
+        stored, scale = np.full(len(row), -1, np.int64), np.ones(len(row), np.float32)
+        stored[at], scale[at] = self._stored[chosen], self._scale[chosen]
+        tree = tree_layout(tokens, offsets, trained=stored >= 0, same={"inverse_temperature": scale})
+        return Pack.from_tree(tree, entropy_gradient=False), tree, stored
