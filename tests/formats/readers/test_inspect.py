@@ -10,7 +10,7 @@ import zstandard
 from read_files import call, check_trained, says, write_json
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.integrations.trajectories import from_chats, read
+from agentrl_core.integrations.trajectories import from_chats, read, to_chats
 
 ZSTANDARD = 93
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -95,7 +95,7 @@ def test_a_log_as_json(tmp_path):
     [chat] = check_trained(path, ANSWERS)
     assert chat["messages"][2] == {"role": "tool", "content": "4 degrees", "tool_call_id": "c1", "name": "weather"}
     assert chat["tools"] == [{"type": "function", "function": INFO}]
-    assert (chat["task"], chat["reward"], chat["success"], chat["epoch"]) == ("weather/1", 1.0, True, 1)
+    assert (chat["task"], chat["reward"], chat["success"], chat["record"]["epoch"]) == ("weather/1", 1.0, True, 1)
 
 
 @pytest.mark.parametrize("zstd", [False, True])
@@ -188,7 +188,7 @@ def test_two_scorers_give_no_reward(tmp_path):
     log["scores"]["match"] = {"value": "I"}
     [chat] = read(write_json(tmp_path / "log.json", header(samples=[log])))
     assert "reward" not in chat
-    assert set(chat["scores"]) == {"includes", "match"}
+    assert set(chat["record"]["scores"]) == {"includes", "match"}
 
 
 @pytest.mark.parametrize(
@@ -225,11 +225,19 @@ def test_all_of_a_sample_but_its_messages_and_events_is_kept():
         "choices": ["a"],
         "sandbox": {"type": "docker"},
         "model_usage": {"m": {"input_tokens": 3}},
+        "output": {"model": "m", "completion": "attachment://a1"},
+        "attachments": {"a1": "Cold."},
+        # fields with the names of ours, and other meanings
+        "group": "another",
+        "success": "maybe",
+        "turns": [{"text": "no"}],
+        "input_ids": [5],
+        "record": {"a": 0},
     }
     log = sample(1, [USER, COLD], limit={"type": "token", "limit": 9}, store={"a": 0}, total_time=1.5, **more)
     [chat] = read([header(samples=[log])])
-    assert {name: chat[name] for name in log if name in chat} == {
-        name: value
-        for name, value in log.items()
-        if name not in ("messages", "events", "attachments", "output") and value is not None
-    } | {"messages": chat["messages"]}
+    held = {name: value for name, value in log.items() if name not in ("messages", "events", "attachments")}
+    assert chat["record"] == held | {"output": {"model": "m", "completion": "Cold."}}
+    assert chat.keys() == {"messages", "task", "tools", "reward", "success", "record"}
+    [back] = to_chats(from_chats([chat], _tokenizer()))
+    assert back == chat

@@ -66,7 +66,7 @@ def test_the_history_of_an_evaluation(pairs, tmp_path):
     row = {"instance_id": "astropy-1", "history": history, "test_result": {"git_patch": "diff"}, "error": None}
     [chat] = check_trained(write_lines(tmp_path / "output.jsonl", [row]), ANSWERS)
     assert chat["task"] == "astropy-1"
-    assert chat["test_result"] == {"git_patch": "diff"}
+    assert chat["record"]["test_result"] == {"git_patch": "diff"}
 
 
 def test_parallel_calls_of_one_response(tmp_path):

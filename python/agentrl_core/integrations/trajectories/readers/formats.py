@@ -70,6 +70,10 @@ def read(
     as the system prompt of Claude Code, and the entries that are not messages. Contents that a chat cannot hold are
     refused.
 
+    Chats of `inspect`, `openhands`, `slime` and `verl` have the record of the file in `record`, apart from the keys of
+    chats, so that a field named `success` or `group` does not count as ours. It lacks what the messages or turns hold
+    (events and messages; `tokens`, `loss_mask` and `rollout_log_probs` of slime), and slime's `rollout_routed_experts`.
+
     Args:
         source: a file, a folder, or rows in memory.
         format: one of the above; None: recognised by the first records.

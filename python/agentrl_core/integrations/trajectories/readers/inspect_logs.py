@@ -8,6 +8,7 @@ from typing import Any
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
+    RECORD,
     UNTRAINED,
     HiddenReasoning,
     Message,
@@ -20,7 +21,7 @@ from agentrl_core.integrations.trajectories.readers.messages import (
 
 _ATTACHMENT = "attachment://"
 _VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-_NOT_KEPT = ("messages", "events", "events_data", "attachments", "output", "timelines")
+_NOT_KEPT = ("messages", "events", "events_data", "attachments", "timelines")
 _CUT = ("max_tokens", "model_length", "content_filter")
 
 
@@ -60,9 +61,9 @@ def _chat(sample: Any, task: str, hidden_reasoning: HiddenReasoning, where: str)
         _message(message, ends, reasons, hidden_reasoning, f"{where}, message {number}")
         for number, message in enumerate(sample["messages"])
     ]
-    chat = {name: value for name, value in sample.items() if name not in _NOT_KEPT and value is not None}
     name = f"{task}/{sample.get('id')}" if task else str(sample.get("id"))
-    chat |= {"messages": messages, "task": name}
+    chat: Message = {"messages": messages, "task": name}
+    chat[RECORD] = {name: value for name, value in sample.items() if name not in _NOT_KEPT}
     tools = _tools_of(sample.get("events") or (), where)
     if tools:
         chat["tools"] = tools
@@ -141,8 +142,8 @@ def _tools_of(events: Sequence[Any], where: str) -> list[Message]:
 def _with_attachments(sample: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """A sample whose long texts are in place again."""
     attachments = sample.get("attachments") or {}
-    used = {name: sample.get(name) for name in ("messages", "events")}
-    resolved: dict[str, Any] = {name: _resolved(value, attachments, where) for name, value in used.items()}
+    used = [name for name in ("input", "messages", "output", "events") if name in sample]
+    resolved: dict[str, Any] = {name: _resolved(sample[name], attachments, where) for name in used}
     return {**sample, **resolved}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
+    RECORD,
     HiddenReasoning,
     Message,
     call_of,
@@ -74,9 +75,9 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
         events = [(event, f"{record.where}, event {number}") for number, event in enumerate(flat)]
         if bad := next((where for event, where in events if not isinstance(event, Mapping)), None):
             raise InvalidInputError(f"{bad} is not an object; an event is read")
-        known = {name: value for name, value in row.items() if name != "history" and value is not None}
+        known = {name: value for name, value in row.items() if name != "history"}
         chat = _chat(events, hidden_reasoning, record.where)
-        yield {**known, **({"task": row["instance_id"]} if row.get("instance_id") else {}), **chat}
+        yield {RECORD: known, **({"task": row["instance_id"]} if row.get("instance_id") else {}), **chat}
 
 
 class _History:
