@@ -197,7 +197,7 @@ def test_two_scorers_give_no_reward(tmp_path):
         (
             header(samples=[sample(1, [USER, COLD], events=[{"event": "compaction", "type": "summary"}])]),
             UnsupportedError,
-            "sample 0: its history was compacted",
+            "sample 0, message 1: the history was compacted, and no event of the log has the input of the call",
         ),
         (header(samples=None), UnsupportedError, "a log without its samples"),
         (header(samples=[{"id": 1}]), InvalidInputError, "sample 0 has no list 'messages'"),
@@ -241,3 +241,64 @@ def test_all_of_a_sample_but_its_messages_and_events_is_kept():
     assert chat.keys() == {"messages", "task", "tools", "reward", "success", "record"}
     [back] = to_chats(from_chats([chat], _tokenizer()))
     assert back == chat
+
+
+SYSTEM = message("system", "Be brief.")
+SUMMARY = message("user", "Summary: Oslo has 4 degrees.")
+COMPACTED = {"event": "compaction", "type": "summary", "source": "inspect", "tokens_before": 90, "tokens_after": 20}
+
+
+def called(read, said, **more):
+    return {**generated(said, **more), "input": list(read)}
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_compacted_history_is_read_as_the_model_read_it(pooled, tmp_path):
+    """The answer after the summary read the summary; the summary is another call's, and is not trained."""
+    summed = answer("Oslo has 4 degrees.")
+    inputs = [[SYSTEM, USER], [SYSTEM, USER, LOOKS, REPLY, SUMMARY], [SYSTEM, SUMMARY]]
+    events = [called(inputs[0], LOOKS), called(inputs[1], summed), COMPACTED, called(inputs[2], COLD)]
+    log = sample(1, [SYSTEM, USER, LOOKS, REPLY, SUMMARY, COLD], events=events)
+    if pooled:
+        pool = [SYSTEM, USER, {**LOOKS, "content": "attachment://a1"}, REPLY, SUMMARY]
+        log["attachments"] = {"a1": LOOKS["content"]}
+        log["events_data"] = {"messages": pool, "calls": []}
+        for event, refs in zip((events[0], events[1], events[3]), ([[0, 2]], [[0, 5]], [[0, 1], [4, 5]]), strict=True):
+            event |= {"input": [], "input_refs": refs}
+    first, second = check_trained(write_json(tmp_path / "log.json", header(samples=[log])), ANSWERS)
+    assert [each["content"] for each in first["messages"]] == ["Be brief.", "how warm?", "I look."]
+    assert [each["content"] for each in second["messages"]] == ["Be brief.", SUMMARY["content"], "Cold."]
+    assert first["tools"] == second["tools"] == [{"type": "function", "function": INFO}]
+    assert (second["task"], second["reward"], second["record"]["epoch"]) == ("weather/1", 1.0, 1)
+
+
+def test_a_history_whose_replies_were_cleared_begins_another_chat():
+    """As the strategy `edit` does, without a word in the messages of the sample."""
+    cleared = {**REPLY, "content": "(cleared)"}
+    second = answer("Again.")
+    asked = message("user", "and now?", source="input")
+    events = [
+        called([USER], LOOKS),
+        called([USER, LOOKS, REPLY], COLD),
+        called([USER, LOOKS, cleared, COLD, asked], second),
+    ]
+    chats = list(read([header(samples=[sample(1, [USER, LOOKS, REPLY, COLD, asked, second], events=events)])]))
+    assert [[each["content"] for each in chat["messages"]] for chat in chats] == [
+        ["how warm?", "I look.", "4 degrees", "Cold."],
+        ["how warm?", "I look.", "(cleared)", "Cold.", "and now?", "Again."],
+    ]
+    assert [each.get("weight") for each in chats[1]["messages"] if each["role"] == "assistant"] == [0, 0, None]
+
+
+def test_a_history_that_was_not_rewritten_is_one_chat():
+    events = [called([USER], LOOKS), called([USER, LOOKS, REPLY], COLD)]
+    [chat] = read([header(samples=[sample(1, [USER, LOOKS, REPLY, COLD], events=events)])])
+    [plain] = read([header(samples=[sample(1, [USER, LOOKS, REPLY, COLD])])])
+    assert chat["messages"] == plain["messages"]
+
+
+def test_an_input_that_the_log_lacks_is_refused():
+    events = [{**called([], COLD), "input_refs": [[0, 2]]}, COMPACTED]
+    log = sample(1, [USER, COLD], events=events, events_data={"messages": [USER], "calls": []})
+    with pytest.raises(InvalidInputError, match=r"message 1: its input is \[\[0, 2\]\] of 1 messages"):
+        list(read([header(samples=[log])]))
