@@ -131,7 +131,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
                 refuse(
                     where,
                     f"the session begins with a copy of the lines of {parent!r}, and no line shows where the copy "
-                    "ends: it is not known which answers were sampled here, and those of the copy would be trained twice",
+                    "ends: which answers were sampled here is not known, and those of the copy would be trained twice",
                     "read that session and leave this file out",
                 )
             if identity is None:
