@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -275,6 +275,16 @@ def test_an_iteration_without_draws_is_reported_each_time() -> None:
         ([Task("a", "?", "x", 1), Task("a", "?", "x", 2)], r"has the id of another task, 'a'"),
         ([Task("a", "?", "x", None, solution="text")], r"has solution 'text' \(task 'a'\); give a list of texts"),
         ([Task("a", None, "x", None)], r"tasks\(\)\[0\] has question None; give a text"),  # type: ignore[arg-type]
+        ([Task("a", "?", "x", None), Task("", "?", "x", None)], r"tasks\(\)\[1\] has task_id ''; give a name"),
+        ([Task(" \n", "?", "x", None)], r"tasks\(\)\[0\] has task_id ' \\n'; give a name"),
+        (
+            [Task("a", "?", "x", np.arange(3)), Task("a", "?", "x", np.arange(1, 4))],
+            r"tasks\(\)\[1\] has the id of another task, 'a'",
+        ),
+        (
+            [Task("a", "?", "x", None, solution=["1"]), Task("a", "?", "x", None, solution=["2"])],
+            r"tasks\(\)\[1\] has the id of another task, 'a'",
+        ),
     ],
 )
 def test_tasks_are_checked_wherever_they_are_taken(tasks: list[Task], message: str) -> None:
@@ -286,6 +296,51 @@ def test_tasks_are_checked_wherever_they_are_taken(tasks: list[Task], message: s
         evaluate(world, world, tasks=len(tasks))
     with pytest.raises(InvalidInputError, match=message.replace(r"tasks\(\)", rf"tasks\({len(tasks)}\)")):
         arl.env.check(world, tasks=len(tasks))
+
+
+class Generated(Sequence[Task]):
+    """Tasks that are not a list, as those that are generated on demand."""
+
+    def __init__(self, tasks: list[Task]) -> None:
+        self.given = tasks
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def __getitem__(self, place: Any) -> Any:
+        return Generated(self.given[place]) if isinstance(place, slice) else self.given[place]
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (Task("", "?", "x", None), "a selected task has task_id ''"),
+        (Task("a", "other", "x", None), "a selected task has the id of another task, 'a'"),
+    ],
+)
+def test_generated_tasks_are_checked_once_they_are_selected(last: Task, message: str) -> None:
+    world = SmallWorld()
+    tasks = Generated([Task("a", "?", "x", None), last])
+    world.tasks = lambda count, split="train", start=0: tasks  # type: ignore[method-assign,assignment,return-value]  # noqa: ARG005
+    with pytest.raises(DataError, match=message):
+        arl.Collector(world, world, recipes.GRPO, task_pool=2)(tasks=2, group_size=2)
+    with pytest.raises(DataError, match=message):
+        evaluate(world, world, tasks=2)
+
+
+def test_a_task_that_is_given_several_times_is_one_task() -> None:
+    """As generated questions repeat: its statistics are in all its rows, and an evaluation counts all its rollouts."""
+    world = SmallWorld()
+    tasks = [Task(name, "?", "x", None) for name in ("a", "b", "a", "a")]
+    world.tasks = lambda count, split="train", start=0: tasks[start : start + count]  # type: ignore[method-assign]  # noqa: ARG005
+    found = evaluate(world, world, tasks=4, samples=2)
+    assert found.task_ids == ["a", "b"]
+    assert found.samples.tolist() == [6, 2]
+    assert (found.successes <= found.samples).all()
+    assert found.successes.sum() == (found.batch.column("success", "draw") == 1).sum() > 0
+    collect = arl.Collector(world, world, recipes.GRPO, task_pool=4)
+    collect.end_iteration(recipes.GRPO.credit(collect(tasks=4, group_size=2)), {})
+    assert collect._known_pool(collect._now().tasks).column("attempts").tolist() == [6, 2, 6, 6]
 
 
 def test_environments_of_an_evaluation_have_no_task_in_common() -> None:

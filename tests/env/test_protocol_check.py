@@ -5,6 +5,7 @@ import asyncio
 import json
 import random
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -270,7 +271,12 @@ BROKEN = {
     "fact 'my count' has a name that is no identifier": broken(facts={**World.facts, "my count": ExtraColumn("step")}),
     "fact 'count' is 'step'; give ExtraColumn": broken(facts={**World.facts, "count": "step"}),
     # tasks
-    r"tasks\(3\) gives \(.*; give a list of Task": broken(tasks=tasks_of(lambda tasks, _: tuple(tasks))),
+    r"tasks\(3\) gives <list_iterator.*; give a list or sequence of Task": broken(
+        tasks=tasks_of(lambda tasks, _: iter(tasks))
+    ),
+    r"tasks\(3, split='held_out'\)\[0\] has task_id ''": broken(
+        tasks=tasks_of(lambda tasks, split: tasks if split == "train" else [replace(tasks[0], task_id="")])
+    ),
     r"tasks\(3\) gives 2 tasks; give 3": broken(tasks=tasks_of(lambda tasks, _: tasks[:2])),
     r"tasks\(3\)\[0\] has task_id 7; give a": broken(tasks=tasks_of(lambda t, _: [Task(7, "?", "d", None)] * len(t))),
     r"tasks\(\) gives other tasks in a second call": broken(

@@ -205,7 +205,8 @@ def test_a_tool_without_a_word_of_its_own_takes_a_text():
     [
         ({"tasks": []}, "no training task"),
         ({"tasks": {"held_out": TASKS}}, "no training task"),
-        ({"tasks": [TASKS[0], TASKS[0]]}, "same task_id"),
+        ({"tasks": [TASKS[0], TASKS[0]]}, f"two tasks have the task_id {TASKS[0].task_id!r}"),
+        ({"tasks": [env.Task("", "?", "", None)]}, r"tasks\['train'\]\[0\] has task_id ''; give a name"),
         ({"tools": [env.Calculator(), env.Calculator()]}, "two tools are named 'calculator'"),
         ({"max_turns": 0}, "max_turns is 0"),
     ],

@@ -16,6 +16,7 @@ from agentrl_core.collect.journal import Journal, digest
 from agentrl_core.collect.journal_codec import read_value, write_value
 from agentrl_core.collect.progress import Progress
 from agentrl_core.collect.token_accounting import TokenLedger
+from agentrl_core.collect.validation import check_chosen
 from agentrl_core.component.state import SELECTION, pack_state
 from agentrl_core.data.batch import Batch
 from agentrl_core.exceptions import RecipeError
@@ -194,6 +195,7 @@ def select(begin: IterationInputs, journal: Journal, wanted: SelectionRequest) -
         if not isinstance(selection, Selection):
             raise RecipeError(f"{selector.title()}: choose returned {selection!r:.60}; return a select.Selection")
         selection.check(len(begin.pool), selector.title())
+        check_chosen(begin.pool.tasks(selection.rows))
         recorded = selection.take(np.argsort(selection.purpose, kind="stable")).to_dict()  # surveys after the others
         journal.keep(name, question, recorded, write_value)
     return Selection.from_dict(recorded)

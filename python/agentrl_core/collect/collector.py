@@ -45,7 +45,7 @@ from agentrl_core.collect.run_state import RunState, save_tokenizer
 from agentrl_core.collect.task_digest import task_digest, tasks_begun_with
 from agentrl_core.collect.validation import (
     check_ahead,
-    check_apart,
+    check_chosen,
     check_concurrency,
     check_cut,
     check_limits,
@@ -396,8 +396,8 @@ class Collector:
         tasks, samples = int(tasks), int(samples)
         with self._asking:
             of = {name: checked_tasks(world.environment, tasks, split) for name, world in self.worlds.items()}
-            check_apart(of)
             chosen = [(name, task) for name, each in of.items() for task in each]
+            check_chosen(chosen)
         recipe = self.recipe.replace(rollout=Independent() if rollout is None else rollout)
         if self.store is None:
             batch = self._evaluated(chosen, recipe, samples, iteration=0)

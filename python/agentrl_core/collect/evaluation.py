@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -22,7 +23,8 @@ class Evaluation:
     """Result of an evaluation.
 
     Attributes:
-        successes: `int64[tasks]`, number of rollouts that solved each task.
+        successes: `int64[tasks]`, number of rollouts that solved each task. A task that was given several times is one
+            task with the rollouts of all of them.
         samples: `int64[tasks]`, number of rollouts of each task (failed ones count as unsolved).
         task_ids: id of each task.
         domains: domain of each task.
@@ -40,6 +42,8 @@ class Evaluation:
     @classmethod
     def of(cls, tasks: Sequence[Task], batch: Batch, samples: int) -> Self:
         """Create the result from the rollouts of some tasks."""
+        times = Counter(task.task_id for task in tasks)
+        tasks = list({task.task_id: task for task in tasks}.values())
         places = {task.task_id: place for place, task in enumerate(tasks)}
         rows = np.array([places[task] for task in batch.texts("task_id", "draw")], np.int64)
         solved = batch.column("success", "draw") == 1
@@ -49,7 +53,7 @@ class Evaluation:
         sums = np.bincount(rows[known], rewards[known], minlength=len(tasks))
         return cls(
             successes=np.bincount(rows[solved], minlength=len(tasks)),
-            samples=np.full(len(tasks), samples, np.int64),
+            samples=samples * np.array([times[task.task_id] for task in tasks], np.int64),
             task_ids=[task.task_id for task in tasks],
             domains=[task.domain for task in tasks],
             rewards=np.where(counts > 0, sums / np.maximum(counts, 1), np.nan),

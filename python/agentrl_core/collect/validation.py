@@ -102,7 +102,7 @@ def check_whole(place: str, **numbers: object) -> None:
 
 
 def checked_tasks(environment: Environment, count: int, split: Split) -> Sequence[Task]:
-    """Return the checked tasks of a split; of generated tasks, only the first is checked."""
+    """Return the checked tasks of a split; of generated tasks, only the first is checked, the others once chosen."""
     tasks = environment.tasks(count, split=split)
     problem = next(task_problems(tasks if isinstance(tasks, list) else tasks[:1]), None)
     if problem is not None:
@@ -118,6 +118,16 @@ def mixed_tasks(
         tasks = {name: checked_tasks(world.environment, count, "train") for name, world in worlds.items()}
     check_apart(tasks)
     return MixedTasks(tasks, asking)
+
+
+def check_chosen(chosen: Sequence[tuple[str, Task]]) -> None:
+    """Refuse selected tasks that cannot be used, or several with one id: generated tasks are first seen here."""
+    for place, problem in task_problems([task for _, task in chosen]):
+        raise DataError(f"environment {chosen[place][0]!r}: a selected task {problem}")
+    worlds: dict[str, list[Task]] = {}
+    for name, task in chosen:
+        worlds.setdefault(name, []).append(task)
+    check_apart(worlds)
 
 
 def check_apart(tasks: Mapping[str, Sequence[Task]]) -> None:

@@ -17,6 +17,7 @@ from agentrl_core.env import protocol_rules as violations
 from agentrl_core.env.base import Content, Environment, Task
 from agentrl_core.env.protocol_rules import EpisodeLog
 from agentrl_core.env.single_agent_view import SingleAgentEpisode, SingleAgentView
+from agentrl_core.env.task_check import task_problems
 from agentrl_core.exceptions import InvalidInputError
 
 Actions = Sequence[str] | Callable[[Task, int, Content], str]
@@ -136,22 +137,26 @@ class _Checker:
     def _tasks(self) -> list[Task]:
         environment, count = self.environment, self.count
         try:
-            tasks = environment.tasks(count)
+            tasks = _listed(environment.tasks(count))
             self.problems += violations.of_tasks(tasks, count)
             if self.problems:
                 return []
-            if environment.tasks(count) != tasks:
+            if _listed(environment.tasks(count)) != tasks:
                 self.problems.append("tasks() gives other tasks in a second call: make them of their number alone")
-            elif environment.tasks(count - 1, start=1) != tasks[1:]:
+            elif _listed(environment.tasks(count - 1, start=1)) != tasks[1:]:
                 self.problems.append("tasks(start=1) does not go on where tasks() began: count from start")
         except Exception as error:  # noqa: BLE001 -- whatever the author's code raises is what is told
             self.problems.append(f"tasks({count}) raises {_named(error)}")
             return []
         try:
-            held_out = environment.tasks(count, split="held_out")
+            held_out = list(environment.tasks(count, split="held_out"))
         except Exception as error:  # noqa: BLE001 -- see above
             self.hints.append(f"held-out tasks were not looked at: tasks(split='held_out') raises {_named(error)}")
             held_out = []
+        broken = [f"tasks({count}, split='held_out')[{place}] {problem}" for place, problem in task_problems(held_out)]
+        if broken:
+            self.problems += broken
+            return []
         shared = {task.task_id for task in tasks} & {task.task_id for task in held_out}
         if shared:
             self.problems.append(f"task {min(shared)!r} is in both splits: held-out tasks must not be trained on")
@@ -344,6 +349,11 @@ class _Checker:
                 rest = EpisodeLog(record.task, again.first, outcomes=record.outcomes[start:], keys=record.keys[start:])
                 lines += violations.of_replay(rest, again, how)
         return lines
+
+
+def _listed(tasks: Any) -> Any:
+    """The tasks of a sequence; anything else as it is, which is refused."""
+    return list(tasks) if isinstance(tasks, Sequence) and not isinstance(tasks, str) else tasks
 
 
 async def _result(value: Awaitable[Any]) -> Any:

@@ -64,7 +64,7 @@ def of_declarations(environment: Environment) -> list[str]:
 def of_tasks(tasks: object, count: int) -> list[str]:
     """The answer of `tasks(count)`."""
     if not isinstance(tasks, list) or not all(isinstance(task, Task) for task in tasks):
-        return [f"tasks({count}) gives {_short(tasks)}; give a list of Task"]
+        return [f"tasks({count}) gives {_short(tasks)}; give a list or sequence of Task"]
     if len(tasks) != count:
         return [f"tasks({count}) gives {len(tasks)} tasks; give {count}"]
     return [f"tasks({count})[{place}] {problem}" for place, problem in task_problems(tasks)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ def task_problem(task: Any) -> str | None:
                 f"has {name} {getattr(task, name)!r:.80}, which is not Unicode (a lone surrogate); give "
                 'text.encode("utf-8", "replace").decode()'
             )
+    if not task.task_id.strip():
+        return f"has task_id {task.task_id!r}; give a name, by which statistics and groups find the task"
     solution = getattr(task, "solution", ())
     texts = not isinstance(solution, str) and isinstance(solution, Sequence)
     if not texts or not all(isinstance(each, str) and is_unicode(each) for each in solution):
@@ -47,7 +50,16 @@ def _same(one: Any, other: Any) -> bool:
     """Whether two tasks of one id are one task."""
     if any(getattr(one, name) != getattr(other, name) for name in ("question", "domain")):
         return False
+    first, second = ((getattr(each, "payload", None), list(getattr(each, "solution", ()))) for each in (one, other))
     try:
-        return bool(operator.eq(getattr(one, "payload", None), getattr(other, "payload", None)))
-    except Exception:  # noqa: BLE001 -- payloads are the environment's own, arrays among them
-        return True
+        return bool(operator.eq(first, second))
+    except Exception:  # noqa: BLE001 -- payloads are the environment's own; arrays compare by element
+        return _pickled(first) == _pickled(second)
+
+
+def _pickled(value: object) -> bytes:
+    """The bytes of a value; empty if it has none."""
+    try:
+        return pickle.dumps(value)
+    except Exception:  # noqa: BLE001 -- see above
+        return b""

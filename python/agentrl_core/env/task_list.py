@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from agentrl_core.env.base import Split, Task
+from agentrl_core.env.task_check import task_problems
 from agentrl_core.env.text_game import checked_range
 from agentrl_core.exceptions import InvalidInputError
 
@@ -17,7 +19,7 @@ class TaskList:
         tasks: the training tasks, or a mapping of splits to tasks.
 
     Raises:
-        InvalidInputError: no training task, or an id twice.
+        InvalidInputError: no training task, a task that cannot be used, or an id twice.
     """
 
     def __init__(self, title: str, tasks: Sequence[Task] | Mapping[Split, Sequence[Task]]) -> None:
@@ -27,11 +29,15 @@ class TaskList:
             "train": list(by_split.get("train", ())),
             "held_out": list(by_split.get("held_out", ())),
         }
-        self._by_id = {task.task_id: task for each in self._tasks.values() for task in each}
         if not self._tasks["train"]:
             raise InvalidInputError(f"{title}: tasks has no training task; give at least one")
-        if len(self._by_id) != sum(map(len, self._tasks.values())):
-            raise InvalidInputError(f"{title}: two tasks have the same task_id; give each its own")
+        for split, each in self._tasks.items():
+            for place, problem in task_problems(each):
+                raise InvalidInputError(f"{title}: tasks[{split!r}][{place}] {problem}")
+        counts = Counter(task.task_id for each in self._tasks.values() for task in each)
+        if (repeated := next((name for name, count in counts.items() if count > 1), None)) is not None:
+            raise InvalidInputError(f"{title}: two tasks have the task_id {repeated!r}; give each its own")
+        self._by_id = {task.task_id: task for each in self._tasks.values() for task in each}
 
     def tasks(self, count: int, *, split: Split = "train", start: int = 0) -> list[Task]:
         """See `Environment.tasks`."""

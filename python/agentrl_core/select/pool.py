@@ -213,12 +213,13 @@ class Pool:
     def _read_facts(self) -> None:
         columns = {name: np.full(len(self), unknown, np.int64) for name, unknown in _FACTS.items()}
         if self._statistics is not None and len(ids := self._statistics.column("task_id")):
-            row_of = {task.task_id: row for row, (_, task) in enumerate(self._tasks)}
-            rows = np.array([row_of.get(task_id, -1) for task_id in ids], np.int64)
-            known = np.flatnonzero(rows >= 0)
+            last = {task_id: place for place, task_id in enumerate(ids)}
+            # A task that the environment gives several times has its facts in each of its rows.
+            places = np.array([last.get(task.task_id, -1) for _, task in self._tasks], np.int64)
+            known = np.flatnonzero(places >= 0)
             for name, column in columns.items():
                 values = [_FACTS[name] if value is None else value for value in self._statistics.column(name)]
-                column[rows[known]] = np.array(values, np.int64)[known]
+                column[known] = np.array(values, np.int64)[places[known]]
         self._columns |= columns
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:

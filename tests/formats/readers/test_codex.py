@@ -205,8 +205,17 @@ def test_an_interrupted_turn_ends_with_its_call(tmp_path):
     ]
 
 
-def test_a_fork_repeats_answers_of_another_session(tmp_path):
-    forked = {"type": "session_meta", "payload": {**META["payload"], "id": "s2", "forked_from_id": "s1"}}
-    rows = [forked, META, user("what is here?"), answer("One file."), user("And now?"), answer("Two.")]
-    with pytest.raises(UnsupportedError, match="line 1: it goes on from the session 's1', whose answers it repeats"):
+@pytest.mark.parametrize("named", [True, False])
+def test_a_fork_repeats_answers_of_another_session(named, tmp_path):
+    """The lines of the other session are copied with its `session_meta`; earlier versions do not name it besides."""
+    own = {**META["payload"], "id": "s2", **({"forked_from_id": "s1"} if named else {})}
+    rows = [{"type": "session_meta", "payload": own}, META, user("what is here?"), answer("One file."), answer("Two.")]
+    line = 1 if named else 2
+    with pytest.raises(UnsupportedError, match=f"line {line}: the session begins with a copy of the lines of 's1'"):
         list(read(write_lines(tmp_path / "r.jsonl", rows)))
+
+
+def test_a_resumed_session_writes_its_own_head_again(tmp_path):
+    rows = [META, user("what is here?"), answer("One file."), META, user("And now?"), answer("Two.")]
+    [chat] = check_trained(write_lines(tmp_path / "r.jsonl", rows), [says("One file."), says("Two.")])
+    assert chat["task"] == "s1"

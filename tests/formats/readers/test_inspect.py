@@ -10,7 +10,7 @@ import zstandard
 from read_files import call, check_trained, says, write_json
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.integrations.trajectories import from_chats, read
+from agentrl_core.integrations.trajectories import from_chats, read, to_chats
 
 ZSTANDARD = 93
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -95,7 +95,7 @@ def test_a_log_as_json(tmp_path):
     [chat] = check_trained(path, ANSWERS)
     assert chat["messages"][2] == {"role": "tool", "content": "4 degrees", "tool_call_id": "c1", "name": "weather"}
     assert chat["tools"] == [{"type": "function", "function": INFO}]
-    assert (chat["task"], chat["reward"], chat["success"], chat["epoch"]) == ("weather/1", 1.0, True, 1)
+    assert (chat["task"], chat["reward"], chat["success"], chat["record"]["epoch"]) == ("weather/1", 1.0, True, 1)
 
 
 @pytest.mark.parametrize("zstd", [False, True])
@@ -188,7 +188,7 @@ def test_two_scorers_give_no_reward(tmp_path):
     log["scores"]["match"] = {"value": "I"}
     [chat] = read(write_json(tmp_path / "log.json", header(samples=[log])))
     assert "reward" not in chat
-    assert set(chat["scores"]) == {"includes", "match"}
+    assert set(chat["record"]["scores"]) == {"includes", "match"}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_two_scorers_give_no_reward(tmp_path):
         (
             header(samples=[sample(1, [USER, COLD], events=[{"event": "compaction", "type": "summary"}])]),
             UnsupportedError,
-            "sample 0: its history was compacted",
+            "sample 0, message 1: the history was compacted, and no event of the log has the input of the call",
         ),
         (header(samples=None), UnsupportedError, "a log without its samples"),
         (header(samples=[{"id": 1}]), InvalidInputError, "sample 0 has no list 'messages'"),
@@ -225,11 +225,80 @@ def test_all_of_a_sample_but_its_messages_and_events_is_kept():
         "choices": ["a"],
         "sandbox": {"type": "docker"},
         "model_usage": {"m": {"input_tokens": 3}},
+        "output": {"model": "m", "completion": "attachment://a1"},
+        "attachments": {"a1": "Cold."},
+        # fields with the names of ours, and other meanings
+        "group": "another",
+        "success": "maybe",
+        "turns": [{"text": "no"}],
+        "input_ids": [5],
+        "record": {"a": 0},
     }
     log = sample(1, [USER, COLD], limit={"type": "token", "limit": 9}, store={"a": 0}, total_time=1.5, **more)
     [chat] = read([header(samples=[log])])
-    assert {name: chat[name] for name in log if name in chat} == {
-        name: value
-        for name, value in log.items()
-        if name not in ("messages", "events", "attachments", "output") and value is not None
-    } | {"messages": chat["messages"]}
+    held = {name: value for name, value in log.items() if name not in ("messages", "events", "attachments")}
+    assert chat["record"] == held | {"output": {"model": "m", "completion": "Cold."}}
+    assert chat.keys() == {"messages", "task", "tools", "reward", "success", "record"}
+    [back] = to_chats(from_chats([chat], _tokenizer()))
+    assert back == chat
+
+
+SYSTEM = message("system", "Be brief.")
+SUMMARY = message("user", "Summary: Oslo has 4 degrees.")
+COMPACTED = {"event": "compaction", "type": "summary", "source": "inspect", "tokens_before": 90, "tokens_after": 20}
+
+
+def called(read, said, **more):
+    return {**generated(said, **more), "input": list(read)}
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_compacted_history_is_read_as_the_model_read_it(pooled, tmp_path):
+    """The answer after the summary read the summary; the summary is another call's, and is not trained."""
+    summed = answer("Oslo has 4 degrees.")
+    inputs = [[SYSTEM, USER], [SYSTEM, USER, LOOKS, REPLY, SUMMARY], [SYSTEM, SUMMARY]]
+    events = [called(inputs[0], LOOKS), called(inputs[1], summed), COMPACTED, called(inputs[2], COLD)]
+    log = sample(1, [SYSTEM, USER, LOOKS, REPLY, SUMMARY, COLD], events=events)
+    if pooled:
+        pool = [SYSTEM, USER, {**LOOKS, "content": "attachment://a1"}, REPLY, SUMMARY]
+        log["attachments"] = {"a1": LOOKS["content"]}
+        log["events_data"] = {"messages": pool, "calls": []}
+        for event, refs in zip((events[0], events[1], events[3]), ([[0, 2]], [[0, 5]], [[0, 1], [4, 5]]), strict=True):
+            event |= {"input": [], "input_refs": refs}
+    first, second = check_trained(write_json(tmp_path / "log.json", header(samples=[log])), ANSWERS)
+    assert [each["content"] for each in first["messages"]] == ["Be brief.", "how warm?", "I look."]
+    assert [each["content"] for each in second["messages"]] == ["Be brief.", SUMMARY["content"], "Cold."]
+    assert first["tools"] == second["tools"] == [{"type": "function", "function": INFO}]
+    assert (second["task"], second["reward"], second["record"]["epoch"]) == ("weather/1", 1.0, 1)
+
+
+def test_a_history_whose_replies_were_cleared_begins_another_chat():
+    """As the strategy `edit` does, without a word in the messages of the sample."""
+    cleared = {**REPLY, "content": "(cleared)"}
+    second = answer("Again.")
+    asked = message("user", "and now?", source="input")
+    events = [
+        called([USER], LOOKS),
+        called([USER, LOOKS, REPLY], COLD),
+        called([USER, LOOKS, cleared, COLD, asked], second),
+    ]
+    chats = list(read([header(samples=[sample(1, [USER, LOOKS, REPLY, COLD, asked, second], events=events)])]))
+    assert [[each["content"] for each in chat["messages"]] for chat in chats] == [
+        ["how warm?", "I look.", "4 degrees", "Cold."],
+        ["how warm?", "I look.", "(cleared)", "Cold.", "and now?", "Again."],
+    ]
+    assert [each.get("weight") for each in chats[1]["messages"] if each["role"] == "assistant"] == [0, 0, None]
+
+
+def test_a_history_that_was_not_rewritten_is_one_chat():
+    events = [called([USER], LOOKS), called([USER, LOOKS, REPLY], COLD)]
+    [chat] = read([header(samples=[sample(1, [USER, LOOKS, REPLY, COLD], events=events)])])
+    [plain] = read([header(samples=[sample(1, [USER, LOOKS, REPLY, COLD])])])
+    assert chat["messages"] == plain["messages"]
+
+
+def test_an_input_that_the_log_lacks_is_refused():
+    events = [{**called([], COLD), "input_refs": [[0, 2]]}, COMPACTED]
+    log = sample(1, [USER, COLD], events=events, events_data={"messages": [USER], "calls": []})
+    with pytest.raises(InvalidInputError, match=r"message 1: its input is \[\[0, 2\]\] of 1 messages"):
+        list(read([header(samples=[log])]))

@@ -66,7 +66,7 @@ def test_the_history_of_an_evaluation(pairs, tmp_path):
     row = {"instance_id": "astropy-1", "history": history, "test_result": {"git_patch": "diff"}, "error": None}
     [chat] = check_trained(write_lines(tmp_path / "output.jsonl", [row]), ANSWERS)
     assert chat["task"] == "astropy-1"
-    assert chat["test_result"] == {"git_patch": "diff"}
+    assert chat["record"]["test_result"] == {"git_patch": "diff"}
 
 
 def test_parallel_calls_of_one_response(tmp_path):
@@ -176,15 +176,113 @@ def test_sealed_reasoning(tmp_path):
     check_trained(path, [says("Two.")], [says("", LS)], hidden_reasoning="mask", templates=("qwen3",))
 
 
+def condensed(forgotten, summary=None, offset=1, identity="k1"):
+    place = {} if summary is None else {"summary": summary, "summary_offset": offset}
+    return {**sdk("Condensation"), "id": identity, "forgotten_event_ids": forgotten, **place}
+
+
+def old_condensed(forgotten, summary, offset):
+    known = {"forgotten_event_ids": forgotten} if isinstance(forgotten, list) else {}
+    if isinstance(forgotten, range):
+        known = {"forgotten_events_start_id": forgotten[0], "forgotten_events_end_id": forgotten[-1]}
+    return action(20, "condensation", args={**known, "summary": summary, "summary_offset": offset})
+
+
+def numbered(events):
+    return [{**event, "id": f"n{number}"} for number, event in enumerate(events)]
+
+
+CONDENSED = [
+    *numbered([SYSTEM, ASKED, made_call("c1", "ls"), replied("c1", "a.py"), made_call("c2", "pwd", "r2")]),
+    {**replied("c2", "/repo"), "id": "n5"},
+    condensed(["n2", "n3"], "S: a.py is there.", 2),
+    {**made_call("c3", "cat a.py", "r3"), "id": "n7"},
+    {**replied("c3", "pass"), "id": "n8"},
+]
+
+
+def said(chat):
+    return [each["content"] or each["tool_calls"][0]["id"] for each in chat["messages"]]
+
+
+def test_a_condensation_begins_another_chat(tmp_path):
+    path = write_lines(tmp_path / "e.jsonl", [*CONDENSED, {**DONE, "id": "n9"}])
+    pwd, cat = says("", call("run", "c2", command="pwd")), says("", call("run", "c3", command="cat a.py"))
+    first, second = check_trained(path, [says("", LS), pwd, cat, says("Two.")], [pwd])
+    assert said(first) == ["You are OpenHands.", "what is here?\nUse ls.", "c1", "a.py", "c2", "/repo"]
+    assert said(second) == [
+        "You are OpenHands.",
+        "what is here?\nUse ls.",
+        "S: a.py is there.",
+        *("c2", "/repo", "c3", "pass", "Two."),
+    ]
+    assert second["messages"][2]["role"] == "user"
+    assert first["tools"] == second["tools"] == [TOOL]
+
+
+def test_a_second_condensation_removes_the_first_summary(tmp_path):
+    again = condensed(["n2", "n3", "n4", "n5", "k1-summary"], "S2.", 1, "k2")
+    path = write_lines(tmp_path / "e.jsonl", [*CONDENSED, again, {**DONE, "id": "n9"}])
+    *_, third = read(path)
+    assert said(third) == ["You are OpenHands.", "S2.", "what is here?\nUse ls.", "c3", "pass", "Two."]
+    assert [each.get("weight") for each in third["messages"] if each["role"] == "assistant"] == [0, None]
+
+
+def test_events_of_tokens_belong_to_their_chat(tmp_path):
+    events = [
+        *CONDENSED[:3],
+        sdk("TokenEvent", prompt_token_ids=[1, 2], response_token_ids=[3]),
+        CONDENSED[3],
+        condensed(["n2", "n3"], "S."),
+        {**DONE, "id": "n9"},
+        sdk("TokenEvent", prompt_token_ids=[1, 9], response_token_ids=[6]),
+    ]
+    events = [{**event, "id": event["id"] if event["id"] != "e2" else f"t{n}"} for n, event in enumerate(events)]
+    batch = from_chats(read(write_lines(tmp_path / "events.jsonl", events)))
+    assert batch.column("token", "token").tolist() == [3, 6]
+    assert batch.num_draws == 2
+
+
+@pytest.mark.parametrize("forgotten", [[4, 5], range(4, 6)])
+def test_a_condensation_before_the_sdk(forgotten, tmp_path):
+    """The summary is behind two messages; the state after them is no message, and does not count before it."""
+    events = old_events()
+    events = [*events[:6], old_condensed(forgotten, "S.", 2), action(21, "condensation_request"), *events[6:]]
+    first, second = check_trained(write_json(tmp_path / "t.json", events), ANSWERS)
+    assert said(first) == ["You are OpenHands.", "what is here?", "I look.", "a.py"]
+    assert said(second) == ["You are OpenHands.", "what is here?", "S.", "c2"]
+
+
 @pytest.mark.parametrize(
     ("events", "error", "message"),
     [
         ([action(1, "run", args={"command": "ls"})], UnsupportedError, "the action 'run' has no tool_call_metadata"),
-        ([action(1, "condensation", "agent")], UnsupportedError, "the history was condensed"),
+        ([action(1, "condensation", "agent")], UnsupportedError, "does not name the events that it removed"),
         ([observation(1, "a", tool_call_metadata=meta({}, "c9"))], UnsupportedError, "it replies to the call 'c9'"),
         ([action(1, "message", "user", args={"image_urls": ["a"]})], UnsupportedError, "it has images"),
         ([action(1, "run", tool_call_metadata=meta({"id": "r"}))], InvalidInputError, "model_response has no message"),
-        ([SYSTEM, sdk("Condensation", summary="S")], UnsupportedError, "the history was condensed"),
+        ([SYSTEM, sdk("Condensation", summary="S")], UnsupportedError, "does not name the events that it removed"),
+        ([SYSTEM, condensed([], "S", None)], UnsupportedError, "the place of its summary is not in the file"),
+        ([SYSTEM, condensed(["x9"], "S")], UnsupportedError, "removes the event 'x9', which is not in the file"),
+        ([SYSTEM, condensed([], "S", 2)], UnsupportedError, "summary_offset is 2 of 1 messages"),
+        ([SYSTEM, sdk("CondensationSummaryEvent", summary="S")], UnsupportedError, "without the condensation"),
+        ([*CONDENSED, condensed([], "S2")], UnsupportedError, "condensed again without the summary of the first time"),
+        ([*CONDENSED, condensed(["n1"])], UnsupportedError, "condensed again without the summary of the first time"),
+        (
+            [SYSTEM, {**made_call("c1", "ls"), "id": "a1"}, {**replied("c1", "a"), "id": "b1"}, condensed(["b1"], "S")],
+            UnsupportedError,
+            "keeps the call 'c1' without its reply",
+        ),
+        (
+            [SYSTEM, {**made_call("c1", "ls"), "id": "a1"}, {**made_call("c2", "pwd"), "id": "a2"}, condensed(["a2"])],
+            UnsupportedError,
+            "removes a part of the response 'r1'",
+        ),
+        (
+            [*old_events()[:4], old_condensed([1], "S", 2), action(6, "message", args={"content": "x"})],
+            UnsupportedError,
+            "counts events that are not messages",
+        ),
         ([SYSTEM, sdk("ActionEvent", tool_name="run")], UnsupportedError, "an action has no tool_call"),
         ([SYSTEM, sdk("NewEvent", text="a")], UnsupportedError, "record 1: it is an event of kind 'NewEvent'"),
         ([SYSTEM, replied("c9", "a")], UnsupportedError, "it replies to the call 'c9'"),

@@ -1,5 +1,7 @@
 """Dumps of rollouts: those of slime have token ids and masks, those of verl texts without special tokens."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -45,8 +47,8 @@ def test_samples_of_slime(tmp_path):
     torch.save({"rollout_id": 7, "samples": samples}, tmp_path / "7.pt")
     rows = list(read(tmp_path / "7.pt"))
     assert [row["task"] for row in rows] == ["7/0", "7/0", "7/1", "7/1"]
-    assert rows[1]["status"] == "truncated"
-    assert (rows[3].get("reward"), rows[3]["rewards"]) == (None, {"right": 1.0})
+    assert rows[1]["record"]["status"] == "truncated"
+    assert (rows[3].get("reward"), rows[3]["record"]["reward"]) == (None, {"right": 1.0})
     batch = from_chats(rows)
     assert batch.num_groups == 2
     assert batch.column("token", "token").tolist() == [3, 4, 5, 7, 8, 9]
@@ -98,7 +100,7 @@ def test_a_dump_of_verl_gets_its_special_tokens_back(template, messages, tmp_pat
     assert trained(rows, tokenizer) == (["It is cold.", "It is warm."], [])
     assert batch.num_groups == 1
     assert batch.column("reward", "draw").tolist() == [1.0, 0.0]
-    assert rows[0]["acc"] is True
+    assert rows[0]["record"]["acc"] is True
 
 
 def test_roles_that_leave_no_text_are_ambiguous():
@@ -136,6 +138,69 @@ def test_chats_and_texts_in_parts(tmp_path):
     check_trained(write_lines(tmp_path / "a.jsonl", [chat]), [{"role": "assistant", "content": "how"}])
 
 
+def whole(chat):
+    """A sample of slime, put together again from what was read of it."""
+    [turn] = chat["turns"]
+    return {
+        **chat["record"],
+        "tokens": turn["prompt_token_ids"] + turn["completion_token_ids"],
+        "loss_mask": turn["loss_mask"],
+        "rollout_log_probs": turn["logprobs"],
+    }
+
+
+OURS = {
+    "messages": [{"role": "assistant", "content": "no"}],
+    "tools": "all",
+    "task": "another",
+    "group": "another",
+    "success": "maybe",
+    "step_rewards": [1, 2, 3],
+    "turns": [{"text": "no"}],
+    "input_ids": [5],
+    "labels": [5],
+    "weight": 0,
+    "untrained": "never",
+    "left_out": None,
+    "record": {"a": 0},
+    "chat_template_kwargs": {"enable_thinking": False},
+    "decoded_prompt": "no",
+    "": [],
+}
+"""Fields of a foreign record that have the names of ours, and other meanings."""
+
+
+def test_fields_of_slime_with_names_of_ours_mean_nothing_here():
+    given = {**sample(0, [1, 2, 3, 4], 2, loss_mask=[1, 1], rollout_log_probs=[-0.5, -0.25]), **OURS}
+    given["metadata"] = {"scores": np.arange(2), "nested": [torch.tensor([1.5])]}
+    [chat] = read([{"rollout_id": 7, "samples": [given]}], "slime")
+    assert whole(chat) == {**given, "metadata": {"scores": [0, 1], "nested": [[1.5]]}}
+    batch = from_chats([chat])
+    assert batch.column("token", "token").tolist() == [3, 4]
+    assert batch.texts("task_id", "draw") == ["7/0"]
+    assert np.isnan(batch.column("success", "draw")).all()
+    [info] = batch.trajectories.column("info")
+    assert json.loads(info)["record"] == chat["record"]
+
+
+def test_fields_of_verl_with_names_of_ours_mean_nothing_here():
+    tokenizer = gallery_tokenizer("qwen2_5")
+    row = {**dumped(tokenizer, [QUESTION], "It is cold.")[0], **OURS, "reward": "none"}
+    rows = list(read([row, {**row, "success": True}], "verl"))
+    batch = from_chats(rows, tokenizer)
+    assert [chat["record"] for chat in rows] == [row, {**row, "success": True}]
+    assert trained(rows, tokenizer) == (["It is cold."] * 2, [])
+    assert batch.num_groups == 1
+    assert np.isnan(batch.column("success", "draw")).all()
+    assert batch.column("reward", "draw").tolist() == [1.0, 1.0]
+
+
+def test_texts_beside_messages_are_not_trained():
+    chat = {"messages": [QUESTION, {"role": "assistant", "content": "It is cold."}], "prompt": "a", "completion": "b"}
+    tokenizer = gallery_tokenizer("qwen2_5")
+    assert trained([chat], tokenizer) == (["It is cold.<|im_end|>"], [])
+
+
 def test_all_fields_of_a_sample_of_slime_are_kept():
     sample = {
         "group_index": 0,
@@ -158,10 +223,7 @@ def test_all_fields_of_a_sample_of_slime_are_kept():
         "own": [False],
     }
     [chat] = read([{"rollout_id": 2, "samples": [sample]}])
-    read_elsewhere = ("tokens", "response_length", "loss_mask", "rollout_log_probs", "prompt", "response")
-    kept = {name: value for name, value in sample.items() if name not in (*read_elsewhere, "rollout_routed_experts")}
-    assert {name: chat[name] for name in kept} == kept
-    assert (chat["prompt_text"], chat["response_text"]) == ("hi", "yo")
+    assert whole(chat) == {name: value for name, value in sample.items() if name != "rollout_routed_experts"}
     assert chat["left_out"] == ["rollout_routed_experts"]
     assert "untrained" not in chat
     [removed] = read([{**sample, "remove_sample": True}])

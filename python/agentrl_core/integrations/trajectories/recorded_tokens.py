@@ -53,7 +53,7 @@ def recorded_turns(
       `logprobs` and a mask of the completion.
     - `turns`: a list of such prompts and completions, each with a `reward` and a `weight` (0: not trained).
     - `prompt` and `completion` as texts: each is tokenised alone, and the end-of-sequence token is added to the
-      completion, as TRL does. No chat template is used.
+      completion, as TRL does. No chat template is used. A record with `messages` is a chat of these.
 
     Raises:
         InvalidInputError: ids, masks, labels or log-probs that do not fit together, nothing that is trained, or texts
@@ -79,7 +79,8 @@ def recorded_turns(
         return _row(record, where)
     if has_tokens(record):
         return _pair(record, where, trained=True), []
-    if isinstance(record.get("prompt"), str) and isinstance(record.get("completion"), str):
+    texts = isinstance(record.get("prompt"), str) and isinstance(record.get("completion"), str)
+    if texts and not record.get("messages"):  # beside messages they are fields that mean nothing here
         return [_text(record["prompt"], record["completion"], tokenizer, where)], []
     return None
 

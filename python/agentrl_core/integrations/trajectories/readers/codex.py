@@ -126,14 +126,15 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
             raise InvalidInputError(f"{where}: a {kind} has the payload {payload!r:.40}; an object is read")
         if kind == "session_meta" or (kind is None and {"id", "timestamp"} <= entry.keys()):
             meta = payload if isinstance(payload, Mapping) else entry
+            parent = meta.get("forked_from_id") or (meta.get("id") if identity not in (None, meta.get("id")) else None)
+            if parent:
+                refuse(
+                    where,
+                    f"the session begins with a copy of the lines of {parent!r}, and no line shows where the copy "
+                    "ends: which answers were sampled here is not known, and those of the copy would be trained twice",
+                    "read that session and leave this file out",
+                )
             if identity is None:
-                if meta.get("forked_from_id"):
-                    refuse(
-                        where,
-                        f"it goes on from the session {meta['forked_from_id']!r}, whose answers it repeats, so that "
-                        "they would be trained twice",
-                        "read that session, or remove the repeated lines and 'forked_from_id'",
-                    )
                 identity = meta.get("id")
                 _instruct(talk, meta, where)
         elif kind == "response_item":

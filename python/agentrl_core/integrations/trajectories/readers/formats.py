@@ -70,6 +70,14 @@ def read(
     as the system prompt of Claude Code, and the entries that are not messages. Contents that a chat cannot hold are
     refused.
 
+    A session whose history was condensed or rewritten gives a chat for each history that the model read, if the file
+    holds it; answers that were trained in an earlier one are context. Forks of Codex, which repeat another session
+    without a mark where they end, are refused.
+
+    Chats of `inspect`, `openhands`, `slime` and `verl` have the record of the file in `record`, apart from the keys of
+    chats, so that a field named `success` or `group` does not count as ours. It lacks what the messages or turns hold
+    (events and messages; `tokens`, `loss_mask` and `rollout_log_probs` of slime), and slime's `rollout_routed_experts`.
+
     Args:
         source: a file, a folder, or rows in memory.
         format: one of the above; None: recognised by the first records.
@@ -79,7 +87,8 @@ def read(
     Raises:
         InvalidInputError: no such file or format, a format that is not recognised or could be several, or a record of
             another shape; the message names file and record.
-        UnsupportedError: contents that a chat cannot hold: images, preferences, condensed histories, hidden reasoning.
+        UnsupportedError: contents that a chat cannot hold: images, preferences, hidden reasoning, or a rewritten
+            history that the file does not hold.
         MissingDependencyError: a package that reads this kind of file is not installed.
 
     Example:

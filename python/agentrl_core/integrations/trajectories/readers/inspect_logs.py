@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.integrations.trajectories.readers.calls import RecordedCall, chats_of_calls
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
+    RECORD,
     UNTRAINED,
     HiddenReasoning,
     Message,
@@ -20,7 +22,9 @@ from agentrl_core.integrations.trajectories.readers.messages import (
 
 _ATTACHMENT = "attachment://"
 _VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-_NOT_KEPT = ("messages", "events", "events_data", "attachments", "output", "timelines")
+_POOL = "message_pool"
+_NOT_KEPT = ("messages", "events", "events_data", _POOL, "call_pool", "attachments", "timelines")
+_GIVEN = ("input", "operator")
 _CUT = ("max_tokens", "model_length", "content_filter")
 
 
@@ -33,7 +37,10 @@ def recognised(value: object) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:
-    """Yield a chat for each sample; the epochs of one sample are a group."""
+    """Yield the chats of each sample; the epochs of one sample are a group.
+
+    A sample is one chat, unless the program compacted or rewrote its history, which the calls of the model show.
+    """
     task = ""
     for record in records:
         log = record.mapping()
@@ -43,37 +50,79 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
             if samples is None and not record.where.endswith("header.json"):
                 refuse(record.where, "it is a log without its samples", "read the log with samples, or the .eval file")
             for number, sample in enumerate(samples or ()):
-                yield _chat(sample, task, hidden_reasoning, f"{record.where}, sample {number}")
+                yield from _chats(sample, task, hidden_reasoning, f"{record.where}, sample {number}")
         else:
-            yield _chat(log, task, hidden_reasoning, record.where)
+            yield from _chats(log, task, hidden_reasoning, record.where)
 
 
-def _chat(sample: Any, task: str, hidden_reasoning: HiddenReasoning, where: str) -> Message:
+def _chats(sample: Any, task: str, hidden_reasoning: HiddenReasoning, where: str) -> Iterator[Message]:
     if not isinstance(sample, Mapping) or not isinstance(sample.get("messages"), list):
         raise InvalidInputError(f"{where} has no list 'messages'; a sample of a log is read")
     sample = _with_attachments(sample, where)
-    if any(isinstance(event, Mapping) and event.get("event") == "compaction" for event in sample.get("events") or ()):
-        refuse(where, "its history was compacted, so that later answers read other messages", "leave the sample out")
     reasons: list[str] = []
     ends = dict(_ends_of(sample.get("events") or ()))
     messages = [
         _message(message, ends, reasons, hidden_reasoning, f"{where}, message {number}")
         for number, message in enumerate(sample["messages"])
     ]
-    chat = {name: value for name, value in sample.items() if name not in _NOT_KEPT and value is not None}
     name = f"{task}/{sample.get('id')}" if task else str(sample.get("id"))
-    chat |= {"messages": messages, "task": name}
-    tools = _tools_of(sample.get("events") or (), where)
-    if tools:
-        chat["tools"] = tools
+    facts: Message = {"task": name, RECORD: {key: value for key, value in sample.items() if key not in _NOT_KEPT}}
     scores = list((sample.get("scores") or {}).values())
     value = scores[0].get("value") if len(scores) == 1 and isinstance(scores[0], Mapping) else None
     reward = _VALUES.get(value) if isinstance(value, str) else value
     if isinstance(reward, (int, float)):
-        chat["reward"] = float(reward)
+        facts["reward"] = float(reward)
         if value in ("C", "I") or isinstance(value, bool):
-            chat["success"] = bool(reward)
-    return {**chat, UNTRAINED: reasons} if reasons else chat
+            facts["success"] = bool(reward)
+    calls = _calls(sample, messages, hidden_reasoning, where)
+    if calls:
+        for chat in chats_of_calls(calls):
+            yield {**chat, **facts}
+        return
+    tools = _tools_of(sample.get("events") or (), where)
+    chat = {"messages": messages, **({"tools": tools} if tools else {}), **facts}
+    yield {**chat, UNTRAINED: reasons} if reasons else chat
+
+
+def _calls(
+    sample: Mapping[str, Any], messages: Sequence[Message], hidden_reasoning: HiddenReasoning, where: str
+) -> list[RecordedCall]:
+    """The calls that generated the answers of a sample, each with the messages that it read; empty: not in the log."""
+    events = sample.get("events") or ()
+    made = {identity: event for event in _model_events(events) for identity in _outputs_of(event)}
+    calls = []
+    for number, given in enumerate(sample["messages"]):
+        if given["role"] != "assistant" or given.get("source") in _GIVEN:
+            continue
+        place, event = f"{where}, message {number}", made.get(given.get("id"))
+        read = [] if event is None else _input_of(event, sample, place)
+        if event is None or not read:
+            if any(isinstance(each, Mapping) and each.get("event") == "compaction" for each in events):
+                refuse(
+                    place,
+                    "the history was compacted, and no event of the log has the input of the call that generated this "
+                    "answer, so that what the model read is not in the file",
+                    "leave the sample out, or log it with all events",
+                )
+            return []
+        reasons: list[str] = []
+        ends = dict(_ends_of([event]))
+        context = [_message(each, {}, [], "omit", f"{place}, input {at}") for at, each in enumerate(read)]
+        _message(given, ends, reasons, hidden_reasoning, place)
+        calls.append(RecordedCall(place, context, messages[number], _schemas(event.get("tools") or ()), reasons))
+    return calls
+
+
+def _input_of(event: Mapping[str, Any], sample: Mapping[str, Any], where: str) -> list[Any]:
+    """The messages that a call read: in its event, or by ranges of the pool of the sample."""
+    if event.get("input") or not event.get("input_refs"):
+        return list(event.get("input") or ())
+    pool = (sample.get("events_data") or {}).get("messages") or sample.get(_POOL) or []
+    if any(not 0 <= begin < end <= len(pool) for begin, end in event["input_refs"]):
+        raise InvalidInputError(
+            f"{where}: its input is {event['input_refs']!r:.40} of {len(pool)} messages; give the whole log"
+        )
+    return [message for begin, end in event["input_refs"] for message in pool[begin:end]]
 
 
 def _message(
@@ -106,7 +155,7 @@ def _message(
     lost = any(thought.get("redacted") for thought in thoughts) or not all(shown)
     if thoughts and not lost:
         message["reasoning_content"] = "\n".join(map(str, shown))
-    if given.get("source") in ("input", "operator"):
+    if given.get("source") in _GIVEN:
         mask(message, reasons, f"{where}: it was given, not generated")
     elif ends.get(given.get("id")) in _CUT:
         mask(message, reasons, f"{where}: it was cut by a limit, so that its end was not sampled")
@@ -128,21 +177,30 @@ def _ends_of(events: Sequence[Any]) -> Iterator[tuple[object, str]]:
             yield (choice.get("message") or {}).get("id"), str(choice.get("stop_reason"))
 
 
+def _outputs_of(event: Mapping[str, Any]) -> list[object]:
+    """The ids of the messages that a call generated."""
+    choices = (event.get("output") or {}).get("choices") or ()
+    found = [(choice.get("message") or {}).get("id") for choice in choices]
+    return [identity for identity in found if identity is not None]
+
+
 def _tools_of(events: Sequence[Any], where: str) -> list[Message]:
     """The tools of the calls of the model, which have to be the same in all that have some."""
     found = [event["tools"] for event in _model_events(events) if event.get("tools")]
     if any(tools != found[0] for tools in found):
         refuse(where, "the model was given other tools in some turns, and a chat has one list", "leave the sample out")
-    return [
-        tool_schema(tool.get("name"), tool.get("description"), tool.get("parameters")) for tool in (found or [()])[0]
-    ]
+    return _schemas((found or [()])[0])
+
+
+def _schemas(tools: Sequence[Any]) -> list[Message]:
+    return [tool_schema(tool.get("name"), tool.get("description"), tool.get("parameters")) for tool in tools]
 
 
 def _with_attachments(sample: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """A sample whose long texts are in place again."""
     attachments = sample.get("attachments") or {}
-    used = {name: sample.get(name) for name in ("messages", "events")}
-    resolved: dict[str, Any] = {name: _resolved(value, attachments, where) for name, value in used.items()}
+    used = [name for name in ("input", "messages", "output", "events", "events_data", _POOL) if name in sample]
+    resolved: dict[str, Any] = {name: _resolved(sample[name], attachments, where) for name in used}
     return {**sample, **resolved}
 
 

@@ -16,6 +16,9 @@ HiddenReasoning = Literal["refuse", "mask", "omit"]
 UNTRAINED = "untrained"
 """The key of a chat that lists the answers that are kept and not trained, and why."""
 
+RECORD = "record"
+"""The key of a chat that holds the record of the file, apart from the keys of chats, so that no name means both."""
+
 _TEXT_TYPES = ("text", "input_text", "output_text")
 
 

@@ -1,4 +1,8 @@
-"""Events of OpenHands: `trajectory.json`, `output.jsonl` and the events of its SDK."""
+"""Events of OpenHands: `trajectory.json`, `output.jsonl` and the events of its SDK.
+
+A condensation begins another chat. It names the events that the model no longer reads, and where the summary stands
+among the others. Answers that stay in the history are context there, as they were trained in the chat before.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from itertools import chain
 from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.integrations.trajectories.readers.condensation import Condensed, Event, condensation_of
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
+    RECORD,
     HiddenReasoning,
     Message,
     call_of,
@@ -23,7 +29,6 @@ from agentrl_core.integrations.trajectories.readers.messages import (
 
 _KINDS = ("SystemPromptEvent", "MessageEvent", "ActionEvent", "ObservationEvent")
 _REPLIES = ("ObservationEvent", "UserRejectObservation", "AgentErrorEvent")
-_CONDENSED = ("Condensation", "CondensationSummaryEvent")
 _TOKENS = "TokenEvent"
 _NOT_READ_BY_THE_MODEL = (
     "ACPToolCallEvent",
@@ -36,6 +41,7 @@ _NOT_READ_BY_THE_MODEL = (
     "PauseEvent",
     "StreamingDeltaEvent",
 )
+_STATES = ("recall", "change_agent_state", "condensation_request")
 _EXACT = "what the program adds to the replies of tools before the model reads them"
 
 
@@ -58,12 +64,12 @@ def _is_event(value: object) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:
-    """Yield a chat for each record with a history, or one for a file of events."""
+    """Yield the chats of each record with a history, or of a file of events: one, and one after each condensation."""
     first = next(records, None)
     if first is None:
         return
     if not isinstance(first.mapping().get("history"), list):
-        yield _chat([(each.mapping(), each.where) for each in chain([first], records)], hidden_reasoning, first.where)
+        yield from _chats([(each.mapping(), each.where) for each in chain([first], records)], hidden_reasoning)
         return
     for record in chain([first], records):
         row = record.mapping()
@@ -74,9 +80,11 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
         events = [(event, f"{record.where}, event {number}") for number, event in enumerate(flat)]
         if bad := next((where for event, where in events if not isinstance(event, Mapping)), None):
             raise InvalidInputError(f"{bad} is not an object; an event is read")
-        known = {name: value for name, value in row.items() if name != "history" and value is not None}
-        chat = _chat(events, hidden_reasoning, record.where)
-        yield {**known, **({"task": row["instance_id"]} if row.get("instance_id") else {}), **chat}
+        known = {name: value for name, value in row.items() if name != "history"}
+        if not events:
+            raise InvalidInputError(f"{record.where} has no event; leave it out")
+        for chat in _chats(events, hidden_reasoning):
+            yield {RECORD: known, **({"task": row["instance_id"]} if row.get("instance_id") else {}), **chat}
 
 
 class _History:
@@ -92,6 +100,33 @@ class _History:
         self._answers: dict[object, Message] = {}
         self._calls: set[object] = set()
         self._replies: dict[object, int] = {}
+
+    def add(self, event: Mapping[str, Any], where: str) -> None:
+        """Add an event, of the SDK or of the version before it."""
+        if event.get("kind") is not None:
+            self.sdk_event(event, where)
+        else:
+            self.event(event, where)
+
+    def is_part(self, event: Mapping[str, Any]) -> bool:
+        """Return whether an event is one of several calls of an answer that has a message."""
+        if event.get("kind") is not None:
+            return event["kind"] == "ActionEvent" and event.get("llm_response_id") in self._answers
+        response = (event.get("tool_call_metadata") or {}).get("model_response") or {}
+        return event.get("action") is not None and response.get("id") in self._answers
+
+    def check_paired(self, where: str) -> None:
+        """Refuse a history in which a call has no reply, or a response lacks some of its calls."""
+        replied = {message.get("tool_call_id") for message in self.messages if message["role"] == "tool"}
+        for answer in self.messages:
+            for call in answer.get("tool_calls") or ():
+                if call.get("id") not in replied:
+                    refuse(
+                        where,
+                        f"the condensation keeps the call {call.get('id')!r} without its reply, so that the program "
+                        "left out more than the file tells",
+                        "keep the events before it",
+                    )
 
     def add_response(self, identity: object, answer: Message, where: str) -> None:
         """Add an answer, by the id of its response."""
@@ -156,8 +191,6 @@ class _History:
                     "completion_token_ids": event.get("response_token_ids"),
                 }
             )
-        elif kind in _CONDENSED:
-            refuse(where, "the history was condensed, so later answers read other messages", "cut the file there")
         elif kind in _NOT_READ_BY_THE_MODEL:
             self.left_out[f"event of kind {kind!r}"] += 1
         else:
@@ -203,15 +236,13 @@ class _History:
             if arguments.get("image_urls"):
                 refuse(where, "it has images, which a chat of texts cannot hold", "leave the session out")
             self.messages.append({"role": "user", "content": text_of(arguments.get("content"), where)})
-        elif action in ("condensation", "condensation_request"):
-            refuse(where, "the history was condensed, so later answers read other messages", "cut the file there")
         elif action is not None and meta.get("model_response"):
             response = meta["model_response"]
             if response.get("id") not in self._answers:
                 self.add_response(response.get("id"), _answer_of(response, self.reasons, where), where)
         elif action == "message":
             self.add_response(None, {"role": "assistant", "content": text_of(arguments.get("content"), where)}, where)
-        elif action is not None and event.get("source") == "agent" and action not in ("recall", "change_agent_state"):
+        elif action is not None and event.get("source") == "agent" and action not in _STATES:
             refuse(
                 where,
                 f"the action {action!r} has no tool_call_metadata, so what the model wrote is not in the file",
@@ -226,19 +257,44 @@ class _History:
             self.left_out[f"{'action' if action is not None else 'observation'} {action or observation!r}"] += 1
 
 
-def _chat(
-    events: Sequence[tuple[Mapping[str, Any], str]], hidden_reasoning: HiddenReasoning, where: str
-) -> dict[str, Any]:
-    history = _History(hidden_reasoning)
+def _chats(events: Sequence[Event], hidden_reasoning: HiddenReasoning) -> Iterator[dict[str, Any]]:
+    """Yield a chat for the events up to each condensation, and one for the rest."""
+    view = Condensed(events)
+    history, copied, begun, is_condensed = _History(hidden_reasoning), 0, events[0][1], False
     for event, place in events:
-        if event.get("kind") is not None:
-            history.sdk_event(event, place)
-        else:
-            history.event(event, place)
+        found = condensation_of(event, place)
+        if found is None:
+            read = len(history.messages)
+            history.add(event, place)
+            view.read(event, place, is_message=len(history.messages) > read or history.is_part(event))
+            continue
+        if _answers(history.messages[copied:]):
+            yield _chat(history, copied, begun)
+        begun, before, is_condensed = place, history, True
+        history = _History("omit")
+        for kept, where in view.condense(found, place):
+            history.add(kept, where)
+        for message in history.messages:
+            if message["role"] == "assistant":
+                message["weight"] = 0
+        history.check_paired(place)
+        copied = len(history.messages)
+        history.hidden_reasoning, history.left_out, history.tools = hidden_reasoning, before.left_out, before.tools
+        history.reasons, history.tokens = [], []
+    if _answers(history.messages[copied:]) or not is_condensed:
+        yield _chat(history, copied, begun)
+
+
+def _answers(messages: Sequence[Message]) -> int:
+    return sum(message["role"] == "assistant" for message in messages)
+
+
+def _chat(history: _History, copied: int, where: str) -> dict[str, Any]:
+    """The chat of a history; `copied`: number of messages that were in the chat before it, or are a summary."""
     absent = [_EXACT, *(f"{count} of: {what}" for what, count in sorted(history.left_out.items()))]
     chat: dict[str, Any] = {"messages": history.messages, "tools": history.tools, "left_out": absent}
     if history.tokens:
-        answers = sum(message["role"] == "assistant" for message in history.messages)
+        answers = _answers(history.messages[copied:])
         if answers != len(history.tokens):
             refuse(where, f"it has {len(history.tokens)} events of tokens for {answers} answers", "remove these events")
         chat["turns"] = history.tokens

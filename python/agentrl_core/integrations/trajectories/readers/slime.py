@@ -7,9 +7,9 @@ from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
-from agentrl_core.integrations.trajectories.readers.messages import UNTRAINED, HiddenReasoning, Message
+from agentrl_core.integrations.trajectories.readers.messages import RECORD, UNTRAINED, HiddenReasoning, Message
 
-_READ = ("tokens", "response_length", "loss_mask", "rollout_log_probs", "prompt", "response", "reward")
+_IN_TURNS = ("tokens", "loss_mask", "rollout_log_probs")
 _LEFT_OUT = "rollout_routed_experts"
 _IMAGES = ("multimodal_inputs", "multimodal_train_inputs")
 
@@ -24,7 +24,7 @@ def recognised(value: object) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- ids hide none
-    """Yield the turns of each sample; those of one `group_index` are a group."""
+    """Yield the turns of each sample, and the sample without the tokens; those of one `group_index` are a group."""
     for record in records:
         row = record.mapping()
         samples = row.get("samples", [row])
@@ -56,24 +56,24 @@ def _sample(sample: Any, step: object, where: str) -> Message:
     if logprobs is not None:
         turn["logprobs"] = logprobs
     group = sample.get("group_index")
-    kept = {name: _plain(value) for name, value in sample.items() if name not in (*_READ, *_IMAGES, _LEFT_OUT)}
-    chat: Message = {name: value for name, value in kept.items() if value is not None}
-    chat["turns"] = [turn]
+    record = {name: _plain(value) for name, value in sample.items() if name not in (*_IN_TURNS, _LEFT_OUT)}
+    chat: Message = {"turns": [turn], RECORD: record}
     if why:
         chat[UNTRAINED] = [f"{where}: {why}"]
     if sample.get(_LEFT_OUT) is not None:
         chat["left_out"] = [_LEFT_OUT]
     if group is not None:
         chat["task"] = str(group) if step is None else f"{step}/{group}"
-    reward = _plain(sample.get("reward"))
+    reward = record.get("reward")
     if isinstance(reward, (int, float)):
         chat["reward"] = float(reward)
-    elif reward is not None:
-        chat["rewards"] = reward
-    if isinstance(sample.get("prompt"), (str, list)) and sample["prompt"]:
-        chat["prompt_text"], chat["response_text"] = sample["prompt"], sample.get("response")
     return chat
 
 
 def _plain(value: Any) -> Any:
+    """A value without tensors and arrays."""
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
     return value.tolist() if hasattr(value, "tolist") else value

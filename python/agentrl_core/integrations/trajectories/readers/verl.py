@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.decoded_texts import COMPLETION, PROMPT
 from agentrl_core.integrations.trajectories.readers.files import FileRecord
-from agentrl_core.integrations.trajectories.readers.messages import HiddenReasoning, Message
+from agentrl_core.integrations.trajectories.readers.messages import RECORD, HiddenReasoning, Message
 
 
 def recognised(value: object) -> bool:
@@ -24,9 +24,8 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
             raise InvalidInputError(f"{where} has no texts 'input' and 'output'; a line as verl stores it is read")
         task = tasks.setdefault(row["input"], len(tasks))
         score = row.get("score")
-        kept = {name: value for name, value in row.items() if name not in ("input", "output") and value is not None}
         yield {
-            **kept,
+            RECORD: dict(row),
             PROMPT: row["input"],
             COMPLETION: row["output"],
             "task": str(task),

@@ -1,0 +1,134 @@
+"""Condensations of OpenHands: the events that the model reads after one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl_core.integrations.trajectories.readers.files import refuse
+
+Event = tuple[Mapping[str, Any], str]
+"""An event and its place, for errors."""
+
+_KEEP_BEFORE = "keep the events before it, whose answers are complete"
+
+
+@dataclass(frozen=True)
+class Condensation:
+    """What a condensation does to a history.
+
+    Attributes:
+        forgotten: ids of the events that are left out from now on.
+        summary: the text of a message of the user in their place; None: there is none.
+        offset: number of messages before the summary.
+        of_sdk: whether its event is of the SDK.
+    """
+
+    forgotten: frozenset[object]
+    summary: str | None
+    offset: int
+    of_sdk: bool
+
+
+def condensation_of(event: Mapping[str, Any], where: str) -> Condensation | None:
+    """Return the condensation of an event; None: it is another event.
+
+    Raises:
+        UnsupportedError: the event does not hold what the model reads from now on.
+    """
+    kind, action = event.get("kind"), event.get("action")
+    if kind == "CondensationSummaryEvent":
+        refuse(where, "it is a summary without the condensation that places it", _KEEP_BEFORE)
+    of_sdk = kind == "Condensation"
+    if not of_sdk and (kind is not None or action != "condensation"):
+        return None
+    fields: Mapping[str, Any] = event if of_sdk else event.get("args") or {}
+    forgotten = fields.get("forgotten_event_ids")
+    begin, end = fields.get("forgotten_events_start_id"), fields.get("forgotten_events_end_id")
+    if forgotten is None and isinstance(begin, int) and isinstance(end, int):
+        forgotten = list(range(begin, end + 1))
+    if not isinstance(forgotten, list):
+        refuse(where, "the history was condensed, and the event does not name the events that it removed", _KEEP_BEFORE)
+    summary, offset = fields.get("summary"), fields.get("summary_offset")
+    if (summary is None) != (offset is None) or not isinstance(offset or 0, int):
+        refuse(where, "the history was condensed, and the place of its summary is not in the file", _KEEP_BEFORE)
+    return Condensation(frozenset(forgotten), summary, offset or 0, of_sdk)
+
+
+class Condensed:
+    """The events that the model reads, which condensations shorten.
+
+    Args:
+        events: all events of the session.
+    """
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._ids = {event.get("id") for event, _ in events}
+        self._read: list[tuple[Event, bool]] = []
+        self._forgotten: set[object] = set()
+        self._is_condensed = False
+
+    def read(self, event: Mapping[str, Any], where: str, *, is_message: bool) -> None:
+        """Add an event; `is_message`: it is a message, or a part of one, that the model reads."""
+        self._read.append(((event, where), is_message))
+
+    def condense(self, found: Condensation, where: str) -> Sequence[Event]:
+        """Return the events that the model reads after a condensation, its summary among them.
+
+        Raises:
+            UnsupportedError: versions of the program differ in what the model reads then.
+        """
+        if self._is_condensed and found.of_sdk:
+            # The summary has an id that no event of the file has.
+            if found.summary is None or found.forgotten <= self._ids:
+                refuse(
+                    where,
+                    "the history was condensed again without the summary of the first time, which some versions of "
+                    "the program then show the model and others do not",
+                    _KEEP_BEFORE,
+                )
+        elif found.of_sdk and (unknown := found.forgotten - self._ids):
+            refuse(where, f"it removes the event {min(map(str, unknown))!r}, which is not in the file", _KEEP_BEFORE)
+        self._is_condensed = True
+        self._forgotten |= found.forgotten
+        kept = [(event, is_message) for event, is_message in self._read if event[0].get("id") not in self._forgotten]
+        events = [event for event, _ in kept]
+        read = {
+            response for (event, _), _ in self._read if event.get("id") in self._forgotten for response in _of(event)
+        }
+        if split := next((response for event, _ in events for response in _of(event) if response in read), None):
+            refuse(
+                where, f"it removes a part of the response {split!r}, as no version of the program does", _KEEP_BEFORE
+            )
+        if found.summary is not None:
+            events.insert(self._place(found, [is_message for _, is_message in kept], where), _summary(found, where))
+        return events
+
+    def _place(self, found: Condensation, kept: Sequence[bool], where: str) -> int:
+        """The number of kept events before the summary. The program counts messages, of which the file shows some."""
+        if found.of_sdk:
+            places = [place for place, is_message in enumerate(kept) if is_message]
+            if found.offset > len(places):
+                refuse(where, f"summary_offset is {found.offset} of {len(places)} messages", _KEEP_BEFORE)
+            return places[found.offset] if found.offset < len(places) else len(kept)
+        if not all(kept[: found.offset]) or found.offset > len(kept):
+            refuse(
+                where,
+                f"summary_offset is {found.offset}, which counts events that are not messages, and the file does not "
+                "tell which of them the program counted, so that the place of the summary is not known",
+                _KEEP_BEFORE,
+            )
+        return found.offset
+
+
+def _of(event: Mapping[str, Any]) -> list[object]:
+    """The response that a call is a part of."""
+    return [event["llm_response_id"]] if event.get("kind") == "ActionEvent" and event.get("llm_response_id") else []
+
+
+def _summary(found: Condensation, where: str) -> Event:
+    """The summary as an event: a message of the user."""
+    if found.of_sdk:
+        return {"kind": "MessageEvent", "llm_message": {"role": "user", "content": found.summary}}, where
+    return {"action": "message", "source": "user", "args": {"content": found.summary}}, where
