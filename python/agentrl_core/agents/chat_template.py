@@ -1,4 +1,4 @@
-"""What a model's chat template puts behind an answer, found out by asking for it: no template is read here."""
+"""Find the tokens that a model's chat template puts after an answer, by rendering short chats."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _with_calls(calls: Sequence[Json]) -> Json:
 
 
 def _alike(first: list[int], second: list[int]) -> int:
-    """How many tokens two chats begin with alike."""
+    """Count the first tokens that two chats have in common."""
     same = 0
     while same < min(len(first), len(second)) and first[same] == second[same]:
         same += 1

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class RequestPosition(NamedTuple):
-    """Where a request stands.
+    """Position of a request in the conversations of a session.
 
     Attributes:
         lane: number of its conversation.

@@ -1,4 +1,4 @@
-"""What a session said, in the shapes that other trainers read."""
+"""Export a session in the formats that other trainers read."""
 
 from __future__ import annotations
 

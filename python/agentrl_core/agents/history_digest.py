@@ -30,7 +30,7 @@ def digests(messages: Sequence[Mapping[str, Any]], context: object, known: Seque
 
     Two chats agree up to a message iff its digests are equal. Clients change what they send back: they drop the
     reasoning, trim an answer, name its calls anew, write their arguments in another order, give texts in parts. None of
-    this is an edit of what was said, so it does not count; everything else does.
+    this is an edit of the history, so it does not count; everything else does.
 
     Args:
         messages: of a request to `/v1/chat/completions`.
@@ -75,7 +75,7 @@ def _places(message: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _told(message: Mapping[str, Any], calls: Mapping[str, int]) -> object:
-    """What of a message counts."""
+    """Keep the parts of a message that count in its digest."""
     role, content = message.get("role"), message.get("content")
     text = text_of(content)
     said: object = content if text is None else text

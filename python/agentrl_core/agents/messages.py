@@ -1,4 +1,4 @@
-"""What a model said, as a message of `/v1/chat/completions`; and messages as a loop takes them."""
+"""Convert model output to messages of `/v1/chat/completions`, and such messages to those of a collector."""
 
 from __future__ import annotations
 

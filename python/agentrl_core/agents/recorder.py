@@ -1,4 +1,4 @@
-"""What was said, kept: each turn once in a forest, and in the store's journal before the client hears of it."""
+"""Record sessions: each turn once in a forest, and in the store's rollout log before the client gets its answer."""
 
 from __future__ import annotations
 
@@ -149,11 +149,11 @@ class SessionRecorder:
 
         Args:
             recorded: the session.
-            answer: what the upstream said.
+            answer: of the upstream.
             request: what it was asked.
             version: of the weights.
             near: the turn that the prompt goes on from; -1: none that is known.
-            said: for each choice the lane, the digest of the chat behind it, and what begins the lane.
+            said: for each choice the lane, the digest of the chat after it, and the beginning of the lane.
             asked: digest of the request.
 
         Raises:
@@ -325,7 +325,7 @@ class SessionRecorder:
         del self.sessions[one.recorded.session]
 
     def _state(self) -> Json:
-        """What an iteration is closed with."""
+        """The state with which an iteration is closed."""
         return {"metrics": {"sessions.excluded": len(self.excluded)}}
 
     def _records(self, left: Iterable[SessionRecord]) -> list[tuple[str, Json]]:
@@ -393,7 +393,7 @@ def _origin(recorded: SessionRecord, prompt: Tokens, near: int) -> tuple[int, in
 def _ingested(forest: Forest, group: int, member: int, recorded: SessionRecord) -> list[int]:
     """Give the turns of a session to a forest, each lane as a trajectory; returns these.
 
-    A token whose log-prob nobody knows is not trained. Where no turn was paid, the last of each lane is paid what the
+    A token without a log-prob is not trained. Where no turn was paid, the last of each lane is paid what the
     session was: what a turn led to is what came of its own lane.
     """
     lanes: dict[int, int] = {}
@@ -434,9 +434,9 @@ def _begun(
     nodes: list[int],
     start: tuple[int, int, int | None],
 ) -> int:
-    """The trajectory of a lane that begins with a turn. One that goes on from an answer is a fork behind it.
+    """The trajectory of a lane that begins with a turn. One that continues from an answer is a fork after it.
 
-    What it inherits is trained by the lane that said it.
+    Inherited tokens are trained in the lane that sampled them.
     """
     group, member, first = start
     before = recorded.turns[turn.number - 1] if turn.number else None

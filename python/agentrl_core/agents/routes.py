@@ -48,11 +48,11 @@ class RefusedRequest(Exception):  # noqa: N818 -- a reply, which never leaves th
 
 
 RETRIES = "x-stainless-retry-count"
-"""Header in which the clients of OpenAI and Anthropic say how often they have asked before."""
+"""Header with which the clients of OpenAI and Anthropic count their retries."""
 
 
 class SessionHandler(Protocol):
-    """Who answers the requests of one session."""
+    """Answers the requests of one session."""
 
     histories: dict[str, list[Json]]
     """Items of conversations, by the response that ends them."""
@@ -75,7 +75,7 @@ class SessionHandler(Protocol):
 
 
 class Routes(ABC):
-    """The routes that agents use. Whoever has them says whose request it is, and which models there are.
+    """The routes that agents use. The owner decides which session a request belongs to and lists the models.
 
     Args:
         max_bytes: of a request's body.
@@ -83,7 +83,7 @@ class Routes(ABC):
 
     def __init__(self, max_bytes: int) -> None:
         self.policy_version = 0
-        """The version of the weights that answer: whoever gives new ones says so."""
+        """Version of the weights that answer; set it after each update."""
         self._max_bytes = max_bytes
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Routes(ABC):
 
     @abstractmethod
     def check_key(self, request: Request) -> None:
-        """Refuse whoever may not ask for more than answers.
+        """Refuse requests whose key does not allow more than answers.
 
         Raises:
             PermissionError: the key is missing or wrong.
@@ -149,7 +149,7 @@ class Routes(ABC):
         return routes
 
     def guarded(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """A door for whoever has the key."""
+        """A route for requests with the key."""
 
         async def answer(request: Request) -> Response:
             self.check_key(request)

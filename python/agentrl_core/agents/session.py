@@ -20,7 +20,7 @@ class Session:
     what of a message counts). Its prompt is then the tokens of that turn and the template's tokens of what follows, so
     the model reads what it wrote, its reasoning too, however the client sends it back. Where the history was edited
     before that, it branches there; where it has no answer of ours, the engine renders it anew. Which conversation it
-    belongs to, and so which trajectory, is what `lanes.SessionConversations` says.
+    belongs to, and so which trajectory, follows from `lanes.SessionConversations`.
 
     Args:
         recorded: what is kept of it.
@@ -130,7 +130,7 @@ class Session:
         chain: Sequence[str],
         ask: Callable[[], Awaitable[tuple[ChatResponse, int, list[str]]]],
     ) -> ChatResponse:
-        """What `ask` gives, kept as turns of the lane that the request belongs to; other choices begin their own."""
+        """Record the choices of `ask` as turns of the request's lane; further choices begin lanes of their own."""
         place = self._lanes.begin(chain)
         try:
             answer, near, chats = await ask()

@@ -83,7 +83,7 @@ def option(
     """Declare an option with a range, checked when the component is created.
 
     Args:
-        default: its value where nobody gives one; without a default it has to be given.
+        default: its value if none is given; without a default it has to be given.
         at_least: the smallest number.
         above: every number is larger.
         at_most: the largest number.

@@ -384,7 +384,7 @@ class AgentEpisode:
         return replace(context, observation=list(call.messages), state_key=call.state.encode())
 
     def _ended(self) -> StepResult:
-        """How the program ended."""
+        """Return the last result of an ended program, or raise its error."""
         end = self._end[0]
         if isinstance(end, Exception):
             raise end

@@ -34,7 +34,7 @@ class ParsedAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class CallForm:
-    """How calls are written: pieces of text around names and arguments. Spaces between words of a piece may differ.
+    """Format of tool calls: pieces of text around names and arguments. Spaces between words of a piece may differ.
 
     Args:
         arguments: `object`: one JSON object of name and arguments; `json`: the arguments as JSON after the name;
@@ -220,7 +220,7 @@ HERMES = CallForm("object", "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """How a model writes reasoning, answer and calls; that of a chat template is `engine.Chat.answer_form`.
+    """Format of a model's reasoning, answer and calls; that of a chat template is `engine.Chat.answer_form`.
 
     Args:
         thought_begin: text that begins a thought.

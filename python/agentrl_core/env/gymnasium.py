@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Gymnasium:
     """Text form of any gymnasium environment with a discrete action space.
 
-    The first observation says what the game is, which actions there are, and what is seen; those after it what is seen.
+    The first observation describes the game, which actions there are, and what is seen; those after it what is seen.
     An action is the name of one, alone or in `<action>…</action>`; another text is answered with the names, flagged
     StepFlag.FORMAT_ERROR and costs a turn. The reward is the game's at each step, the fact `points` their sum.
 

@@ -77,10 +77,10 @@ class ReasoningGym:
     neither form is answered with `<result>no call or answer</result>` and flagged `StepFlag.FORMAT_ERROR`. The action
     number `max_turns` that does not answer truncates the episode with reward 0.0. With several tools a call begins with
     the tool's name: `<call>calculator 1+2</call>`. The text of a form begins after its last opening tag, and may hold <
-    and >. What the model thinks before it (`Action.reasoning`) does not count.
+    and >. Its reasoning before it (`Action.reasoning`) does not count.
 
-    A model that was not trained on these forms has to be told of them: `instructions=True` describes them, with an
-    example of each, in a system message.
+    A model that was not trained on these forms has to learn them from the prompt: `instructions=True` describes them,
+    with an example of each, in a system message.
 
     Tasks: the families in turn (`task i` is of family `i mod len(families)`). Held-out questions are distinct; training
     questions repeat as they are drawn, each under one task_id. The held-out questions are drawn from seeds far from
@@ -293,7 +293,7 @@ class ReasoningGymEpisode:
         )
 
     def _summary(self, answer: str, *, success: bool) -> dict[str, float]:
-        """What an episode says at its end; clusters are numbers that f32 holds."""
+        """Facts at the end of an episode; clusters are numbers that f32 represents exactly."""
         numbers = (
             float(zlib.crc32(answer.encode()) % (1 << 24)),
             float(bool(answer)),
@@ -326,7 +326,7 @@ def _form(action: str) -> tuple[str, str]:
 
 
 def _instructions(tools: Sequence[str]) -> str:
-    """What a model has to know of the two forms."""
+    """Instructions for a model that does not know the two forms."""
     use, example = "", ""
     if tools:
         whose = "the tool" if len(tools) == 1 else f"a tool ({', '.join(tools)})"
@@ -386,7 +386,7 @@ class _Stream:
 
 @contextlib.contextmanager
 def _own_chances(seed: str) -> Iterator[None]:
-    """Global generators as if nobody used them: `list_functions` draws from one, `pool_matrix` seeds another."""
+    """Keep the global generators unchanged: `list_functions` draws from one, `pool_matrix` seeds another."""
     before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 -- to give it back
     random.seed(seed)
     try:

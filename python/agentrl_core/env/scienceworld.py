@@ -22,7 +22,7 @@ _NO_LIMIT = 1 << 30
 class ScienceWorld:
     """The thirty tasks of ScienceWorld in many variations, with the package's own split of them.
 
-    The first observation tells the task, the room, and what is carried. An action is a command, alone or in
+    The first observation has the task, the room, and what is carried. An action is a command, alone or in
     `<action>…</action>`; the reward is what the score rose, as a part of 1 (less than 0 where the task was failed for
     good), success a full score. A command that is not understood is flagged `StepFlag.FORMAT_ERROR`.
 

@@ -304,7 +304,7 @@ def _remove(folder: str, process: int) -> None:
 
 
 def _names_of_alfworld() -> Any:
-    """What gives the things of a game of ALFWorld their names, such as `mug 1`."""
+    """Return a function that names the things of a game of ALFWorld, such as `mug 1`."""
     try:
         import fast_downward  # noqa: F401 -- textworld finds out later, with another message
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler

@@ -137,7 +137,7 @@ def evaluate(
 
 
 def paid(mask: Any, reward: float, steps: Sequence[float] | None) -> NDArray[np.float64]:
-    """What is paid at each token of a row: its reward at the end and, beside it, what each turn is paid.
+    """Return the reward at each token of a row: that of the row at its end, and that of each turn.
 
     Args:
         mask: of the row's tokens which were sampled.

@@ -38,7 +38,7 @@ _REFERENCE = "reference_logprob"
 
 
 class Functions:
-    """What slime calls by its custom paths, for one recipe.
+    """Functions that slime calls by its custom paths, for one recipe.
 
     `rewards` and `advantages` belong together: the first sees whole groups, and hands the advantages of their tokens
     to the second in the place of the rewards.
@@ -76,7 +76,7 @@ class Functions:
         `metadata` has `step_rewards`, one number for each turn, is paid for these beside its reward.
 
         Raises:
-            RecipeError: the recipe reads what a sample does not say.
+            RecipeError: the recipe reads columns that a sample does not have.
         """
         flat = [each for entry in samples for each in (entry if isinstance(entry, list) else [entry])]
         rows = sequences(args, flat)

@@ -53,7 +53,7 @@ class NearTarget(TaskScore):
 
 @dataclass(frozen=True)
 class OutcomeVariance(TaskScore):
-    """How much the outcomes of a task differ: (sqrt(p (1 - p)) + floor)^power.
+    """Spread of a task's outcomes: (sqrt(p (1 - p)) + floor)^power.
 
     Args:
         power: 0 makes all equal.

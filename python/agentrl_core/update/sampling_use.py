@@ -20,7 +20,7 @@ EFFECTS: dict[str, Effect] = {
     "top": "none",
     "by_entropy": "shifts",
 }
-"""What each field of `Sampling` does to the distribution of a token, and how the trainer treats it.
+"""How the trainer treats each field of `Sampling`, by its effect on the distribution of a token.
 
 `applied`: the trainer does the same to its logits (a temperature of 0, which does not sample, is `truncates`). `none`:
 nothing. `truncates`: some tokens have probability 0, which the model's log-probs do not have. `shifts`: no token has,

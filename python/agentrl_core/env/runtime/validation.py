@@ -271,7 +271,7 @@ class EnvironmentChecks:
 
 
 class _ProgramChecks(EnvironmentChecks):
-    """Checks what a program says: what is wrong is a mistake in the program."""
+    """Check the actions of a program: a wrong one is a mistake in the program."""
 
     def fail(self, found: str, remedy: str) -> NoReturn:
         """Raise the error."""

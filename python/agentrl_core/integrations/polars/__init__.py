@@ -59,7 +59,7 @@ def scan(source: Source) -> Tables:
     (types `Enum`); `success`, `terminated`, `truncated`, `votes` and `trained` are truth values.
 
     A frame reads the same rows whenever it is collected, from the files where they are then: the writer may have merged
-    them. (Where it has dropped iterations since, collecting is an error that says so: scan again.) A new call sees new
+    them. (Where it has dropped iterations since, collecting raises an error: scan again.) A new call sees new
     commits. Files are named by the manifest, not by a pattern; of a file the blocks are read that can have rows of the
     filter, and compared with their checksums.
 
@@ -88,7 +88,7 @@ def scan(source: Source) -> Tables:
 
 
 def example() -> Batch:
-    """A small batch to try things on: a trajectory, and a branch of it that left behind the action's first token.
+    """A small batch to try things on: a trajectory, and a branch of it that left after the action's first token.
 
     Example:
         >>> from agentrl_core.integrations.polars import example
@@ -125,7 +125,7 @@ def _measured(metrics: pl.LazyFrame) -> pl.LazyFrame:
 
 
 class _Namespace(Generic[Frame]):
-    """What frames of a run can do; the same for a DataFrame and a LazyFrame."""
+    """Methods of the frames of a run; the same for a DataFrame and a LazyFrame."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame: Any = frame
@@ -262,9 +262,9 @@ class _Namespace(Generic[Frame]):
             source: where the nodes, steps, trajectories and computed columns are.
 
         Returns:
-            What `steps` and `computed` give, with a row for each token: the lists become single values (`tokens` ->
-            `token`, `kinds` -> `kind`, `logprobs` -> `logprob`, `entropies` -> `entropy`), those of draws and steps are
-            repeated, and `token_position` (i32) is the token's place in the path.
+            The columns of `steps` and `computed`, with a row for each token: the lists become single values (`tokens`
+            -> `token`, `kinds` -> `kind`, `logprobs` -> `logprob`, `entropies` -> `entropy`), those of draws and steps
+            are repeated, and `token_position` (i32) is the token's place in the path.
 
         Raises:
             InvalidInputError: the frame has no column `trajectory_id`, or has one that would be added.
@@ -346,8 +346,9 @@ class _Namespace(Generic[Frame]):
             tokenizer: as for `text`.
 
         Returns:
-            The frame and `messages`, a list of `role` and `content`: the prompt is a user's, what was sampled or said
-            for the policy an assistant's, what the environment answered a tool's. Markers of the template are left out.
+            The frame and `messages`, a list of `role` and `content`: the prompt is a user's, what was sampled or
+            inserted for the policy an assistant's, what the environment answered a tool's. Markers of the template are
+            left out.
 
         Raises:
             InvalidInputError: there is no such tokenizer; the frame has no `trajectory_id`, or has a column `messages`.
@@ -462,7 +463,7 @@ class _OfExpr:
         eps: float = 1e-6,
         singleton: Literal["zero", "raw"] = "zero",
     ) -> pl.Expr:
-        """How many standard deviations each score lies above the mean of its group.
+        """Return by how many standard deviations each score is above the mean of its group.
 
         The kernel of `agentrl_core.advantage.group_relative`, which has the formula and the options. Rows whose score
         is null, NaN or infinite do not vote, and get null.

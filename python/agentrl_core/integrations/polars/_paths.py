@@ -62,7 +62,7 @@ def find(node_id: Indices, wanted: Indices) -> Indices:
 
 
 def walk(tree: NodeColumns, last: Indices, end: Indices, first: Indices | None = None) -> PathNodes:
-    """The nodes of the paths that end behind `end[i]` tokens of node `last[i]` and begin at a root, or node `first[i]`.
+    """The nodes of the paths that end after `end[i]` tokens of node `last[i]` and begin at a root, or node `first[i]`.
 
     A node that a later one of the path continues in its middle counts with `parent_end` of its tokens. One round for
     each generation, so the cost is that of the rows that come out.

@@ -188,7 +188,7 @@ def _last_of_context(row: Indices, tree: NodeColumns, last: Indices) -> NDArray[
 def _step_lists(
     taken: pl.DataFrame, length: Indices, sequence: Indices, total: Indices, tables: Tables, names: list[str]
 ) -> pl.DataFrame:
-    """What belongs to the tokens of steps, as lists of the sequences, which have `total` tokens each.
+    """Gather the columns of steps' tokens as lists of the sequences, which have `total` tokens each.
 
     Step `i` of `taken` has `length[i]` tokens and lies in sequence `sequence[i]`.
     """
@@ -293,7 +293,7 @@ def _with_lists(
 
 
 def _token_columns(nodes: _Nodes, tables: Tables, wanted: WantedColumns) -> dict[str, pl.Series]:
-    """What each token of each node has, all in a row."""
+    """Return the columns of the tokens of all nodes, one value a token."""
     frame = nodes.frame
     made = [name for name in tables.node_columns.collect_schema().names() if name in wanted and name != "node_id"]
     if made:

@@ -71,7 +71,7 @@ class Vocabulary:
 
     @classmethod
     def find(cls, run: str | PathLike[str]) -> Self | None:
-        """That of the tokenizer which a run keeps; None where it keeps none, or the package tokenizers is missing."""
+        """Return the vocabulary of a run's tokenizer; None without a tokenizer or the package tokenizers."""
         for place in PLACES:
             file = Path(run, place, "tokenizer.json")
             if file.is_file():

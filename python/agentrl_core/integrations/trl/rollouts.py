@@ -17,8 +17,8 @@ class Rollouts:
 
     Give it as `rollout_func`, and its method `reward` among `reward_funcs`. The collector's environment chooses the
     tasks; of TRL's prompts only the number counts. With `RecipeTrainer` the credit is made of the collected batch
-    itself, with all that the environment said. What the trainer did with a batch ends the iteration of the collector
-    when the next is asked for; call `close` after `trainer.train()` to end the last.
+    itself, with all facts of the environment. The iteration of a batch ends when
+    the next batch is requested; call `close` after `trainer.train()` to end the last.
 
     Args:
         collector: with an engine that samples from the trainer's own model (`engine.Transformers(model)`), or one that

@@ -88,7 +88,7 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
 
 
 def to_dataproto(batch: Batch, *, pad: int = 0) -> Any:
-    """A batch as a `DataProto`: a row for each context of each draw, padded before prompts and behind responses.
+    """A batch as a `DataProto`: a row for each context of each draw, padded before prompts and after responses.
 
     It has `prompts`, `responses`, `input_ids`, `attention_mask`, `position_ids`, `response_mask`, `token_level_scores`
     and `token_level_rewards`, `rollout_log_probs` where all are known, of the columns in `from_dataproto` those that

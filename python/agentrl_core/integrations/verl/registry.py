@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from agentrl_core.recipe import Recipe
 
 PREFIX = "agentrl_"
-"""What the names begin with in verl's registries, where no name of verl does."""
+"""Prefix of our names in verl's registries; no name of verl has it."""
 
 TOLD = ("reward", "group_id", "trajectory_id", "task_id", "iteration", "step", "turn")
-"""The facts that follow from what verl tells an estimator: rewards, mask and group of each row."""
+"""The facts that follow from an estimator's arguments in verl: rewards, mask and group of each row."""
 
 _CREDIT = ("reward", "advantage", "weight")
 
 rows_of_trainer: ContextVar[dict[str, Any] | None] = ContextVar("rows_of_trainer", default=None)
-"""More of the rows that are credited now, as `integrations.verl.trainer` knows them; None: what verl tells is all."""
+"""More of the rows that are credited now, as `integrations.verl.trainer` knows them; None: the arguments are all."""
 
 
 @contextmanager
 def knowing(**rows: Any) -> Iterator[None]:
-    """Let the estimators that are called inside see more of the rows than verl tells them."""
+    """Give the estimators that are called inside more columns of the rows than verl passes."""
     token = rows_of_trainer.set(rows)
     try:
         yield
@@ -45,7 +45,7 @@ def knowing(**rows: Any) -> Iterator[None]:
 
 
 def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
-    """What the credit of a recipe reads beyond what verl tells an estimator; the trainer gives it.
+    """Return the inputs of a recipe's credit that verl does not pass to an estimator; the trainer adds them.
 
     Raises:
         RecipeError: the recipe cannot be credited inside verl at all.
@@ -73,8 +73,8 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
 def register(recipe: Recipe, name: str | None = None) -> tuple[str, ...]:
     """Put a recipe into verl's registries: its credit as an advantage estimator, its loss as a policy loss.
 
-    Both take the name `agentrl_<recipe>`. What the estimator does is phases reward, advantage and weight, on rows of
-    which it knows rewards, masks and groups; a recipe that reads more is registered too, and needs the trainer
+    Both take the name `agentrl_<recipe>`. The estimator runs phases reward, advantage and weight, on rows with
+    rewards, masks and groups; a recipe that reads more is registered too, and needs the trainer
     (`integrations.verl.trainer`). The loss is the recipe's, with the denominator of verl's `loss_agg_mode` and the
     importance weights of its rollout correction; terms that verl adds itself (`use_kl_loss`, `entropy_coeff`) stay
     verl's, and a loss that brings its own reference is refused. Selection, rollouts, admission and replay stay verl's.
@@ -86,10 +86,10 @@ def register(recipe: Recipe, name: str | None = None) -> tuple[str, ...]:
         name: the name without its beginning `agentrl_`; None: the recipe's.
 
     Returns:
-        What was registered: `advantage`, `loss` or both.
+        The registered parts: `advantage`, `loss` or both.
 
     Raises:
-        RecipeError: neither fits verl; the message says why.
+        RecipeError: neither fits verl; the message has the reason.
         MissingDependencyError: verl is not installed.
 
     Example:
@@ -241,7 +241,7 @@ class PolicyLoss:
 
 
 def _weights(mask: Tensor, like: Tensor, mode: str, config: Any) -> Tensor:
-    """What each token counts in verl's aggregation: that is linear, so the derivatives are the weights."""
+    """Return the weight of each token in verl's aggregation: it is linear, so the derivatives are the weights."""
     with torch.enable_grad():
         terms = torch.zeros_like(like, requires_grad=True)
         info = {} if config is None else dict(config.global_batch_info)

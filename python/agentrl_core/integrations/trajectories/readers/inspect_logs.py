@@ -122,7 +122,7 @@ def _model_events(events: Sequence[Any]) -> list[Mapping[str, Any]]:
 
 
 def _ends_of(events: Sequence[Any]) -> Iterator[tuple[object, str]]:
-    """Why each generated message ended, by its id."""
+    """Return the stop reason of each generated message, by its id."""
     for event in _model_events(events):
         for choice in (event.get("output") or {}).get("choices") or ():
             yield (choice.get("message") or {}).get("id"), str(choice.get("stop_reason"))

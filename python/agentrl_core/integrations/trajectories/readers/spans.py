@@ -101,7 +101,7 @@ def _has_details(attributes: Mapping[str, Any]) -> bool:
 
 
 def _start(span: Mapping[str, Any]) -> tuple[float, str]:
-    """When a span began: a number of Agent Lightning's and OTLP's, a text of the console's."""
+    """Return the start time of a span: a number of Agent Lightning and OTLP, a text of the console exporter."""
     if span.get("sequence_id") is not None:
         return float(span["sequence_id"]), ""
     value = next((span[name] for name in ("startTimeUnixNano", "start_time") if span.get(name) is not None), 0)
