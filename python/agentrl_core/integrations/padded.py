@@ -53,7 +53,7 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
         raise RecipeError(f"{name} trains something else than the policy on all rows; the trainer does only that")
     loss: Loss = links[0].loss if isinstance(links[0], Train) else links[0]
     if list(loss.changing()):
-        raise RecipeError(f"{name}: its loss changes with the iteration, which the trainer does not say; give numbers")
+        raise RecipeError(f"{name}: its loss changes with the iteration, which the trainer does not pass; give numbers")
     given = (*_KNOWN, *columns, *(("weight_entropy",) if entropy else ()))
     missing = [stream for stream in loss.streams if stream not in given]
     missing += [*loss.outputs, *(() if loss.unit in _WHOLE else (f"a whole {loss.unit}",))]

@@ -128,8 +128,8 @@ class Functions:
             self._loss = padded.row_loss(self.recipe, columns=(_REFERENCE,), entropy=True)
         if self._loss.needs_entropy_gradient and not getattr(args, "entropy_coef", 0.0):
             raise RecipeError(
-                f"recipe {self.recipe.name!r} is differentiated through the entropy, which slime allows where "
-                "--entropy-coef is not 0; its size says nothing here"
+                f"recipe {self.recipe.name!r} is differentiated through the entropy, which slime allows only if "
+                "--entropy-coef is not 0; set it, its size has no effect here"
             )
         _, said = get_log_probs_and_entropy(
             logits,
@@ -229,7 +229,7 @@ def samples_of(batch: Batch, *, first: int = 0) -> list[list[Any]]:
     try:
         from slime.utils.types import Sample
     except ImportError as error:
-        raise MissingDependencyError("slime is not installed; install it as its own page says") from error
+        raise MissingDependencyError("slime is not installed; install it by its own instructions") from error
     rows = Sequences.of(batch)
     truncated = batch.column("status", "draw") == CODES["status"].index("truncated")
     paid = batch.column("reward", "draw")

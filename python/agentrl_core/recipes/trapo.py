@@ -63,7 +63,7 @@ class SimilarCurves(StatefulComponent):
     """Scores unlabelled tasks by their majority, and leaves those without a score that are learnt unlike labelled ones.
 
     Args:
-        labelled: the draw column that tells which tasks have an answer.
+        labelled: the draw column that marks tasks with an answer.
         visits: of a task before it is compared.
         fraction: the most similar of a batch's unlabelled tasks that stay however similar they are, at least one.
         at_least: similarity from which on a task stays.

@@ -47,7 +47,7 @@ class RecipeTrainer(GRPOTrainer):
         super().__init__(*arguments, **options)
         if _REFERENCE in self.row_loss.streams and self.beta == 0.0:
             raise RecipeError(
-                f"recipe {recipe.name!r} compares with a reference model, which TRL keeps where beta is not 0; give "
+                f"recipe {recipe.name!r} compares with a reference model, which TRL keeps if beta is not 0; give "
                 "GRPOConfig(beta=1.0): how much it counts stands in the recipe"
             )
 

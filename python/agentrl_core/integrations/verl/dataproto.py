@@ -61,9 +61,7 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
         if name not in fields:
             raise InvalidInputError(f"data has no {name!r}; it has: {', '.join(fields)}")
     if "uid" not in data.non_tensor_batch:
-        raise InvalidInputError(
-            "data has no 'uid', which says what rows are of one group; give non_tensors={'uid': ...}"
-        )
+        raise InvalidInputError("data has no 'uid', the group of each row; give non_tensors={'uid': ...}")
     rewards = next((name for name in _REWARDS if name in fields), None)
     if rewards is None:
         raise InvalidInputError(f"data has no rewards; give one of {', '.join(_REWARDS)}")
@@ -105,7 +103,7 @@ def to_dataproto(batch: Batch, *, pad: int = 0) -> Any:
     try:
         from verl import DataProto
     except ImportError as error:
-        raise MissingDependencyError("verl is not installed; install verl 0.9 as its own page says") from error
+        raise MissingDependencyError("verl is not installed; install verl 0.9 by its own instructions") from error
     columns = {name: column for name, column in COLUMNS.items() if batch.has(column, "token")}
     rows = Sequences.of(batch, columns=list(columns.values()))
     prompts = _padded(rows.prompts, pad, left=True)

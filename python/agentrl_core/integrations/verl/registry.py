@@ -161,17 +161,19 @@ class Estimator:
         known = rows_of_trainer.get()
         if known is None and self.needs:
             raise RecipeError(
-                f"recipe {self.recipe.name!r} needs {', '.join(map(repr, self.needs))}, which verl does not tell an "
-                "estimator; use the trainer: VERL_USE_EXTERNAL_MODULES=agentrl_core.integrations.verl.trainer and "
+                f"recipe {self.recipe.name!r} needs {', '.join(map(repr, self.needs))}, which verl does not pass to "
+                "an estimator; use the trainer: VERL_USE_EXTERNAL_MODULES=agentrl_core.integrations.verl.trainer and "
                 "trainer.v1.trainer_mode=agentrl_sync"
             )
         if "success" in self.needs and known is not None and known.get("success") is None:
             raise RecipeError(
-                f"recipe {self.recipe.name!r} needs to know which rollouts succeeded; let the reward function say "
-                "'success' or 'acc' in its reward_extra_info"
+                f"recipe {self.recipe.name!r} needs to know which rollouts succeeded; let the reward function "
+                "return 'success' or 'acc' in its reward_extra_info"
             )
         if index is None:
-            raise RecipeError(f"recipe {self.recipe.name!r} compares the rows of a group, and verl gives no uid")
+            raise RecipeError(
+                f"recipe {self.recipe.name!r} compares the rows of a group, and verl gives no uid; pass index="
+            )
         rewards = token_level_rewards.detach().cpu().double().numpy()
         mask = response_mask.detach().cpu().numpy() != 0
         # Behind the last token that was sampled or paid there is padding.
@@ -253,5 +255,5 @@ def _core_algos() -> Any:
     try:
         from verl.trainer.ppo import core_algos
     except ImportError as error:
-        raise MissingDependencyError("verl is not installed; install verl 0.9 as its own page says") from error
+        raise MissingDependencyError("verl is not installed; install verl 0.9 by its own instructions") from error
     return core_algos
