@@ -37,7 +37,7 @@ _TABLES = ("trajectories", "draws", "decisions", "tasks", "metrics", *_KEYS)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `RUN --to FILE --format FORMAT --table TABLE --iterations A:B`."""
+    """Add the arguments of the command: `RUN --to FILE --format FORMAT --table TABLE --iterations A:B`."""
     command.description = (
         "Write training rows, or a table of the run, as one Parquet or JSONL file. Training rows: one for each token "
         "sequence that a draw trained, with its tokens, loss mask, log-probs, rewards and computed columns. The file "

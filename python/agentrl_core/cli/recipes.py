@@ -20,7 +20,7 @@ _CHANGED = tuple(PHASES)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `[show NAME | diff A B]` and the filters."""
+    """Add the arguments of the command: `[show NAME | diff A B]` and the filters."""
     command.description = "List the recipes, show the page of one (show NAME), or compare two (diff A B)."
     command.epilog = (
         "examples:\n  agentrl recipes\n  agentrl recipes --phase replay\n  agentrl recipes --needs reference\n"

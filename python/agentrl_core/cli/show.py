@@ -29,7 +29,7 @@ _FLAGS = {
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `RUN TRAJECTORY --tokenizer PATH`."""
+    """Add the arguments of the command: `RUN TRAJECTORY --tokenizer PATH`."""
     command.description = (
         "Show the tree of a trajectory's group, and the trajectory: each prompt, action and observation, with its "
         "rewards and computed columns. Action tokens are green if their advantage is positive, red if it is negative, "

@@ -33,7 +33,7 @@ _COLUMNS = f"""{ROLLOUT_COLUMNS}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `RUN`."""
+    """Add the arguments of the command: `RUN`."""
     command.description = (
         "Print statistics of each iteration: of its rollouts, and of its training batch. Works while the run is "
         "written."

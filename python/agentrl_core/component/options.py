@@ -150,7 +150,7 @@ def column_name(
     """
     levels = (*LEVELS, "level")
     if level not in levels:
-        raise RecipeError(f"column_name(level={level!r}): give one of {', '.join(map(repr, levels))}")
+        raise RecipeError(f"column_name: level is {level!r}; give one of {', '.join(map(repr, levels))}")
     if default is not MISSING and not isinstance(default, str):
         raise RecipeError(f"column_name({default!r}): the name of a column must be a text; give one")
     if default == "" and not optional:

@@ -150,7 +150,9 @@ class Gymnasium:
         try:
             return gymnasium.make(self._game, disable_env_checker=True)
         except gymnasium.error.Error as error:
-            raise InvalidInputError(f"Gymnasium: {self._game!r} is refused: {error}") from error
+            raise InvalidInputError(
+                f"Gymnasium: {self._game!r} is refused ({error}); correct its name or options"
+            ) from error
         except ImportError as error:
             raise MissingDependencyError(
                 f"Gymnasium: {self._game!r} needs a package that is not installed ({error}); install it"

@@ -37,7 +37,9 @@ class Image:
             try:
                 content = Path(source).read_bytes()
             except OSError as error:
-                raise InvalidInputError(f"Image: {os.fspath(source)!r} cannot be read ({error})") from error
+                raise InvalidInputError(
+                    f"Image: {os.fspath(source)!r} cannot be read ({error}); give a picture file, or its bytes"
+                ) from error
         if not isinstance(content, bytes) or not content:
             raise InvalidInputError(f"Image: source is {source!r:.60}; give the bytes of a picture, or a path")
         self.content = content

@@ -51,7 +51,7 @@ def of_declarations(environment: Environment) -> list[str]:
     for name, fact in facts.items():
         # `reward.format` is the part `format` of a reward.
         if not isinstance(name, str) or not name.removeprefix("reward.").isidentifier():
-            lines.append(f"fact {name!r} has a name that is no identifier; columns are found by it")
+            lines.append(f"fact {name!r} has a name that is not an identifier; columns are found by it")
         if (
             not isinstance(fact, ExtraColumn)
             or fact.level not in ("step", "trajectory")

@@ -409,5 +409,7 @@ def _dataset(family: str, options: Mapping[str, object], seed: int) -> _Dataset:
     try:
         dataset = reasoning_gym.create_dataset(family, seed=seed, size=_SIZES.get(family, _SEEDS_PER_SPLIT), **options)
     except (ValueError, TypeError, AssertionError) as error:
-        raise InvalidInputError(f"ReasoningGym: family {family!r} with {dict(options)} is refused: {error}") from error
+        raise InvalidInputError(
+            f"ReasoningGym: family {family!r} with {dict(options)} is refused ({error}); correct its settings"
+        ) from error
     return cast(_Dataset, dataset)

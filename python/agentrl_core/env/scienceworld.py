@@ -131,7 +131,7 @@ class ScienceWorld:
                 return self._idle.pop()
         if shutil.which("java") is None:
             raise MissingDependencyError(
-                "ScienceWorld needs Java, version 8 or newer, as the program `java` on the PATH: install a JRE"
+                "ScienceWorld needs Java, version 8 or newer, as the program `java` on the PATH; install a JRE"
             )
         simulator = _scienceworld().ScienceWorldEnv("", envStepLimit=_NO_LIMIT)
         with self._lock:
@@ -143,7 +143,7 @@ class ScienceWorld:
         known = {"easy", *simulator.get_possible_simplifications()}
         if unknown := {word for word in self._simplifications.split(",") if word} - known:
             raise InvalidInputError(
-                f"ScienceWorld: there is no simplification {min(unknown)!r}; there are {', '.join(sorted(known))}"
+                f"ScienceWorld: there is no simplification {min(unknown)!r}; use some of {', '.join(sorted(known))}"
             )
         of_task: dict[Split, list[list[tuple[str, int]]]] = {"train": [], "held_out": []}
         for name in self._names:

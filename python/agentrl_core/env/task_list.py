@@ -47,5 +47,5 @@ class TaskList:
             InvalidInputError: there is none.
         """
         if task_id not in self._by_id:
-            raise InvalidInputError(f"task: {task_id!r} is not a task of this {self._title}")
+            raise InvalidInputError(f"task: {task_id!r} is not a task of this {self._title}; give an id of tasks()")
         return self._by_id[task_id]

@@ -48,9 +48,12 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
     name = f"recipe {recipe.name!r}"
     links: tuple[Any, ...] = recipe.chain("loss")
     if len(links) != 1:
-        raise RecipeError(f"{name} has {len(links)} losses; a trainer minimises one: replace(loss=...)")
+        raise RecipeError(f"{name} has {len(links)} losses, but a trainer minimises one; use recipe.replace(loss=...)")
     if isinstance(links[0], Train) and (links[0].model, links[0].stage, links[0].where) != ("policy", "update", None):
-        raise RecipeError(f"{name} trains something else than the policy on all rows; the trainer does only that")
+        raise RecipeError(
+            f"{name} trains another model, or some rows only, but the trainer trains the policy on all rows; use "
+            "collect.Collector"
+        )
     loss: Loss = links[0].loss if isinstance(links[0], Train) else links[0]
     if list(loss.changing()):
         raise RecipeError(f"{name}: its loss changes with the iteration, which the trainer does not pass; give numbers")
@@ -152,7 +155,9 @@ def paid(mask: Any, reward: float, steps: Sequence[float] | None) -> NDArray[np.
     if steps is not None:
         ends = np.flatnonzero(sampled & ~np.append(sampled[1:], False))
         if len(ends) != len(steps):
-            raise InvalidInputError(f"step_rewards has {len(steps)} numbers, and its row {len(ends)} turns")
+            raise InvalidInputError(
+                f"step_rewards has {len(steps)} numbers, but its row has {len(ends)} turns; give one a turn"
+            )
         rewards[ends] = steps
     rewards[-1:] += reward
     return rewards

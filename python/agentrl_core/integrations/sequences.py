@@ -284,7 +284,10 @@ class Sequences:
         contexts, of_tokens, of_steps = batch.contexts(), batch.offsets("token"), batch.offsets("step")
         if (contexts.begins < 0).any():
             step = int(np.flatnonzero(contexts.begins < 0)[0])
-            raise InvalidInputError(f"step {step} of the batch has no action tokens, so it has no place in a row")
+            raise InvalidInputError(
+                f"step {step} of the batch has no action tokens, so it has no place in a row; leave its draw out "
+                "(batch.select_draws)"
+            )
         numbers = {
             name: np.asarray(batch.column(name, "token"), np.float64)
             for name in ("trainable", "behaviour_logprob", *columns)

@@ -103,7 +103,7 @@ class Functions:
         for row, (values, like) in enumerate(zip(rollout_data["rewards"], rollout_data["kl"], strict=True)):
             if not isinstance(values, (list, tuple)) or len(values) != len(like):
                 raise InvalidInputError(
-                    f"rewards[{row}] is no list of {len(like)} advantages; name Functions.rewards as "
+                    f"rewards[{row}] is not a list of {len(like)} advantages; name Functions.rewards as "
                     "--custom-reward-post-process-path, and train without context parallelism"
                 )
             found.append(torch.tensor(values, dtype=torch.float32, device=like.device))
@@ -123,7 +123,9 @@ class Functions:
         try:
             from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
         except ImportError as error:
-            raise MissingDependencyError("the loss needs slime's Megatron backend, which is not installed") from error
+            raise MissingDependencyError(
+                "the loss needs slime's Megatron backend, which is not installed; install megatron-core"
+            ) from error
         if self._loss is None:
             self._loss = padded.row_loss(self.recipe, columns=(_REFERENCE,), entropy=True)
         if self._loss.needs_entropy_gradient and not getattr(args, "entropy_coef", 0.0):
@@ -171,7 +173,7 @@ class Functions:
         from slime.rollout.base_types import RolloutFnTrainOutput
 
         if self.collector is None:
-            raise InvalidInputError("no collector: Functions(recipe, collector=...)")
+            raise InvalidInputError("Functions.rollouts needs a collector; use Functions(recipe, collector=...)")
         if evaluation:
             raise UnsupportedError("Functions.rollouts makes training rollouts only; leave --eval-interval out")
         if self._collected is not None:

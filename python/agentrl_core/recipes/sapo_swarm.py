@@ -101,7 +101,7 @@ class SharedExperience(Rollout):
             task, attempts = Task(**{**line["task"], "solution": ()}), line["attempts"]
         except (KeyError, TypeError) as error:
             raise InvalidInputError(
-                f"SharedExperience: {self.folder} holds a line that is no group: {error!r}"
+                f"SharedExperience: {self.folder} has a line that is not a group ({error!r}); remove it"
             ) from None
         derived = await group.spawn(task, size=len(attempts), program=_ToldExperience(json.dumps(attempts)))
         return any(branch.status != "pruned" for branch in derived.branches)
@@ -112,7 +112,9 @@ class SharedExperience(Rollout):
         try:
             return [json.loads(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError) as error:
-            raise InvalidInputError(f"SharedExperience: {self.folder} cannot be read: {error}") from None
+            raise InvalidInputError(
+                f"SharedExperience: {self.folder} cannot be read ({error}); check the folder and its permissions"
+            ) from None
 
     def write(self, groups: list[Group]) -> int:
         """Write what was rolled out; how many groups."""

@@ -187,7 +187,7 @@ class Quota(Component):
         targets = np.array([given.get(domain, 0.0) for domain in domains])
         if targets.sum() == 0:
             raise InvalidInputError(
-                f"{self.title()}: none of the domains of targets={self.targets!r} is in the pool, which has: "
+                f"{self.title()}: none of the domains of targets={self.targets!r} is in the pool; use some of: "
                 f"{', '.join(domains)}"
             )
         targets = targets / targets.sum()

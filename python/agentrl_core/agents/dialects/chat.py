@@ -92,12 +92,12 @@ Event = tuple[str | None, Json | None]
 
 
 def asked(body: Json) -> Json:
-    """The request to the upstream."""
+    """Return the request to the upstream."""
     return {name: value for name, value in body.items() if name not in _OURS and value is not None}
 
 
 def reply(answer: ChatResponse, body: Json, name: str) -> Json:
-    """The client's reply."""
+    """Return the reply to the client."""
     choices = [
         {
             "index": place,

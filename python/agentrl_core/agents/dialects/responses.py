@@ -50,7 +50,7 @@ FIELDS = Object(
 
 
 def asked(body: Json) -> Json:
-    """The request to the upstream."""
+    """Return the request to the upstream."""
     request: Json = {name: body[name] for name in _SAME if body.get(name) is not None}
     if body.get("max_output_tokens") is not None:
         request["max_tokens"] = body["max_output_tokens"]
@@ -80,7 +80,7 @@ def asked(body: Json) -> Json:
 
 
 def reply(answer: ChatResponse, body: Json, name: str) -> Json:
-    """The client's reply."""
+    """Return the reply to the client."""
     choice = answer.choices[0]
     message = choice.message
     is_cut = choice.finish_reason == "length"

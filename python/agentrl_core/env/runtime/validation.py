@@ -54,7 +54,7 @@ class EnvironmentChecks:
         for message in messages:
             said = message.get("content") if isinstance(message, Mapping) else None
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-                self.fail(f"{name} has {shown(message)}, which is no message", remedy)
+                self.fail(f"{name} has {shown(message)}, which is not a message", remedy)
             if not is_content(said) and (said is not None or not message.get("tool_calls")):
                 self.fail(f"{name} has the message {shown(message)} without a text in content", remedy)
             for part in [said] if isinstance(said, str) else said or ():

@@ -429,7 +429,9 @@ class _Namespace(Generic[Frame]):
     def _require(self, *keys: str) -> None:
         names = self._frame.collect_schema().names()
         if not any(key in names for key in keys):
-            raise InvalidInputError(f"the frame has no column {' or '.join(keys)}, only {', '.join(names)}")
+            raise InvalidInputError(
+                f"the frame has no column {' or '.join(keys)}; keep one of them (it has {', '.join(names)})"
+            )
 
 
 def _renamed(added: pl.LazyFrame, frame: pl.LazyFrame, prefix: str, *, keep: tuple[str, ...]) -> pl.LazyFrame:

@@ -88,7 +88,7 @@ def walk(tree: NodeColumns, last: Indices, end: Indices, first: Indices | None =
         if first is not None and (goes_on & (above < 0)).any():
             lost = path[goes_on & (above < 0)][0]
             begin, end_id = tree.node_id[first[lost]], tree.node_id[last[lost]]
-            raise CorruptError(f"node {begin} is no ancestor of node {end_id}; run agentrl verify")
+            raise CorruptError(f"node {begin} is not an ancestor of node {end_id}; run agentrl verify")
         cut = tree.parent_end[node][goes_on]
         path, node = path[goes_on], above[goes_on]
         end = np.where(cut < 0, tree.length[node], cut)

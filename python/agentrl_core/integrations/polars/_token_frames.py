@@ -50,7 +50,7 @@ class _Actions(NamedTuple):
 
 
 def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """`agentrl.nodes`."""
+    """Add the nodes of paths: `agentrl.nodes`."""
     own = tables.nodes.collect_schema().names()
     prefix = {name: f"node_{name}" if name in frame.columns or name == "end" else name for name in own}
     asked = {name: other for name, other in prefix.items() if other in wanted or name == "node_id"}
@@ -60,13 +60,13 @@ def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl
 
 
 def paths(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """`agentrl.paths`."""
+    """Add the tokens of paths: `agentrl.paths`."""
     nodes, found = _paths_of(frame, tables, _sources(wanted))
     return _with_lists(frame, nodes, found, tables, wanted)
 
 
 def steps(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """`agentrl.steps`."""
+    """Add the turns of trajectories: `agentrl.steps`."""
     rows, nodes, found = _actions(frame, tables, wanted)
     return _with_lists(rows, nodes, found, tables, wanted)
 
@@ -91,7 +91,7 @@ def _actions(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> _Act
 
 
 def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
-    """`agentrl.computed`."""
+    """Add the computed columns: `agentrl.computed`."""
     names = set(frame.collect_schema().names())
     if "draw_id" in names:
         frame = _joined(frame, tables.draw_columns, "draw_id")
@@ -103,7 +103,7 @@ def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
 
 
 def tokens(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """`agentrl.tokens`."""
+    """Add a row for each action token: `agentrl.tokens`."""
     given = frame.columns
     frame = steps(frame, tables, wanted.also("tokens", *(name for name, one in SINGULAR.items() if one in wanted)))
     if "draw_id" in given:
@@ -146,7 +146,7 @@ def _names(made: pl.LazyFrame, *keys: str) -> set[str]:
 
 
 def sequences(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """`agentrl.sequences`."""
+    """Add the training sequences: `agentrl.sequences`."""
     _refuse_taken(frame, "sequence")
     # A frame may hold a draw twice: its rows are told apart by their number.
     keyed = frame.select("draw_id", "trajectory_id").with_row_index("row")
@@ -252,7 +252,9 @@ def _trajectories(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     rows = ids.join(facts.collect(), on="trajectory_id", how="left", maintain_order="left")
     missing = rows.filter(pl.col("group_id").is_null())
     if len(missing):
-        raise NotFoundError(f"trajectory {missing['trajectory_id'][0]} is not in the table trajectories")
+        raise NotFoundError(
+            f"trajectory {missing['trajectory_id'][0]} is not in the table trajectories; pass the source of the frame"
+        )
     return rows
 
 

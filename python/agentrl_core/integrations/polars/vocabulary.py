@@ -135,7 +135,9 @@ def _read(path: Any) -> Any:
     try:
         return Tokenizer.from_buffer(file.read_bytes())  # from_file takes no path that is not UTF-8
     except Exception as error:  # noqa: BLE001  # the package raises nothing narrower
-        raise InvalidInputError(f"tokenizer: {file} holds no tokenizer: {error}") from None
+        raise InvalidInputError(
+            f"tokenizer: {file} is not a tokenizer ({error}); give a tokenizer.json or its directory"
+        ) from None
 
 
 def _bytes_of(core: Any) -> tuple[dict[int, bytes], set[int]]:

@@ -58,7 +58,9 @@ class Rollouts:
                 "admits every group and does not rewrite contexts"
             )
         if rows.logprobs is None:
-            raise InvalidInputError("the engine gave no log-probs of what it sampled, and TRL needs them")
+            raise InvalidInputError(
+                "the engine reported no log-probs, which TRL needs; use an engine that reports them"
+            )
         return {
             "prompt_ids": [row.tolist() for row in rows.prompts],
             "completion_ids": [row.tolist() for row in rows.responses],

@@ -66,7 +66,10 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
         needed |= dict.fromkeys(column.name for column in link.needs if column.name not in (*TOLD, *made))
         made |= {column.name for column in link.makes}
     if "keep" in made:
-        raise RecipeError(f"{name} takes tokens out of the loss, and an estimator of verl cannot change the mask")
+        raise RecipeError(
+            f"{name} takes tokens out of the loss, but an estimator of verl cannot change the mask; use a recipe "
+            "without it"
+        )
     return tuple(needed)
 
 
