@@ -18,7 +18,7 @@ from forests import grow
 
 from agentrl_core import Forest, Store, scan
 from agentrl_core.cli import COMMANDS, main
-from agentrl_core.cli._words import Detokenizer
+from agentrl_core.cli._detokenize import Detokenizer
 from agentrl_core.integrations.polars.tables import Tables
 
 LOOKING = ("ls", "show", "stats", "export", "view", "watch", "compare")

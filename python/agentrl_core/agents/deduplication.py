@@ -41,7 +41,7 @@ class RequestDeduplicator:
     async def once(
         self, key: str, request: Json, ask: Callable[[], Awaitable[Any]], is_gone: IsGone, *, retry: bool
     ) -> ChatResponse:
-        """The answer to a request.
+        """Return the answer to a request.
 
         Args:
             key: digest of the request, as it came.

@@ -170,7 +170,7 @@ class Endpoint(Routes):
             self._recorder.close(recorded, end)
 
     def commit(self) -> Batch | None:
-        """The batch of all groups whose sessions are closed, and the store's next iteration; None: there are none.
+        """Commit all groups whose sessions are closed as the store's next iteration, and return the batch, or None.
 
         A session that cannot become rows is left out, logged and kept in `excluded`; the others are committed.
         """

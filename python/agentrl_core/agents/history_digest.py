@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def text_of(content: object) -> str | None:
-    """The text of a message's content, given as a text or in parts; None where it is more than text.
+    """Return the text of a message's content, given as a text or in parts; None where it is more than text.
 
     Parts are joined by newlines, as in vLLM.
     """
@@ -70,7 +70,7 @@ class HistoryDigests:
 
 
 def _places(message: Mapping[str, Any]) -> dict[str, int]:
-    """The places of a message's calls, by their identifiers."""
+    """Return the places of a message's calls, by their identifiers."""
     return {str(call.get("id")): place for place, call in enumerate(message.get("tool_calls") or [])}
 
 

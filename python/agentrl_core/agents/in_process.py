@@ -189,7 +189,7 @@ class InProcessSession:
         return answer
 
     def _raw(self, prompt: str | list[int]) -> Json:
-        """A prompt as a message that no template renders."""
+        """Return a prompt as a message that no template renders."""
         if isinstance(prompt, str):
             return {"role": "prompt", "content": prompt}
         if self._tokenizer is None:
@@ -302,7 +302,7 @@ class InProcessEndpoint(Routes):
 
 
 def _said(message: Mapping[str, Any]) -> Json:
-    """A message as the loop takes it: one with a text, or with calls."""
+    """Return a message for a collector: one with a text, or with calls."""
     told = for_template(message)
     if told.get("content") is None and not told.get("tool_calls"):
         told["content"] = ""

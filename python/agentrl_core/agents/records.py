@@ -101,7 +101,7 @@ class SessionRecord:
     """The path that was requested last: the next is most often that of the following turn."""
 
     def path(self, number: int) -> Tokens:
-        """The tokens of a turn: its prompt, then the sampled tokens."""
+        """Return the tokens of a turn: its prompt, then the sampled tokens."""
         known, path = self._last
         if known != number:
             turn = self.turns[number]
@@ -112,7 +112,7 @@ class SessionRecord:
         return path
 
     def context(self, number: int) -> Tokens:
-        """The tokens of a turn's prompt, as the engine read them."""
+        """Return the tokens of a turn's prompt, as the engine read them."""
         turn = self.turns[number]
         parts, length = [turn.added], turn.shared
         while turn.origin >= 0:
@@ -163,7 +163,7 @@ def checked_end(end: Json) -> Json:
 
 
 def records_of(recorded: SessionRecord) -> list[tuple[str, Json]]:
-    """A session as the records of a journal."""
+    """Return a session as the records of a journal."""
     opened = {"task": recorded.task, "group": recorded.group, "member": recorded.member}
     records: list[tuple[str, Json]] = [(f"{recorded.session} open", opened)]
     for turn in recorded.turns:
@@ -176,14 +176,14 @@ def records_of(recorded: SessionRecord) -> list[tuple[str, Json]]:
 
 
 def packed(turn: SessionTurn) -> Json:
-    """A turn as JSON."""
+    """Return a turn as JSON."""
     logprobs = [None if math.isnan(value) else value for value in turn.logprobs.tolist()]
     lists = {"added": turn.added.tolist(), "output": turn.output.tolist(), "logprobs": logprobs}
     return dict(vars(turn)) | lists
 
 
 def unpacked(packed: Json) -> SessionTurn:
-    """A turn of what `packed` made of it."""
+    """Return a turn from the result of `packed`."""
     logprobs = [math.nan if value is None else value for value in packed["logprobs"]]
     arrays = {"added": np.asarray(packed["added"], np.int32), "output": np.asarray(packed["output"], np.int32)}
     return SessionTurn(**(packed | arrays | {"logprobs": np.asarray(logprobs, np.float32)}))

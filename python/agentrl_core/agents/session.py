@@ -81,7 +81,7 @@ class Session:
         return len(tokens)
 
     def _before(self, key: str, request: Json) -> ChatResponse | None:
-        """The last answer to a request, from what was recorded."""
+        """Return the last answer to a request, from what was recorded."""
         turns = [turn for turn in self.recorded.turns if turn.asked == key][-int(request.get("n", 1)) :]
         if not turns:
             return None
@@ -110,7 +110,7 @@ class Session:
     async def _near(
         self, chain: Sequence[str], messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None
     ) -> tuple[int, list[int] | None]:
-        """The turn that a chat goes on from, and the tokens of its prompt; -1 and None: the engine renders it anew."""
+        """Return the turn that a chat continues, and its prompt tokens; -1 and None: the engine renders it anew."""
         for place in range(len(messages) - 2, -1, -1):
             turn = self._turns.get(chain[place])
             if turn is None or messages[place].get("role") != "assistant":

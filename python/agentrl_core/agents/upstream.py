@@ -77,7 +77,7 @@ class Upstream(Protocol):
     async def tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
     ) -> list[int]:
-        """The tokens of a chat; with `open_turn` up to the assistant's next word. `options` are of the template."""
+        """Return the tokens of a chat; with `open_turn` up to the assistant's turn. `options` are of the template."""
         ...
 
     async def chat(self, request: Json, tokens: Sequence[int] | None) -> ChatResponse:
@@ -89,7 +89,7 @@ class Upstream(Protocol):
         ...
 
     async def models(self) -> Json:
-        """The reply of `/v1/models`."""
+        """Return the reply of `/v1/models`."""
         ...
 
     async def close(self) -> None:

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     except AgentRLError as error:
-        from agentrl_core.cli._view import escaped
+        from agentrl_core.cli._terminal import escaped
 
         # A message can hold the name of a folder or a task, which can hold what controls a terminal.
         print(f"agentrl: {escaped(str(error))}", file=sys.stderr)

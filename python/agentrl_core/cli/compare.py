@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._curves import sparkline
-from agentrl_core.cli._view import console, number, opened, print_columns
+from agentrl_core.cli._terminal import console, number, opened, print_columns
 from agentrl_core.exceptions import NotFoundError
 from agentrl_core.stats import paired_difference
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.cli._view import console, escaped, number, print_columns
+from agentrl_core.cli._terminal import console, escaped, number, print_columns
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:

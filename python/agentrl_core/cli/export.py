@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core._util.files import new_file
-from agentrl_core.cli._view import ALL, in_a_line, iteration_range, opened
+from agentrl_core.cli._terminal import ALL, in_a_line, iteration_range, opened
 from agentrl_core.exceptions import InvalidInputError, StoreError
 
 if TYPE_CHECKING:

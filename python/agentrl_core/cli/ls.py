@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._curves import sparkline
-from agentrl_core.cli._view import (
+from agentrl_core.cli._terminal import (
     ROLLOUT_COLUMNS,
     console,
     informative,

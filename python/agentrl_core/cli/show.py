@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core import env
+from agentrl_core.cli._detokenize import Detokenizer
+from agentrl_core.cli._terminal import console, escaped, nearest, number, opened
 from agentrl_core.cli._tree import group_tree
-from agentrl_core.cli._view import console, escaped, nearest, number, opened
-from agentrl_core.cli._words import Detokenizer
 from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.exceptions import NotFoundError
 

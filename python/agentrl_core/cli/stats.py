@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from agentrl_core.cli._curves import curves
-from agentrl_core.cli._view import ROLLOUT_COLUMNS, console, informative, number, opened, print_columns
+from agentrl_core.cli._terminal import ROLLOUT_COLUMNS, console, informative, number, opened, print_columns
 from agentrl_core.view.statistics import statistics
 
 if TYPE_CHECKING:

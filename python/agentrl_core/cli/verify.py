@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from agentrl_core.cli._view import console, escaped, in_a_line, opened
+from agentrl_core.cli._terminal import console, escaped, in_a_line, opened
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from agentrl_core.cli._view import in_a_line, iteration_range, opened
+from agentrl_core.cli._terminal import in_a_line, iteration_range, opened
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

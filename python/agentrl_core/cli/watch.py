@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._curves import curves
-from agentrl_core.cli._view import console, in_a_line, number, opened
+from agentrl_core.cli._terminal import console, in_a_line, number, opened
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:

@@ -474,7 +474,7 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
 
 
 def _fit_items(value: object, hint: Any) -> tuple[object, bool]:
-    """A tuple of items as `hint` wants each of them; a text is split at its commas."""
+    """Return a tuple of items as `hint` wants each of them; a text is split at its commas."""
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",")] if value.strip() else []
         value = tuple(int(part) if hint is int and part.isascii() and part.isdigit() else part for part in parts)

@@ -255,7 +255,7 @@ class AgentEpisode:
         return list(self._asked.tools or ())
 
     def state_key(self) -> bytes:
-        """The conversation before the next answer."""
+        """Return the conversation before the next answer."""
         return cast("bytes", self._asked.state.encode())
 
     async def step(self, action: str) -> StepResult:

@@ -191,7 +191,7 @@ class Action(str):
 
 
 def was_cut(action: str) -> bool:
-    """Whether a limit cut an action, so that its end is missing."""
+    """Return whether a limit cut an action, so that its end is missing."""
     return getattr(action, "finish_reason", "stop") == "length"
 
 
@@ -256,7 +256,7 @@ class Episode(Protocol):
         ...
 
     def state_key(self) -> bytes:
-        """The state before the next action, as bytes: equal bytes are the same state (anchor of GiGPO)."""
+        """Return the state before the next action, as bytes: equal bytes are the same state (anchor of GiGPO)."""
         ...
 
 
@@ -273,7 +273,7 @@ class MultiEpisode(Protocol):
         ...
 
     def turn_of(self) -> Sequence[str]:
-        """The agents that move next, together where they are several; none: the episode is over."""
+        """Return the agents that move next, together where they are several; none: the episode is over."""
         ...
 
     def step(self, actions: Mapping[str, str]) -> Mapping[str, StepResult]:
@@ -285,7 +285,7 @@ class MultiEpisode(Protocol):
         ...
 
     def state_key(self) -> bytes:
-        """The state that the next moves are chosen from, as bytes."""
+        """Return the state that the next moves are chosen from, as bytes."""
         ...
 
 
@@ -315,7 +315,7 @@ class Environment(Protocol):
         ...
 
     def reset(self, task: Task, seed: int) -> Episode | MultiEpisode:
-        """A fresh episode; the same (task, seed) gives equal episodes."""
+        """Return a fresh episode; the same (task, seed) gives equal episodes."""
         ...
 
 
@@ -349,7 +349,7 @@ class Tool(Protocol):
 
 
 def as_messages(content: Content) -> list[Message]:
-    """A content as messages; a text is a user's."""
+    """Return a content as messages; a text is a user's."""
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
     return [content] if isinstance(content, dict) else list(content)

@@ -83,5 +83,5 @@ def _games(path: Path) -> list[tuple[str, Path]]:
 
 
 def _domain(path: Path) -> str:
-    """The kind of a task: ALFWorld names the folder of a game by it."""
+    """Return the kind of a task: ALFWorld names the folder of a game by it."""
     return path.parent.parent.name.partition("-")[0] if path.suffix == PDDL else "textworld"

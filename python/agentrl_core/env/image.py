@@ -63,7 +63,7 @@ class Image:
 
 
 def images_in(content: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[Image, ...]:
-    """The images of a content, in their order."""
+    """Return the images of a content, in their order."""
     if isinstance(content, str):
         return ()
     messages = [content] if isinstance(content, Mapping) else content
@@ -71,7 +71,7 @@ def images_in(content: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) ->
 
 
 def is_content(content: object) -> bool:
-    """Whether this can be a message's content: a text, or texts and images."""
+    """Return whether this can be a message's content: a text, or texts and images."""
     if isinstance(content, str):
         return True
     return isinstance(content, Sequence) and bool(content) and all(isinstance(part, (str, Image)) for part in content)

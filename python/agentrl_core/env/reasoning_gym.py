@@ -191,7 +191,7 @@ class ReasoningGym:
         return [streams[i % len(streams)][i // len(streams)] for i in range(start, start + count)]
 
     def task(self, task_id: str) -> Task:
-        """The task of that name, which `tasks` gave in this process or another.
+        """Return the task of that name, which `tasks` gave in this process or another.
 
         Raises:
             InvalidInputError: this environment has no such task.
@@ -205,7 +205,7 @@ class ReasoningGym:
         raise InvalidInputError(f"task: {task_id!r} is no task of this ReasoningGym; its ids are like 'lcm/train/0'")
 
     def reset(self, task: Task, seed: int) -> ReasoningGymEpisode:  # noqa: ARG002 -- the protocol's argument
-        """A fresh episode. Nothing in it is random, so `seed` changes nothing here.
+        """Return a fresh episode. Nothing in it is random, so `seed` changes nothing here.
 
         Raises:
             InvalidInputError: the task is not one of this environment's.
@@ -218,7 +218,7 @@ class ReasoningGym:
         return ReasoningGymEpisode(self, task, self._streams["train"][self._families.index(payload.family)].dataset)
 
     def called(self, text: str) -> tuple[str, str]:
-        """The name of the tool that a call is for, and what it is called with."""
+        """Return the name of the tool that a call is for, and what it is called with."""
         if len(self.tools) > 1:
             name, _, text = text.strip().partition(" ")
             return name, text
@@ -311,12 +311,12 @@ class ReasoningGymEpisode:
             return 0.0
 
     def state_key(self) -> bytes:
-        """The question and the last observation, as UTF-8."""
+        """Return the question and the last observation, as UTF-8."""
         return f"{self._task.question}\n{self._seen}".encode()
 
 
 def _form(action: str) -> tuple[str, str]:
-    """The form that an action ends in, call or answer, and the text in it; empty: neither."""
+    """Return the form at the end of an action, call or answer, and its text; empty: neither."""
     for kind in ("answer", "call"):
         body = action.rstrip().removesuffix(f"</{kind}>")
         _, opening, text = body.rpartition(f"<{kind}>")
@@ -377,7 +377,7 @@ class _Stream:
         return self._tasks[index]
 
     def drawn(self, number: int) -> Task:
-        """The question that draw `number` brings, as a task."""
+        """Return question `number` of the drawn ones, as a task."""
         with _own_chances(f"{self._family} {number}"):
             entry = self.dataset[number]
         task_id = f"{self._family}/{self._split}/{number}"

@@ -89,7 +89,7 @@ class ScienceWorld:
         ]
 
     def reset(self, task: Task, seed: int) -> GameEpisode:  # noqa: ARG002 -- no chance here; the protocol's argument
-        """A fresh episode.
+        """Return a fresh episode.
 
         Raises:
             InvalidInputError: the task is not one of this environment's.

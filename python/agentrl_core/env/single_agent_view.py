@@ -22,12 +22,12 @@ class SingleAgentView:
         return getattr(self._environment, name)
 
     def tasks(self, count: int, **options: Any) -> list[Task]:
-        """Those of the environment."""
+        """Return the tasks of the environment."""
         tasks: list[Task] = self._environment.tasks(count, **options)
         return tasks
 
     def reset(self, task: Task, seed: int) -> Any:
-        """An episode of it."""
+        """Return a fresh episode of the environment."""
         episode = self._environment.reset(task, seed)
         return _later(episode) if inspect.isawaitable(episode) else SingleAgentEpisode(episode)
 

@@ -41,7 +41,7 @@ class TaskList:
         return [tasks[number % len(tasks)] for number in numbers]
 
     def task(self, task_id: str) -> Task:
-        """The task of that name.
+        """Return the task of that name.
 
         Raises:
             InvalidInputError: there is none.

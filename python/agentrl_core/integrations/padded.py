@@ -24,7 +24,7 @@ _WHOLE = ("token", "step", "trajectory")  # a row of a micro batch is one trajec
 
 
 def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = False) -> Loss:
-    """The loss of a recipe, if it can be made of the rows of one micro batch.
+    """Return the loss of a recipe, if it can be made of the rows of one micro batch.
 
     Args:
         recipe: the recipe.
@@ -72,7 +72,7 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
 
 
 def _reads_entropy(loss: Loss) -> bool:
-    """Whether a loss depends on the entropy of the rows; found by asking it twice."""
+    """Return whether a loss depends on the entropy of the rows; found by asking it twice."""
     if loss.needs_entropy_gradient:
         return True
     rng = np.random.default_rng(0)
@@ -105,7 +105,7 @@ def evaluate(
     entropy: Tensor | None = None,
     factor: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """A loss of rows of tokens, and the means of its metrics.
+    """Return a loss of rows of tokens, and the means of its metrics.
 
     Args:
         loss: what `row_loss` gave.

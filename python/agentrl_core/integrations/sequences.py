@@ -258,7 +258,7 @@ class Sequences:
 
     @classmethod
     def of(cls, batch: Batch, *, columns: Sequence[str] = ()) -> Sequences:
-        """The rows of a batch: one for each context of each draw, its prompt up to the first sampled token.
+        """Return the rows of a batch: one for each context of each draw, its prompt up to the first sampled token.
 
         Tokens after the last action of a context are left out, and tokens of actions that are not trained count as
         context. The reward of a step is at the end of its action; the reward of its trajectory beyond all steps

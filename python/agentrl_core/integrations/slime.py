@@ -219,7 +219,7 @@ def sequences(args: Any, samples: Sequence[Any]) -> Sequences:
 
 
 def samples_of(batch: Batch, *, first: int = 0) -> list[list[Any]]:
-    """A batch as slime's samples, a list for each group: one sample for each context of each draw.
+    """Return a batch as slime's samples, a list for each group: one sample for each context of each draw.
 
     Args:
         batch: the batch.

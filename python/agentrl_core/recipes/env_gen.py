@@ -73,7 +73,7 @@ class Designed(TextMemory):
         return {"made": state["made"], "skills": _added(state["skills"], read_notes(closed.finished, "solved"))}
 
     def ends(self, iteration: int) -> bool:
-        """Whether an iteration is the last of a cycle."""
+        """Return whether an iteration is the last of a cycle."""
         return (iteration + 1) % self.every == 0
 
     def said(self, state: Mapping[str, Any]) -> str:

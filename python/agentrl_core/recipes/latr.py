@@ -210,7 +210,7 @@ class LookaheadBranching(Rollout):
                     break
 
     def alike(self, own: NDArray[np.int32], other: NDArray[np.int32]) -> bool:
-        """Whether two runs of tokens of one length are too much the same."""
+        """Return whether two runs of tokens of one length are too much the same."""
         edits, end, common = likeness(own, other)
         # Both have the same length: precision, recall and F1 of the subsequence are one number.
         length = len(own)

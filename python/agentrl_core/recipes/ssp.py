@@ -138,7 +138,7 @@ class SearchSelfPlay(TextMemory):
             await self.solved(group, earlier, proposer)
 
     async def checked(self, group: Group, task: Task, proposer: Branch, read: str) -> bool:
-        """Whether a helper finds the given answer in what the proposer has read, among what others have."""
+        """Return whether a helper finds the given answer in what the proposer has read, among what others have."""
         others = [text for text in self.recall(group)["read"] if text != read]
         noise = [others[place] for place in _shuffled(group, "noise", len(others))[: self.noise]]
         texts = [read, *noise]

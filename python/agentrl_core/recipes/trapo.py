@@ -166,7 +166,7 @@ def _majority(rows: Rows) -> NDArray[np.float64]:
 
 
 def _any(flags: NDArray[np.bool_], place: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether one of each group's flags is set."""
+    """Return whether one of each group's flags is set."""
     found: NDArray[np.bool_] = np.bincount(place, flags) > 0
     return found
 

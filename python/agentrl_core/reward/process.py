@@ -52,7 +52,7 @@ class ImplicitProcess(BatchComponent):
     scale: Literal["none", "max_return"] = "none"
 
     def own_makes(self) -> Iterable[Column]:
-        """The reward of each token or step."""
+        """Yield the reward of each token or step."""
         yield step("process_reward") if self.level == "step" else token("process_reward")
 
     def __call__(self, batch: Batch) -> Batch:

@@ -105,7 +105,7 @@ class Prefix:
 
     @classmethod
     def of(cls, branch: Any, turns: int | None = None, *, tokens: int = 0) -> Prefix:
-        """The beginning of a branch, for another group; in its own group a fork shares it.
+        """Return the beginning of a branch, for another group; in its own group a fork shares it.
 
         Args:
             branch: a `Branch`, running or ended.

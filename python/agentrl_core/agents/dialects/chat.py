@@ -118,7 +118,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
 
 
 def events(reply: Json, body: Json) -> Iterator[Event]:
-    """The reply as a stream."""
+    """Yield the reply as a stream."""
     head = {name: reply[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
 
     def chunk(index: int, delta: Json, reason: str | None = None, details: Json | None = None) -> Event:

@@ -56,7 +56,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
 
 
 def events(reply: Json, body: Json) -> Iterator[Event]:
-    """The reply as a stream."""
+    """Yield the reply as a stream."""
     for choice in reply["choices"]:
         yield None, {name: value for name, value in reply.items() if name != "usage"} | {"choices": [choice]}
     if (body.get("stream_options") or {}).get("include_usage"):

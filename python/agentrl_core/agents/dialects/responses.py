@@ -134,7 +134,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
 
 
 def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all dialects take both
-    """The reply as a stream."""
+    """Yield the reply as a stream."""
     number = 0
 
     def event(kind: str, **data: Any) -> Event:
@@ -169,7 +169,7 @@ def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all d
 
 
 def history(body: Json, reply: Json) -> list[Json]:
-    """The items of a request and of its reply: what `previous_response_id` stands for."""
+    """Return the items of a request and of its reply: what `previous_response_id` stands for."""
     given = body["input"]
     items = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
     return [*items, *reply["output"]]

@@ -45,7 +45,7 @@ class EnvironmentChecks:
         return f"step {self.step}" if self.step else "reset"
 
     def content(self, value: Any, name: str, remedy: str) -> Content:
-        """A text or messages."""
+        """Return a content after checking that it is a text or messages."""
         messages = [value] if isinstance(value, Mapping) else value
         if isinstance(value, str):
             return self._text(value, name)
@@ -75,7 +75,7 @@ class EnvironmentChecks:
         return self._text(key, "state_key()") if isinstance(key, str) else key
 
     def tools(self, tools: Any) -> list[dict[str, Any]] | None:
-        """The schemas that the prompt shows."""
+        """Return the schemas of tools after checking them."""
         if tools is None:
             return None
         if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
@@ -152,7 +152,7 @@ class EnvironmentChecks:
         return StepRecord(outcome, None if over or (waits and state is None) else self.state(state))
 
     def contexts(self, contexts: Any, name: str, *, alone: bool = True) -> tuple[Context, ...]:
-        """Those of lanes that wait; the first of an episode is that of its own observation."""
+        """Return the contexts of waiting lanes; the first of an episode is that of its own observation."""
         if contexts == ():
             return ()
         if not isinstance(contexts, Sequence):
@@ -288,6 +288,6 @@ def checked_content(value: object, name: str) -> Content:
 
 
 def shown(value: object) -> str:
-    """A value and its type, short enough for one line."""
+    """Return a value and its type, short enough for one line."""
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:59] + '…'} (a {type(value).__name__})"

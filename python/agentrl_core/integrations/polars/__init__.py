@@ -53,7 +53,7 @@ Source = Tables | Store | Batch | str | PathLike[str]
 
 
 def scan(source: Source) -> Tables:
-    """The tables of a run as lazy frames, of exactly what is committed now. Works while another process writes the run.
+    """Scan the committed tables of a run as lazy frames. Works while another process writes the run.
 
     Where the files have codes, the frames have names: `pl.col("kind") == "action"`, `pl.col("status") == "finished"`
     (types `Enum`); `success`, `terminated`, `truncated`, `votes` and `trained` are truth values.
@@ -88,7 +88,7 @@ def scan(source: Source) -> Tables:
 
 
 def example() -> Batch:
-    """A small batch to try things on: a trajectory, and a branch of it that left after the action's first token.
+    """Return a small batch to try things on: a trajectory, and a branch of it that left after the action's first token.
 
     Example:
         >>> from agentrl_core.integrations.polars import example
@@ -115,7 +115,7 @@ def _of_batch(batch: Batch, name: str) -> pl.LazyFrame:
 
 
 def _measured(metrics: pl.LazyFrame) -> pl.LazyFrame:
-    """The metrics of a run with the names of today."""
+    """Return the metrics of a run with the names of today."""
 
     def renamed(names: pl.Series) -> pl.Series:
         known = names.unique().drop_nulls().to_list()
@@ -161,7 +161,7 @@ class _Namespace(Generic[Frame]):
         return self._lazily(join, "trajectory_id")
 
     def nodes(self, source: Source) -> Frame:
-        """A row for each node on the path of each row's trajectory, from the prompt to the leaf.
+        """Return a row for each node on the path of each row's trajectory, from the prompt to the leaf.
 
         This is also the way from a node to its trajectories: filter what comes out by `node_id`.
 
@@ -209,7 +209,7 @@ class _Namespace(Generic[Frame]):
         return self._eagerly(_token_frames.paths, source, "trajectory_id")
 
     def steps(self, source: Source) -> Frame:
-        """A row for each turn of each row's trajectory, with the tokens of its action.
+        """Return a row for each turn of each row's trajectory, with the tokens of its action.
 
         Args:
             source: where the nodes, steps and trajectories are.
@@ -256,7 +256,7 @@ class _Namespace(Generic[Frame]):
         return self._lazily(lambda frame: _token_frames.computed(frame, tables), "draw_id", "node_id")
 
     def tokens(self, source: Source) -> Frame:
-        """A row for each token of each action of each row's trajectory, with all that was computed for it.
+        """Return a row for each token of each action of each row's trajectory, with all that was computed for it.
 
         Args:
             source: where the nodes, steps, trajectories and computed columns are.
@@ -280,7 +280,7 @@ class _Namespace(Generic[Frame]):
         return self._eagerly(_token_frames.tokens, source, "trajectory_id")
 
     def sequences(self, source: Source) -> Frame:
-        """A row for each token sequence that a draw trains: what to hand to a trainer.
+        """Return a row for each token sequence that a draw trains: what to hand to a trainer.
 
         That is one for a draw whose context only grows, and one more each time its context was rewritten: steps whose
         contexts extend each other share a sequence, which ends with the action of the last of them. So every trained
@@ -388,7 +388,7 @@ class _Namespace(Generic[Frame]):
         return made
 
     def words(self) -> Frame:
-        """A frame of a batch's table, or of the files, with names for its codes, as `scan` has them.
+        """Return a frame of a batch's table, or of the files, with names for its codes, as `scan` has them.
 
         These are the columns `kind`, `status`, `finish_reason`, `origin`, `role`, `source`, `old_logprob`, `drift` and
         `operation`, and the truth values.

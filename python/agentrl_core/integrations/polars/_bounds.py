@@ -118,7 +118,7 @@ def _listed(term: pl.Expr, name: str) -> NDArray[np.int64] | None:
 
 
 def terms(predicate: pl.Expr) -> list[pl.Expr]:
-    """The parts of a predicate that all have to be true."""
+    """Return the parts of a predicate that all have to be true."""
     if len(set(predicate.meta.root_names())) == 1:
         return [predicate]
     with warnings.catch_warnings():

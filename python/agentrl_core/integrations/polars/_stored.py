@@ -34,7 +34,7 @@ Found = TypeVar("Found")
 
 
 def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
-    """The rows of a table that a reader sees.
+    """Yield the rows of a table that a reader sees.
 
     Args:
         store: the reader; it stays at its snapshot.
@@ -86,7 +86,7 @@ class _RowRanges(NamedTuple):
     ends: Indices
 
     def numbers(self) -> Indices:
-        """The number of each row."""
+        """Return the number of each row."""
         return ranges(self.firsts, self.ends - self.firsts)
 
 
@@ -114,7 +114,7 @@ class _Table(NamedTuple):
     def chosen(
         self, file: _RowRanges, bounds: Bounds, wanted: pl.Schema, predicate: pl.Expr, told: Told
     ) -> pl.DataFrame | None:
-        """The rows of a file that a predicate is true of; None if its bounds exclude all rows."""
+        """Return the rows of a file that a predicate is true of; None if its bounds exclude all rows."""
         can, every = told(bounds)
         if not can or every:
             return self.read(file, wanted) if can else None

@@ -213,13 +213,13 @@ def _step_lists(
 
 
 def _lists(row: Indices, values: dict[str, pl.Series]) -> pl.DataFrame:
-    """The values of each row as lists; `row` counts up and leaves none out."""
+    """Return the values of each row as lists; `row` counts up and leaves none out."""
     flat = pl.DataFrame({"_row": pl.Series(row, dtype=pl.Int64).set_sorted(), **values})
     return flat.group_by("_row", maintain_order=True).agg(pl.all()).drop("_row")
 
 
 def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame:
-    """The frame with computed columns."""
+    """Return the frame with computed columns."""
     for name in made.collect_schema().names():
         if name not in keys:
             _refuse_taken(frame, name)
@@ -227,7 +227,7 @@ def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame
 
 
 def _sources(wanted: WantedColumns) -> list[str]:
-    """The columns of nodes that lists are made of."""
+    """Return the columns of nodes that lists are made of."""
     return ["node_id", "start", *{name: None for made, names in _SOURCES.items() if made in wanted for name in names}]
 
 
@@ -270,14 +270,14 @@ def _nodes(groups: pl.Series, tables: Tables, columns: Iterable[str]) -> _Nodes:
 
 
 def _among(values: pl.Series) -> pl.Expr:
-    """Whether a column has one of some values. As a filter, files that have none of them are not read."""
+    """Return whether a column has one of some values. As a filter, files that have none of them are not read."""
     return pl.col(values.name).is_in(values.unique().implode())
 
 
 def _with_lists(
     rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tables, wanted: WantedColumns
 ) -> pl.DataFrame:
-    """The rows with lists of what the tokens of their nodes have, `found` being a path for each row."""
+    """Return the rows with lists of what the tokens of their nodes have, `found` being a path for each row."""
     columns = _token_columns(nodes, tables, wanted)
     if not columns:
         return rows

@@ -70,7 +70,7 @@ class Rollouts:
         }
 
     def reward(self, completions: list[Any], **columns: Any) -> list[float]:
-        """A reward function of TRL: what the environment paid."""
+        """Return the rewards of the environment, as a reward function of TRL."""
         rewards = columns.get("rollout_reward")
         if rewards is None or len(rewards) != len(completions):
             raise InvalidInputError(

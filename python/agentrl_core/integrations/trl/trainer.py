@@ -85,7 +85,7 @@ class RecipeTrainer(GRPOTrainer):
         return advantages, weights
 
     def _with_credit(self, batch: Batch) -> Batch:
-        """The batch with the advantage that the loss sees, and the weight of each token in it."""
+        """Return the batch with the advantage that the loss sees, and the weight of each token in it."""
         batch = self.recipe.credit(batch)
         advantage = np.asarray(batch.column("advantage", "token"), np.float64)
         if batch.has("weight", "token"):

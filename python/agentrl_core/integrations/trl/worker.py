@@ -90,7 +90,7 @@ class RolloutWorker:
 
 
 def rollout_samples(batch: Batch, *, version: int = 0) -> Iterator[RolloutSample]:
-    """The rows of a credited batch as TRL's asynchronous trainer takes them.
+    """Yield the rows of a credited batch as TRL's asynchronous trainer takes them.
 
     Args:
         batch: with column `advantage`, and `weight` where the recipe makes one.

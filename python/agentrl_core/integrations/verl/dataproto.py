@@ -26,7 +26,7 @@ _REWARDS = ("token_level_rewards", "token_level_scores", "rm_scores")
 
 
 def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
-    """The rollouts of a `DataProto` as a batch: one draw for each row, in the groups of its `uid`.
+    """Return the rollouts of a `DataProto` as a batch: one draw for each row, in the groups of its `uid`.
 
     Tokens, response mask, rewards at tokens and rollout log-probs become the tables; `old_log_probs`, `ref_log_prob`,
     `values` and `advantages` become the columns `recomputed_logprob`, `reference_logprob`, `value` and `advantage`.
@@ -86,7 +86,7 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
 
 
 def to_dataproto(batch: Batch, *, pad: int = 0) -> Any:
-    """A batch as a `DataProto`: a row for each context of each draw, padded before prompts and after responses.
+    """Return a batch as a `DataProto`: a row for each context of each draw, padded before prompts and after responses.
 
     It has `prompts`, `responses`, `input_ids`, `attention_mask`, `position_ids`, `response_mask`, `token_level_scores`
     and `token_level_rewards`, `rollout_log_probs` where all are known, of the columns in `from_dataproto` those that

@@ -232,7 +232,7 @@ class PolicyLoss:
         config: Any = None,
         rollout_is_weights: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The loss and its metrics, which are named `actor/<recipe>/...`."""
+        """Return the loss and its metrics, which are named `actor/<recipe>/...`."""
         value, metrics = padded.evaluate(
             self.loss,
             log_prob,

@@ -129,7 +129,7 @@ def _ends_of(events: Sequence[Any]) -> Iterator[tuple[object, str]]:
 
 
 def _tools_of(events: Sequence[Any], where: str) -> list[Message]:
-    """The tools of the calls of the model, which have to be the same in all that have some."""
+    """Return the tools of the calls of the model, which have to be the same in all that have some."""
     found = [event["tools"] for event in _model_events(events) if event.get("tools")]
     if any(tools != found[0] for tools in found):
         refuse(where, "the model was given other tools in some turns, and a chat has one list", "leave the sample out")

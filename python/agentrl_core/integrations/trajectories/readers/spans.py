@@ -127,7 +127,7 @@ def _attributes(given: Any, where: str) -> dict[str, Any]:
 
 
 def _value(given: Any) -> Any:
-    """A value of OTLP as a plain one."""
+    """Return a value of OTLP as a plain one."""
     if not isinstance(given, Mapping):
         return given
     for name in _SCALARS:
