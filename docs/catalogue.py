@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from agentrl_core import recipes
-from agentrl_core.cli._page import RecipePage
+from agentrl_core.cli._recipe_page import RecipePage
 from agentrl_core.component.component import PHASES
 
 ROOT = Path(__file__).parents[1]

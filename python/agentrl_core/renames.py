@@ -272,7 +272,7 @@ def _leaves(metrics: Mapping[str, Any], outer: tuple[str, ...] = ()) -> Iterator
 
 
 def _items(text: str) -> list[str | int]:
-    """The items of a list that earlier builds wrote as one text, with commas between."""
+    """Return the items of a list that earlier builds wrote as one text, with commas between."""
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     return [int(part) if part.isascii() and part.isdigit() else part for part in parts]
 

@@ -18,7 +18,7 @@ from forests import grow
 
 from agentrl_core import Forest, Store, scan
 from agentrl_core.cli import COMMANDS, main
-from agentrl_core.cli._words import Detokenizer
+from agentrl_core.cli._detokenize import Detokenizer
 from agentrl_core.integrations.polars.tables import Tables
 
 LOOKING = ("ls", "show", "stats", "export", "view", "watch", "compare")
@@ -356,8 +356,8 @@ def test_exports_that_cannot_be(agentrl, recorded, tmp_path) -> None:
     for wrong, message in (
         (["--to", tmp_path / "rows.csv"], "the name does not end with .parquet or .jsonl"),
         (["--to", tmp_path / "none" / "rows.jsonl"], f"folder {tmp_path / 'none'} does not exist"),
-        (["--to", tmp_path / "x.jsonl", "--iterations", "3:1"], "--iterations 3:1: give A:B"),
-        (["--to", tmp_path / "x.jsonl", "--iterations", "two"], "--iterations two: give A:B"),
+        (["--to", tmp_path / "x.jsonl", "--iterations", "3:1"], "--iterations: it is 3:1; give A:B"),
+        (["--to", tmp_path / "x.jsonl", "--iterations", "two"], "--iterations: it is two; give A:B"),
         (
             ["--to", tmp_path / "x.jsonl", "--table", "tasks", "--iterations", "1"],
             "tasks are counted over the whole run",

@@ -86,7 +86,7 @@ def test_another_version_is_said_and_exits_with_1(doctor):
 
 def test_wrong_calls(doctor, tmp_path, capsys):
     assert "does not sample" in doctor("--temperature", "0", status=1)
-    assert "--tolerance 0" in doctor("--tolerance", "0", status=1)
+    assert "--tolerance: it is 0" in doctor("--tolerance", "0", status=1)
     assert main(["doctor", str(tmp_path)]) == 1
     assert "has no causal language model" in capsys.readouterr().err
     assert "--engine sglang: give vllm, transformers, or addresses" in doctor("--engine", "sglang", status=1)

@@ -11,7 +11,7 @@ import pytest
 
 from agentrl_core import recipes
 from agentrl_core.cli import main
-from agentrl_core.cli._page import RecipePage, differences
+from agentrl_core.cli._recipe_page import RecipePage, differences
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.loss import Clip, Policy
 

@@ -217,7 +217,7 @@ def test_a_changed_program_says_what_was_not_asked_for_again(tmp_path: Path) -> 
             batch = arl.Collector(world, world, recipe, store=store, task_pool=8)(tasks=1, group_size=2)
         assert batch.num_draws == 2
         assert len(told) == 1
-        assert f"of {recorded} recorded answers were not asked for again (the first: 0.0/0.2/" in str(told[0].message)
+        assert f"of {recorded} recorded answers were not used after the resume (the first: 0.0/" in str(told[0].message)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["store", "memory"])
@@ -243,7 +243,7 @@ def test_what_a_changed_program_had_sampled_is_kept_undrawn(tmp_path: Path, *, k
     changed.append(True)
     if kept:
         collect = arl.Collector(world, world, recipe, store=store, task_pool=8)
-    with pytest.warns(RuntimeWarning, match=r"recorded answers were not asked for again.* is kept in it undrawn"):
+    with pytest.warns(RuntimeWarning, match=r"recorded answers were not used .* are stored without draws"):
         batch = collect(tasks=1, group_size=2)
     rows = pl.DataFrame(batch.trajectories)
     left = rows.filter(pl.col("info").str.contains("recorded as"))

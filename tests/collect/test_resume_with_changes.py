@@ -122,7 +122,7 @@ def test_what_does_not_fit_begins_anew_and_is_told(tmp_path: Path, change: str) 
         # In one go, or stopped in between: the same.
         path = tmp_path / str(len(each))
         go_on(path, before, 2)
-        with pytest.warns(RuntimeWarning, match=rf"another recipe: .*{place.replace('[', '.').replace(']', '.')}"):
+        with pytest.warns(RuntimeWarning, match=rf"recipe has changed: .*{place.replace('[', '.').replace(']', '.')}"):
             states = go_on(path, now, each[0])
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -147,5 +147,5 @@ def test_what_runs_ahead_is_carried_over_too(tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         found = go_on(tmp_path, now, 5, staleness=2)
-    assert "another recipe" in str(told[0].message)
+    assert "recipe has changed" in str(told[0].message)
     assert np.array(found["arrays"][f"{TASKS}/track/visits"]).shape[1] == 5

@@ -40,7 +40,7 @@ def collected(program: Rollout, tasks: int) -> arl.Batch:
 
 def test_a_program_that_holds_the_loop_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watchdog, "reported", set())
-    with pytest.warns(RuntimeWarning, match=r"Sleepy.branch \(.*test_watchdog.py:\d+\) held the event loop") as found:
+    with pytest.warns(RuntimeWarning, match=r"Sleepy.branch \(.*watchdog.py:\d+\) blocked the event loop") as found:
         collected(Sleepy(), 1)
     lines, first = inspect.getsourcelines(Sleepy.branch)
     [wanted] = [number for number, line in enumerate(lines, start=first) if "time.sleep(0.2)" in line]

@@ -53,7 +53,7 @@ WRONG_ANSWERS = {
     ),
     "no messages": (
         ends(observation=["hello"], terminated=False),
-        r"StepResult.observation has 'hello' \(a str\), which is no message; give a text or messages",
+        r"StepResult.observation has 'hello' \(a str\), which is not a message; give a text or messages",
     ),
     "text reward": (ends(reward="1"), r"StepResult.reward is '1' \(a str\); give a finite number, None .* NaN"),
     "infinite reward": (ends(reward=math.inf), r"StepResult.reward is inf \(a float\); give a finite number"),
@@ -174,7 +174,7 @@ def test_rewards_of_which_none_is_known_are_an_error(tmp_path) -> None:
             pytest.warns(RuntimeWarning, match="is NaN"),
             pytest.raises(
                 InvalidInputError,
-                match=r"none of the 8 draws of iteration 0 .* SmallWorld paid NaN in each",
+                match=r"none of the 8 draws of iteration 0 .* SmallWorld paid NaN for each",
             ),
         ):
             collect(tasks=2, group_size=4)

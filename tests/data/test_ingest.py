@@ -263,7 +263,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "wide": ({"outputs": [[2], [1 << 40]]}, r"outputs\[1\] is not a list of int32"),
     "float": ({"outputs": [[2], [1.5]]}, r"outputs\[1\] is not a list of int32"),
     "reason": ({"finish_reason": ["stop", "eos"]}, r"finish_reason is 'eos'; use one of"),
-    "version": ({"policy": 1 << 40}, r"policy\[0\] is 1099511627776, which does not fit int32"),
+    "version": ({"policy": 1 << 40}, r"policy\[0\] is 1099511627776; give numbers that fit int32"),
     "realign": ({"realign": -1}, "realign is -1; give a whole number from 0"),
     "type": ({"outputs": pa.array([["a"], ["b"]])}, "outputs has Arrow type List.*; give lists of int32 or int64"),
     "hole": ({"outputs": pa.array([[2], [None]])}, "outputs has 1 missing values inside its rows"),

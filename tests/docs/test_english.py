@@ -1,17 +1,31 @@
-"""Pages stay under the budget for phrases that make a text hard to read (tests/support/english.py)."""
+"""Pages, docstrings and messages stay under the budget for phrases that make a text hard to read.
+
+`tests/support/english.py` has the phrases and the budget.
+"""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from english import BUDGET, PHRASES, counts, prose
+from english import BUDGET, PHRASES, counts, docstrings, messages, prose
 from pages import DOCS, ROOT
 
 PAGES = [*sorted(DOCS.rglob("*.md")), *ROOT.glob("*.md")]
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 ONE_PAGE = 3
 """How many times the budget a single page may have: one phrase on a short page is above the budget per 1 000 words."""
+
+PACKAGE = ROOT / "python" / "agentrl_core"
+FOLDERS = sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.glob("*/*.py")} - {"_core"})
+
+OVER = {
+    ("engine", "What as a subject"): 8,
+    ("loss", "What as a subject"): 21,
+    ("loss", "say, said"): 22,
+    ("model", "What as a subject"): 13,
+}
+"""Folders whose docstrings are above the budget, with the number of phrases they may have. It only falls."""
 
 OF_WORDS = {("docs/vocabulary.md", "say, said")}
 """Pages about words: the vocabulary has the word that the field says for the same."""
@@ -43,6 +57,39 @@ def test_no_page_is_far_above_the_budget(phrase: str) -> None:
         found = PHRASES[phrase].findall(cleaned)
         allowed = max(1.0, ONE_PAGE * BUDGET[phrase] * len(cleaned.split()) / 1000)
         assert len(found) <= allowed, f"{path}: {phrase} {len(found)} times"
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_are_under_the_budget(folder: str, phrase: str) -> None:
+    texts = [prose(text) for text in docstrings(sorted((PACKAGE / folder).rglob("*.py")))]
+    words = sum(len(text.split()) for text in texts)
+    found = sum(len(PHRASES[phrase].findall(text)) for text in texts)
+    budget = max(2.0, ONE_PAGE * BUDGET[phrase] * words / 1000)
+    if (folder, phrase) in OVER:
+        assert budget < found <= OVER[folder, phrase], f"{folder}: {phrase} {found} times"
+    else:
+        assert found <= budget, f"{folder}: {phrase} {found} times"
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_all_docstrings_together_are_under_the_budget(phrase: str) -> None:
+    over = {folder for folder, _ in OVER}
+    paths = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in over]
+    for part in (
+        [path for path in paths if "recipes" in path.parts],
+        [path for path in paths if "recipes" not in path.parts],
+    ):
+        found, words = counts(docstrings(part))
+        assert words > 50_000
+        assert found[phrase] <= BUDGET[phrase]
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_messages_are_under_the_budget(phrase: str) -> None:
+    found, words = counts(messages(sorted(PACKAGE.rglob("*.py"))))
+    assert words > 10_000
+    assert found[phrase] <= BUDGET[phrase]
 
 
 def test_the_phrases_are_counted() -> None:

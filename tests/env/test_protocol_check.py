@@ -268,7 +268,7 @@ BROKEN = {
     "runs is 'gpu'; give one of": broken(runs="gpu"),
     "replayable is 1; give True or False": broken(replayable=1),
     "facts is a list; give a mapping": broken(facts=["count"]),
-    "fact 'my count' has a name that is no identifier": broken(facts={**World.facts, "my count": ExtraColumn("step")}),
+    "'my count' has a name that is not an identifier": broken(facts={**World.facts, "my count": ExtraColumn("step")}),
     "fact 'count' is 'step'; give ExtraColumn": broken(facts={**World.facts, "count": "step"}),
     # tasks
     r"tasks\(3\) gives <list_iterator.*; give a list or sequence of Task": broken(

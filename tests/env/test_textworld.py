@@ -150,7 +150,7 @@ def test_wrong_arguments(arguments, message):
 def test_settings_that_the_package_refuses_are_told(tmp_path):
     world = env.TextWorld("coin_collector", {"level": 0}, folder=tmp_path)
     with pytest.raises(
-        InvalidInputError, match=r"coin_collector with \{'level': 0\} cannot be made: ValueError: Expected"
+        InvalidInputError, match=r"coin_collector with \{'level': 0\} cannot be generated \(ValueError: Expected"
     ):
         world.reset(world.tasks(1)[0], 0)
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"], "nothing half-made is left"

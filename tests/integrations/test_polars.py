@@ -214,7 +214,7 @@ def test_damaged_trees_are_named() -> None:
     with pytest.raises(CorruptError, match=r"node \d+ is its own ancestor; run agentrl verify"):
         run.trajectories.collect().agentrl.paths(Tables(**{**vars(run), "nodes": circle}))
     stray = run.steps.with_columns(first_node_id=pl.lit(15))
-    with pytest.raises(CorruptError, match="node 15 is no ancestor of node 11; run agentrl verify"):
+    with pytest.raises(CorruptError, match="node 15 is not an ancestor of node 11; run agentrl verify"):
         run.trajectories.collect().agentrl.steps(Tables(**{**vars(run), "steps": stray}))
 
 
@@ -432,11 +432,11 @@ def test_a_folder_named_like_a_pattern_is_that_folder(tmp_path: Path, name: str)
 def test_wrong_frames_are_refused(recorded: Path) -> None:
     run = scan(recorded)
     draws = run.draws.collect()
-    with pytest.raises(InvalidInputError, match="the frame has no column trajectory_id, only task_id, domain"):
+    with pytest.raises(InvalidInputError, match=r"no column trajectory_id; keep one of them \(it has task_id, domain"):
         run.tasks.agentrl.paths(run)
-    with pytest.raises(InvalidInputError, match="the frame has no column draw_id or node_id, only"):
+    with pytest.raises(InvalidInputError, match="the frame has no column draw_id or node_id; keep"):
         run.trajectories.agentrl.computed(run)
-    with pytest.raises(InvalidInputError, match="the frame has no column draw_id, only"):
+    with pytest.raises(InvalidInputError, match="the frame has no column draw_id; keep"):
         run.trajectories.agentrl.sequences(run)
     for method, name in (("paths", "tokens"), ("steps", "start"), ("tokens", "token"), ("computed", "advantage")):
         with pytest.raises(InvalidInputError, match=f"the frame has a column {name} already"):

@@ -39,7 +39,7 @@ BY_TEXT = {  # modules that import a module whose name they get as text
     "_util.lazy",
     "_util.lazy_torch",
     "cli",  # the command
-    "cli._page",  # the recipe
+    "cli._recipe_page",  # the recipe
     "component.component",  # the phase, or the user's own component
     "recipe",  # the default component of a phase
     "recipes",  # the recipe

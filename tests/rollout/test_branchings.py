@@ -239,7 +239,7 @@ def test_lookahead_is_within_its_group() -> None:
         assert plain.num_draws == size
     first = rows(batch, "decisions").filter(pl.col("operation") == FORK)
     assert len(first) == 7
-    with pytest.raises(InvalidInputError, match=r"does not say which tokens are likeliest; use one"):
+    with pytest.raises(InvalidInputError, match=r"does not report the likeliest tokens; use one"):
         grown(LookaheadBranching(), check=False)
 
 

@@ -98,7 +98,7 @@ def test_a_stored_trajectory_is_gone_on_from() -> None:
         branch, other = await group.run([group.start(prefix=Prefix.stored(stored, one, turns=2)), group.start()])
         assert (branch.status, other.status) == ("failed", "finished")
 
-    with pytest.warns(RuntimeWarning, match="before action 2 is not what it said then"):
+    with pytest.warns(RuntimeWarning, match="before action 2 differs from the recorded one"):
         batch = rolled_out(elsewhere, Speaking(noise="noise"), sampled=16)
     assert sorted(rows(batch)["status"]) == [FINISHED, FAILED]
     with pytest.raises(NotFoundError, match="no trajectory 77"):

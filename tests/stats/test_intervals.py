@@ -124,7 +124,7 @@ def test_a_profile_is_the_share_above_each_threshold():
     ("call", "message"),
     [
         (lambda: stats.bootstrap([]), r"scores: its shape is \(0,\)"),
-        (lambda: stats.bootstrap([[1.0, 2.0], [3.0]]), "scores: .* is no table of numbers"),
+        (lambda: stats.bootstrap([[1.0, 2.0], [3.0]]), "scores: .* is not a table of numbers"),
         (lambda: stats.bootstrap([0.1, float("nan")]), r"scores\[1\] is NaN"),
         (
             lambda: stats.bootstrap([0.1], "best"),

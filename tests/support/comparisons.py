@@ -15,7 +15,7 @@ from paper_files import FOLDER, Paper
 from paper_numbers import PaperExamples
 
 from agentrl_core import recipes
-from agentrl_core.cli._page import Entry, RecipePage
+from agentrl_core.cli._recipe_page import Entry, RecipePage
 from agentrl_core.loss import Clip, Policy, Train
 from agentrl_core.recipe import Recipe
 

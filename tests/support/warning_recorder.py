@@ -9,5 +9,5 @@ def recorded_warnings():
     """Record every warning except the one about a blocked event loop, which depends on the machine's speed."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warnings.filterwarnings("ignore", ".* held the event loop for more than", RuntimeWarning)
+        warnings.filterwarnings("ignore", ".* blocked the event loop for more than", RuntimeWarning)
         yield caught

@@ -29,7 +29,7 @@ def to_json(value: object, name: str) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written down: no surrogate stands alone."""
+    """Return whether a text can be written down: no surrogate stands alone."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -38,7 +38,7 @@ def is_unicode(text: str) -> bool:
 
 
 def is_deeper(value: object, most: int) -> bool:
-    """Whether lists and tables are nested deeper than `most`."""
+    """Return whether lists and tables are nested deeper than `most`."""
     level = [value]
     for _ in range(most + 1):
         level = [

@@ -58,7 +58,7 @@ class EntropyBonus(BatchComponent):
         return (*needed(self.level, "advantage"), *spans)
 
     def own_makes(self) -> tuple[Column, ...]:
-        """The advantage, overwritten."""
+        """Return the column that is overwritten: the advantage."""
         return needed(self.level, "advantage")
 
     def __call__(self, batch: Batch) -> Batch:

@@ -151,7 +151,7 @@ class GroupRelative(Normalisation, BatchComponent):
         )
 
     def own_makes(self) -> Iterable[Column]:
-        """The advantage of each row."""
+        """Return the column that is made: the advantage of each row."""
         return (Column(self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:

@@ -71,7 +71,7 @@ class Discounted(BatchComponent):
         return _POLICY_AND_REFERENCE if self.kl_coefficient > 0.0 else ()
 
     def own_makes(self) -> Iterable[Column]:
-        """The advantage of each row, at `level`."""
+        """Return the column that is made: the advantage of each row, at `level`."""
         return (Column(self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:

@@ -90,7 +90,7 @@ class TreeRelative(BatchComponent):
             yield token("behaviour_logprob")
 
     def own_makes(self) -> Iterable[Column]:
-        """The advantage of each draw, or of each step or token."""
+        """Return the advantage of each draw, or of each step or token."""
         return (Column("draw" if self.kind in _OF_DRAWS else self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
@@ -135,7 +135,7 @@ class TreeRelative(BatchComponent):
     def _ordered(
         self, nodes: _SharedRows, values: NDArray[np.float64], valid: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        """The projection of the mean values of the draws that start at a node, weighted by their number."""
+        """Return the projection of the mean values of the draws that start at a node, weighted by their number."""
         count = len(nodes.parents)
         starts = nodes.starts[valid]
         weight = np.bincount(starts, minlength=count).astype(np.float64)

@@ -1,6 +1,6 @@
-"""Agents of any framework: an endpoint that records what they say while they run as they are.
+"""Train agents of any framework: an endpoint records their tokens while they run unchanged.
 
-`Endpoint` is an OpenAI- and Anthropic-compatible server in front of whoever generates: `VllmUpstream`, a server of
+`Endpoint` is an OpenAI- and Anthropic-compatible server in front of a generator: `VllmUpstream`, a server of
 vLLM, or `EngineUpstream`, an engine of this process.
 """
 

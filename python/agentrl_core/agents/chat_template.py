@@ -1,4 +1,4 @@
-"""What a model's chat template puts behind an answer, found out by asking for it: no template is read here."""
+"""Find the tokens that a model's chat template puts after an answer, by rendering short chats."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TemplateSuffix:
         options: Json | None,
         last: int,
     ) -> list[int] | None:
-        """The tokens from behind an answer to the next word of the assistant.
+        """Return the tokens from the end of an answer to the assistant's next turn.
 
         Args:
             answered: the chat up to the answer, which is its last message.
@@ -84,7 +84,7 @@ class TemplateSuffix:
     async def _stand_in(
         self, calls: Sequence[Json], following: Sequence[Json], options: Json | None
     ) -> tuple[list[int], int, tuple[int, ...]] | None:
-        """A short chat with the messages behind an answer, where the answer ends there, and what it may end with."""
+        """Return a short chat with the messages after an answer, its end, and its possible end tokens."""
         role = str(following[0].get("role"))
         attempts = [partial(self._answer, options), partial(self._answer_before, role, options)]
         if calls:
@@ -104,7 +104,7 @@ class TemplateSuffix:
         return None
 
     async def _answer(self, options: Json | None) -> _PlaceholderTurn | None:
-        """An answer that ends as the last message of a chat does."""
+        """Return an answer that ends as the last message of a chat does."""
         last, own = await self._last(options)
         return _PlaceholderTurn(_ANSWERS[0], own[0], last.count(own[0]), (own[0],)) if own else None
 
@@ -118,7 +118,7 @@ class TemplateSuffix:
         return self._ended[str(options)]
 
     async def _answer_before(self, role: str, options: Json | None) -> _PlaceholderTurn | None:
-        """An answer that ends otherwise before a message of some role, or only where that begins."""
+        """Return an answer that ends otherwise before a message of some role, or only where that begins."""
         following: Json = {"role": role, "content": _NEXT}
         first, second = [
             await self._tokenize([_QUESTION, each, following], None, options, open_turn=False) for each in _ANSWERS
@@ -131,7 +131,7 @@ class TemplateSuffix:
         return _PlaceholderTurn(_ANSWERS[0], shared[0], first[: place + 1].count(shared[0]), (shared[0], *own))
 
     async def _call(self, calls: Sequence[Json], role: str, options: Json | None) -> _PlaceholderTurn | None:
-        """An answer with calls, before their results."""
+        """Return an answer with calls, before their results."""
         last, own = await self._last(options)
         answer = _with_calls(calls)
         result = {"role": role, "content": _NEXT, "tool_call_id": calls[0].get("id")}
@@ -154,7 +154,7 @@ class TemplateSuffix:
     async def _tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
     ) -> list[int] | None:
-        """The tokens, or None where the template does not take such messages."""
+        """Return the tokens, or None where the template does not take such messages."""
         try:
             return await self._upstream.tokenize(messages, tools, options, open_turn=open_turn)
         except EngineError:
@@ -166,7 +166,7 @@ def _with_calls(calls: Sequence[Json]) -> Json:
 
 
 def _alike(first: list[int], second: list[int]) -> int:
-    """How many tokens two chats begin with alike."""
+    """Count the first tokens that two chats have in common."""
     same = 0
     while same < min(len(first), len(second)) and first[same] == second[same]:
         same += 1
@@ -174,7 +174,7 @@ def _alike(first: list[int], second: list[int]) -> int:
 
 
 def _alike_at_end(first: list[int] | None, second: list[int] | None) -> list[int]:
-    """The tokens that two chats end with alike."""
+    """Return the last tokens that two chats have in common."""
     if first is None or second is None:
         return []
     same = 0
@@ -184,7 +184,7 @@ def _alike_at_end(first: list[int] | None, second: list[int] | None) -> list[int
 
 
 def _without_arguments(call: Json) -> Json:
-    """A call by its name alone: its arguments may hold anything, its end token too."""
+    """Return a call by its name alone: its arguments may hold anything, its end token too."""
     function = call.get("function") or {}
     return {
         "id": call.get("id"),

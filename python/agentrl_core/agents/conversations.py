@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class RequestPosition(NamedTuple):
-    """Where a request stands.
+    """Position of a request in the conversations of a session.
 
     Attributes:
         lane: number of its conversation.
@@ -38,7 +38,7 @@ class SessionConversations:
 
     @classmethod
     def of(cls, answers: Iterable[tuple[int, str, str]]) -> SessionConversations:
-        """Those of answers that were given: lane, digest of the chat, and that of its first message for a new lane."""
+        """Return lane, digest of the chat, and for a new lane the digest of its first message, of each answer."""
         lanes = cls()
         for lane, chat, opening in answers:
             while len(lanes._tips) <= lane:
@@ -78,7 +78,7 @@ class SessionConversations:
         self._busy.discard(lane)
 
     def another(self, opening: str) -> int:
-        """A lane that begins beside the others, busy: another answer to the same request."""
+        """Return a lane that begins beside the others, busy: another answer to the same request."""
         lane = self._add(opening)
         self._busy.add(lane)
         return lane

@@ -25,8 +25,7 @@ class _PendingRequest:
 class RequestDeduplicator:
     """Gives a request that is sent again the answer that was made, and samples none.
 
-    A request is sent again when its client says so, or when it is the same as one whose client had hung up before it
-    heard the answer.
+    A request is repeated if its client marks it so, or if it equals one whose client disconnected before the answer.
 
     Args:
         before: the last answer to a request, by its digest and the request itself; None: there is none.
@@ -42,7 +41,7 @@ class RequestDeduplicator:
     async def once(
         self, key: str, request: Json, ask: Callable[[], Awaitable[Any]], is_gone: IsGone, *, retry: bool
     ) -> ChatResponse:
-        """The answer to a request.
+        """Return the answer to a request.
 
         Args:
             key: digest of the request, as it came.
@@ -50,7 +49,7 @@ class RequestDeduplicator:
             ask: answers it.
             is_gone: whether the client has hung up. Who asks the same behind it gets its answer, for it is likely the
                 same client.
-            retry: whether the client says that it asks again.
+            retry: whether the client marks the request as repeated.
         """
         known = self._asked.get(key)
         if known is not None and (retry or await known.is_gone()):

@@ -47,18 +47,18 @@ _WEIGHTS = Object({"version": whole(0, 2**63 - 1)}, required=("version",))
 
 
 class Endpoint(Routes):
-    """Records what agents of any framework say, token by token, while they run as they are.
+    """Record the tokens of agents of any framework, which run unchanged.
 
     An agent is pointed to it by its base URL and its API key, and speaks OpenAI's chat completions, completions or
     responses, or Anthropic's messages. Each session is an episode, each conversation in it a trajectory
-    (`lanes.SessionConversations` says what is one), and each answer a turn, stored once with the token ids and
+    (see `lanes.SessionConversations`), and each answer a turn, stored once with the token ids and
     log-probs that the engine reported. `app` is an ASGI application; `running` serves it in a thread.
 
     A session is named in the path (`/s/NAME/v1`), in the header `X-Session-ID`, or by the API key that `open` gave for
     it (without a key of the endpoint, any key that looks like a name is one). Where an endpoint has a key of its own,
     it is needed for all but a session's own key.
 
-    What is promised: bytes and work grow linearly with the turns of a session; every sampled token is in exactly one
+    Guarantees: bytes and work grow linearly with the turns of a session; every sampled token is in exactly one
     node; recorded ids are the engine's; a request that is sent again is answered once; what an agent edits is never
     trained as if the model had seen it; and what was answered survives a kill, where there is a store.
 
@@ -153,7 +153,7 @@ class Endpoint(Routes):
         status: str = "finished",
         info: Json | None = None,
     ) -> None:
-        """End a session, with its outcome. What is answered later is not recorded.
+        """End a session and set its outcome. Later answers are not recorded.
 
         Raises:
             NotFoundError: no such session.
@@ -170,7 +170,7 @@ class Endpoint(Routes):
             self._recorder.close(recorded, end)
 
     def commit(self) -> Batch | None:
-        """The batch of all groups whose sessions are closed, and the store's next iteration; None: there are none.
+        """Commit all groups whose sessions are closed as the store's next iteration, and return the batch, or None.
 
         A session that cannot become rows is left out, logged and kept in `excluded`; the others are committed.
         """

@@ -33,7 +33,7 @@ class EngineUpstream:
     Args:
         engine: who generates.
         seed: of the sampling, where a request has none.
-        max_tokens: of an answer, where a request says none.
+        max_tokens: of an answer, if a request has none.
 
     Example:
         >>> from agentrl_core import engine, env, warm_start

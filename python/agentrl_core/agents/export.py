@@ -1,4 +1,4 @@
-"""What a session said, in the shapes that other trainers read."""
+"""Export a session in the formats that other trainers read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentrl_core.exceptions import InvalidInputError
 
 
 def export_session(recorded: SessionRecord, shape: str) -> Json:
-    """A session as `openenv` (entries of TRL and OpenEnv), `rllm` (traces of its gateway) or `agent-lightning` events.
+    """Export a session as `openenv` (entries of TRL and OpenEnv), `rllm` (gateway traces) or `agent-lightning` events.
 
     Raises:
         InvalidInputError: no such shape.
@@ -24,7 +24,7 @@ def export_session(recorded: SessionRecord, shape: str) -> Json:
 
 
 def arrow(batch: Batch) -> bytes:
-    """The turns of a batch as an Arrow stream: a row for each, with the ids of its prompt and of what was sampled."""
+    """Return the turns of a batch as an Arrow stream, one row each, with the ids of prompt and sampled tokens."""
     import polars as pl
 
     steps = pl.DataFrame(batch.steps).select("trajectory_id", "step", "node_id", "reward", "drift", "drift_at")

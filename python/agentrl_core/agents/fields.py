@@ -104,7 +104,7 @@ class Wrong(Exception):  # noqa: N818 -- never leaves this module: `Rule.__call_
 
 
 class Rule(ABC):
-    """What a field may hold."""
+    """Rule of a field: the values that it may have."""
 
     kinds: ClassVar[tuple[type, ...]] = ()
     """Python's types of the JSON values that it is about."""
@@ -132,7 +132,7 @@ class Rule(ABC):
     @property
     @abstractmethod
     def needs(self) -> str:
-        """What to give, for messages."""
+        """Text for error messages: the values to give."""
 
 
 @dataclass(frozen=True)

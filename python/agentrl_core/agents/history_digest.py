@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def text_of(content: object) -> str | None:
-    """The text of a message's content, given as a text or in parts; None where it is more than text.
+    """Return the text of a message's content, given as a text or in parts; None where it is more than text.
 
     Parts are joined by newlines, as in vLLM.
     """
@@ -30,7 +30,7 @@ def digests(messages: Sequence[Mapping[str, Any]], context: object, known: Seque
 
     Two chats agree up to a message iff its digests are equal. Clients change what they send back: they drop the
     reasoning, trim an answer, name its calls anew, write their arguments in another order, give texts in parts. None of
-    this is an edit of what was said, so it does not count; everything else does.
+    this is an edit of the history, so it does not count; everything else does.
 
     Args:
         messages: of a request to `/v1/chat/completions`.
@@ -70,12 +70,12 @@ class HistoryDigests:
 
 
 def _places(message: Mapping[str, Any]) -> dict[str, int]:
-    """The places of a message's calls, by their identifiers."""
+    """Return the places of a message's calls, by their identifiers."""
     return {str(call.get("id")): place for place, call in enumerate(message.get("tool_calls") or [])}
 
 
 def _told(message: Mapping[str, Any], calls: Mapping[str, int]) -> object:
-    """What of a message counts."""
+    """Keep the parts of a message that count in its digest."""
     role, content = message.get("role"), message.get("content")
     text = text_of(content)
     said: object = content if text is None else text

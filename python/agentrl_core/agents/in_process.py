@@ -1,4 +1,4 @@
-"""The doors of an endpoint inside a loop: what an agent asks is handed to whoever plays its episode."""
+"""Routes of an endpoint inside a collector: each request of an agent goes to the loop that plays its episode."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class ModelCall:
         tools: schemas of the tools.
         state: digest of the whole history.
         options: of the chat template; None: none.
-        max_tokens: most tokens of what is said; None: as the loop samples.
-        answer: set to the text that the model said.
+        max_tokens: most tokens of an answer; None: as the loop samples.
+        answer: set to the text that the model generated.
         loop: that of the endpoint.
     """
 
@@ -65,11 +65,11 @@ class ModelCall:
 
 
 class InProcessSession:
-    """What one agent asks, as one session.
+    """The session of one agent.
 
     Args:
         offer: takes each call; it is called in the endpoint's thread.
-        tokenizer: parses what the model says; None: all of it is the message's content.
+        tokenizer: parses the model's output; None: all of it is the message's content.
         template: renders its chats; None if there is no tokenizer.
         options: of the chat template.
     """
@@ -189,7 +189,7 @@ class InProcessSession:
         return answer
 
     def _raw(self, prompt: str | list[int]) -> Json:
-        """A prompt as a message that no template renders."""
+        """Return a prompt as a message that no template renders."""
         if isinstance(prompt, str):
             return {"role": "prompt", "content": prompt}
         if self._tokenizer is None:
@@ -204,7 +204,7 @@ class InProcessSession:
         return {"role": "prompt", "content": "", "tokens": prompt}
 
     async def _told(self, calls: Sequence[ModelCall]) -> list[str]:
-        """What the model says to calls, which are offered together."""
+        """Offer calls together, and return the model's answers."""
         self._waiting.update(call.answer for call in calls)
         if self._over:
             self.end()
@@ -269,7 +269,7 @@ class InProcessEndpoint(Routes):
         return {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "agentrl"}]}
 
     def open(self, offer: Callable[[ModelCall], None]) -> tuple[str, str, str, InProcessSession]:
-        """Begin a session: its name, its base URL, its key, and what it says."""
+        """Begin a session: its name, its base URL, its key, and its calls."""
         with self._lock:
             if not self._url or self._process != os.getpid():  # a forked child has none of its parent's threads
                 app = Starlette(routes=self.routes())
@@ -302,7 +302,7 @@ class InProcessEndpoint(Routes):
 
 
 def _said(message: Mapping[str, Any]) -> Json:
-    """A message as the loop takes it: one with a text, or with calls."""
+    """Return a message for a collector: one with a text, or with calls."""
     told = for_template(message)
     if told.get("content") is None and not told.get("tool_calls"):
         told["content"] = ""
@@ -310,14 +310,14 @@ def _said(message: Mapping[str, Any]) -> Json:
 
 
 def _options(request: Json) -> tuple[int | None, int, list[str]]:
-    """Most tokens of an answer, how many answers, and the texts that end what is told."""
+    """Most tokens of an answer, how many answers, and the stop texts."""
     stops = request.get("stop") or []
     most = request.get("max_completion_tokens") or request.get("max_tokens")
     return most, request.get("n", 1), [stops] if isinstance(stops, str) else stops
 
 
 def _cut(message: Json, stops: Sequence[str]) -> None:
-    """Let what is told end before the first of some texts; what was sampled stays in the context as it is."""
+    """Cut the reply before the first stop text; the sampled tokens stay in the context."""
     content = message.get("content") or ""
     ends = [content.index(stop) for stop in stops if stop in content]
     if ends:

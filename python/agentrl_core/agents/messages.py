@@ -1,4 +1,4 @@
-"""What a model said, as a message of `/v1/chat/completions`; and messages as a loop takes them."""
+"""Convert model output to messages of `/v1/chat/completions`, and such messages to those of a collector."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parse_message(
 
 
 def _by_form(form: AnswerForm, text: str, tools: Sequence[Mapping[str, Any]]) -> Json:
-    """The message that a text is in the form of a chat template."""
+    """Parse a text in the form of a chat template into a message."""
     reasoning, answer, calls = (form if tools else replace(form, calls=None)).parse(text, tools)
     if any("error" in call for call in calls):
         return {"content": text}
@@ -57,7 +57,7 @@ def _by_form(form: AnswerForm, text: str, tools: Sequence[Mapping[str, Any]]) ->
 
 
 def for_template(message: Mapping[str, Any]) -> Json:
-    """A message as the loop takes it: its content is a text, or texts; vLLM's templates get both alike."""
+    """Return a message for a collector: its content is a text, or texts; vLLM's templates treat both alike."""
     content = message.get("content")
     texts = [] if content is None or isinstance(content, str) else [text_of([part]) for part in content]
     return {**message, "content": texts[0] if len(texts) == 1 else texts} if texts else dict(message)

@@ -1,4 +1,4 @@
-"""What was said, kept: each turn once in a forest, and in the store's journal before the client hears of it."""
+"""Record sessions: each turn once in a forest, and in the store's rollout log before the client gets its answer."""
 
 from __future__ import annotations
 
@@ -149,11 +149,11 @@ class SessionRecorder:
 
         Args:
             recorded: the session.
-            answer: what the upstream said.
+            answer: of the upstream.
             request: what it was asked.
             version: of the weights.
             near: the turn that the prompt goes on from; -1: none that is known.
-            said: for each choice the lane, the digest of the chat behind it, and what begins the lane.
+            said: for each choice the lane, the digest of the chat after it, and the beginning of the lane.
             asked: digest of the request.
 
         Raises:
@@ -228,7 +228,7 @@ class SessionRecorder:
             recorded.closed = end
 
     def batch(self, sessions: list[SessionRecord]) -> Batch:
-        """The rows of some sessions, which are closed, or `partial` as they stand."""
+        """Return the rows of some sessions, which are closed, or `partial` as they stand."""
         return self._forest(sessions).freeze(partial=True)
 
     def _forest(self, sessions: Iterable[SessionRecord]) -> Forest:
@@ -262,7 +262,7 @@ class SessionRecorder:
         self._forest([recorded])
 
     def _fitting(self, closed: list[SessionRecord]) -> tuple[Batch | None, list[SessionRecord], list[Excluded]]:
-        """The batch of closed sessions, those that are in it, and those that no batch can hold."""
+        """Return the batch of closed sessions, those that are in it, and those that no batch can hold."""
         try:
             return self.batch(closed), closed, []
         except Exception:  # noqa: BLE001 -- whatever is wrong with one session must not hold back the others
@@ -279,7 +279,7 @@ class SessionRecorder:
         return self.batch(fitting) if fitting else None, fitting, excluded
 
     def commit(self) -> Batch | None:
-        """The batch of the sessions that are closed, as an iteration of the store; None where there are none.
+        """Return the batch of the sessions that are closed, as an iteration of the store; None where there are none.
 
         With a store it is committed when this returns. A session that cannot become rows is left out, and moves to
         `excluded`.
@@ -325,11 +325,11 @@ class SessionRecorder:
         del self.sessions[one.recorded.session]
 
     def _state(self) -> Json:
-        """What an iteration is closed with."""
+        """Return the state with which an iteration is closed."""
         return {"metrics": {"sessions.excluded": len(self.excluded)}}
 
     def _records(self, left: Iterable[SessionRecord]) -> list[tuple[str, Json]]:
-        """All that is kept, but for the sessions of a batch, as the records of a journal."""
+        """Return all that is kept, but for the sessions of a batch, as the records of a journal."""
         records = []
         for one in self.excluded:
             records += records_of(one.recorded)
@@ -373,13 +373,13 @@ def _check_task(tasks: dict[str, str], recorded: SessionRecord) -> None:
 
 
 def _alone(turn: SessionTurn, prompt: Tokens, place: int) -> SessionTurn:
-    """A turn as the first of its session, with the last tokens of its prompt: those that no turn before it has."""
+    """Return a turn as the first of its session, with the last tokens of its prompt, which no earlier turn has."""
     json.dumps([turn.message, turn.details], allow_nan=False, ensure_ascii=False).encode()
     return replace(turn, number=place, origin=-1, shared=0, added=turn.added if len(turn.added) else prompt[-1:])
 
 
 def _origin(recorded: SessionRecord, prompt: Tokens, near: int) -> tuple[int, int]:
-    """The turn that a prompt shares most tokens with, and how many: the near one, or one of the last."""
+    """Return the turn that a prompt shares most tokens with, and how many: the near one, or one of the last."""
     places = [near] if near >= 0 else range(len(recorded.turns))[-RECENT:]
     best = (-1, 0)
     for place in places:
@@ -393,7 +393,7 @@ def _origin(recorded: SessionRecord, prompt: Tokens, near: int) -> tuple[int, in
 def _ingested(forest: Forest, group: int, member: int, recorded: SessionRecord) -> list[int]:
     """Give the turns of a session to a forest, each lane as a trajectory; returns these.
 
-    A token whose log-prob nobody knows is not trained. Where no turn was paid, the last of each lane is paid what the
+    A token without a log-prob is not trained. Where no turn was paid, the last of each lane is paid what the
     session was: what a turn led to is what came of its own lane.
     """
     lanes: dict[int, int] = {}
@@ -434,9 +434,9 @@ def _begun(
     nodes: list[int],
     start: tuple[int, int, int | None],
 ) -> int:
-    """The trajectory of a lane that begins with a turn. One that goes on from an answer is a fork behind it.
+    """The trajectory of a lane that begins with a turn. One that continues from an answer is a fork after it.
 
-    What it inherits is trained by the lane that said it.
+    Inherited tokens are trained in the lane that sampled them.
     """
     group, member, first = start
     before = recorded.turns[turn.number - 1] if turn.number else None

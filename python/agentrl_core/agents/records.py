@@ -39,26 +39,26 @@ INFO_BYTES = 256 << 10
 
 @dataclass
 class SessionTurn:
-    """One answer of a session. Its prompt is told by what another turn's tokens begin with, and by what follows.
+    """One answer of a session. Its prompt is stored as a prefix of another turn's tokens and the tokens after it.
 
     Args:
         number: of the turn among those of its session.
         origin: the turn whose prompt and output this prompt begins like; -1: none.
         shared: how many tokens of these it shares.
-        added: the tokens of the prompt behind them.
-        output: tokens that were sampled behind the prompt.
-        logprobs: of these; NaN where the engine said none.
+        added: the tokens of the prompt after them.
+        output: tokens that were sampled after the prompt.
+        logprobs: of these; NaN if the engine reported none.
         finish_reason: why it ended.
         version: of the weights.
         temperature: of the sampling; None where the client left it to the server.
         top_p: of the sampling.
-        message: what the client was told.
+        message: the client's reply.
         chat: digest of the chat that ends with this answer, see `conversation.digests`; empty: of no chat.
         asked: digest of the request, by which one that is sent again is known.
         lane: number of its conversation, see `lanes.Lanes`.
         opening: digest of the first message, where the lane begins with it; else empty.
         details: the client's own `logprobs`, where it asked for them.
-        reward: of this turn, where somebody paid it one.
+        reward: of this turn, if it got one.
     """
 
     number: int
@@ -98,10 +98,10 @@ class SessionRecord:
             raise InvalidInputError(f"session {self.session!r} is closed; open another one")
 
     _last: tuple[int, Tokens] = field(default=(-1, np.empty(0, np.int32)), repr=False)
-    """The path that was asked for last: the next is most often that of the turn behind it."""
+    """The path that was requested last: the next is most often that of the following turn."""
 
     def path(self, number: int) -> Tokens:
-        """The tokens of a turn: its prompt, and what was sampled behind it."""
+        """Return the tokens of a turn: its prompt, then the sampled tokens."""
         known, path = self._last
         if known != number:
             turn = self.turns[number]
@@ -112,7 +112,7 @@ class SessionRecord:
         return path
 
     def context(self, number: int) -> Tokens:
-        """The tokens of a turn's prompt, as the engine read them."""
+        """Return the tokens of a turn's prompt, as the engine read them."""
         turn = self.turns[number]
         parts, length = [turn.added], turn.shared
         while turn.origin >= 0:
@@ -163,7 +163,7 @@ def checked_end(end: Json) -> Json:
 
 
 def records_of(recorded: SessionRecord) -> list[tuple[str, Json]]:
-    """A session as the records of a journal."""
+    """Return a session as the records of a journal."""
     opened = {"task": recorded.task, "group": recorded.group, "member": recorded.member}
     records: list[tuple[str, Json]] = [(f"{recorded.session} open", opened)]
     for turn in recorded.turns:
@@ -176,14 +176,14 @@ def records_of(recorded: SessionRecord) -> list[tuple[str, Json]]:
 
 
 def packed(turn: SessionTurn) -> Json:
-    """A turn as JSON."""
+    """Return a turn as JSON."""
     logprobs = [None if math.isnan(value) else value for value in turn.logprobs.tolist()]
     lists = {"added": turn.added.tolist(), "output": turn.output.tolist(), "logprobs": logprobs}
     return dict(vars(turn)) | lists
 
 
 def unpacked(packed: Json) -> SessionTurn:
-    """A turn of what `packed` made of it."""
+    """Return a turn from the result of `packed`."""
     logprobs = [math.nan if value is None else value for value in packed["logprobs"]]
     arrays = {"added": np.asarray(packed["added"], np.int32), "output": np.asarray(packed["output"], np.int32)}
     return SessionTurn(**(packed | arrays | {"logprobs": np.asarray(logprobs, np.float32)}))

@@ -48,11 +48,11 @@ class RefusedRequest(Exception):  # noqa: N818 -- a reply, which never leaves th
 
 
 RETRIES = "x-stainless-retry-count"
-"""Header in which the clients of OpenAI and Anthropic say how often they have asked before."""
+"""Header with which the clients of OpenAI and Anthropic count their retries."""
 
 
 class SessionHandler(Protocol):
-    """Who answers the requests of one session."""
+    """Answers the requests of one session."""
 
     histories: dict[str, list[Json]]
     """Items of conversations, by the response that ends them."""
@@ -75,7 +75,7 @@ class SessionHandler(Protocol):
 
 
 class Routes(ABC):
-    """The routes that agents use. Whoever has them says whose request it is, and which models there are.
+    """The routes that agents use. The owner decides which session a request belongs to and lists the models.
 
     Args:
         max_bytes: of a request's body.
@@ -83,7 +83,7 @@ class Routes(ABC):
 
     def __init__(self, max_bytes: int) -> None:
         self.policy_version = 0
-        """The version of the weights that answer: whoever gives new ones says so."""
+        """Version of the weights that answer; set it after each update."""
         self._max_bytes = max_bytes
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Routes(ABC):
 
     @abstractmethod
     def check_key(self, request: Request) -> None:
-        """Refuse whoever may not ask for more than answers.
+        """Refuse requests whose key does not allow more than answers.
 
         Raises:
             PermissionError: the key is missing or wrong.
@@ -125,13 +125,13 @@ class Routes(ABC):
 
     @abstractmethod
     async def models(self) -> Json:
-        """The reply of `/v1/models`."""
+        """Return the reply of `/v1/models`."""
 
     async def ready(self) -> None:  # noqa: B027 - nothing, unless somebody has to look
         """Look whether answers can be given, before the first."""
 
     def routes(self) -> list[Route]:
-        """Those of all dialects, with and without a session's name in front."""
+        """Return the routes of all dialects, with and without a session's name in front."""
         doors = {
             "/chat/completions": (chat, "chat"),
             "/completions": (completions, "completions"),
@@ -149,7 +149,7 @@ class Routes(ABC):
         return routes
 
     def guarded(self, work: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """A door for whoever has the key."""
+        """Return a route for requests with the key."""
 
         async def answer(request: Request) -> Response:
             self.check_key(request)
@@ -190,7 +190,7 @@ class Routes(ABC):
         return b"".join(parts)
 
     def _door(self, dialect: ModuleType, name: str) -> Callable[[Request], Awaitable[Response]]:
-        """The door of a dialect."""
+        """Return the route of a dialect."""
 
         async def reply_to(request: Request) -> Response:
             named = self.session_of(request)
@@ -216,7 +216,7 @@ class Routes(ABC):
         return self._told(reply_to, name)
 
     def _counter(self) -> Callable[[Request], Awaitable[Response]]:
-        """The door that counts the tokens of a request to `/v1/messages`."""
+        """Return the route that counts the tokens of a request to `/v1/messages`."""
 
         async def count(request: Request) -> Response:
             named = self.session_of(request)
@@ -301,13 +301,13 @@ def _check_head(request: Request) -> None:
 
 
 def key_of(request: Request) -> str:
-    """The key that a client shows, as OpenAI's and Anthropic's do."""
+    """Return the key that a client shows, as OpenAI's and Anthropic's do."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
 
 
 def _continued(session: SessionHandler, body: Json) -> Json:
-    """A body with the history that it names, which is one of its own session."""
+    """Return a body with the history that it names, which is one of its own session."""
     named = body["previous_response_id"]
     if named not in session.histories:
         raise NotFoundError(f"there is no response {named!r:.80} in this session; send the history")

@@ -20,7 +20,7 @@ class Session:
     what of a message counts). Its prompt is then the tokens of that turn and the template's tokens of what follows, so
     the model reads what it wrote, its reasoning too, however the client sends it back. Where the history was edited
     before that, it branches there; where it has no answer of ours, the engine renders it anew. Which conversation it
-    belongs to, and so which trajectory, is what `lanes.SessionConversations` says.
+    belongs to, and so which trajectory, follows from `lanes.SessionConversations`.
 
     Args:
         recorded: what is kept of it.
@@ -81,7 +81,7 @@ class Session:
         return len(tokens)
 
     def _before(self, key: str, request: Json) -> ChatResponse | None:
-        """The last answer to a request, from what was recorded."""
+        """Return the last answer to a request, from what was recorded."""
         turns = [turn for turn in self.recorded.turns if turn.asked == key][-int(request.get("n", 1)) :]
         if not turns:
             return None
@@ -110,7 +110,7 @@ class Session:
     async def _near(
         self, chain: Sequence[str], messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None
     ) -> tuple[int, list[int] | None]:
-        """The turn that a chat goes on from, and the tokens of its prompt; -1 and None: the engine renders it anew."""
+        """Return the turn that a chat continues, and its prompt tokens; -1 and None: the engine renders it anew."""
         for place in range(len(messages) - 2, -1, -1):
             turn = self._turns.get(chain[place])
             if turn is None or messages[place].get("role") != "assistant":
@@ -130,7 +130,7 @@ class Session:
         chain: Sequence[str],
         ask: Callable[[], Awaitable[tuple[ChatResponse, int, list[str]]]],
     ) -> ChatResponse:
-        """What `ask` gives, kept as turns of the lane that the request belongs to; other choices begin their own."""
+        """Record the choices of `ask` as turns of the request's lane; further choices begin lanes of their own."""
         place = self._lanes.begin(chain)
         try:
             answer, near, chats = await ask()

@@ -1,4 +1,4 @@
-"""What the endpoint asks of whoever generates, and vLLM's server as one who does."""
+"""The interface that an endpoint needs of a generator, and its implementation for vLLM servers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CLOSE_TO_ZERO = 1e-3
 
 @dataclass(frozen=True)
 class ResponseChoice:
-    """One answer: what the client is told, and the tokens that were sampled.
+    """One answer: the message for the client, and the sampled tokens.
 
     Args:
         message: an assistant's message of `/v1/chat/completions`; of `/v1/completions` its `content` is the text.
         tokens: ids of all that was sampled, the stop token included.
-        logprobs: of each of them, in the distribution sampled from; NaN where the engine said none.
+        logprobs: of each of them, in the distribution sampled from; NaN if the engine reported none.
         finish_reason: as in `/v1/chat/completions`.
         details: the client's own `logprobs`, where it asked for them.
     """
@@ -51,7 +51,7 @@ class RefusedError(EngineError):
 
     Args:
         status: of the reply.
-        body: what the upstream said.
+        body: of the upstream's reply.
     """
 
     def __init__(self, status: int, body: Json) -> None:
@@ -64,7 +64,7 @@ class RefusedError(EngineError):
 
 
 class Upstream(Protocol):
-    """Who generates. Requests and messages are those of `/v1/chat/completions`; several may run at once."""
+    """A generator of answers. Requests and messages are those of `/v1/chat/completions`; several may run at once."""
 
     async def check(self) -> None:
         """Look once, before the first request, whether what it reports can be trained on.
@@ -77,11 +77,11 @@ class Upstream(Protocol):
     async def tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
     ) -> list[int]:
-        """The tokens of a chat; with `open_turn` up to the assistant's next word. `options` are of the template."""
+        """Return the tokens of a chat; with `open_turn` up to the assistant's turn. `options` are of the template."""
         ...
 
     async def chat(self, request: Json, tokens: Sequence[int] | None) -> ChatResponse:
-        """Answer a chat; behind `tokens`, where they are given, in place of those of the template."""
+        """Answer a chat. With `tokens`, continue these instead of the template's."""
         ...
 
     async def complete(self, request: Json) -> ChatResponse:
@@ -89,7 +89,7 @@ class Upstream(Protocol):
         ...
 
     async def models(self) -> Json:
-        """The reply of `/v1/models`."""
+        """Return the reply of `/v1/models`."""
         ...
 
     async def close(self) -> None:

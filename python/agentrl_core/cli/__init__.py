@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        The exit status: 0 done, 1 an error (one line says which) or something found by `verify` or `doctor`, 2 a wrong
+        The exit status: 0 done, 1 an error (one line on stderr) or something found by `verify` or `doctor`, 2 a wrong
         call, 130 interrupted.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     except AgentRLError as error:
-        from agentrl_core.cli._view import escaped
+        from agentrl_core.cli._terminal import escaped
 
         # A message can hold the name of a folder or a task, which can hold what controls a terminal.
         print(f"agentrl: {escaped(str(error))}", file=sys.stderr)

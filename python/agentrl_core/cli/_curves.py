@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.cli._view import number
+from agentrl_core.cli._terminal import number
 
 if TYPE_CHECKING:
     import polars as pl

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.cli._view import number
-from agentrl_core.cli._words import Detokenizer
+from agentrl_core.cli._detokenize import Detokenizer
+from agentrl_core.cli._terminal import number
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._curves import sparkline
-from agentrl_core.cli._view import console, number, opened, print_columns
+from agentrl_core.cli._terminal import console, number, opened, print_columns
 from agentrl_core.exceptions import NotFoundError
 from agentrl_core.stats import paired_difference
 
@@ -20,7 +20,7 @@ _RESAMPLES = 10_000
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `RUN OTHER`."""
+    """Add the arguments of the command: `RUN OTHER`."""
     command.description = (
         "Compare two runs: each number over their common iterations, and paired success rates on tasks that both "
         "rolled out in the same iteration, so that a hard task counts against both."

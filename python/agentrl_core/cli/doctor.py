@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.cli._view import console, escaped, number, print_columns
+from agentrl_core.cli._terminal import console, escaped, number, print_columns
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _LAYOUT_COLUMNS = ("layout", "auto", "log-prob", "entropy", "gradient", "result"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `MODEL --engine NAME ...`."""
+    """Add the arguments of the command: `MODEL --engine NAME ...`."""
     command.description = (
         "Compare each layout of packs with the plain forward of the model: log-probs, entropies and gradients. With "
         "--engine, run prompts and a second turn of each through an engine and through the model instead, report "
@@ -120,7 +120,7 @@ def run(model: str, *, engine: list[str] | None, dtype: str | None, json: bool, 
     if options["tolerance"] is None:
         options["tolerance"] = 1e-4 if engine is None else 1e-3
     if not options["tolerance"] > 0:
-        raise InvalidInputError(f"--tolerance {options['tolerance']:g}: give a number above 0")
+        raise InvalidInputError(f"--tolerance: it is {options['tolerance']:g}; give a number above 0")
     if engine is None:
         policy = _model(model, dtype)
         checks = check_layouts(policy, tolerance=options["tolerance"])

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core._util.files import new_file
-from agentrl_core.cli._view import ALL, in_a_line, iteration_range, opened
+from agentrl_core.cli._terminal import ALL, in_a_line, iteration_range, opened
 from agentrl_core.exceptions import InvalidInputError, StoreError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _TABLES = ("trajectories", "draws", "decisions", "tasks", "metrics", *_KEYS)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `RUN --to FILE --format FORMAT --table TABLE --iterations A:B`."""
+    """Add the arguments of the command: `RUN --to FILE --format FORMAT --table TABLE --iterations A:B`."""
     command.description = (
         "Write training rows, or a table of the run, as one Parquet or JSONL file. Training rows: one for each token "
         "sequence that a draw trained, with its tokens, loss mask, log-probs, rewards and computed columns. The file "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._curves import sparkline
-from agentrl_core.cli._view import (
+from agentrl_core.cli._terminal import (
     ROLLOUT_COLUMNS,
     console,
     informative,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `RUN --iteration N`."""
+    """Add the arguments of the command: `RUN --iteration N`."""
     command.description = (
         "List the iterations of a run with their rollouts, the trajectories of one iteration, or the runs of a folder. "
         "Works while the run is written."

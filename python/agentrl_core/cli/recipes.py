@@ -8,19 +8,19 @@ import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.cli._view import console, in_a_line, print_columns
+from agentrl_core.cli._terminal import console, in_a_line, print_columns
 from agentrl_core.component.component import PHASES
 from agentrl_core.component.toml import toml_lines
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
-    from agentrl_core.cli._page import RecipePage
+    from agentrl_core.cli._recipe_page import RecipePage
 
 _CHANGED = tuple(PHASES)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `[show NAME | diff A B]` and the filters."""
+    """Add the arguments of the command: `[show NAME | diff A B]` and the filters."""
     command.description = "List the recipes, show the page of one (show NAME), or compare two (diff A B)."
     command.epilog = (
         "examples:\n  agentrl recipes\n  agentrl recipes --phase replay\n  agentrl recipes --needs reference\n"
@@ -76,7 +76,7 @@ def run(
 
 
 def _wanted(do: str, names: list[str], count: int) -> list[RecipePage]:
-    from agentrl_core.cli._page import RecipePage
+    from agentrl_core.cli._recipe_page import RecipePage
 
     if len(names) != count:
         raise InvalidInputError(f"recipes {do}: {len(names)} names given; give {'one' if count == 1 else 'two'}")
@@ -85,7 +85,7 @@ def _wanted(do: str, names: list[str], count: int) -> list[RecipePage]:
 
 def _list(phases: list[str], needs: list[str], *, facts: bool, incomplete: bool, json: bool) -> None:
     from agentrl_core import recipes
-    from agentrl_core.cli._page import RecipePage
+    from agentrl_core.cli._recipe_page import RecipePage
 
     pages = [RecipePage.of(name) for name in recipes.names()]
     known = sorted({name for page in pages for name in (*page.models, *(fact.name for fact in page.facts))})
@@ -151,7 +151,7 @@ def _show(page: RecipePage, *, json: bool) -> None:
 
 
 def _diff(one: RecipePage, other: RecipePage, *, json: bool) -> None:
-    from agentrl_core.cli._page import differences
+    from agentrl_core.cli._recipe_page import differences
 
     rows = differences(one, other)
     if json:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core import env
+from agentrl_core.cli._detokenize import Detokenizer
+from agentrl_core.cli._terminal import console, escaped, nearest, number, opened
 from agentrl_core.cli._tree import group_tree
-from agentrl_core.cli._view import console, escaped, nearest, number, opened
-from agentrl_core.cli._words import Detokenizer
 from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.exceptions import NotFoundError
 
@@ -29,7 +29,7 @@ _FLAGS = {
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `RUN TRAJECTORY --tokenizer PATH`."""
+    """Add the arguments of the command: `RUN TRAJECTORY --tokenizer PATH`."""
     command.description = (
         "Show the tree of a trajectory's group, and the trajectory: each prompt, action and observation, with its "
         "rewards and computed columns. Action tokens are green if their advantage is positive, red if it is negative, "

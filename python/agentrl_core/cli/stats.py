@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from agentrl_core.cli._curves import curves
-from agentrl_core.cli._view import ROLLOUT_COLUMNS, console, informative, number, opened, print_columns
+from agentrl_core.cli._terminal import ROLLOUT_COLUMNS, console, informative, number, opened, print_columns
 from agentrl_core.view.statistics import statistics
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _COLUMNS = f"""{ROLLOUT_COLUMNS}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `RUN`."""
+    """Add the arguments of the command: `RUN`."""
     command.description = (
         "Print statistics of each iteration: of its rollouts, and of its training batch. Works while the run is "
         "written."

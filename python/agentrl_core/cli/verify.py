@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from agentrl_core.cli._view import console, escaped, in_a_line, opened
+from agentrl_core.cli._terminal import console, escaped, in_a_line, opened
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `RUN`."""
+    """Add the arguments of the command: `RUN`."""
     command.description = (
         "Check every byte of a run against its checksum, and the consistency of its rows. Exits with 1 if an error is "
         "found. Works while the run is written; it checks the commits that exist at its start."

@@ -6,11 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from agentrl_core.cli._view import in_a_line, iteration_range, opened
+from agentrl_core.cli._terminal import in_a_line, iteration_range, opened
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `RUN -o FILE --iterations A:B --tokenizer PATH --tokens N`."""
+    """Add the arguments of the command: `RUN -o FILE --iterations A:B --tokenizer PATH --tokens N`."""
     command.description = (
         "Write a run as one HTML file, which a browser opens without server or network. It has curves, the groups of "
         "an iteration, token trees with advantages, texts with the columns of each token, the computation of an "

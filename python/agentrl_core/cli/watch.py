@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.cli._curves import curves
-from agentrl_core.cli._view import console, in_a_line, number, opened
+from agentrl_core.cli._terminal import console, in_a_line, number, opened
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _LEVELS = {"good": "", "watch": "yellow", "bad": "bold red"}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add `RUN --seconds S --once`."""
+    """Add the arguments of the command: `RUN --seconds S --once`."""
     command.description = (
         "Monitor a run while it is written: its health, and a curve of each number over the iterations. Ctrl-C ends it "
         "without affecting the run. In a pipe, or with --once, it prints once."
@@ -31,7 +31,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(path: str, seconds: float, once: bool) -> int:  # noqa: FBT001  # an option of the command line
     """Show the run repeatedly."""
     if not seconds > 0:
-        raise InvalidInputError(f"--seconds {seconds:g}: give a positive number")
+        raise InvalidInputError(f"--seconds: it is {seconds:g}; give a positive number")
     out = console()
     with opened(path) as store:
         if once or not out.is_terminal:

@@ -28,9 +28,9 @@ class BatchPolicy:
     groups in flight, and has no bias.
 
     With `max_new_tokens` the batch is cut when each unfinished trajectory has generated that many tokens in this
-    iteration; the number of ended groups does not matter. An unfinished trajectory is drawn as truncated, with `success`
-    NaN, and continues in the next iteration, where it is drawn again. `recipes.t_ppo.LatestVersionOnly` trains only the
-    tokens that the iteration added.
+    iteration; the number of ended groups does not matter. An unfinished trajectory is drawn as truncated, with
+    `success` NaN, and continues in the next iteration, where it is drawn again. `recipes.t_ppo.LatestVersionOnly`
+    trains only the tokens that the iteration added.
 
     Except with windows, a trajectory is in one batch only; dropped ones stay in the files without draws. The metrics of
     an iteration account for all tokens (`tokens.generated`, `consumed`, `dropped`, …).

@@ -386,7 +386,7 @@ class RolloutDriver:
             engine.abort(request)
 
     async def record(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-        """What the journal holds under a name; else what `make` gives, journalled first."""
+        """Return the journal's value of a name, or that of `make`, which is written to the journal first."""
         if not is_unicode(name):
             raise InvalidInputError(f"record: name {name!r:.200} is not Unicode; give another one")
         if name in self._journal:

@@ -200,9 +200,9 @@ class Watchdog:
             return
         self.reported.add((frame.f_code.co_filename, frame.f_lineno))
         warnings.warn(
-            f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno}) held the event loop for more "
-            f"than {_MOST_SECONDS * 1e3:.0f} ms, while every other rollout stood still; await what takes long, such as "
-            'asyncio.to_thread(...) or group.side_effect(...), and let an environment that does run with runs="thread"',
+            f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno}) blocked the event loop for more "
+            f"than {_MOST_SECONDS * 1e3:.0f} ms, which stops all other rollouts; run slow code with "
+            'await asyncio.to_thread(...) or group.side_effect(...), and give a slow environment runs="thread"',
             RuntimeWarning,
             stacklevel=2,
         )

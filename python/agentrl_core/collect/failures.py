@@ -92,7 +92,7 @@ def is_wrong_call(error: Exception) -> bool:
 
 
 def name_task(error: Exception, task_id: str) -> Exception:
-    """Return the error with a message that names a task; an error that several groups get names the first one's."""
+    """Return the error with the id of its task in the message; of several groups with one error, the first's."""
     if not isinstance(error, AgentRLError):
         error.add_note(f"task {task_id!r}")
     elif repr(task_id) not in str(error) and "(task " not in str(error):

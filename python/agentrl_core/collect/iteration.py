@@ -66,18 +66,17 @@ def say_nothing_drawn(notices: WarnOnce, recipe: Recipe, titles: str, made: Buil
     if not made.batch.num_draws and (made.drawn or failed):
         why = f"{recipe.admit.title()} admitted none of the {made.drawn} draws that were rolled out"
         why = why if made.drawn else f"{failed} trajectories failed, and none was left"
-        warnings.warn(
-            f"iteration {iteration} has no draws, so that no update comes of it: {why}", AgentRLWarning, stacklevel=2
-        )
+        warnings.warn(f"iteration {iteration} has no draws, so it makes no update: {why}", AgentRLWarning, stacklevel=2)
     if not made.drawn or made.scored:
         return
     found = f"none of the {made.drawn} draws of iteration {iteration} has a score"
     if not made.rewarded:
         raise InvalidInputError(
-            f"{found}, because environment {titles} paid NaN in each of them, so there is nothing to train on; pay "
-            "numbers in StepResult.reward"
+            f"{found}, because environment {titles} paid NaN for each of them; return numbers in StepResult.reward"
         )
-    notices.once("scores", f"{found}: phase reward of recipe {recipe.name!r} makes NaN of each reward")
+    notices.once(
+        "scores", f"{found}: phase reward of recipe {recipe.name!r} turns each reward into NaN; check its components"
+    )
 
 
 def draw_columns(batch: Batch) -> dict[str, NDArray[Any]]:

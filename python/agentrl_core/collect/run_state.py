@@ -86,8 +86,8 @@ class RunState:
         if anew:
             notices.once(
                 "carried",
-                f"the run goes on with another recipe: what was remembered at {', '.join(anew)} does not fit, or "
-                "not all of it; that part begins anew",
+                f"the recipe has changed: the stored state at {', '.join(anew)} does not fit it, at least in part, "
+                "and starts anew there",
             )
         return replace(self, components=states)
 

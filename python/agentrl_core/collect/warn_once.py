@@ -33,8 +33,8 @@ def warn_missed_metrics(notices: WarnOnce, recipe: Recipe, components: Mapping[s
         if components.get(place, {}).get(MISSED):
             notices.once(
                 f"controller {place}",
-                f"{controller.title()} at {place} follows {', '.join(controller.reads)}, which the metrics of an "
-                "iteration lacked or had as NaN: it stays where it is then; give the metric to Collector.end_iteration",
+                f"{controller.title()} at {place} reads {', '.join(controller.reads)}, which was missing or NaN in the "
+                "metrics of an iteration, so it did not change; pass the metric to Collector.end_iteration",
             )
 
 
@@ -44,8 +44,8 @@ def warn_unused_records(notices: WarnOnce, journal: Journal) -> None:
     if unasked:
         notices.once(
             "journal",
-            f"{len(unasked)} of {len(journal)} recorded answers were not asked for again (the first: "
-            f"{unasked[0]}): the program, the recipe or an engine has changed since then, or the program is not "
-            "orderly (the clock, random numbers of its own); what does not fit was sampled anew, and what had been "
-            "sampled for a group of the iteration is kept in it undrawn",
+            f"{len(unasked)} of {len(journal)} recorded answers were not used after the resume (the first: "
+            f"{unasked[0]}): the program, the recipe or an engine has changed, or the program is not deterministic "
+            "(it reads the clock or its own random numbers); the others were sampled again, and tokens that the "
+            "iteration's groups do not use are stored without draws",
         )

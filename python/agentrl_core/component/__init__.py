@@ -1,4 +1,4 @@
-"""What a component is: options that are checked, columns it needs and makes, numbers that follow a schedule."""
+"""Base of components: checked options, columns that a component needs and makes, and scheduled numbers."""
 
 from agentrl_core.component.batch_component import BatchComponent, Where
 from agentrl_core.component.column import Column, draw, key_columns, step, token

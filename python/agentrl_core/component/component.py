@@ -419,7 +419,7 @@ def _imported(short: str, address: str) -> type[Component]:
 
 @functools.cache
 def exported(package: str) -> dict[str, type[Component]]:
-    """The components that the package of a phase has, by name. What it loads on first use (with torch) is none."""
+    """Return the components of a phase's package by name, without those that load on first use (with torch)."""
     module = importlib.import_module(package)
     return {
         key: kind
@@ -439,7 +439,7 @@ def _package(kind: type[Component]) -> str:
 
 
 def _address(kind: type[Component], package: str) -> str:
-    """How a table names a class where the components of `package`, and those of every phase, need no module."""
+    """Return a class's name for a table. Components of `package` and of every phase need no module."""
     is_known = any(exported(known).get(kind.__name__) is kind for known in (package, _COMMON) if known)
     return kind.__name__ if is_known else f"{kind.__module__}:{kind.__qualname__}"
 
@@ -474,7 +474,7 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
 
 
 def _fit_items(value: object, hint: Any) -> tuple[object, bool]:
-    """A tuple of items as `hint` wants each of them; a text is split at its commas."""
+    """Return a tuple of items as `hint` wants each of them; a text is split at its commas."""
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",")] if value.strip() else []
         value = tuple(int(part) if hint is int and part.isascii() and part.isdigit() else part for part in parts)

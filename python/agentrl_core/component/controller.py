@@ -179,7 +179,7 @@ class Choice(Component, Changing):
 
 
 def _named(kind: type[Component]) -> str:
-    """How a table names a class, whatever package the table is read for."""
+    """Return a class's name for a table, independent of the package that reads the table."""
     package = "agentrl_core.schedule"
     module = package if exported(package).get(kind.__name__) is kind else kind.__module__
     return f"{module}:{kind.__qualname__}"

@@ -83,7 +83,7 @@ def option(
     """Declare an option with a range, checked when the component is created.
 
     Args:
-        default: its value where nobody gives one; without a default it has to be given.
+        default: its value if none is given; without a default it has to be given.
         at_least: the smallest number.
         above: every number is larger.
         at_most: the largest number.
@@ -150,7 +150,7 @@ def column_name(
     """
     levels = (*LEVELS, "level")
     if level not in levels:
-        raise RecipeError(f"column_name(level={level!r}): give one of {', '.join(map(repr, levels))}")
+        raise RecipeError(f"column_name: level is {level!r}; give one of {', '.join(map(repr, levels))}")
     if default is not MISSING and not isinstance(default, str):
         raise RecipeError(f"column_name({default!r}): the name of a column must be a text; give one")
     if default == "" and not optional:

@@ -125,7 +125,7 @@ class Rows:
         return self.within("draw")
 
     def within(self, level: Level) -> NDArray[np.uint32]:
-        """The index of the row of a coarser (or the same) level that holds each row."""
+        """Return the index of the row of a coarser (or the same) level that holds each row."""
         finer = LEVELS[LEVELS.index(level) + 1 : LEVELS.index(self.level) + 1]
         if not finer:
             return np.arange(len(self), dtype=np.uint32)

@@ -239,7 +239,7 @@ class Batch:
         return found
 
     def with_state(self, state: Mapping[str, Any]) -> Batch:
-        """The batch with another state of its components: a table of plain values that JSON can hold."""
+        """Return the batch with another state of its components: a table of plain values that JSON can hold."""
         try:
             text = json.dumps(state)
         except (TypeError, ValueError, RecursionError) as error:

@@ -412,7 +412,7 @@ def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
         narrow = found.astype(dtype)
     if dtype is not np.float32 and not np.array_equal(narrow, found):
         row = int(np.flatnonzero(narrow != found)[0])
-        raise InvalidInputError(f"{name}[{row}] is {found[row]}, which does not fit {np.dtype(dtype)}")
+        raise InvalidInputError(f"{name}[{row}] is {found[row]}; give numbers that fit {np.dtype(dtype)}")
     return np.full(count, narrow[0]) if np.isscalar(values) else np.ascontiguousarray(narrow)
 
 
@@ -498,5 +498,5 @@ def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
         found = wide.astype(dtype)
         if not np.array_equal(found, wide):
             at = int(np.flatnonzero(found != wide)[0])
-            raise InvalidInputError(f"value {at} of {name} is {wide[at]}, which does not fit {np.dtype(dtype)}")
+            raise InvalidInputError(f"{name}[{at}] is {wide[at]}; give numbers that fit {np.dtype(dtype)}")
     return np.require(found, requirements=("C", "A"))

@@ -311,7 +311,7 @@ class Store:
         return Batch(self._core.batch_of(columns.integers(ids, "ids")))
 
     def blob(self, sha256: bytes) -> bytes:
-        """The content of a blob (an image, a screenshot) that column `blobs` of `nodes` names by its hash.
+        """Return the content of a blob (an image, a screenshot) that column `blobs` of `nodes` names by its hash.
 
         Args:
             sha256: the 32 bytes of the hash.

@@ -1,6 +1,6 @@
 """Environments: where tasks come from, what answers an action, and what it paid.
 
-`Environment` and `Episode` are protocols: any object with their methods will do, and `check` tells whether it does.
+`Environment` and `Episode` are protocols: any object with their methods will do, and `check` verifies them.
 `ReasoningGym`, `Gymnasium`, `MiniGrid`, `TextWorld` and `ScienceWorld` are environments on the packages of those names,
 `ToolEnvironment` one of your own tasks with tools: `Calculator`, `Python`, `Search`, those of `MCP` servers, yours.
 Names load on first use, so importing this package stays cheap.

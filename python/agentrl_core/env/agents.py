@@ -255,7 +255,7 @@ class AgentEpisode:
         return list(self._asked.tools or ())
 
     def state_key(self) -> bytes:
-        """The conversation before the next answer."""
+        """Return the conversation before the next answer."""
         return cast("bytes", self._asked.state.encode())
 
     async def step(self, action: str) -> StepResult:
@@ -384,7 +384,7 @@ class AgentEpisode:
         return replace(context, observation=list(call.messages), state_key=call.state.encode())
 
     def _ended(self) -> StepResult:
-        """How the program ended."""
+        """Return the last result of an ended program, or raise its error."""
         end = self._end[0]
         if isinstance(end, Exception):
             raise end

@@ -34,7 +34,7 @@ class ParsedAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class CallForm:
-    """How calls are written: pieces of text around names and arguments. Spaces between words of a piece may differ.
+    """Format of tool calls: pieces of text around names and arguments. Spaces between words of a piece may differ.
 
     Args:
         arguments: `object`: one JSON object of name and arguments; `json`: the arguments as JSON after the name;
@@ -77,7 +77,7 @@ class CallForm:
         return "".join(rest), calls
 
     def _opened(self, text: str, place: int) -> tuple[int, int] | None:
-        """The begin of the next calls, and of the first one."""
+        """Return the begin of the next calls, and of the first one."""
         if self.begin.strip():
             return _found(self.begin, text, place)
         # Nothing announces a call: the whole answer is one.
@@ -118,7 +118,7 @@ class CallForm:
             return last.end()
 
     def _ends(self, arguments: Mapping[str, Any]) -> tuple[str, str]:
-        """The texts that may follow a call: one before another call, one at the end."""
+        """Return the texts that may follow a call: one before another call, one at the end."""
         if self.arguments == "pairs" and not arguments:
             return self.no_arguments
         return self.between, self.end
@@ -220,7 +220,7 @@ HERMES = CallForm("object", "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """How a model writes reasoning, answer and calls; that of a chat template is `engine.Chat.answer_form`.
+    """Format of a model's reasoning, answer and calls; that of a chat template is `engine.Chat.answer_form`.
 
     Args:
         thought_begin: text that begins a thought.
@@ -279,7 +279,7 @@ class AnswerForm:
         return tuple(mark.split()[0] for mark in marks if mark)
 
     def _thought(self, text: str) -> tuple[str, str]:
-        """The thought that a text begins with, and the rest."""
+        """Return the thought that a text begins with, and the rest."""
         begin = _lenient(self.thought_begin).match(text) if self.thought_begin.strip() else None
         start = begin.end() if begin else 0
         end = _found(self.thought_end, text, start) if self.thought_end.strip() else None
@@ -297,7 +297,7 @@ class AnswerForm:
 
 
 def _found(piece: str, text: str, place: int) -> tuple[int, int] | None:
-    """The begin and end of a piece of a form, with the spaces before it."""
+    """Return the begin and end of a piece of a form, with the spaces before it."""
     # Its own spaces in front would be tried at each of many spaces in a row.
     found = _lenient(piece.lstrip(), inner=True).search(text, place)
     if found is None:
@@ -310,7 +310,7 @@ def _found(piece: str, text: str, place: int) -> tuple[int, int] | None:
 
 @lru_cache(maxsize=1024)
 def _lenient(piece: str, *, inner: bool = False) -> re.Pattern[str]:
-    """A pattern that finds a piece of a form with any spaces around and in it."""
+    """Return a pattern that finds a piece of a form with any spaces around and in it."""
     words = [re.escape(word) for word in piece.split()]
     pattern = r"\s*" * (not inner) + r"\s*".join(words) + (r"\s*" if piece[-1:].isspace() else "")
     for mark, wild in _WILD.items():
@@ -340,7 +340,7 @@ def _types(name: str, tools: Tools) -> Mapping[str, Any]:
 
 
 def _typed(text: str, kind: Any, *, quoted: bool) -> Any:
-    """A value that is written without quotes."""
+    """Return a value that is written without quotes."""
     if kind == "string" and not quoted:
         return text
     try:

@@ -30,16 +30,16 @@ class Message(TypedDict, total=False):
 
 
 Content = str | Message | Sequence[Message]
-"""What enters a context: a text takes the role that its place has, messages say theirs."""
+"""Input of a context: a text, whose role follows from its place, or messages with roles."""
 
 
 @dataclass(frozen=True)
 class ExtraColumn:
-    """Something that an environment says beyond its reward, and that components find as a column under its name.
+    """A value that an environment reports beside its reward; components read it as a column of the same name.
 
     Args:
         level: `step`: of each action; `trajectory`: of the episode, of which the last value given counts.
-        kind: `number` (kept as float32; NaN where it was not said) or `key` (a text or bytes that tells things apart).
+        kind: `number` (kept as float32; NaN if it was not reported) or `key` (a text or bytes).
     """
 
     level: Literal["step", "trajectory"]
@@ -53,7 +53,7 @@ class Task:
     `task_id` names it for the whole run and in every process; `question` is the problem in words, for people and for
     scripts (a model sees `Episode.observation`, and the question where that says it); `domain` is the kind of problem,
     kept with the statistics of the task (column `domain` of table `tasks`); `payload` is the environment's own and
-    nobody else reads it: plain JSON values, or the environment has `task(task_id)`; `solution` is how it is solved
+    is read by it alone: plain JSON values, or the environment has `task(task_id)`; `solution` is how it is solved
     where that is known, one text an action: programs give hints of it, or let it be imitated.
     """
 
@@ -66,9 +66,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Context:
-    """Where an observation stands, if not behind the action that it answers.
+    """Position of an observation that does not follow the action that it answers.
 
-    Programs that talk to a model rewrite what was said, and hold several conversations at a time. Each of these is a
+    Agent programs rewrite their history, and hold several conversations at a time. Each of these is a
     *lane* of the episode: a trajectory of its own, in the group and the episode of the first, so that what one lane
     earned is not discounted along the turns of another. When the episode ends all its lanes do, and each gets the
     episode's reward and verdict.
@@ -146,7 +146,7 @@ class Action(str):
 
     @property
     def reasoning(self) -> str:
-        """What the model thought before its answer; empty: nothing."""
+        """The model's reasoning before its answer; empty: none."""
         return self.parsed().reasoning
 
     @property
@@ -158,7 +158,7 @@ class Action(str):
     def tool_calls(self) -> tuple[dict[str, Any], ...]:
         """The calls, as in a message: `{"type": "function", "function": {"name": ..., "arguments": {...}}}`.
 
-        A call that is not in its form has the name "", its text as arguments, and an `error` that says what is wrong.
+        A call that is not in its form has the name "", its text as arguments, and an `error` that describes the fault.
         """
         return self.parsed().calls
 
@@ -191,20 +191,20 @@ class Action(str):
 
 
 def was_cut(action: str) -> bool:
-    """Whether a limit cut an action, so that its end is missing."""
+    """Return whether a limit cut an action, so that its end is missing."""
     return getattr(action, "finish_reason", "stop") == "length"
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one action gave: the next observation, or the end of the episode.
+    """Result of one action: the next observation, or the end of the episode.
 
     Args:
         observation: the next observation, a text or messages; None where the episode is over.
         reward: what this action was paid; None where nothing was paid yet, NaN where it is not known. A trajectory with
             a reward that is not known is counted and left out of the update.
-        terminated: the environment says that the episode is over.
-        truncated: a limit says so.
+        terminated: the episode is over.
+        truncated: a limit ended the episode.
         flags: `StepFlag`s, and bits of your own.
         success: the unshaped verdict on the episode; None while it goes on.
         info: facts for the record, saved as JSON with the trajectory: those of the last action as they are, and under
@@ -212,7 +212,7 @@ class StepResult:
             reason, that is an entry too, by its status. Facts with the name of such an entry, or `info`, stand together
             under `info`.
         facts: values of what the environment declares in `facts`, by name.
-        context: where the observation stands; None: behind this action.
+        context: where the observation stands; None: after this action.
         parallel_requests: lanes that have begun to wait for an action of theirs: their actions may be generated at the
             same time. The outcomes that follow name these lanes, in this order, before any other.
 
@@ -256,36 +256,36 @@ class Episode(Protocol):
         ...
 
     def state_key(self) -> bytes:
-        """What the next action is chosen from, as bytes: equal bytes are the same state (anchor of GiGPO)."""
+        """Return the state before the next action, as bytes: equal bytes are the same state (anchor of GiGPO)."""
         ...
 
 
 class MultiEpisode(Protocol):
-    """One run of one task that several agents play together; what `Episode` says holds for it too.
+    """One run of one task that several agents play together, with the rules of `Episode`.
 
-    Agents move one after the other or several at once, as `turn_of` says. A program starts a branch for each of them
+    Agents move in turn or several at once, as `turn_of` returns. A program starts a branch for each of them
     (`group.start(agent=..., episode=first)`) and lets those move whose turn it is (`branch.can_act`).
     """
 
     @property
     def observations(self) -> Mapping[str, Content]:
-        """What each agent is shown first, by the name of the agent."""
+        """The first observation of each agent, by the agent's name."""
         ...
 
     def turn_of(self) -> Sequence[str]:
-        """The agents that move next, together where they are several; none: the episode is over."""
+        """Return the agents that move next, together where they are several; none: the episode is over."""
         ...
 
     def step(self, actions: Mapping[str, str]) -> Mapping[str, StepResult]:
-        """Take the actions of the agents that move; an outcome for each of them, and whoever else is told something.
+        """Apply the actions of the agents that move; return their results, and those of others that get an observation.
 
-        An outcome without an observation says nothing yet. What somebody is told while others move comes into its next
-        context, and what it is paid then counts for its trajectory. `terminated` ends the part of that agent.
+        A result may have no observation yet. An observation that an agent gets while others move comes into its next
+        context, and such a reward counts for its trajectory. `terminated` ends the part of that agent.
         """
         ...
 
     def state_key(self) -> bytes:
-        """The state that the next moves are chosen from, as bytes."""
+        """Return the state that the next moves are chosen from, as bytes."""
         ...
 
 
@@ -294,13 +294,13 @@ class Environment(Protocol):
 
     It may have more, each with a default:
 
-    - `facts: Mapping[str, ExtraColumn]`: what its outcomes say beyond the reward.
+    - `facts: Mapping[str, ExtraColumn]`: what its results report beside the reward.
     - `runs`: where its episodes run: `inline` (in the loop itself, for what is pure and fast), `thread` (the default)
       or `process` (it is pickled; an episode that hangs or crashes harms no other).
     - `replayable: bool`: False where the same actions do not lead to the same place again; forks are refused then.
     - `imagined: bool`: True where a model makes up what happens; trajectories have the origin `imagined` then.
     - `task(task_id) -> Task`: finds a task again in a new process, where the payload is not plain JSON.
-    - `restore(task, seed, actions, snapshot) -> Episode`: an episode as it is behind these actions, where that is
+    - `restore(task, seed, actions, snapshot) -> Episode`: an episode as it is after these actions, if that is
       cheaper than playing them again; `snapshot` is what `Episode.snapshot()` gave there, or None.
     - `close()`.
     """
@@ -315,12 +315,12 @@ class Environment(Protocol):
         ...
 
     def reset(self, task: Task, seed: int) -> Episode | MultiEpisode:
-        """A fresh episode; the same (task, seed) gives equal episodes."""
+        """Return a fresh episode; the same (task, seed) gives equal episodes."""
         ...
 
 
 class ToolReply(NamedTuple):
-    """The text a tool answers with, and whether it says that the call failed."""
+    """The text with which a tool answers, and whether the call failed."""
 
     text: str
     error: bool
@@ -331,16 +331,16 @@ class Tool(Protocol):
 
     It may have more, each with a default:
 
-    - `description: str`: what the model is told of it.
+    - `description: str`: its description in the prompt.
     - `argument: str`: what the text is called where a call names its arguments (default `text`).
     - `parameters`: the JSON schema of its arguments, where it has others than one text; the text is their JSON then.
-    - `runs`: `inline` says that it is pure and fast, so that an environment that only has such tools may run inline.
+    - `runs`: `inline` means that it is pure and fast, so that an environment that only has such tools may run inline.
     - `close()`.
     """
 
     @property
     def name(self) -> str:
-        """How a call names the tool where there is more than one."""
+        """Name of the tool in a call, if there is more than one."""
         ...
 
     def __call__(self, text: str) -> ToolReply:
@@ -349,7 +349,7 @@ class Tool(Protocol):
 
 
 def as_messages(content: Content) -> list[Message]:
-    """A content as messages; a text is a user's."""
+    """Return a content as messages; a text is a user's."""
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
     return [content] if isinstance(content, dict) else list(content)

@@ -37,6 +37,6 @@ class EpisodeError(Exception):
 
 
 def agent_state_key(agent: str, state: bytes | str) -> bytes:
-    """The state of a joint episode as the state of one agent."""
+    """Return the state of a joint episode as the state of one agent."""
     raw = state.encode() if isinstance(state, str) else state
     return agent.encode() + b"\0" + raw

@@ -65,7 +65,9 @@ def _games(path: Path) -> list[tuple[str, Path]]:
     elif path.is_file() and (path.suffix == PDDL or _STORY.fullmatch(path.suffix)):
         found = [path]
     else:
-        raise InvalidInputError(f"TextWorld: files={str(path)!r} is no game (.z8 or {PDDL}) and no folder; give one")
+        raise InvalidInputError(
+            f"TextWorld: files={str(path)!r} is neither a game (.z8 or {PDDL}) nor a folder; give one of these"
+        )
     lonely = next((each for each in found if each.suffix != PDDL and not each.with_suffix(".json").is_file()), None)
     if lonely is not None:
         raise InvalidInputError(
@@ -81,5 +83,5 @@ def _games(path: Path) -> list[tuple[str, Path]]:
 
 
 def _domain(path: Path) -> str:
-    """The kind of a task: ALFWorld names the folder of a game by it."""
+    """Return the kind of a task: ALFWorld names the folder of a game by it."""
     return path.parent.parent.name.partition("-")[0] if path.suffix == PDDL else "textworld"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Gymnasium:
     """Text form of any gymnasium environment with a discrete action space.
 
-    The first observation says what the game is, which actions there are, and what is seen; those after it what is seen.
+    The first observation describes the game, which actions there are, and what is seen; those after it what is seen.
     An action is the name of one, alone or in `<action>…</action>`; another text is answered with the names, flagged
     StepFlag.FORMAT_ERROR and costs a turn. The reward is the game's at each step, the fact `points` their sum.
 
@@ -150,7 +150,9 @@ class Gymnasium:
         try:
             return gymnasium.make(self._game, disable_env_checker=True)
         except gymnasium.error.Error as error:
-            raise InvalidInputError(f"Gymnasium: {self._game!r} is refused: {error}") from error
+            raise InvalidInputError(
+                f"Gymnasium: {self._game!r} is refused ({error}); correct its name or options"
+            ) from error
         except ImportError as error:
             raise MissingDependencyError(
                 f"Gymnasium: {self._game!r} needs a package that is not installed ({error}); install it"

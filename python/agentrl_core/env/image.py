@@ -37,7 +37,9 @@ class Image:
             try:
                 content = Path(source).read_bytes()
             except OSError as error:
-                raise InvalidInputError(f"Image: {os.fspath(source)!r} cannot be read ({error})") from error
+                raise InvalidInputError(
+                    f"Image: {os.fspath(source)!r} cannot be read ({error}); give a picture file, or its bytes"
+                ) from error
         if not isinstance(content, bytes) or not content:
             raise InvalidInputError(f"Image: source is {source!r:.60}; give the bytes of a picture, or a path")
         self.content = content
@@ -61,7 +63,7 @@ class Image:
 
 
 def images_in(content: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[Image, ...]:
-    """The images of a content, in their order."""
+    """Return the images of a content, in their order."""
     if isinstance(content, str):
         return ()
     messages = [content] if isinstance(content, Mapping) else content
@@ -69,7 +71,7 @@ def images_in(content: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) ->
 
 
 def is_content(content: object) -> bool:
-    """Whether this can be a message's content: a text, or texts and images."""
+    """Return whether this can be a message's content: a text, or texts and images."""
     if isinstance(content, str):
         return True
     return isinstance(content, Sequence) and bool(content) and all(isinstance(part, (str, Image)) for part in content)

@@ -185,7 +185,9 @@ class _Connection:
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> mcp.types.CallToolResult:
         if self._ended:
-            raise AgentRLError(f"MCP: the server {' '.join(self._command)!r} has ended{self._last()}")
+            raise AgentRLError(
+                f"MCP: the server {' '.join(self._command)!r} has ended{self._last()}; start it by hand to see why"
+            )
         called = self._client.call_tool(name, dict(arguments), read_timeout_seconds=self._seconds)
         try:
             return asyncio.run_coroutine_threadsafe(called, self._loop).result()

@@ -276,7 +276,7 @@ class _Checker:
         return again
 
     def _side_by_side(self) -> list[str]:
-        """All episodes at once, an action of each in turn."""
+        """Play all episodes at once, one action of each in turn."""
         how = "played side by side with others"
         episodes: list[Any] = []
         try:

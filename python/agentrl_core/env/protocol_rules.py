@@ -51,7 +51,7 @@ def of_declarations(environment: Environment) -> list[str]:
     for name, fact in facts.items():
         # `reward.format` is the part `format` of a reward.
         if not isinstance(name, str) or not name.removeprefix("reward.").isidentifier():
-            lines.append(f"fact {name!r} has a name that is no identifier; columns are found by it")
+            lines.append(f"fact {name!r} has a name that is not an identifier; columns are found by it")
         if (
             not isinstance(fact, ExtraColumn)
             or fact.level not in ("step", "trajectory")
@@ -62,7 +62,7 @@ def of_declarations(environment: Environment) -> list[str]:
 
 
 def of_tasks(tasks: object, count: int) -> list[str]:
-    """The answer of `tasks(count)`."""
+    """Check the answer of `tasks(count)`."""
     if not isinstance(tasks, list) or not all(isinstance(task, Task) for task in tasks):
         return [f"tasks({count}) gives {_short(tasks)}; give a list or sequence of Task"]
     if len(tasks) != count:
@@ -71,7 +71,7 @@ def of_tasks(tasks: object, count: int) -> list[str]:
 
 
 def of_payloads(environment: Any, tasks: Sequence[Task]) -> list[str]:
-    """Whether a new process finds the tasks again."""
+    """Return whether a new process finds the tasks again."""
     if not hasattr(environment, "task"):
         return [
             f"the payload of task {task.task_id!r} is not plain JSON ({type(task.payload).__name__}) and there is no "
@@ -92,7 +92,7 @@ def of_payloads(environment: Any, tasks: Sequence[Task]) -> list[str]:
 
 
 def of_observation(observation: object, place: str) -> list[str]:
-    """A text, a message, or some messages."""
+    """Check that an observation is a text, a message, or messages."""
     if isinstance(observation, str):
         return _of_text(observation, f"{place}: the observation")
     messages = [observation] if isinstance(observation, Mapping) else observation
@@ -112,7 +112,7 @@ def of_observation(observation: object, place: str) -> list[str]:
 
 
 def _texts(message: Any) -> list[str]:
-    """The texts of a message."""
+    """Return the texts of a message."""
     said = message.get("content") if isinstance(message, Mapping) else None
     if isinstance(said, str):
         return [said]
@@ -125,7 +125,7 @@ def _of_text(text: str, what: str) -> list[str]:
 
 
 def of_tools(episode: Any) -> list[str]:
-    """The schemas for the template."""
+    """Check the schemas of tools."""
     tools = getattr(episode, "tools", [])
     if isinstance(tools, Sequence) and all(isinstance(tool, Mapping) and _is_json(tool) for tool in tools):
         return []
@@ -197,7 +197,7 @@ def of_keys(records: Sequence[EpisodeLog]) -> list[str]:
 
 
 def of_replay(record: EpisodeLog, again: EpisodeLog, how: str) -> list[str]:
-    """The first thing that differs between a record and the same actions played again."""
+    """Return the first thing that differs between a record and the same actions played again."""
     task = f"task {record.task.task_id!r}, {how}"
     if record.first != again.first:
         return [f"{task}, begins with {_short(again.first)} and began with {_short(record.first)}"]
@@ -221,7 +221,7 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _fits(number: float) -> bool:
-    """Whether a number is NaN, or finite with 32 bits."""
+    """Return whether a number is NaN, or finite with 32 bits."""
     try:
         return not abs(float(number)) > float(np.finfo(np.float32).max)
     except OverflowError:
@@ -237,7 +237,7 @@ def _is_json(value: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a value is the same after JSON."""
+    """Return whether a value is the same after JSON."""
     return _is_json(value) and _equal(json.loads(json.dumps(value)), value)
 
 

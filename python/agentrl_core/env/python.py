@@ -63,7 +63,7 @@ class Python:
 
     With `isolation="limits"` there are only limits on time, memory, size of a file and length of the output, and an
     empty folder to begin in: that holds back accidents, not intent. Code can read and write what you can, use the
-    network, and leave processes behind. It is for machines without namespaces and code that you trust.
+    network, and leave processes running. It is for machines without namespaces and code that you trust.
 
     Args:
         seconds: how long a call may take.
@@ -72,7 +72,7 @@ class Python:
         isolation: `full` or `limits`.
 
     Raises:
-        UnsupportedError: the system does not permit full isolation; the message says what it refused.
+        UnsupportedError: the system does not permit full isolation; the message names what it refused.
         InvalidInputError: an argument out of range.
 
     Example:

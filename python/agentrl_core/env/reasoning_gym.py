@@ -77,10 +77,10 @@ class ReasoningGym:
     neither form is answered with `<result>no call or answer</result>` and flagged `StepFlag.FORMAT_ERROR`. The action
     number `max_turns` that does not answer truncates the episode with reward 0.0. With several tools a call begins with
     the tool's name: `<call>calculator 1+2</call>`. The text of a form begins after its last opening tag, and may hold <
-    and >. What the model thinks before it (`Action.reasoning`) does not count.
+    and >. Its reasoning before it (`Action.reasoning`) does not count.
 
-    A model that was not trained on these forms has to be told of them: `instructions=True` describes them, with an
-    example of each, in a system message.
+    A model that was not trained on these forms has to learn them from the prompt: `instructions=True` describes them,
+    with an example of each, in a system message.
 
     Tasks: the families in turn (`task i` is of family `i mod len(families)`). Held-out questions are distinct; training
     questions repeat as they are drawn, each under one task_id. The held-out questions are drawn from seeds far from
@@ -191,7 +191,7 @@ class ReasoningGym:
         return [streams[i % len(streams)][i // len(streams)] for i in range(start, start + count)]
 
     def task(self, task_id: str) -> Task:
-        """The task of that name, which `tasks` gave in this process or another.
+        """Return the task of that name, which `tasks` gave in this process or another.
 
         Raises:
             InvalidInputError: this environment has no such task.
@@ -205,7 +205,7 @@ class ReasoningGym:
         raise InvalidInputError(f"task: {task_id!r} is no task of this ReasoningGym; its ids are like 'lcm/train/0'")
 
     def reset(self, task: Task, seed: int) -> ReasoningGymEpisode:  # noqa: ARG002 -- the protocol's argument
-        """A fresh episode. Nothing in it is random, so `seed` changes nothing here.
+        """Return a fresh episode. Nothing in it is random, so `seed` changes nothing here.
 
         Raises:
             InvalidInputError: the task is not one of this environment's.
@@ -218,7 +218,7 @@ class ReasoningGym:
         return ReasoningGymEpisode(self, task, self._streams["train"][self._families.index(payload.family)].dataset)
 
     def called(self, text: str) -> tuple[str, str]:
-        """The name of the tool that a call is for, and what it is called with."""
+        """Return the name of the tool that a call is for, and what it is called with."""
         if len(self.tools) > 1:
             name, _, text = text.strip().partition(" ")
             return name, text
@@ -293,7 +293,7 @@ class ReasoningGymEpisode:
         )
 
     def _summary(self, answer: str, *, success: bool) -> dict[str, float]:
-        """What an episode says at its end; clusters are numbers that f32 holds."""
+        """Facts at the end of an episode; clusters are numbers that f32 represents exactly."""
         numbers = (
             float(zlib.crc32(answer.encode()) % (1 << 24)),
             float(bool(answer)),
@@ -311,12 +311,12 @@ class ReasoningGymEpisode:
             return 0.0
 
     def state_key(self) -> bytes:
-        """The question and the last observation, as UTF-8."""
+        """Return the question and the last observation, as UTF-8."""
         return f"{self._task.question}\n{self._seen}".encode()
 
 
 def _form(action: str) -> tuple[str, str]:
-    """The form that an action ends in, call or answer, and the text in it; empty: neither."""
+    """Return the form at the end of an action, call or answer, and its text; empty: neither."""
     for kind in ("answer", "call"):
         body = action.rstrip().removesuffix(f"</{kind}>")
         _, opening, text = body.rpartition(f"<{kind}>")
@@ -326,7 +326,7 @@ def _form(action: str) -> tuple[str, str]:
 
 
 def _instructions(tools: Sequence[str]) -> str:
-    """What a model has to know of the two forms."""
+    """Instructions for a model that does not know the two forms."""
     use, example = "", ""
     if tools:
         whose = "the tool" if len(tools) == 1 else f"a tool ({', '.join(tools)})"
@@ -377,7 +377,7 @@ class _Stream:
         return self._tasks[index]
 
     def drawn(self, number: int) -> Task:
-        """The question that draw `number` brings, as a task."""
+        """Return question `number` of the drawn ones, as a task."""
         with _own_chances(f"{self._family} {number}"):
             entry = self.dataset[number]
         task_id = f"{self._family}/{self._split}/{number}"
@@ -386,7 +386,7 @@ class _Stream:
 
 @contextlib.contextmanager
 def _own_chances(seed: str) -> Iterator[None]:
-    """Global generators as if nobody used them: `list_functions` draws from one, `pool_matrix` seeds another."""
+    """Keep the global generators unchanged: `list_functions` draws from one, `pool_matrix` seeds another."""
     before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 -- to give it back
     random.seed(seed)
     try:
@@ -409,5 +409,7 @@ def _dataset(family: str, options: Mapping[str, object], seed: int) -> _Dataset:
     try:
         dataset = reasoning_gym.create_dataset(family, seed=seed, size=_SIZES.get(family, _SEEDS_PER_SPLIT), **options)
     except (ValueError, TypeError, AssertionError) as error:
-        raise InvalidInputError(f"ReasoningGym: family {family!r} with {dict(options)} is refused: {error}") from error
+        raise InvalidInputError(
+            f"ReasoningGym: family {family!r} with {dict(options)} is refused ({error}); correct its settings"
+        ) from error
     return cast(_Dataset, dataset)

@@ -22,7 +22,7 @@ _NO_LIMIT = 1 << 30
 class ScienceWorld:
     """The thirty tasks of ScienceWorld in many variations, with the package's own split of them.
 
-    The first observation tells the task, the room, and what is carried. An action is a command, alone or in
+    The first observation has the task, the room, and what is carried. An action is a command, alone or in
     `<action>…</action>`; the reward is what the score rose, as a part of 1 (less than 0 where the task was failed for
     good), success a full score. A command that is not understood is flagged `StepFlag.FORMAT_ERROR`.
 
@@ -89,7 +89,7 @@ class ScienceWorld:
         ]
 
     def reset(self, task: Task, seed: int) -> GameEpisode:  # noqa: ARG002 -- no chance here; the protocol's argument
-        """A fresh episode.
+        """Return a fresh episode.
 
         Raises:
             InvalidInputError: the task is not one of this environment's.
@@ -131,7 +131,7 @@ class ScienceWorld:
                 return self._idle.pop()
         if shutil.which("java") is None:
             raise MissingDependencyError(
-                "ScienceWorld needs Java, version 8 or newer, as the program `java` on the PATH: install a JRE"
+                "ScienceWorld needs Java, version 8 or newer, as the program `java` on the PATH; install a JRE"
             )
         simulator = _scienceworld().ScienceWorldEnv("", envStepLimit=_NO_LIMIT)
         with self._lock:
@@ -143,7 +143,7 @@ class ScienceWorld:
         known = {"easy", *simulator.get_possible_simplifications()}
         if unknown := {word for word in self._simplifications.split(",") if word} - known:
             raise InvalidInputError(
-                f"ScienceWorld: there is no simplification {min(unknown)!r}; there are {', '.join(sorted(known))}"
+                f"ScienceWorld: there is no simplification {min(unknown)!r}; use some of {', '.join(sorted(known))}"
             )
         of_task: dict[Split, list[list[tuple[str, int]]]] = {"train": [], "held_out": []}
         for name in self._names:

@@ -51,7 +51,7 @@ class Search:
         description: str = "Searches a collection of documents and returns the best.",
     ) -> None:
         if isinstance(documents, str) or not documents or not all(isinstance(each, str) for each in documents):
-            raise InvalidInputError("Search: documents must be a list of at least one text")
+            raise InvalidInputError("Search: documents is not a list of texts, or is empty; give at least one text")
         if top < 1 or max_characters < 1:
             raise InvalidInputError(f"Search: top is {top} and max_characters is {max_characters}; give at least 1")
         self.name = name
@@ -63,7 +63,9 @@ class Search:
         self._known: dict[str, int] = {}
         rows = [[self._known.setdefault(word, len(self._known)) for word in self._words(each)] for each in documents]
         if not self._known:
-            raise InvalidInputError("Search: no document has a word that can be searched for")
+            raise InvalidInputError(
+                "Search: no document has a word that can be searched for; give documents with letters or digits"
+            )
         self._index = self._bm25s.BM25()
         self._index.index((rows, self._known), show_progress=False)
 

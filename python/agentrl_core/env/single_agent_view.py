@@ -22,12 +22,12 @@ class SingleAgentView:
         return getattr(self._environment, name)
 
     def tasks(self, count: int, **options: Any) -> list[Task]:
-        """Those of the environment."""
+        """Return the tasks of the environment."""
         tasks: list[Task] = self._environment.tasks(count, **options)
         return tasks
 
     def reset(self, task: Task, seed: int) -> Any:
-        """An episode of it."""
+        """Return a fresh episode of the environment."""
         episode = self._environment.reset(task, seed)
         return _later(episode) if inspect.isawaitable(episode) else SingleAgentEpisode(episode)
 
@@ -52,9 +52,7 @@ class SingleAgentEpisode:
         unknown = [agent for agent in (*moves, *outcomes) if agent not in self._agents]
         silent = [agent for agent in moves if agent not in outcomes]
         if unknown or silent:
-            found = (
-                f"knows {unknown[0]!r}, who is none of observations" if unknown else f"has nothing for {silent[0]!r}"
-            )
+            found = f"knows {unknown[0]!r}, who is not in observations" if unknown else f"has nothing for {silent[0]!r}"
             raise InvalidInputError(
                 f"the joint step {found}; give an outcome for each agent that acts, and for no other"
             )

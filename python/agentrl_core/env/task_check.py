@@ -34,7 +34,7 @@ def task_problem(task: Any) -> str | None:
 
 
 def task_problems(tasks: Sequence[Any]) -> Iterator[tuple[int, str]]:
-    """The place of each task that cannot be used, and why: its parts, or another task of the same id."""
+    """Yield the place of each task that cannot be used, and why: its parts, or another task of the same id."""
     seen: dict[str, Any] = {}
     for place, task in enumerate(tasks):
         problem = task_problem(task)
@@ -47,7 +47,7 @@ def task_problems(tasks: Sequence[Any]) -> Iterator[tuple[int, str]]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two tasks of one id are one task."""
+    """Return whether two tasks of one id are one task."""
     if any(getattr(one, name) != getattr(other, name) for name in ("question", "domain")):
         return False
     first, second = ((getattr(each, "payload", None), list(getattr(each, "solution", ()))) for each in (one, other))

@@ -47,11 +47,11 @@ class TaskList:
         return [tasks[number % len(tasks)] for number in numbers]
 
     def task(self, task_id: str) -> Task:
-        """The task of that name.
+        """Return the task of that name.
 
         Raises:
             InvalidInputError: there is none.
         """
         if task_id not in self._by_id:
-            raise InvalidInputError(f"task: {task_id!r} is not a task of this {self._title}")
+            raise InvalidInputError(f"task: {task_id!r} is not a task of this {self._title}; give an id of tasks()")
         return self._by_id[task_id]

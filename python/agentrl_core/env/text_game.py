@@ -44,7 +44,7 @@ class Game(Protocol):
         ...
 
     def state(self) -> str:
-        """The state of the game as text."""
+        """Return the state of the game as text."""
         ...
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class GameEpisode:
         )
 
     def state_key(self) -> bytes:
-        """The state of the game, as UTF-8."""
+        """Return the state of the game, as UTF-8."""
         return self._game.state().encode()
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class GameEpisode:
 
 
 def command_of(action: str) -> str:
-    """The command of an action; see `GameEpisode`.
+    """Return the command of an action; see `GameEpisode`.
 
     Example:
         >>> from agentrl_core.env.text_game import command_of
@@ -114,7 +114,7 @@ def command_of(action: str) -> str:
 
 
 def seed_of(seed: int, split: Split, index: int) -> int:
-    """The seed of a task: no two tasks of an environment share one, nor do environments of different seeds."""
+    """Return the seed of a task: no two tasks of an environment share one, nor do environments of different seeds."""
     return (2 * seed + (split == "held_out")) * SEEDS_PER_SPLIT + index
 
 
@@ -134,7 +134,7 @@ def seeded_tasks(
 
 
 def checked_range(count: int, split: Split, start: int, limit: int) -> range:
-    """The numbers of the tasks asked for.
+    """Return the numbers of the tasks asked for.
 
     Raises:
         InvalidInputError: a negative number, an unknown split, or more tasks than there are.

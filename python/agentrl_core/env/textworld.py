@@ -206,7 +206,10 @@ class TextWorld:
         try:
             lock_file = os.open(self._folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
-            raise InvalidInputError(f"TextWorld: folder={str(self._folder)!r} cannot be written: {error}") from None
+            raise InvalidInputError(
+                f"TextWorld: folder={str(self._folder)!r} cannot be written ({error}); give a folder with write "
+                "permission"
+            ) from None
         with os.fdopen(lock_file, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (home / "game.z8").is_file():
@@ -223,7 +226,10 @@ class TextWorld:
                     )
                     if maker.returncode != 0:
                         why = maker.stderr.strip().splitlines()[-1:] or [f"exit status {maker.returncode}"]
-                        raise InvalidInputError(f"TextWorld: {self._game} with {settings} cannot be made: {why[0]}")
+                        raise InvalidInputError(
+                            f"TextWorld: {self._game} with {settings} cannot be generated ({why[0]}); change its "
+                            "settings"
+                        )
                     half = new_folder(home)
                     for part in ("game.json", "game.z8"):
                         Path(place, part).rename(half / part)
@@ -304,7 +310,7 @@ def _remove(folder: str, process: int) -> None:
 
 
 def _names_of_alfworld() -> Any:
-    """What gives the things of a game of ALFWorld their names, such as `mug 1`."""
+    """Return a function that names the things of a game of ALFWorld, such as `mug 1`."""
     try:
         import fast_downward  # noqa: F401 -- textworld finds out later, with another message
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler

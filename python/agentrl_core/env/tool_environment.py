@@ -97,7 +97,7 @@ class ToolEnvironment:
         return self._tasks.tasks(count, split=split, start=start)
 
     def task(self, task_id: str) -> Task:
-        """The task of that name.
+        """Return the task of that name.
 
         Raises:
             InvalidInputError: there is none.
@@ -177,7 +177,7 @@ class ToolEpisode:
         )
 
     def state_key(self) -> bytes:
-        """The question and the last messages, as JSON."""
+        """Return the question and the last messages, as JSON."""
         return json.dumps([self._task.question, self._seen], sort_keys=True).encode()
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class ToolEpisode:
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """The JSON schema of a tool, as chat templates take it.
+    """Return the JSON schema of a tool, as chat templates take it.
 
     Example:
         >>> from agentrl_core.env import Calculator
@@ -233,7 +233,7 @@ def schema_of(tool: Tool) -> dict[str, Any]:
 
 
 def _text_for(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """The text that a tool is called with; None if it does not take these arguments."""
+    """Return the text that a tool is called with; None if it does not take these arguments."""
     if hasattr(tool, "parameters"):
         return json.dumps(arguments, ensure_ascii=False)
     (value,) = arguments.values() if list(arguments) == [getattr(tool, "argument", "text")] else (None,)

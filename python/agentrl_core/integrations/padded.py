@@ -24,7 +24,7 @@ _WHOLE = ("token", "step", "trajectory")  # a row of a micro batch is one trajec
 
 
 def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = False) -> Loss:
-    """The loss of a recipe, if it can be made of the rows of one micro batch.
+    """Return the loss of a recipe, if it can be made of the rows of one micro batch.
 
     Args:
         recipe: the recipe.
@@ -48,12 +48,15 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
     name = f"recipe {recipe.name!r}"
     links: tuple[Any, ...] = recipe.chain("loss")
     if len(links) != 1:
-        raise RecipeError(f"{name} has {len(links)} losses; a trainer minimises one: replace(loss=...)")
+        raise RecipeError(f"{name} has {len(links)} losses, but a trainer minimises one; use recipe.replace(loss=...)")
     if isinstance(links[0], Train) and (links[0].model, links[0].stage, links[0].where) != ("policy", "update", None):
-        raise RecipeError(f"{name} trains something else than the policy on all rows; the trainer does only that")
+        raise RecipeError(
+            f"{name} trains another model, or some rows only, but the trainer trains the policy on all rows; use "
+            "collect.Collector"
+        )
     loss: Loss = links[0].loss if isinstance(links[0], Train) else links[0]
     if list(loss.changing()):
-        raise RecipeError(f"{name}: its loss changes with the iteration, which the trainer does not say; give numbers")
+        raise RecipeError(f"{name}: its loss changes with the iteration, which the trainer does not pass; give numbers")
     given = (*_KNOWN, *columns, *(("weight_entropy",) if entropy else ()))
     missing = [stream for stream in loss.streams if stream not in given]
     missing += [*loss.outputs, *(() if loss.unit in _WHOLE else (f"a whole {loss.unit}",))]
@@ -69,7 +72,7 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
 
 
 def _reads_entropy(loss: Loss) -> bool:
-    """Whether a loss depends on the entropy of the rows; found by asking it twice."""
+    """Return whether a loss depends on the entropy of the rows; found by asking it twice."""
     if loss.needs_entropy_gradient:
         return True
     rng = np.random.default_rng(0)
@@ -102,7 +105,7 @@ def evaluate(
     entropy: Tensor | None = None,
     factor: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """A loss of rows of tokens, and the means of its metrics.
+    """Return a loss of rows of tokens, and the means of its metrics.
 
     Args:
         loss: what `row_loss` gave.
@@ -137,7 +140,7 @@ def evaluate(
 
 
 def paid(mask: Any, reward: float, steps: Sequence[float] | None) -> NDArray[np.float64]:
-    """What is paid at each token of a row: its reward at the end and, beside it, what each turn is paid.
+    """Return the reward at each token of a row: that of the row at its end, and that of each turn.
 
     Args:
         mask: of the row's tokens which were sampled.
@@ -152,7 +155,9 @@ def paid(mask: Any, reward: float, steps: Sequence[float] | None) -> NDArray[np.
     if steps is not None:
         ends = np.flatnonzero(sampled & ~np.append(sampled[1:], False))
         if len(ends) != len(steps):
-            raise InvalidInputError(f"step_rewards has {len(steps)} numbers, and its row {len(ends)} turns")
+            raise InvalidInputError(
+                f"step_rewards has {len(steps)} numbers, but its row has {len(ends)} turns; give one a turn"
+            )
         rewards[ends] = steps
     rewards[-1:] += reward
     return rewards

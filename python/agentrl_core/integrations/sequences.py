@@ -19,8 +19,8 @@ from agentrl_core.exceptions import InvalidInputError
 class Sequences:
     """Rows of prompt and response with a mask, the form in which verl, TRL and slime hand rollouts to each other.
 
-    Each run of sampled tokens (mask 1) in a response is a turn; what stands between two runs is what the environment
-    said. Rows of the same rollout are the contexts of one trajectory, in their order: an agent that compacts its
+    Each run of sampled tokens (mask 1) in a response is a turn; the tokens between two runs are the environment's
+    observation. Rows of the same rollout are the contexts of one trajectory, in their order: an agent that compacts its
     history, or a rollout that the trainer split into several rows, stays one member of its group.
 
     Args:
@@ -31,10 +31,10 @@ class Sequences:
         rewards: what was paid at each token of each response; what was paid after a turn is that turn's reward. Or one
             number for each row, which is paid at its end.
         rollouts: which rows are of one rollout; None: each row is one.
-        logprobs: log-prob of each token of the responses as it was sampled; None where nobody knows.
+        logprobs: log-prob of each token of the responses as it was sampled; None if unknown.
         components: of each row the parts of its reward by name; they become columns `reward.<name>`. Of a rollout
             with several rows those of the last count, here and of `success`.
-        success: of each row whether its task was solved; None: nobody says.
+        success: of each row whether its task was solved; None: unknown.
         columns: further numbers of each token of the responses by name, such as `reference_logprob`.
         iteration: the iteration that the batch is of.
 
@@ -144,7 +144,7 @@ class Sequences:
 
     @functools.cached_property
     def _places(self) -> NDArray[np.int64]:
-        """Where the action tokens of the batch, in their order, stand among all tokens of the responses."""
+        """Return the places of the batch's action tokens, in their order, among all tokens of the responses."""
         draws, within = self._order
         rows = self._rows[self._sampled]
         places: NDArray[np.int64] = np.flatnonzero(self._sampled)[np.lexsort((within[rows], draws[rows]))]
@@ -183,7 +183,7 @@ class Sequences:
 
     @functools.cached_property
     def _paid(self) -> NDArray[np.float64]:
-        """What was paid at each token; one number for a row is paid at its last token."""
+        """Return the reward at each token; one number for a row is paid at its last token."""
         lengths = self._lengths.tolist()
         rows = [
             np.asarray(value, np.float64) if np.ndim(value) else np.append(np.zeros(max(length - 1, 0)), value)[:length]
@@ -258,11 +258,11 @@ class Sequences:
 
     @classmethod
     def of(cls, batch: Batch, *, columns: Sequence[str] = ()) -> Sequences:
-        """The rows of a batch: one for each context of each draw, its prompt up to the first sampled token.
+        """Return the rows of a batch: one for each context of each draw, its prompt up to the first sampled token.
 
-        What follows the last action of a context is left out, and tokens of actions that are not trained count as
-        context. What a step was paid stands at the end of its action; what its trajectory was paid beyond all steps
-        stands at the end of its last row.
+        Tokens after the last action of a context are left out, and tokens of actions that are not trained count as
+        context. The reward of a step is at the end of its action; the reward of its trajectory beyond all steps
+        is at the end of its last row.
 
         Args:
             batch: the batch.
@@ -284,7 +284,10 @@ class Sequences:
         contexts, of_tokens, of_steps = batch.contexts(), batch.offsets("token"), batch.offsets("step")
         if (contexts.begins < 0).any():
             step = int(np.flatnonzero(contexts.begins < 0)[0])
-            raise InvalidInputError(f"step {step} of the batch has no action tokens, so it has no place in a row")
+            raise InvalidInputError(
+                f"step {step} of the batch has no action tokens, so it has no place in a row; leave its draw out "
+                "(batch.select_draws)"
+            )
         numbers = {
             name: np.asarray(batch.column(name, "token"), np.float64)
             for name in ("trainable", "behaviour_logprob", *columns)

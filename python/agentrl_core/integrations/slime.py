@@ -38,7 +38,7 @@ _REFERENCE = "reference_logprob"
 
 
 class Functions:
-    """What slime calls by its custom paths, for one recipe.
+    """Functions that slime calls by its custom paths, for one recipe.
 
     `rewards` and `advantages` belong together: the first sees whole groups, and hands the advantages of their tokens
     to the second in the place of the rewards.
@@ -76,7 +76,7 @@ class Functions:
         `metadata` has `step_rewards`, one number for each turn, is paid for these beside its reward.
 
         Raises:
-            RecipeError: the recipe reads what a sample does not say.
+            RecipeError: the recipe reads columns that a sample does not have.
         """
         flat = [each for entry in samples for each in (entry if isinstance(entry, list) else [entry])]
         rows = sequences(args, flat)
@@ -103,7 +103,7 @@ class Functions:
         for row, (values, like) in enumerate(zip(rollout_data["rewards"], rollout_data["kl"], strict=True)):
             if not isinstance(values, (list, tuple)) or len(values) != len(like):
                 raise InvalidInputError(
-                    f"rewards[{row}] is no list of {len(like)} advantages; name Functions.rewards as "
+                    f"rewards[{row}] is not a list of {len(like)} advantages; name Functions.rewards as "
                     "--custom-reward-post-process-path, and train without context parallelism"
                 )
             found.append(torch.tensor(values, dtype=torch.float32, device=like.device))
@@ -123,13 +123,15 @@ class Functions:
         try:
             from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
         except ImportError as error:
-            raise MissingDependencyError("the loss needs slime's Megatron backend, which is not installed") from error
+            raise MissingDependencyError(
+                "the loss needs slime's Megatron backend, which is not installed; install megatron-core"
+            ) from error
         if self._loss is None:
             self._loss = padded.row_loss(self.recipe, columns=(_REFERENCE,), entropy=True)
         if self._loss.needs_entropy_gradient and not getattr(args, "entropy_coef", 0.0):
             raise RecipeError(
-                f"recipe {self.recipe.name!r} is differentiated through the entropy, which slime allows where "
-                "--entropy-coef is not 0; its size says nothing here"
+                f"recipe {self.recipe.name!r} is differentiated through the entropy, which slime allows only if "
+                "--entropy-coef is not 0; set it, its size has no effect here"
             )
         _, said = get_log_probs_and_entropy(
             logits,
@@ -171,7 +173,7 @@ class Functions:
         from slime.rollout.base_types import RolloutFnTrainOutput
 
         if self.collector is None:
-            raise InvalidInputError("no collector: Functions(recipe, collector=...)")
+            raise InvalidInputError("Functions.rollouts needs a collector; use Functions(recipe, collector=...)")
         if evaluation:
             raise UnsupportedError("Functions.rollouts makes training rollouts only; leave --eval-interval out")
         if self._collected is not None:
@@ -217,7 +219,7 @@ def sequences(args: Any, samples: Sequence[Any]) -> Sequences:
 
 
 def samples_of(batch: Batch, *, first: int = 0) -> list[list[Any]]:
-    """A batch as slime's samples, a list for each group: one sample for each context of each draw.
+    """Return a batch as slime's samples, a list for each group: one sample for each context of each draw.
 
     Args:
         batch: the batch.
@@ -229,7 +231,7 @@ def samples_of(batch: Batch, *, first: int = 0) -> list[list[Any]]:
     try:
         from slime.utils.types import Sample
     except ImportError as error:
-        raise MissingDependencyError("slime is not installed; install it as its own page says") from error
+        raise MissingDependencyError("slime is not installed; install it by its own instructions") from error
     rows = Sequences.of(batch)
     truncated = batch.column("status", "draw") == CODES["status"].index("truncated")
     paid = batch.column("reward", "draw")

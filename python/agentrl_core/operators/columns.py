@@ -355,7 +355,8 @@ def flat(
     wrong = np.flatnonzero(known & (lengths != expected))
     if len(wrong):
         raise InvalidInputError(
-            f"{name} has a list of {lengths[wrong[0]]} values in row {wrong[0]}, which has {expected[wrong[0]]} tokens"
+            f"{name} has a list of {lengths[wrong[0]]} values in row {wrong[0]}, which has {expected[wrong[0]]} "
+            "tokens; give one value a token"
         )
     if known.all():
         return elements

@@ -104,7 +104,9 @@ class _SequenceRows:
 
     def _flat(self, array: NDArray[Any], name: str) -> NDArray[Any]:
         if array.shape != self.shape:
-            raise InvalidInputError(f"{name} has shape {array.shape} but the first column has {self.shape}")
+            raise InvalidInputError(
+                f"{name} has shape {array.shape}, but the first column has {self.shape}; give columns of one shape"
+            )
         flat = array if array.ndim == 1 and array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
         return flat if self.order is None else flat[self.order]
 

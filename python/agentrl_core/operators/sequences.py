@@ -26,7 +26,7 @@ class ConflictMarks(NamedTuple):
 
 
 class Likeness(NamedTuple):
-    """How alike two runs of tokens are.
+    """Likeness of two runs of tokens.
 
     Attributes:
         edits: the edit distance (Levenshtein).

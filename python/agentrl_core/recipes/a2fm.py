@@ -36,7 +36,7 @@ class FixedHint(HintSource):
     """The same text for every task: an instruction, or a tag that forces a mode.
 
     Args:
-        text: what is said.
+        text: of the hint.
 
     Example:
         >>> from agentrl_core.recipes.a2fm import FixedHint
@@ -61,7 +61,7 @@ class ModeCost(BatchComponent):
 
     Args:
         mode: which mode the draw was in, a whole number.
-        forced: other than 0 where the mode was forced.
+        forced: other than 0 if the mode was forced.
         cheapest: number of the cheapest mode.
         easy: share of successes.
         power: how much more a group costs the easier it is.

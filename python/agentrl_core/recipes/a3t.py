@@ -5,7 +5,7 @@ commands that the environment lists is taken at random, an agent (`actre`) write
 trained as if it had reasoned so first. Trajectories are paid 1 and -1 by their outcome, balanced for each task, and no
 ratio is taken:
 
-    w = 1 / n_solved of one that solved it, -0.5 / n_failed of another, 0 where none did
+    w = 1 / n_solved of one that solved it, -0.5 / n_failed of another, 0 if none did
     L = - 1/M sum over trajectories of w sum over tokens of log pi
 
 The paper does not say how the signs are balanced (the numbers are chosen here) nor which steps are taken at random. It
@@ -43,7 +43,7 @@ class Autonomy(Rounds):
         probability: of a random action, at each step of an attempt.
         listed: behind this text an observation lists the possible actions, joined by `; `, to its end.
         question: what `actre` is asked: `{context}` is the observation, `{action}` the action.
-        template: what is said: `{reasons}` and `{action}`.
+        template: text of the action: `{reasons}` and `{action}`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -85,7 +85,7 @@ class Autonomy(Rounds):
             live = [branch for branch in live if not branch.over]
 
     def chosen(self, branch: Branch) -> str:
-        """A random action of those that are possible now, or nothing where the policy is to act."""
+        """A random action of those that are possible now, or nothing if the policy is to act."""
         step, possible = len(branch.turns), self.possible(_seen(branch))
         if not possible or branch.uniform("random", step) >= self.probability:
             return ""
@@ -104,7 +104,7 @@ class Autonomy(Rounds):
 
 
 def _seen(branch: Branch) -> str:
-    """What a branch was told last."""
+    """The last observation of a branch."""
     told = branch.turns[-1].observation if branch.turns else branch.prompt_messages
     return str(as_messages(told or "")[-1]["content"])
 
@@ -113,7 +113,7 @@ def _seen(branch: Branch) -> str:
 class Contrast(BatchComponent):
     """Solved trajectories against those that are not, balanced for each task.
 
-        advantage = 1 / n_solved of a draw that solved its task, -failures / n_failed of another, 0 where no draw did
+        advantage = 1 / n_solved of a draw that solved its task, -failures / n_failed of another, 0 if no draw did
 
     Args:
         failures: how much those that failed count, 0 or more.

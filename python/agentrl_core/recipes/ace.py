@@ -4,7 +4,7 @@ Errors that training has made surer push more than errors of exploration: a nega
 
     min(1 + alpha softplus(c), 5),    c = sum over the draw's trained tokens of log pi - log pi_reference.
 
-Advantages and loss are GRPO's. Of the paper only this is known: whether c is a mean over tokens is not said
+Advantages and loss are GRPO's. Of the paper only this is known: whether c is a mean over tokens is not stated
 (`length`), a secondary note has ReLU in place of softplus (`kind="relu"`) and alpha from 0.5 to 2, and the bound is a
 proposal. pi is the policy that rolled out, so that the weight is a fact of the rollout; annotate `reference_logprob`
 before the credit.

@@ -2,10 +2,10 @@
 
 Three parts, of which the first two are on here:
 
-- a trajectory ends as a failure behind min(2 * n, 120) turns of its own, n those that the expert still needs;
+- a trajectory ends as a failure after min(2 * n, 120) turns of its own, n those that the expert still needs;
 - where nobody of a group succeeds it is dropped and made anew, at most twice; `expert=True` then adds the expert's own
   trajectory to one that still fails;
-- `warm_up=W`: episodes begin behind the expert's first steps, which are not trained. Of the expert's N steps
+- `warm_up=W`: episodes begin after the expert's first steps, which are not trained. Of the expert's N steps
 
       n = n_min + (N - n_min) f,    f = (log(t) / log(W + 1))^2    in iteration t = 1, 2, … of W
 

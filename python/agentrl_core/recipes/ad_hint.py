@@ -1,6 +1,6 @@
 """ADHint: the harder a task, the more of an expert's trace is given (arXiv:2512.13095).
 
-After a round without hints the difficulty of a task is D = 1 - mean score. Where D > 0 a second round begins behind the
+After a round without hints the difficulty of a task is D = 1 - mean score. If D > 0 a second round begins behind the
 first floor(w n) tokens of the trace, with
 
     w = (w_max - w_min) D + w_min + 0.05 N(0, 1)        within 0 and w_max; w_min = 0.1, w_max = 0.6.
@@ -58,7 +58,7 @@ class HintsByDifficulty(Rounds):
     hinted: RolloutSpec = RolloutSpec(prefill_trained=True, fact="hinted")  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
-        """It says what both kinds say."""
+        """Declare the facts of both kinds."""
         super().__post_init__()
         object.__setattr__(self, "facts", {**self.facts, **self.hinted.facts})
 
@@ -119,7 +119,7 @@ class HintDifficulty(BatchComponent):
 class FittingHints(BatchComponent):
     """Trains a hint where it helped, and the more of it the better it fits the policy's own uncertainty.
 
-    The weight of a hint's token is the gate of the file, 0 where the advantage of its draw is negative; all other
+    The weight of a hint's token is the gate of the file, 0 if the advantage of its draw is negative; all other
     tokens keep theirs. Tokens of a hint are those without a behaviour log-prob, of draws that are `hinted`. Entropies
     are those of the column `current_entropy`, which `arl.annotate` makes: hints were not sampled and have none else.
 

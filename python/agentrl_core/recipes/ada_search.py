@@ -6,8 +6,8 @@ rollouts without search of the first stage were right (of 8 that are sampled now
 is paid 1 if it is the label's, else 0. GRPO in both. The paper's numbers are not public: 8, 0.5 and the length of the
 first stage are chosen here.
 
-Needs: a model that follows what is said beside the task. One that does not, such as the small one that `agentrl train`
-makes, answers no task right in either manner: all are paid alike, and nothing is learned.
+Needs: a model that follows the instruction beside the task. One that does not, such as the small one that `agentrl
+train` makes, answers no task right in either manner: all are paid alike, and nothing is learned.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KNOWS, SEARCHES, DECIDES = 0.0, 1.0, 2.0
 
 @dataclass(frozen=True)
 class Decision(SideTask):
-    """Whether what the model knows suffices: the last `know` or `search` that is said.
+    """Read the model's decision whether its knowledge suffices: the last `know` or `search` in its text.
 
     Args:
         label: what is right.

@@ -1,6 +1,6 @@
 """AEPO: branching that does not run away along one chain, and gradients for uncertain tokens (arXiv:2510.14545).
 
-A rollout of its own, before the others, tells where the uncertainty is: at the question, or behind tool results
+A rollout of its own, before the others, measures where the uncertainty is: at the question, or after tool results
 (`PremonitoredBranching`). The more of it is at the question, the more of the 16 rollouts start there. A token whose
 advantage is positive keeps its gradient above the clip range, and advantages are scaled by the entropy of their tokens,
 by 1 + 0.2 z.
@@ -16,7 +16,7 @@ Equations:
 
 Differs:
     - Statistics of entropies: of a micro-batch in the code, of the batch here.
-    - Optimizer steps a batch: not said, 1 here; the balanced clip acts from the second one on:
+    - Optimizer steps a batch: not stated, 1 here; the balanced clip acts from the second one on:
       `AEPO.replace(minibatches=8)` makes as many as ARPO.
 """
 

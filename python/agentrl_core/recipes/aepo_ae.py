@@ -1,6 +1,6 @@
 """AEPO (arbitrary entropy): entropy is held at a target by what is learned from hotter or colder samples.
 
-Each task gets its group twice, the second one at temperature 1.2 where the policy's entropy was at most 0.5, else at
+Each task gets its group twice, the second one at temperature 1.2 if the policy's entropy was at most 0.5, else at
 0.8. Advantages are GRPO's within each. Of the second, samples with A > 0.05 take the place of others: the first n =
 min(60, how many there are) of the batch (half as many where the entropy was above the target), with A = 1; the first n
 of the plain samples leave for them. So the gradient is that of GRPO and of REINFORCE on good samples of another

@@ -1,6 +1,6 @@
 """Agent-RLVR: tasks that fail are tried again with guidance, which training does not see (arXiv:2506.11425).
 
-Where nobody of a group succeeds, the agent `teacher` is asked for guidance about the first attempt, and as many again
+If nobody of a group succeeds, the agent `teacher` is asked for guidance about the first attempt, and as many again
 are made with it in their prompt. They are trained as if they had been asked the task alone (`Branch.with_prompt`),
 against the failures: DPO with beta = 0.1 on pairs of a success and a failure of the same task. Pairs, at most four for
 a task, are each success with the failure whose length is nearest to its own, each draw in one pair at most. What the
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentHint(HintSource):
-    """What another agent says when it is asked about the task and about what was tried.
+    """A hint from another agent, which sees the task and an attempt.
 
     Args:
         agent: who is asked: the name of an agent of the collector; one without an engine of its own is spoken for by
             the policy.
         question: what it is asked. `{task}` becomes the task's question, `{solution}` its solution, and `{attempt}`
-            what the first of the branches said that the advice is about.
+            the text of the first of the branches that the advice is about.
 
     Example:
         >>> from agentrl_core.recipes.agent_rlvr import AgentHint
@@ -57,7 +57,7 @@ class AgentHint(HintSource):
     )
 
     async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
-        """The answer; nothing where the agent says nothing."""
+        """The answer; an empty text if the agent answers nothing."""
         text = await ask_agent(
             group, fill_template(self.question, group, of), agent=self.agent, about=next(iter(of), None)
         )
@@ -82,7 +82,7 @@ class Guided(Rounds):
     guided: RolloutSpec = RolloutSpec(hint=AgentHint(), train_without_hint=True, fact="guided")  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
-        """It says what both kinds say."""
+        """Declare the facts of both kinds."""
         super().__post_init__()
         object.__setattr__(self, "facts", {**self.facts, **self.guided.facts})
 

@@ -1,6 +1,6 @@
 """AMPO: in failed groups, learn from the teachers that the policy understands best (arXiv:2510.02227).
 
-Where no score of a group is above 0.6, each agent of `teachers` solves the task. By c, the mean probability of the
+If no score of a group is above 0.6, each agent of `teachers` solves the task. By c, the mean probability of the
 right answer's tokens behind the question and a teacher's trace (a model of the collector,
 `Group.query("comprehension")`), the best min(number of teachers, 2) traces take the places of as many failures, which
 chance chooses; the other traces are dropped. A trace has a score of at least 1. Advantages are not scaled; tokens of
@@ -36,7 +36,7 @@ class Taught(Rounds):
     Args:
         teachers: names of agents.
         question: what they are asked; `{task}` as in `recipes.agent_rlvr.AgentHint`.
-        comprehension: the model of the collector that says c of a trajectory.
+        comprehension: the model of the collector that computes c of a trajectory.
         at_most: traces of a group.
 
     Raises:
@@ -58,7 +58,7 @@ class Taught(Rounds):
 
     @property
     def queried_models(self) -> tuple[str, ...]:
-        """Who says how well a trace is understood."""
+        """The model that measures how well a trace is understood."""
         return (self.comprehension,)
 
     @property
@@ -95,7 +95,7 @@ class Taught(Rounds):
 
 @dataclass(frozen=True)
 class AtLeastOne(BatchComponent):
-    """What a teacher said is right: the score of a draw that was `taught` is at least 1.
+    """Traces of teachers count as right: the score of a draw that was `taught` is at least 1.
 
     Example:
         >>> from agentrl_core.recipes.ampo import AtLeastOne

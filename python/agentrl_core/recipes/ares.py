@@ -170,11 +170,11 @@ class ExplorationEffort(StatefulComponent):
         }
 
     def _followed(self, past: Any, new: Any) -> Any:
-        """What was known, moved towards what is new; what is new where nothing was known."""
+        """Moving average of an old and a new value; the new value if there is no old one."""
         return np.where(np.isnan(past), new, self.momentum * past + (1.0 - self.momentum) * new)
 
     def _explored(self, batch: Batch, state: dict[str, Any]) -> _Exploration:
-        """What the draws of a batch explored, against the threshold and the targets of the state."""
+        """Exploration of a batch's draws, against the threshold and the targets of the state."""
         rows = Rows(batch, "draw")
         explores, counts, known, threshold = self._counts(batch, state["threshold"])
         judged = rows.valid & rows.is_known("success")

@@ -44,7 +44,7 @@ Skill = dict[str, Any]
 class Skills(TextMemory):
     """Rollouts with a skill in sight, and skills that are made of them.
 
-    The draw column `skill_used` is 1 where a skill was shown.
+    The draw column `skill_used` is 1 if a skill was shown.
 
     Args:
         cache: skills that can be chosen.
@@ -80,7 +80,7 @@ class Skills(TextMemory):
 
     @property
     def queried_models(self) -> tuple[str, ...]:
-        """Who says how likely a path is."""
+        """The model that computes how likely a path is."""
         return ("logprob",)
 
     def initial_state(self) -> State:
@@ -88,7 +88,7 @@ class Skills(TextMemory):
         return {"cache": [], "reservoir": []}
 
     def worth(self, *, solved: bool, tried: bool) -> float:
-        """What a new skill is worth, by whether some of the group solved the task, and it where it was tried."""
+        """Utility of a new skill, by whether some of the group solved the task, and did so where it was tried."""
         if tried:
             return 0.5 if solved else 1.0
         return -1.0 if solved else 0.0

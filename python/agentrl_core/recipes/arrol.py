@@ -30,7 +30,7 @@ class PruneRunning(Rollout):
         s_i = min(1, l1 p_i + l2 (1 - p_i)),   l1, l2 >= 0,   sum s_i = K,   sum s_i p_i = balance K
 
     where K is what is left of `keep` times the size of the group, at least two; those that ended before are kept and
-    count for it. Where no l1 and l2 can balance them, the nearest ones are taken. Exactly K survive, by systematic
+    count for it. If no l1 and l2 can balance them, the nearest ones are taken. Exactly K survive, by systematic
     sampling (one uniform number for the group). The others are pruned: kept in the files, neither scored nor drawn, so
     that the statistics of the group are those of the survivors; their places go to groups that wait for room
     (`Group.release_slots`).

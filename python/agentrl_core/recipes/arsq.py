@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SoftTargets(BatchComponent):
-    """What the value of each token should be by that of the token behind it: columns `return` and `advantage`.
+    """Targets of token values, from the value of the next token: columns `return` and `advantage`.
 
     return = V of the next trained token of the step; of the last one reward + gamma * V of the next step's first, or
     the reward alone at the end. advantage = return - V. V is `soft_value`; a step without a reward was paid 0.

@@ -67,8 +67,8 @@ class EntropyClip(OverRows, ClipRange):
 class Flipped(Surrogate):
     """Weighs good tokens by 1 / r, so that the unlikely ones learn most, with soft bounds.
 
-        f = min(1 / sg(r), positive_at_most) * r / sg(r),   0 where r > upper
-        g = min(sg(r), negative_at_most) * r / sg(r),       0 where r < lower
+        f = min(1 / sg(r), positive_at_most) * r / sg(r),   0 if r > upper
+        g = min(sg(r), negative_at_most) * r / sg(r),       0 if r < lower
 
     Gradients are those weights times grad log p. `Clip.dual` has no part in it.
 

@@ -2,9 +2,9 @@
 
 At each turn, those who move try K = 4 times from the same state; every candidate is executed and paid. The best (the
 lowest number where equal) is committed: the episode goes on from it, for all agents. Candidates are compared with those
-of the same episode, agent and turn: A = (R - mean) / std. Every candidate trains its own action, once. What it is paid
-is alpha * r_team + r_local, which is the environment's to say. Source: arXiv:2510.11062. With `agents` each agent is
-spoken for by the engine of its name, or all by one; where several move together, a candidate is a joint move, chosen by
+of the same episode, agent and turn: A = (R - mean) / std. Every candidate trains its own action, once. Its reward
+is alpha * r_team + r_local, which the environment pays. Source: arXiv:2510.11062. With `agents` each agent
+uses the engine of its name, or all use one; if several move together, a candidate is a joint move, chosen by
 the sum of what its agents are paid.
 
 Equations:
@@ -83,7 +83,7 @@ class TurnCandidates(Rollout):
                 branch.stop("the last turn was taken")
 
     async def committed(self, group: Group, team: list[Branch], facts: Mapping[str, float]) -> list[Branch]:
-        """Try candidates from where a team is; the team that goes on from the best, or nobody where it is over."""
+        """Try candidates from where a team is; the team that goes on from the best, or nobody if it is over."""
         for branch in team:
             await branch.begin()
         lead = next((branch for branch in team if branch.can_act), None)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def proposed_value(proposal: nn.Module, target: nn.Module, scale: float = 1.0) -> Callable[[Any], Tensor]:
-    """What `arl.annotate` asks for: the target's Q of the token that the proposal likes best, before each token.
+    """Probe for `arl.annotate`: the target's Q of the proposal's most likely token, before each token.
 
     Args:
         proposal: the frozen supervised model.

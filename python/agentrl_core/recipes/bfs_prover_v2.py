@@ -103,7 +103,7 @@ _BEGIN = -1
 class BestFirst(Rollout):
     """Tries several actions in the most promising state, again and again (BFS-Prover-V2, arXiv:2509.06493).
 
-    A state is what the environment says it is (`state_key`), however many ways lead to it, and is expanded once. Each
+    A state is given by the environment (`state_key`), however many ways lead to it, and is expanded once. Each
     round takes the `width` open states whose path has the largest log-prob, the sum over the sampled tokens of all its
     actions, and tries `samples` actions in each. A branch that comes to a state which was reached before stops there.
     A state is solved if an action leads from it to a solved one, and failed if all that were tried lead to failed

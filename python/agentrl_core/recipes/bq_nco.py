@@ -1,6 +1,6 @@
 """BQ-NCO: ways that lead to the same rest of a task are one state, and steps from it are compared.
 
-What was done matters only by what is left to do (a bisimulation quotient): tours of the same cities that end at the
+Past actions matter only by what is left to do (a bisimulation quotient): tours of the same cities that end at the
 same place leave the same problem, in whatever order they went. With the key of what is left as the state, more steps
 are comparable, also those of different tasks:
 

@@ -6,7 +6,7 @@ with the nodes of its tree at its depth, clipped to ±5. The gradient leaves out
 shallower ones: it never changes values or statistics. A turn that branches share is one edge: it is trained once, and
 counts once in the mean. The paper's steps are those of a denoiser; here they are turns,
 and its clip of 1e-3 is 0.2. An episode of fewer than four turns, such as those of `agentrl train`, splits at its start
-alone: a tree of two leaves, which teaches nothing where both are paid alike.
+alone: a tree of two leaves, which teaches nothing if both are paid alike.
 """
 
 from __future__ import annotations

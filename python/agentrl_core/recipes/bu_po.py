@@ -1,9 +1,9 @@
 """BuPO: train a middle layer as the policy for 30 iterations, then the whole model (arXiv:2512.19673).
 
-What a layer k would say is a policy too: pi_k = softmax(W h_k / T) with the unembedding W of the model. In the first 30
+The output of a layer k is a policy too: pi_k = softmax(W h_k / T) with the unembedding W of the model. In the first 30
 iterations pi_k is trained in the place of the policy, which moves the layers up to k and W:
 
-    L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A), at least 10 A where A < 0,   r = p / p_old
+    L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A), at least 10 A if A < 0,   r = p / p_old
 
 with p and p_old of pi_k up to iteration 30, and of the whole model afterwards. Rollouts are the whole model's, so that
 r is no importance ratio in the first phase.

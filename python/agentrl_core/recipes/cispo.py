@@ -3,7 +3,7 @@
     L = - mean over all tokens of sg(clip(r_t, 0, 1 + high)) A_i log p_t
 
 A clipped ratio stays a weight of the token's gradient, where PPO's clip takes the gradient away. There is no lower
-bound. The paper tunes `high` and does not tell it; here it is 0.2, as in verl.
+bound. The paper tunes `high` and does not state it; here it is 0.2, as in verl.
 
 Equations:
     Read: verl's code, the abstract, and notes on the paper; the paper's text was not read.

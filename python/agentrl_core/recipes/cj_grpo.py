@@ -6,8 +6,8 @@
 
 A decode step is a step of the trajectory, whose context is the state it was decoded from: every intermediate state is
 recorded, and log-probs are those at the step where a token was unmasked. So the number of a token's decode step is its
-column `step`, and a model reads of each step its state alone, as when it was decoded. A program says so in two lines,
-before each action `await branch.rewrite([state])`, where the environment tells the state. Tokens of one step are read
+column `step`, and a model reads of each step its state alone, as when it was decoded. A program does so with one line
+before each action, `await branch.rewrite([state])`, with the state from the environment. Tokens of one step are read
 in their order: a model that unmasks them at once, each without the others, answers through a function of its own
 (`Pack.run`'s place in the loop). How steps are weighed against tokens is taken so; the paper's samplers (EOSER, ASS)
 belong to the engine.

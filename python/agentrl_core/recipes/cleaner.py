@@ -1,12 +1,12 @@
 """CLEANER: a call that failed is replaced by the policy's own correction of it (arXiv:2601.15141).
 
-Where a call fails the policy tries again behind the error, at most three times. If a later call succeeds, the turns
-with the errors leave the record: where the two calls are alike (`difflib` ratio of at least 0.5) the reasoning of the
-failed turn stays with the new call, else the whole turn is the new one. If none succeeds the errors stay. What took a
-place it was not sampled in has no log-probs: they are recomputed in the clean context. The environment is brought back
-to the place of the repair and gets the clean turn, so that what it says next follows from the record (the public code
-leaves the environment as it is). p is 1 for the paper's small model, 0.7 for its large one; clip 0.2 and 0.28, dual
-clip 10.
+If a call fails the policy tries again behind the error, at most three times. If a later call succeeds, the turns
+with the errors leave the record: if the two calls are alike (`difflib` ratio of at least 0.5) the reasoning of the
+failed turn stays with the new call, else the whole turn is the new one. If none succeeds the errors stay. A turn in a
+place where it was not sampled has no log-probs: they are recomputed in the clean context. The environment is brought
+back to the place of the repair and gets the clean turn, so that its next observation follows from the record (the
+public code leaves the environment as it is). p is 1 for the paper's small model, 0.7 for its large one; clip 0.2 and
+0.28, dual clip 10.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Purify(Rollout):
     call: str = option("<call>", filled=True)
 
     async def branch(self, branch: Branch) -> None:
-        """Turns; where one fails and a later one does not, the record is that of a branch that never failed."""
+        """Turns; if one fails and a later one does not, the record is that of a branch that never failed."""
         while not branch.over:
             bad = turn = await branch.turn()
             for _ in range(self.retries):
@@ -65,7 +65,7 @@ class Purify(Rollout):
                 await branch.submit()
 
     def merged(self, bad: str, good: str) -> str:
-        """What is said in the end, of a turn that failed and one that did not."""
+        """Text of the corrected turn, made of a failed turn and a correct one."""
         reasoning, old = self._parts(bad)
         _, new = self._parts(good)
         return reasoning + new if SequenceMatcher(None, old, new).ratio() >= self.alike else good

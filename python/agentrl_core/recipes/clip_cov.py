@@ -3,8 +3,8 @@
     cov_t = (A_t - mean A)(log p_t - mean log p) over the update's tokens
     L = - mean over tokens of w_t min(r A, clip(r, 0, 2) A),   w_t = 0 for max(0.0002 n, 1) random ones with 1 < cov < 5
 
-Entropy falls through tokens that are likely and have a high advantage. What is left out still counts in the mean. The
-public code takes means and n of a micro-batch, here of the whole update. Its sibling is `kl_cov`.
+Entropy falls through tokens that are likely and have a high advantage. Tokens that are left out still count in the
+mean. The public code takes means and n of a micro-batch, here of the whole update. Its sibling is `kl_cov`.
 
 Equations:
     Read: the paper's sections 4.2 and 4.3 and the public code.

@@ -1,6 +1,6 @@
 """CM2: open-ended quality as the items of a checklist (arXiv:2602.12268).
 
-A judge says after each step which items of its turn are satisfied; `Checklist` makes a score of it. The paper's
+A judge reports after each step which items of its turn are satisfied; `Checklist` makes a score of it. The paper's
 choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and
 collapses earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
 `GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none",
@@ -28,8 +28,8 @@ Equations:
 Differs:
     - KL: 0.001 in the paper and here, 0.0001 in the script.
     - Baseline of an item: over all rollouts in the paper; here over those that reached the turn, if there are five.
-    - Optimizer steps a batch: of mini-batches of 128, the batch is not said; 1 here.
-    - Clip range: not said; 0.2 here.
+    - Optimizer steps a batch: of mini-batches of 128, the batch is not stated; 1 here.
+    - Clip range: not stated; 0.2 here.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ if TYPE_CHECKING:
 class Checklist(BatchComponent):
     """Scores a trajectory by the items of checklists that its steps earn: (1 / turns) * sum of w_c over earned items c.
 
-    The step columns say what a judge found: `satisfied.0`, `satisfied.1`, ... whether the item holds after the step
+    The step columns have a judge's verdicts: `satisfied.0`, `satisfied.1`, ... whether the item holds after the step
     (NaN: the turn has no such item), `item_weight.c` its weight, `item_needs.c` the items it depends on, as the sum of
     2^d, and `turn`, whose steps stand together. An item is eligible at a step if what it depends on was satisfied
     before and it was not; the first step after which it is satisfied earns it, if it was eligible. A draw with a step
     whose column `judge_failed` is 1 has no score. Besides `score`, it makes `turn_reward`, what the step's turn earned,
-    and for each item `item_reward.c` (1 where it is eligible and this or a later step of the turn satisfies it) and
+    and for each item `item_reward.c` (1 if it is eligible and this or a later step of the turn satisfies it) and
     `item_eligible.c`, for `ChecklistRelative`. Source: CM2, arXiv:2602.12268.
 
     Args:
@@ -88,12 +88,12 @@ class Checklist(BatchComponent):
     delay: float = option(1.0, at_least=0, at_most=1)
 
     def own_needs(self) -> Iterable[Column]:
-        """What the judge found, and what the items are."""
+        """Verdicts of the judge, and the items."""
         for item in range(self.items):
             yield from (step(f"{name}.{item}") for name in ("satisfied", "item_weight", "item_needs"))
 
     def own_makes(self) -> Iterable[Column]:
-        """What each step earned of each item."""
+        """Reward of each step for each item."""
         for item in range(self.items):
             yield from (step(f"{name}.{item}") for name in ("item_reward", "item_eligible"))
 
@@ -138,7 +138,7 @@ class ChecklistRelative(BatchComponent):
 
         advantage = sum_c w_c (r_c - b_c) / sum_c w_c, over the items c that are eligible at the step
 
-    r_c is 1 where this or a later step of the turn satisfies the item (`item_reward.c`), b_c the share of the group's
+    r_c is 1 if this or a later step of the turn satisfies the item (`item_reward.c`), b_c the share of the group's
     draws that satisfied it in that turn. An item that fewer than `members_at_least` draws of the group reached is left
     out; a step without any item left gets 0. Draws without a score neither vote nor get a value. Reads what
     `Checklist` makes.
@@ -164,7 +164,7 @@ class ChecklistRelative(BatchComponent):
     members_at_least: int = option(5, at_least=1)
 
     def own_needs(self) -> Iterable[Column]:
-        """What items were worth, and where."""
+        """Rewards of items, and their steps."""
         kinds = ("satisfied", "item_weight", "item_reward", "item_eligible")
         return (step(f"{name}.{item}") for item in range(self.items) for name in kinds)
 

@@ -1,8 +1,8 @@
 """Cognition-of-Thought: a monitor reads along; actions that break a rule are undone and sampled again.
 
-What the policy says is read by the agent `monitor` every `tokens` tokens. Where it finds that a rule is broken it
+The agent `monitor` reads the policy's output every `tokens` tokens. If it finds that a rule is broken it
 quotes the words from which on; the text is cut there (its first token stays), its guidance is put into the context,
-which is not trained, and the policy goes on; at most twice for a trajectory. What was taken back stays in the files.
+which is not trained, and the policy goes on; at most twice for a trajectory. Removed actions stay in the files.
 The number of rollbacks and the stride are proposals. This is a way to decode: the recipe trains what came of it by
 GRPO. Source: CooT: Cognition-of-Thought (arXiv:2509.23441).
 """

@@ -38,7 +38,7 @@ class Consistency(BatchComponent):
     Args:
         steepness: k.
         threshold: b, in bits.
-        kind: `soft`: w as above; `soft_with_zero`: w = 0 where the score is 0; `soft_with_forced`: w = 0 where A_l is
+        kind: `soft`: w as above; `soft_with_zero`: w = 0 if the score is 0; `soft_with_forced`: w = 0 if A_l is
             0; `local`: w = 1; `global`: w = 0.
         coefficient: of the group's mean: 1 (`one`), or 1 - (1 - 1/n) / log2(n) * H with n draws (`entropy`).
         normalisation: how both advantages compare.

@@ -50,7 +50,7 @@ class TeamScore(BatchComponent):
     get the sum of their rewards.
 
     Args:
-        group_by: comma-joined key columns that tell teams apart.
+        group_by: comma-joined key columns that identify teams.
         kind: `sum` or `mean`.
 
     Raises:

@@ -4,7 +4,7 @@
     L = - mean over those tokens of min(r A, clip(r, 0.8, 1.2) A)
 
 Advantages are made of all draws and stay. Both shares grow to (nearly) all over training; their ends and how long it
-takes are not given, those here are ours. What is dropped counts in no denominator.
+takes are not given, those here are ours. Dropped tokens count in no denominator.
 
 Source: arXiv:2509.22115.
 """

@@ -62,7 +62,7 @@ class MoreForHard(Rounds):
         return min(max(wanted, 0), max(self.at_most - count, 0))
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """The second round, of as many as the formula says."""
+        """The second round, whose size the formula gives."""
         if not rounds:
             return await super().next_round(group, rounds)
         solved = self.solved(rounds[0])

@@ -30,7 +30,7 @@ class CumulativeStandardised(StatefulComponent):
 
     It is that of two smoothed scores which is nearer to 0. At the i-th visit to a task, with A_new = (r - mean) / std
     of this visit and A_all the same with mean and standard deviation over all visits
-    (`agentrl_core.operators.group.baseline.running_moments`), 0 where the deviation is:
+    (`agentrl_core.operators.group.baseline.running_moments`), 0 if the deviation is:
 
         S_new = ((i - 1) * A_new + A_all) / i,  S_all = (A_new + (i - 1) * A_all) / i
 

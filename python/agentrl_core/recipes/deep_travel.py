@@ -1,6 +1,6 @@
 """DeepTravel: plans are verified as a whole and then turn by turn, and failed tasks are tried again.
 
-    R = [the plan is feasible] * share of its turns that agree with what the tools said,   then GRPO
+    R = [the plan is feasible] * share of its turns that agree with the results of the tools,   then GRPO
 
 The environment pays 1 for a plan that passes the first gate and reports the verdict on its turns as `reward.turns`,
 which it need not ask for where the first gate is shut. A verifier that failed marks the step `judge_failed`: the draw

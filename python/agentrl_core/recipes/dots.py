@@ -1,6 +1,6 @@
 """DOTS: tasks of middling difficulty, predicted from a few that are looked at; and groups of the past beside the fresh.
 
-Every other iteration 256 tasks are rolled out, and nobody trains on them. What they paid predicts all other tasks by
+Every other iteration 256 tasks are rolled out, without training on them. Their success rates predict all other tasks by
 the likeness of their vectors z, and the tasks that are probably solved half the time are chosen:
 
     p(q) = sum_j softmax_j(z_q z_j / sqrt(width)) p_j,    P(q) ~ exp(-|p(q) - 1/2| / 0.001) without replacement

@@ -1,9 +1,9 @@
 """DR-PO: episodes begin inside a reference solution, and the policy goes on from there.
 
 With probability beta = 1 a rollout begins with the first tokens of the task's reference solution, as many as a uniform
-number says; they are not trained. Then PPO over what the policy sampled, with lambda 0.95, clip range 0.2 and a penalty
-of 0.05 on the divergence from the reference in the rewards. The paper has texts of one action; a solution of several is
-begun in the action that the uniform number falls into, with those before it whole.
+random number; they are not trained. Then PPO over what the policy sampled, with lambda 0.95, clip range 0.2 and a
+penalty of 0.05 on the divergence from the reference in the rewards. The paper has texts of one action; a solution of
+several is begun in the action that the uniform number falls into, with those before it whole.
 
 Equations:
     Read: the paper's section 4 with algorithm 1, and the public code.

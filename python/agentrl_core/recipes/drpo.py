@@ -68,7 +68,7 @@ class LengthDecoupled(GroupLoss):
         return "update" if self.kl_coefficient > 0.0 else "group"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the right answers of each group gain and its wrong ones lose, and metrics."""
+        """Gains of right answers and losses of wrong ones in each group, and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         score = sequences.mean(tokens.logprob)
         right = sequences.mean(tokens.advantage) > 0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConjugateWeight(BatchComponent):
-    """Says how much of a step is to be cloned: step column `imitation` = max(0, 1 + advantage / 2).
+    """Makes the weight with which a step is cloned: step column `imitation` = max(0, 1 + advantage / 2).
 
     Example:
         >>> from agentrl_core.recipes.dual_rl import ConjugateWeight
@@ -51,11 +51,11 @@ class ConjugateWeight(BatchComponent):
 
 @dataclass(frozen=True)
 class DualValue(WeightedLoss):
-    """Trains a critic of steps to be low, except where the data's steps say that it cannot be.
+    """Trains a critic of steps to be low, except at steps where the data prevents it.
 
         L = sum of w [(1 - share) V + share f*(R - V)],   f*(x) = x + x^2 / 4,   R the stream `return`
 
-    V is what the critic says at the first trained token of a step, before the action.
+    V is the critic's value at the first trained token of a step, before the action.
 
     Args:
         aggregate: as of every loss.

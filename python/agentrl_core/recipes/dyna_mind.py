@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Refinement(BatchComponent):
     """Has refined rollouts imitated where they are better than the others, and the others compared with each other.
 
-    The advantage of a refined draw is 1 where it is worth imitating, else 0. The draw column `refined` tells the two
-    apart. A refined draw is worth imitating if it succeeded and its score is above the mean of the group's plain draws
+    The advantage of a refined draw is 1 if it is worth imitating, else 0. The draw column `refined` separates the
+    two. A refined draw is worth imitating if it succeeded and its score is above the mean of the group's plain draws
     and above that of its refined ones. Draws without a score neither vote nor get a value.
 
     Args:
@@ -70,7 +70,7 @@ class Simulate(Rollout):
 
     Args:
         depth: the most actions of a plan that are run.
-        reply: what the policy is told; `{futures}` are the actions with what the environment says to each.
+        reply: text for the policy; `{futures}` are the actions with the environment's answer to each.
 
     Raises:
         RecipeError: an option is out of range.

@@ -20,8 +20,8 @@ Equations:
     - N6, recentring: `StepConfidence(recenter=True)`.
 
 Differs:
-    - Bonus coefficient: not said; 0.05 here.
-    - Optimizer steps a batch: not said, 1 here.
+    - Bonus coefficient: not stated; 0.05 here.
+    - Optimizer steps a batch: not stated, 1 here.
 """
 
 from __future__ import annotations

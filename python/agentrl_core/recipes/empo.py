@@ -1,6 +1,6 @@
 """EMPO: without a judge, an answer is paid for how many of its group mean the same (arXiv:2504.05812).
 
-    R_i = share of the group's answers in the cluster of answer i; 0 where no two agree, or it has none
+    R_i = share of the group's answers in the cluster of answer i; 0 if no two agree, or it has none
     A = (R - mean) / std,   groups with a semantic entropy above 1.2 leave the loss
 
 The paper keeps prompts whose semantic entropy lies between two thresholds, which it does not give. Up to 1.2 nats the

@@ -2,7 +2,7 @@
 
 Tasks have skills (their domain, or a key column). In a cycle the share of rollouts that succeed is measured for each
 skill, on the original tasks alone; at its end an agent (`designer`) reads these shares and writes configurations of
-environments, JSON objects that say what of a task is to be different: its `question`, its `payload`. In the next cycle
+environments, JSON objects that change parts of a task: its `question`, its `payload`. In the next cycle
 each group is rolled out on one of them with probability `share`, else on its own task. There are few calls: four in the
 paper, one a cycle here. Training is whatever it was; GRPO here, PPO in the paper.
 
@@ -25,7 +25,7 @@ from agentrl_core.loss import Policy
 from agentrl_core.rollout import Cohort, Group, Independent, TextMemory, ask_agent, read_notes
 
 _CHANGED = ("question", "payload")
-"""What of a task a configuration changes."""
+"""The parts of a task that a configuration changes."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class Designed(TextMemory):
         return {"made": [], "skills": {}}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """What was measured; at the end of a cycle the environments that were written, and a new measurement."""
+        """Measurements; at the end of a cycle the new environments, and an empty measurement."""
         if self.ends(closed.iteration):
             return {"made": read_notes(closed.finished, "environment"), "skills": {}}
         return {"made": state["made"], "skills": _added(state["skills"], read_notes(closed.finished, "solved"))}
 
     def ends(self, iteration: int) -> bool:
-        """Whether an iteration is the last of a cycle."""
+        """Return whether an iteration is the last of a cycle."""
         return (iteration + 1) % self.every == 0
 
     def said(self, state: Mapping[str, Any]) -> str:
@@ -153,7 +153,7 @@ def _outcome(group: Group) -> list[Any]:
 
 
 def _added(skills: Mapping[str, Any], solved: list[Any]) -> dict[str, list[int]]:
-    """What was measured, with what groups add to it."""
+    """Measurements so far, with those of new groups."""
     total = {skill: list(counts) for skill, counts in skills.items()}
     for skill, won, tried in solved:
         before = total.get(skill, [0, 0])

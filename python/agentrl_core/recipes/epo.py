@@ -47,7 +47,7 @@ class EntropyHistory(StatefulComponent):
     """Remembers how uncertain the policy was at each step of its trajectories.
 
     entropy_history of a token = mean over past iterations of the mean entropy of the trained tokens at steps of its
-    number; 0 where no iteration had one. The entropies are those of the rollout.
+    number; 0 if no iteration had one. The entropies are those of the rollout.
 
     Example:
         >>> from agentrl_core.recipes.epo import EntropyHistory
@@ -91,7 +91,7 @@ class EntropyBand(EntropyTerm):
 
         L = - coefficient * sum of w (H - smoothing P)
 
-    With h the mean entropy of past epochs at the token's step (stream `entropy_history`; 0 where there is none, and
+    With h the mean entropy of past epochs at the token's step (stream `entropy_history`; 0 if there is none, and
     then P = 0): `hinge`: P = max(0, low h - H) + max(0, H - high h). `indicator`: P = 0 inside (low h, high h), else
     `outside`; this is the public code, and has no gradient.
 

@@ -3,7 +3,7 @@
 M whole rollouts; each is left before its 3 most uncertain tokens by 2 forks: M (1 + 6) answers, of which the most
 common is taken for the right one. With H the mean entropy of a draw, its advantage is multiplied by
 max(0, 1 + (mean H - H) / mean H), so that certain answers of an uncertain group are trusted less. M is as many as fit
-into the group size: 9 for 64. The environment says `answer_cluster` and `answer_parsed`.
+into the group size: 9 for 64. The environment reports `answer_cluster` and `answer_parsed`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TokenForks(Rollout):
     M roots are rolled out to their ends. Of each the N sampled tokens with the largest entropy are chosen (the earlier
     of equals), and B forks leave before each of them: M (1 + B N) trajectories in the end. With `width` above 1 a token
     has the mean entropy of the `width` tokens from it on (fewer at the end), as in ARES. Sources: ETTRL,
-    arXiv:2508.11356 (N = 3, B = 2); ARES, arXiv:2510.08457 (`width=4`), which does not say how many.
+    arXiv:2508.11356 (N = 3, B = 2); ARES, arXiv:2510.08457 (`width=4`), which gives no number.
 
     Args:
         roots: M; None: as many as fit into the size that the group was asked for, at least one.

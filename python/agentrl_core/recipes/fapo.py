@@ -3,8 +3,8 @@
     R = 1 or -1, less 1 if right and flawed, less DAPO's price on the last 4096 of 8192 tokens;   A = (R - mean) / std
 
 Early, when few answers are right, a flawed one is above its group's mean and is learned; later it is below. Whether an
-answer is flawed is the fact `flawed` of the environment, whose judge reads the right ones only: 1 where it finds an
-error, and 0 where it cannot be reached. The judge's own training is another environment's.
+answer is flawed is the fact `flawed` of the environment, whose judge reads the right ones only: 1 if it finds an
+error, and 0 if it cannot be reached. The judge's own training is another environment's.
 
 Needs: the fact `flawed` of trajectories, and which succeeded.
 

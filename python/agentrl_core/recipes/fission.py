@@ -1,6 +1,6 @@
 """Fission-GRPO: a call that failed begins a new group, which learns to recover from it.
 
-After a group has been rolled out, each member with a call that failed gives a context: what it had said up to and with
+After a group has been rolled out, each member with a call that failed gives a context: its text up to and with
 that call, what the environment answered, and a diagnosis of the agent `simulator`. The policy goes on from there G' = 4
 times, in a group of its own: it is compared with itself alone, and nothing of the context is trained. Here that is done
 at once, under the weights that failed; the paper keeps contexts in a queue, the newest first, until there are enough.
@@ -21,12 +21,12 @@ from agentrl_core.rollout import Branch, ErrorLocation, Group, Prefix, Repair, R
 
 @dataclass(frozen=True)
 class Fission(Repair):
-    """Members that failed a call each become a group that begins behind that call.
+    """Members that failed a call each become a group that begins after that call.
 
     Args:
         size: G'.
-        simulator: who says what was wrong: the name of an agent of the collector.
-        question: what it is asked; `{task}` as in `recipes.agent_rlvr.AgentHint`, `{attempt}` is what was said.
+        simulator: who names the fault: the name of an agent of the collector.
+        question: what it is asked; `{task}` as in `recipes.agent_rlvr.AgentHint`, `{attempt}` is the attempt's text.
 
     Raises:
         RecipeError: an option is out of range.
@@ -45,7 +45,7 @@ class Fission(Repair):
     )
 
     async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
-        """A new group behind the call and its diagnosis."""
+        """A new group after the call and its diagnosis."""
         question = fill_template(self.question, group, [branch])
         diagnosis = await ask_agent(group, question, agent=self.simulator, about=branch)
         turns = fault.step.turn + 1

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OldDivergence(WeightedLoss):
-    """Pulls the policy back to the one that sampled, and says how far the furthest trajectory has gone.
+    """Pulls the policy back to the one that sampled, and measures how far the furthest trajectory has gone.
 
         L = coefficient * sum of w (exp(x) - x - 1),   x = log p - log p_old
 

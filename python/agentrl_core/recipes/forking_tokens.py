@@ -17,7 +17,7 @@ Equations:
 Differs:
     - Epsilon of the advantage: 1e-4 in TRL, 1e-6 here.
     - Filter of overlong answers: left out: the settings of DAPO name it by notes alone.
-    - Optimizer steps a batch: not said, 1 here; `FORKING_TOKENS.replace(minibatches=16)` makes as many as DAPO.
+    - Optimizer steps a batch: not stated, 1 here; `FORKING_TOKENS.replace(minibatches=16)` makes as many as DAPO.
 """
 
 from agentrl_core import Recipe

@@ -2,8 +2,8 @@
 
     A'_t = A + min(0.4 H_t, |A| / 2) for the tokens of thoughts, A for others,   A = (R - mean) / std
 
-R is 1 where the call parses and is the right one in every name and value, which is the environment's to find. The paper
-says that the bonus is bounded and does not give the formula; this one is ours, and never turns a sign.
+R is 1 if the call parses and is the right one in every name and value, which is the environment's to find. The paper
+states that the bonus is bounded and does not give the formula; this one is ours, and never turns a sign.
 
 Needs: the token column `thought`, of `arl.annotate(batch, "thought", spans.Tags(opening, closing))`; entropies of the
 rollout.

@@ -107,7 +107,7 @@ class DifficultyScaled(StatefulComponent):
     explore: float = option(0.01, at_least=0.0, at_most=1.0)
 
     def initial_state(self) -> dict[str, Any]:
-        """No task seen. A task has a row of `visits`, oldest first: 1 where it succeeded, -1 where none was yet."""
+        """No task seen. A task has a row of `visits`, oldest first: 1 if it succeeded, -1 if none was yet."""
         return {"tasks": [], "visits": [], "bins": [], "scores": [0.0] * self.bins}
 
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
@@ -119,7 +119,7 @@ class DifficultyScaled(StatefulComponent):
         return rows.scale(np.where(rows.valid, weights[bins[tasks]], 1.0))
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
-        """What is known of tasks and bins, with the visits and losses of the iteration."""
+        """State of tasks and bins, with the visits and losses of the iteration added."""
         rows = Rows(closed.batch, "draw")
         names, tasks, places = _numbered(state["tasks"], rows.names(self.key))
         bins = self._bins(state, len(names))

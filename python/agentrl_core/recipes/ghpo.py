@@ -1,6 +1,6 @@
 """GHPO: tasks that nobody solves are asked again with part of their solution in the prompt (arXiv:2507.10628).
 
-Where no member of a group has an accuracy above 0, the group is dropped and made anew with the first quarter of the
+If no member of a group has an accuracy above 0, the group is dropped and made anew with the first quarter of the
 reference solution (of its characters) behind the question; still nobody: with half of it; then with three quarters,
 which stay whatever comes of them. A task without a solution keeps its first group. Hints are prompt: they are not
 trained, and what is trained is what was sampled behind them. Groups are compared with (R - mean) / (std + 1e-4),
@@ -52,7 +52,7 @@ class HintLadder(Rounds):
 
     @property
     def shares(self) -> list[float]:
-        """What is shown, group after group."""
+        """The hint of each group in turn."""
         return [round(self.step * (rung + 1), 9) for rung in range(int(self.at_most / self.step + 1e-9))]
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:

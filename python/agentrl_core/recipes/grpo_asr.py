@@ -2,7 +2,7 @@
 
     R = - min(WER, 1),   WER = (substituted + deleted + inserted words) / max(1, words of the reference),   then GRPO
 
-The environment normalises both texts and says them; with an empty reference every word is an error. Other rewards of
+The environment normalises both texts and reports them; with an empty reference every word is an error. Other rewards of
 the paper are an exact match, which an environment pays by itself, and edits over characters
 (`reward.edit_distances` of the texts). How it mixes them is not given.
 
@@ -34,8 +34,8 @@ class WordErrorRate(BatchComponent):
     Words are what blanks separate. An episode that has not finished has no transcript, and no score.
 
     Args:
-        transcript: draw column, what was said.
-        reference: draw column, what should have been said.
+        transcript: draw column, the policy's transcript.
+        reference: draw column, the correct transcript.
 
     Example:
         >>> import agentrl_core as arl

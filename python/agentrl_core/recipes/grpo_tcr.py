@@ -1,10 +1,10 @@
 """GRPO-TCR: token mean, clip-higher and a price on length, a recipe for agents that reason with tools.
 
-    L = - mean over tokens of min(r A, clip(r, 0.8, 1.28) A), at least 10 A where A < 0
+    L = - mean over tokens of min(r A, clip(r, 0.8, 1.28) A), at least 10 A if A < 0
     R = outcome - min((length - 16384) / 4096, 1) beyond 16384 tokens,   A = (R - mean) / std
 
-Lengths count what tools said; the policy's own tokens only: `LengthPenalty(..., count="trained")`. No KL. Tasks that
-the policy always or never solves are left out: `select.DynamicSampling`, which the paper's script has off.
+Lengths include the output of tools; the policy's own tokens only: `LengthPenalty(..., count="trained")`. No KL. Tasks
+that the policy always or never solves are left out: `select.DynamicSampling`, which the paper's script has off.
 
 Source: arXiv:2510.11701.
 """

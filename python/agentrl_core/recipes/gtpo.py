@@ -4,7 +4,7 @@ Tokens with which good and bad draws of a group both begin or end pull against e
 and 0 in bad ones, a token that conflicts from both ends twice so. With R a draw's score and H the mean entropy of its
 tokens,
 
-    L = - 1/G sum_i 1/|o_i| sum_t lambda_it A_i log p_it,    A_i = R_i - mean(R) - 0.1 H_i,    0 where H_i > ln 2.
+    L = - 1/G sum_i 1/|o_i| sum_t lambda_it A_i log p_it,    A_i = R_i - mean(R) - 0.1 H_i,    0 if H_i > ln 2.
 
 Which draws are good or bad is asked before the entropy is taken off: draws with R_i = mean(R) neither make a conflict
 nor have one, and still lose 0.1 H_i. A draw with A_i = 0 counts in 1/G. The paper has the threshold only where the

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class NegativeBySuccess(BatchComponent):
     """Failures of tasks that are hardly ever solved push less: the mean score of the group weighs them.
 
-    weight *= clamp(base + slope * mean score of the group, 0, 1) where the advantage is negative.
+    weight *= clamp(base + slope * mean score of the group, 0, 1) if the advantage is negative.
 
     Args:
         base: factor of a group whose mean score is 0.

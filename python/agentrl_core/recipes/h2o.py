@@ -2,8 +2,8 @@
 
     weight of a step = clip(D / (1 - D), 0.1, 2),   D: how likely a discriminator takes the step for a real one
 
-Real steps weigh 1. A discriminator of state, action and next state says D, on a batch of both kinds; the bounds are not
-given. The paper learns a Q-function from both; here the weights enter GRPO.
+Real steps weigh 1. A discriminator of state, action and next state computes D, on a batch of both kinds; the bounds are
+not given. The paper learns a Q-function from both; here the weights enter GRPO.
 
 Source: When to Trust Your Simulator: Dynamics-Aware Hybrid Offline-and-Online Reinforcement Learning
 (arXiv:2206.13464). Needs: the step column `real_probability`, NaN on real steps.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class SimulatorTrust(BatchComponent):
     """Lets simulated steps count by the odds that they are real: weight *= clip(D / (1 - D), at_least, at_most).
 
-    D is the step column `real_probability`; where it is not known, the step is real and weighs what it did.
+    D is the step column `real_probability`; if it is not known, the step is real and weighs what it did.
 
     Args:
         at_least: smallest factor, at least 0.

@@ -6,8 +6,8 @@ count more once they have moved. The temperature is the engine's (`engine.Entrop
 last iteration; the first is sampled at T0. The public code divides negative scores by the smallest itself, which makes
 them positive; here they stay negative, as in the paper.
 
-What is trained is the policy at T0, and ratios are to log-probs recomputed there, as in the public code. Needs:
-`recomputed_logprob`, by the trainer before the first update; an engine that knows the rule and says entropies.
+The policy is trained at T0, and ratios are to log-probs recomputed there, as in the public code. Needs:
+`recomputed_logprob`, by the trainer before the first update; an engine that has the rule and reports entropies.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class EntropyScaledClip(OverRows, ClipRange):
 class EntropyAdvantage(OverRows, Mask):
     """Lets uncertain tokens count more once they have moved, and confident ones less before.
 
-    With h of `normalised_entropy`, the factor is 1 + coefficient h for h > 0 where r is outside
-    (1 - low / 2, 1 + high / 2), and for h <= 0 where r is inside; 1 elsewhere.
+    With h of `normalised_entropy`, the factor is 1 + coefficient h for h > 0 if r is outside
+    (1 - low / 2, 1 + high / 2), and for h <= 0 if r is inside; 1 elsewhere.
 
     Args:
         coefficient: above 0, at most 1.

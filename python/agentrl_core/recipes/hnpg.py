@@ -9,7 +9,7 @@ before, or of an offline data set in the store, which train the critic alone:
     L_policy = - mean over fresh of min(r A, clip(r, 0.8, 1.2) A)
 
 Source: arXiv:2311.08384. There the step of the policy is a natural gradient, here PPO's clip bounds it; lambda is 1
-where it is not known. With minibatches both means are those of the whole batch.
+if it is not known. With minibatches both means are those of the whole batch.
 
 Needs: the critic's `value` of each token; `Recipe(old_logprob="behaviour")`, as the stored rows have it.
 """
@@ -39,7 +39,7 @@ class TwoMeans(BatchComponent):
 
         kl_weight = n / n_fresh of fresh draws, coefficient n / n_stored of stored ones
 
-    with the trained tokens as n; 1 where there are of one kind alone. It is the weight of the terms that no advantage
+    with the trained tokens as n; 1 if there are of one kind alone. It is the weight of the terms that no advantage
     multiplies, such as a critic's errors.
 
     Args:

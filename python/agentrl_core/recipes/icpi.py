@@ -1,13 +1,13 @@
 """ICPI: policy iteration in a prompt: actions are tried in words, and the best one is taken (arXiv:2210.03821).
 
 No weight changes. Before each turn a model imagines what each of the actions leads to. As the world (agent `world`) it
-is shown transitions of the past with the same action, as many of each outcome, and says reward, end and next
-observation; as the policy (agent `rollout`) it is shown the newest episodes, and says the next action. With what it
-says,
+is shown transitions of the past with the same action, as many of each outcome, and predicts reward, end and next
+observation; as the policy (agent `rollout`) it is shown the newest episodes, and predicts the next action. With these
+predictions,
 
     Q(s, a) = sum_u gamma^u r_u,   and the turn is argmax_a Q, ties by chance.
 
-What really happened is remembered when the iteration is closed. The newest episodes make the imagined policy follow
+Real transitions are stored when the iteration is closed. The newest episodes make the imagined policy follow
 the greedy one, which is policy iteration. An action that was never taken is worth `optimism`; what cannot be read ends
 the imagined episode there. The paper asks for end, reward and next state in three prompts, here they are one line. Its
 numbers are not known here: 10 episodes, gamma 0.8 and 8 imagined steps are proposals.
@@ -36,7 +36,7 @@ _SAID = re.compile(r"reward:\s*([-+]?\d+(?:\.\d+)?)\s*;\s*done:\s*(yes|no)\s*;\s
 
 
 class _Transition(NamedTuple):
-    """What an action led to."""
+    """Outcome of an action."""
 
     before: str
     action: str

@@ -1,7 +1,7 @@
 """ICPO: one member of each group is shown a demonstration, and is trained as if it had not been (arXiv:2510.26519).
 
-Seven members are asked the task, the eighth with how another task was solved in front of it; what it said is then told
-behind the task alone. It stays only if its reward is at least 1 (`at_least=None`: always, as in the public code). A
+Seven members are asked the task, the eighth with how another task was solved in front of it; its answer is then put
+after the task alone. It stays only if its reward is at least 1 (`at_least=None`: always, as in the public code). A
 success with a demonstration is paid 1 + max(0, 1 - t / 400). Its tokens have the factor p / (p + 0.01) in the place of
 a ratio (0.1 in the public code), the others PPO's clip with a dual clip of 3; KL 0.001. Demonstrations are what the run
 itself solved so far, without their questions: until there is one, the eighth member is like the others.

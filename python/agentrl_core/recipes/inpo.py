@@ -3,7 +3,7 @@
     h = [log p - (tau/eta) log p_ref - (1 - tau/eta) log p_old] of the preferred answer, less that of the other
     L = mean over pairs of (h - 1 / (2 eta))^2
 
-No win rate is estimated: a pair says who won. p_old is the previous iterate, which made the answers; an iteration is
+No win rate is estimated: a pair has a winner. p_old is the previous iterate, which made the answers; an iteration is
 repeated with fresh pairs. eta and tau are not given; here 0.005 and a third of it.
 
 Needs: groups of two, or the draw column `pair` (the paper: best and worst of 8); the model reference.

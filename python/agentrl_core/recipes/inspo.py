@@ -94,7 +94,7 @@ class Instructed(TextMemory):
         return sorted(known, key=lambda place: (state["weights"][place], -place))[:count]
 
     def halves(self, iteration: int) -> bool:
-        """Whether an iteration ends with a halving."""
+        """Return whether an iteration ends with a halving."""
         return (iteration + 1) % self.every == 0
 
     def next(self, state: State, closed: IterationRecord) -> State:

@@ -1,13 +1,13 @@
 """InT: the policy finds the first error of a failed attempt itself, and proposes the step to take instead.
 
 For each failure the policy is shown the right solution and names the first bad step and an intervention of less than
-200 tokens. What it had said before that step, with the intervention behind it, is imitated if at least one of 32
+200 tokens. Its text before that step, followed by the intervention, is imitated if at least one of 32
 continuations of it succeeds; the continuations, and what follows the intervention, are not. This is the supervised
 stage before reinforcement learning, which is GRPO on the same tasks: nothing else is trained here. An intervention
 that gives the answer away is for `reveals`, a pattern, to refuse. Source: InT: Self-Proposed Interventions
 (arXiv:2601.14209).
 
-Needs: `Task.solution`, and a model that can say `number: text`. One that cannot, such as the small one that `agentrl
+Needs: `Task.solution`, and a model that can write `number: text`. One that cannot, such as the small one that `agentrl
 train` makes, proposes nothing, and nothing is imitated.
 """
 
@@ -36,7 +36,7 @@ from agentrl_core.rollout.programs.repair import reasoning_steps
 
 @dataclass(frozen=True)
 class OwnProposal(ErrorLocator):
-    """Where the policy itself says, with the solution in sight, that an attempt went wrong, and what to say instead.
+    """Let the policy find, with the solution in sight, the step at which an attempt went wrong, and a replacement.
 
     Its answer is read as the number of a step, a colon and the text of the intervention; the last such line counts.
 

@@ -2,7 +2,7 @@
 
 Nobody labels steps: the reward model is trained so that its mean step reward is higher for the better of two
 trajectories of a task, and the log-ratio to its reference, a snapshot of the policy, is the reward of a step. Its
-groups' mean over pairs weighs as the group's tokens do; the paper says no more than a mean over all pairs. Only the
+groups' mean over pairs weighs as the group's tokens do; the paper states only a mean over all pairs. Only the
 first step of a draw votes in the public code's statistics: `advantage.compat("istar/step")`. Source: arXiv:2509.19199.
 """
 

@@ -4,10 +4,11 @@
 
 Rollouts in FP8 and training in BF16 drift apart in long answers. With one precision both probabilities are equal, and
 the weights are 1. The paper gives no fallback; the bound is a proposal. In which precision each action was sampled is a
-fact (`rollout.RecordPrecision`), and `mismatch` says for each precision how far the engine and the trainer are apart.
+fact (`rollout.RecordPrecision`), and `mismatch` measures for each precision how far the engine and the trainer are
+apart.
 
 Source: Jet-RL: Enabling On-Policy FP8 Reinforcement Learning (arXiv:2601.14243). Needs: `recomputed_logprob`, by the
-trainer before the first update; an engine that says its precision.
+trainer before the first update; an engine that reports its precision.
 """
 
 from __future__ import annotations

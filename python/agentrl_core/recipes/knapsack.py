@@ -7,10 +7,10 @@ numbers n_i, from 2 to 128, maximise
 
 the chance of a group with both outcomes times its information, p_i the success rate of the task's last visit, 1/2
 before the first. The value is concave in n, so that giving one rollout after the other to the largest gain is exact
-(the paper solves a knapsack). What no gain is left for goes to the tasks that were not solved (p = 0), which are worth
+(the paper solves a knapsack). Leftover rollouts go to the tasks that were not solved (p = 0), which are worth
 nothing by the formula; tasks that are always solved get 2. Then GRPO.
 
-The paper says that leftovers go to the unsolved and not what a leftover is: here gains of at most 1e-4 are left over.
+The paper gives leftovers to the unsolved and does not define a leftover: here gains of at most 1e-4 are left over.
 """
 
 from agentrl_core import Recipe

@@ -62,7 +62,7 @@ class _Twig:
 
 @dataclass(frozen=True)
 class LookaheadBranching(Rollout):
-    """Branches where a second token is nearly as likely, and prunes those that say the same (LATR, arXiv:2510.24302).
+    """Branches where a second token is nearly as likely, and prunes similar ones (LATR, arXiv:2510.24302).
 
     A tree grows greedily from the prompt, in the first action. At a token whose likeliest candidates have the
     probabilities p_1 >= p_2 >= ..., a child leaves with candidate c = 2 .. `children` + 1 if
@@ -82,9 +82,10 @@ class LookaheadBranching(Rollout):
     Of the group `share` (eta, a `Schedule` in the paper: 1, 0.75, 0.5, 0.25) comes of the tree, k = round(share * size)
     branches; the others start at the prompt and are sampled plainly.
 
-    What the tree chose was not sampled: train with log-probs that are recomputed (`Recipe(old_logprob="recomputed")`).
-    A look is every ten tokens, so that what a child is compared by is complete up to nine tokens later; children are
-    born where their tokens were, and those of the same ten tokens after those of branches that are older.
+    The tokens that the tree chose were not sampled: train with log-probs that are recomputed
+    (`Recipe(old_logprob="recomputed")`). A look is every ten tokens, so that what a child is compared by is complete up
+    to nine tokens later; children are born where their tokens were, and those of the same ten tokens after those of
+    branches that are older.
 
     Args:
         share: of the group.
@@ -171,7 +172,7 @@ class LookaheadBranching(Rollout):
                 continue
             if segment.top is None:
                 raise InvalidInputError(
-                    f"{self.title()}: the engine does not say which tokens are likeliest; use one with Sampling(top=)"
+                    f"{self.title()}: the engine does not report the likeliest tokens; use one with Sampling(top=)"
                 )
             first = len(twig.tokens)
             twig.tokens += segment.tokens.tolist()
@@ -209,7 +210,7 @@ class LookaheadBranching(Rollout):
                     break
 
     def alike(self, own: NDArray[np.int32], other: NDArray[np.int32]) -> bool:
-        """Whether two runs of tokens of one length are too much the same."""
+        """Return whether two runs of tokens of one length are too much the same."""
         edits, end, common = likeness(own, other)
         # Both have the same length: precision, recall and F1 of the subsequence are one number.
         length = len(own)

@@ -3,7 +3,7 @@
     A = (R - mean of the group) / (std of the batch's rewards + 1e-6)
     L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A)
 
-What is left of many tricks after each was tried alone: where the rewards of a group are nearly equal its own spread is
+The tricks that helped when each was tried alone: if the rewards of a group are nearly equal its own spread is
 tiny and blows up the gradient; that of the batch does not. Neither critic, nor KL, nor entropy.
 
 Equations:

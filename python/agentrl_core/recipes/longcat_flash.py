@@ -1,9 +1,9 @@
 """LongCat-Flash-Thinking: asynchronous policy gradient with three bounds and a correction of the engine's numerics.
 
     L = - (1 / 8192) mean_i sum_t min(p_trainer / p_engine, 2) J_t
-    J_t = min(r A, clip(r, 0.8, 1.28) A), at least 5 A where A < 0,   r = p / p_trainer
+    J_t = min(r A, clip(r, 0.8, 1.28) A), at least 5 A if A < 0,   r = p / p_trainer
 
-p_trainer is what the trainer says of the tokens before the first update, p_engine what the engine said when it sampled.
+p_trainer is the trainer's probability before the first update, p_engine the engine's at sampling.
 The constant is the longest answer; no KL. The bounds are not given: these are ours. Each answer comes from one version
 of the policy, which is the collection's to see to; so are the advantages' groups, here GRPO's.
 

@@ -3,7 +3,7 @@
     A = (R - m) / (MAD + 0.001),   m = median R, MAD = median |R - m|, of an even number the lower middle
     L = mean_i mean_t [ - min(r A, clip(r, 0.8, 1.2) A) + 0.04 k3(p, p_ref) ] without the draw that is the median
 
-So G + 1 rollouts cost the gradient of G. Where more than half of the rewards are equal MAD is 0 and A is a thousand
+So G + 1 rollouts cost the gradient of G. If more than half of the rewards are equal MAD is 0 and A is a thousand
 times the difference, as in the public code, which leaves it to the clipping of gradients; `scale_at_least=1.0` is a
 floor. A
 variant of its code scales what is left of a group up:

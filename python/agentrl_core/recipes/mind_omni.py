@@ -23,7 +23,7 @@ Differs:
     - Coefficient of the image: 0.06 in script and notes and here; the code hands the trainer's default 0.01 on.
     - Clip range: not given; 0.2 here. With the single optimizer step of a batch, as in the code, it never acts.
 
-Needs: the fact `image` of steps (1 where the step made the image), the reward's component `format` (the reward itself
+Needs: the fact `image` of steps (1 if the step made the image), the reward's component `format` (the reward itself
 is the similarity), and the model reference.
 """
 

@@ -1,7 +1,7 @@
 """MiniRL: one importance weight for the engine's mismatch and for staleness, and a clip by staleness alone.
 
     L = - mean_i sum_t M_t sg(min(p / p_behaviour, 5)) A_i log p_t,   A_i = R_i - mean R
-    M_t = 0 where A > 0 and p / p_proximal > 1.27, or A < 0 and p / p_proximal < 0.8
+    M_t = 0 if A > 0 and p / p_proximal > 1.27, or A < 0 and p / p_proximal < 0.8
 
 It takes the sum over tokens to be a first-order approximation of the sequence's objective, which holds while the policy
 that samples, the one that begins the step (`proximal_logprob`) and the one that is trained are close. So lengths do not

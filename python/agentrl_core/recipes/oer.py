@@ -35,7 +35,7 @@ FRESH, STORED = Where(source="fresh"), Where(source="replay")
 
 @dataclass(frozen=True)
 class Likelihood(BatchComponent):
-    """Says how likely each draw is to the policy, token by token: exp of the mean log-prob of its trained tokens.
+    """Makes the likelihood of each draw under the policy, token by token: exp of their mean log-prob.
 
     Example:
         >>> from agentrl_core.recipes.oer import Likelihood

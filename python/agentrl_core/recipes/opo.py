@@ -3,7 +3,7 @@
     b = sum_i l_i R_i / sum_i l_i,   L = - mean_i sum_t (R_i - b) log p_t
 
 with l_i the length of answer i: where gradients of tokens are alike, an answer's squared gradient grows with its
-length, and so does its say in the baseline. Neither ratio nor clip nor reference: one optimizer step for each batch.
+length, and so does its weight in the baseline. Neither ratio nor clip nor reference: one optimizer step for each batch.
 
 Equations:
     Read: verl's code and notes.

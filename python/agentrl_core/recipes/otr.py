@@ -1,11 +1,12 @@
 """OTR, one-token rollouts: treat every token of a demonstration as a task with sampled one-token answers.
 
-    K tokens a are sampled behind each prefix of the demonstration, R = 1 where a is its next token, -0.1 elsewhere
+    K tokens a are sampled after each prefix of the demonstration, R = 1 if a is its next token, -0.1 elsewhere
     L = - mean over all R log p(a) = - mean over prefixes of 1/K sum over different a of count(a) R(a) log p(a)
 
-So supervised data teach on-policy: what the policy would never say is not forced on it. K is 256, the temperature 1.3,
-and training is at temperature 1; there is no baseline. Equal candidates are one draw, which counts as often as it was
-sampled. Where none of them is right all are pushed down, which nothing bounds. K, temperature and -0.1 are not certain.
+So supervised data teach on-policy: tokens that the policy would never sample are not forced on it. K is 256, the
+temperature 1.3, and training is at temperature 1; there is no baseline. Equal candidates are one draw, which counts as
+often as it was sampled. If none of them is right all are pushed down, which nothing bounds. K, temperature and -0.1
+are not certain.
 
 Source: One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient (arXiv:2509.26313). Needs: tasks
 with a demonstration (`Task.solution`).
@@ -30,13 +31,13 @@ from agentrl_core.weight import ColumnScaled
 
 @dataclass(frozen=True)
 class OneToken(Rollout):
-    """What the policy would say in the place of each token of a demonstration: `Task.solution`.
+    """Sampled alternatives to each token of a demonstration: `Task.solution`.
 
-    A draw is one token behind a prefix of the demonstration, which is not trained; it is a success where it is the
-    demonstration's. Candidates that are the same token are one draw; the draw column `count` says how many they are.
+    A draw is one token after a prefix of the demonstration, which is not trained; it is a success where it is the
+    demonstration's. Candidates that are the same token are one draw; the draw column `count` has their number.
 
     Args:
-        candidates: K, tokens that are sampled behind each prefix.
+        candidates: K, tokens that are sampled after each prefix.
         temperature: above 0.
 
     Raises:

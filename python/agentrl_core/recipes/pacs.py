@@ -4,8 +4,8 @@
     L = mean_i c_i BCE(sigmoid(psi_i), right_i),   c_i = group size / (2 * size of the answer's class)
 
 Gradients flow through the baselines too, so a group lies whole in one pack. Neither clip nor KL nor advantages: these
-only tell which answers are right, being above the mean of their group. In a group that is all right or all wrong that
-says wrong, which costs the same, as the psi of a group add up to 0. The paper's other scores:
+only mark right answers, those above the mean of their group. In a group that is all right or all wrong that
+is wrong, which costs the same, as the psi of a group add up to 0. The paper's other scores:
 `OutcomeClassifier(baseline="standard")` and `"none"`, the latter with `label="score"`; beta is 1 or 2.
 """
 

@@ -5,7 +5,7 @@
     L = PPO's, clipped at 0.2, on (A - mean) / std over all tokens;   L_critic = mean over tokens of 1/2 (V - R)^2
 
 Dense rewards speed training up, and how stable they leave it depends on the estimator. The largest number of paid
-turns is the environment's (10 is a proposal); lambda is not said, and 1 as in verl. Without a critic (RLOO):
+turns is the environment's (10 is a proposal); lambda is not stated, and 1 as in verl. Without a critic (RLOO):
 `advantage.Discounted()` on rewards of steps, then `advantage.GroupRelative(column="advantage", level="step",
 center="leave_one_out", scale="none")`.
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class SharedTurns(BatchComponent):
     """Makes the rewards of a won episode's turns add up to about 1, and those of a lost one to less.
 
-    step_score = reward / n, n the number of the draw's turns whose reward is not 0 (at least 1) where it succeeded, and
+    step_score = reward / n, n the number of the draw's turns whose reward is not 0 (at least 1) if it succeeded, and
     `count` where not. A turn without a reward has 0.
 
     Args:

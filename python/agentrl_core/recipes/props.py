@@ -1,6 +1,6 @@
 """PROPS, applied to trees: sample next from the places that were sampled too rarely (arXiv:2311.08290).
 
-Of 16 rollouts 8 start at the prompt, and the others leave where the tree lags behind the policy
+Of 16 rollouts 8 start at the prompt, and the others leave where the tree undersamples the policy
 (`UnderSampled`), so that a group is nearer to the policy than as many independent samples. The public code
 trains a behaviour policy on control tasks, with a clip of 0.3 and refreshed every 16 steps; this is its rule, not that.
 """
@@ -27,10 +27,10 @@ class UnderSampled(BudgetedRollout):
         n(a) / sum(n)  -  p(a) / sum(p)
 
     over the turns tried at the same place (`n`: branches that ended behind it, `p`: exp of the log-prob of its tokens,
-    as sampled), until nothing was tried behind it. Where that turn ended its episode, the branch leaves before it.
+    as sampled), until nothing was tried behind it. If that turn ended its episode, the branch leaves before it.
     So the branches of a group come closer to the policy without more of what it had too much of.
 
-    PROPS itself changes the behaviour policy of a control task by gradient steps; this is its rule told for a tree.
+    PROPS itself changes the behaviour policy of a control task by gradient steps; this is its rule for a tree.
 
     Args:
         budget: branches of a group in the end. It takes the place of the collector's `group_size`.

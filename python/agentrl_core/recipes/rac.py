@@ -1,10 +1,10 @@
 """RaC: to recover is learned, and to do better after it, not the mistake before (recovery and correction).
 
-Where a rollout fails at a step that the environment flags, it is taken up behind that step, and says what takes the
+If a rollout fails at a step that the environment flags, it continues after that step, with an action that takes the
 world back (`undo`, an action that the environment has to know). From there the policy goes on, for at most 4 turns. Of
 the new trajectory the failing part is context, the recovery and the correction are trained. From "RaC: robot learning
 for long-horizon tasks by scaling recovery and correction" (arXiv:2509.07953), whose segments are a human's; this is its
-idea told for agents.
+idea for agents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentrl_core.rollout import Branch, ErrorLocation, Group, Repair
 
 @dataclass(frozen=True)
 class Recovered(Repair):
-    """Recoveries behind the steps at which members failed.
+    """Recoveries after the steps at which members failed.
 
     A branch in which the environment refuses the undo (it flags a format or tool error, or the episode ends) is
     dropped with a warning, so no recovery is trained that did not happen. An environment that takes any text without a
@@ -45,7 +45,7 @@ class Recovered(Repair):
     turns: int = option(4, at_least=1)
 
     async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
-        """Behind the failing turn, a recovery and a correction."""
+        """After the failing turn, a recovery and a correction."""
         end = fault.step.turn + 1
         if end == len(branch.turns):
             return False  # the mistake ended the episode

@@ -48,7 +48,7 @@ class ItemRelative(BatchComponent):
 
     The advantage of a token is that of the item it writes, compared with the item at the same place in the other draws.
     The draw columns `hit.0`, `hit.1`, ..., one for each of K items, hold what each is worth; the token column `item`
-    says which item a token writes: 1 to K, more where it is beyond the last, 0 none. The end of a list is the last
+    has the item that a token writes: 1 to K, more where it is beyond the last, 0 none. The end of a list is the last
     token of a draw that was not cut off, where it writes no item. An item that was not written is worth 0, and votes.
     Other tokens of no item have no advantage and are left out of the loss.
 

@@ -1,7 +1,7 @@
 """REC: REINFORCE on group-relative rewards is an off-policy algorithm, held by a clip range and no weights.
 
     L = - mean over tokens of M_t A log p_t,   A = R - mean R
-    M_t = 0 where A > 0 and p / p_old > 1.2, or A < 0 and p / p_old < 0.8
+    M_t = 0 if A > 0 and p / p_old > 1.2, or A < 0 and p / p_old < 0.8
 
 The paper finds that the range does the work of PPO, importance weights little. With weights:
 `Reinforce("ratio", "ratio")`; a range with an outer ring: `InBounds("ring", 0.4, 3.0)`; OPMD's baseline:

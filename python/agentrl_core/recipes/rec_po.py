@@ -3,11 +3,11 @@
     R = NDCG part + 0.05 similarity of the target,   A = (R - mean) / (std + 1e-8)
     L = - mean over tokens of min(r A, clip(r, 0.8, 1.28) A); of steps that recommend only in the group's best draw
 
-The reward is 0.95 of the gain of the ranking; the small continuous part tells equal ranks apart. What is left out still
-counts in the mean. A leave-one-out advantage is the paper's other choice:
+The reward is 0.95 of the gain of the ranking; the small continuous part tells equal ranks apart. Draws that are left
+out still count in the mean. A leave-one-out advantage is the paper's other choice:
 `advantage.GroupRelative(center="leave_one_out", scale="none")`.
 
-Needs: the fact `recommends` of steps (1 where the final action is), and the reward's component `similarity`.
+Needs: the fact `recommends` of steps (1 if the final action is), and the reward's component `similarity`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BestMarked(BatchComponent):
     count: int = option(1, at_least=1)
 
     def own_needs(self) -> tuple[Column, ...]:
-        """What marks: of tokens it is found by spans, of steps the environment says it."""
+        """The marking column: spans of tokens, or a fact of steps."""
         return (Column(self.level, self.column, "spans" if self.level == "token" else None),)
 
     def own_makes(self) -> tuple[Column, ...]:

@@ -3,7 +3,7 @@
     A_i = R_i - mean(R of the group),   then (A - mean) / std over all tokens of the batch
 
 with PPO's clipped loss, and beta k2 to a reference in the loss, beta = 0.001 here. It is the form of REINFORCE++ for
-several rollouts a task: the group's mean says how hard the task is, the batch how large a step is.
+several rollouts a task: the group's mean measures how hard the task is, the batch sets the size of a step.
 """
 
 from agentrl_core import Recipe

@@ -1,7 +1,7 @@
-"""ReLIC: several updates inside one very long rollout, which goes on behind each of them (arXiv:2410.02751).
+"""ReLIC: several updates inside one very long rollout, which goes on after each of them (arXiv:2410.02751).
 
-    a window of every rollout is collected, both models are updated on it, and the rollout goes on with all it has said
-    A_t = sum_k (0.99 * 0.95)^k delta_{t+k},   delta_t = r_t + 0.99 V_{t+1} - V_t,   V behind a window: its last one
+    a window of every rollout is collected, both models are updated on it, and the rollout goes on with all its tokens
+    A_t = sum_k (0.99 * 0.95)^k delta_{t+k},   delta_t = r_t + 0.99 V_{t+1} - V_t,   V after a window: its last one
     L_policy = - mean over the tokens of this window of min(r A, clip(r, 0.8, 1.2) A)
     L_critic = mean over the tokens of this window of 1/2 (V - A_old - V_old)^2
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ThisWindow(BatchComponent):
-    """Leaves in all losses the tokens that the newest weights of their draw have said; the others are context.
+    """Keeps in all losses only the tokens that the newest weights of their draw sampled; the others are context.
 
     `recipes.t_ppo.LatestVersionOnly` does so in the policy's loss alone.
 

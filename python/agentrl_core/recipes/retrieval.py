@@ -3,8 +3,8 @@
 The paper's main contribution, a retrieval process that is trained with the agent, is left out: its losses are not
 known, and it is a network beside the policy. Here a lookup by fixed rules takes its place.
 
-Stored trajectories are indexed by their task; the newest three that solved it stand in front of the question. What is
-retrieved is context: no token of it is trained, and the loss is as it was, here GRPO's.
+Stored trajectories are indexed by their task; the newest three that solved it stand in front of the question. Retrieved
+trajectories are context: no token of them is trained, and the loss is as it was, here GRPO's.
 
     question = [solution, ..., solution, task],   A = (R - mean) / std of the group
 
@@ -37,7 +37,7 @@ from agentrl_core.rollout import Branch, Group, Hint, HintSource, RolloutSpec, R
 
 @dataclass(frozen=True)
 class Retrieved(HintSource):
-    """What solved the same task in earlier iterations, as far as the run has kept it; nothing where nobody has.
+    """Trajectories that solved the same task in earlier iterations, as far as the run has kept them.
 
     Args:
         count: at most so many, the newest.

@@ -2,7 +2,7 @@ r"""RISE: learn to solve tasks and, in the same batch, to verify the policy's ow
 
 All solutions of the batch are scored (1, -0.5 wrong, -1 unparsable: the environment's rewards). V = 128 of them, spread
 evenly over the groups and at random within each, become verification tasks: question and solution, to be rated with
-`\\boxed{...}`. Each gets G answers: 1 where the rating is the solution's score, -0.5 where it is another, -1 without
+`\\boxed{...}`. Each gets G answers: 1 if the rating is the solution's score, -0.5 if it is another, -1 without
 one. Both kinds are one batch for PPO with gamma = lambda = 1 and KL 0.01 in the reward. Source: arXiv:2505.13445.
 
 Equations:

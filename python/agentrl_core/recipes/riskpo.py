@@ -70,7 +70,7 @@ class TailRisk(StatefulComponent):
         scale: `std`, or `none`.
         eps: added to the standard deviation, at least 0.
         credit: what a draw with score r gets of its paper's A: all of it (`uniform`); half of it where r > 0 and 1.5
-            times where not (`score`); all, over the standard deviation of its group, 1 where that is at most 1e-3
+            times where not (`score`); all, over the standard deviation of its group, 1 if that is at most 1e-3
             (`std`); its share of the sum of (r - mean of its group) over the paper, equal shares where that is 0
             (`sum_mean`).
 
@@ -177,7 +177,7 @@ class TailRisk(StatefulComponent):
         return low, high, curve
 
     def _shares(self, papers: _Papers) -> NDArray[np.float64]:
-        """What each draw gets of its paper's advantage."""
+        """Share of each draw in the paper's advantage."""
         score, groups, of_draw = papers.scores, papers.groups, papers.of_draw
         if self.credit == "uniform":
             return np.ones(len(score))

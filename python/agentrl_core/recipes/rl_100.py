@@ -53,7 +53,7 @@ class RollbackModels(Hook):
 
 @dataclass(frozen=True)
 class Gain(BatchComponent):
-    """Says how much more each trajectory earned than a policy has to earn: gain = R - mean of R - margin.
+    """Makes the surplus of each trajectory over what a policy has to earn: gain = R - mean of R - margin.
 
     Args:
         margin: by how much a policy has to be better than the one before it.
@@ -81,7 +81,7 @@ class Gain(BatchComponent):
 
 @dataclass(frozen=True)
 class ExpectedGain(WeightedLoss):
-    """Says whether a policy is better than the one that sampled, by weighted importance sampling: below 0, it is.
+    """Estimates whether a policy is better than the one that sampled, by weighted importance sampling: below 0, it is.
 
         L = - mean over trajectories of w gain,   w = exp(sum over tokens of log p - log p_old)
 

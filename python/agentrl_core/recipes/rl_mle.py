@@ -16,7 +16,7 @@ Equations:
     - N4, policy loss: `Policy`, whose clipped term has the weight.
 
 Differs:
-    - Place of the weight: not said; on the clipped term here.
+    - Place of the weight: not stated; on the clipped term here.
     - gamma, lambda, clip range: not given; 1, 0.95 and 0.2 of PPO here.
     - Optimizer steps a batch: not given; 1 here, so that the clip range does not act.
 

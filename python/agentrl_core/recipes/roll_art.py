@@ -8,7 +8,7 @@ RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure (arXiv:251
 
 Collect with `Collector(..., staleness=1, concurrency={...}, batch_policy=BatchPolicy(oversample=1.25, max_carryovers=1,
 stragglers="drop"))`: places by environment, generating while the trainer steps, redundant groups, and the bound alpha =
-1 (the paper's is not told). Which device serves which task is the engine's: a table of engines by the name of the
+1 (the paper's is not stated). Which device serves which task is the engine's: a table of engines by the name of the
 agent. Redundancy prefers short
 episodes: see what is `dropped` in the metrics.
 

@@ -2,15 +2,15 @@
 
     G_c = r_c + G_{c+1},   A = G_c for all tokens of chunk c,   r_c the reward at its last token
     s_c = exp(mean of log p - log p_old over the chunk)
-    L = - mean over tokens of k_c min(s_c A, clip(s_c, 0.8, 1.2) A), at least 1.4 A where A < 0
+    L = - mean over tokens of k_c min(s_c A, clip(s_c, 0.8, 1.2) A), at least 1.4 A if A < 0
     k_c = 1[exp(mean of log p_old - log p_engine over the chunk) <= 2], which counts in the mean either way
 
-A chunk is what the agent said between two observations: a step. More filters, at the levels of tokens and sequences,
-follow one another, and ROLL's weight is a choice of its own behind them:
+A chunk is the agent's text between two observations: a step. More filters, at the levels of tokens and sequences,
+follow one another, and ROLL's weight is an option of its own after them:
 `weight.ImportanceWeight(level="step_geometric")`. Its other losses are `Reinforce` with one weight or another (TIS,
 TOPR, CISPO).
 
-Rollouts begin behind chunks of an expert (`FromChunks`), so that some come to a success; where none does, the expert's
+Rollouts begin after chunks of an expert (`FromChunks`), so that some come to a success; if none does, the expert's
 own trajectory is imitated, whose chunks weigh their returns.
 
 Needs: rewards of steps; `recomputed_logprob`.
@@ -33,23 +33,23 @@ from agentrl_core.weight import ImportanceWeight
 
 @dataclass(frozen=True)
 class FromChunks(TextMemory):
-    """Rollouts that begin behind the first chunks of a trajectory that solved the task.
+    """Rollouts that begin after the first chunks of a trajectory that solved the task.
 
     It is `Task.solution`, or else the newest of the run itself; a task that nobody solved yet begins at its prompt. Of
     its K chunks the first k < K are given, not trained, and the environment answers them:
 
     - `parallel`: k = floor(a K / anchors) for anchor a = 0, 1, …; the members take the anchors in turn;
     - `rollback`: k = K - 1 at first, the same for the whole group; one less whenever at least `learned` of a group
-      succeeds from there. So the task is learned from its end, and a drop of success tells a chunk that decides.
+      succeeds from there. So the task is learned from its end, and a drop of success marks a decisive chunk.
 
-    Where no member succeeds, the expert's trajectory joins and is trained.
+    If no member succeeds, the expert's trajectory joins and is trained.
 
     The draw column `given` is k, and `expert` is 1 for what is the expert's.
 
     Args:
         kind: where the members begin.
         anchors: of `parallel`.
-        learned: of `rollback`; the paper says no number.
+        learned: of `rollback`; the paper gives no number.
         imitate: whether the expert joins a group that fails.
 
     Raises:
@@ -87,7 +87,7 @@ class FromChunks(TextMemory):
         return member % self.anchors * chunks // self.anchors
 
     async def group(self, group: Group) -> None:
-        """All members, each behind its chunks; then the expert, where none succeeds."""
+        """All members, each after its chunks; then the expert, if none succeeds."""
         expert = self.expert(group)
         chunks = len(expert.actions)
         begun = self.recall(group)["given"].get(group.task.task_id, chunks - 1)
@@ -106,7 +106,7 @@ class FromChunks(TextMemory):
             await group.run([group.start(origin="expert", facts=facts)], lambda branch: self.imitated(branch, expert))
 
     def expert(self, group: Group) -> Prefix:
-        """All chunks of the expert; none, where nobody solved the task."""
+        """All chunks of the expert; none, if nobody solved the task."""
         if group.task.solution:
             return Prefix(group.task.solution, title="reference solution")
         solved = group.library.solved(group.task.task_id)

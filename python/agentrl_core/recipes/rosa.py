@@ -4,7 +4,7 @@
 
 The policy that best trades the feedback r against its distance from the last one weighs the answer by
 exp(r / beta) / Z, and Z is 1 for an answer as unlikely as any long one is. The paper solves the linearised problem for
-a small part of the parameters by one least-squares step, which is the optimizer's; how large beta is it does not say.
+a small part of the parameters by one least-squares step, which is the optimizer's; it does not state beta.
 
 Source: T2PAM, "Test-Time Policy Adaptation for Enhanced Multi-Turn Interactions with LLMs", arXiv:2509.23166.
 """

@@ -2,7 +2,7 @@
 
 With an outcome as the only reward, successes with broken tool calls are reinforced like clean ones. So a group of N =
 32 rollouts is resampled to n = 16: failures and successes in their proportion, round(N_k n / N) of each and at least
-2 where there are as many; of the successes those with the smallest penalty, of the failures any. Where both kinds
+2 if there are as many; of the successes those with the smallest penalty, of the failures any. If both kinds
 would fall to their minimum, all are kept; a group with fewer than n rollouts is dropped. GRPO compares the survivors
 alone, and groups whose rewards are all equal leave the loss. Clip 0.2 and 0.28; neither KL nor entropy.
 

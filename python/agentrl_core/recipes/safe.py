@@ -34,13 +34,13 @@ class PredictivePenalty(Controller):
     threshold = clip((0.3 + 0.3 e + 0.01 I + 0.05 (e - e of before)) phase, 0.1, 0.6)
     number = 0.2 (kl - threshold) max(0.5, entropy_floor / (H + 0.1)) where kl is above it, else `at_least`
 
-    The phase is 1.5 before `window` rewards are known; then 1.2 where the mean of their newer half is above that of the
-    older by more than 0.01; else 1 where they are within a spread of 0.02 above 0.7; else 0.8. How the public code
+    The phase is 1.5 before `window` rewards are known; then 1.2 if the mean of their newer half is above that of the
+    older by more than 0.01; else 1 if they are within a spread of 0.02 above 0.7; else 0.8. How the public code
     compares means is not certain.
 
     Args:
         entropy_floor: entropy below which the price rises, above 0.
-        window: rewards that tell the phase, at least 2.
+        window: rewards that decide the phase, at least 2.
         at_least: the price below the threshold, above 0: a coefficient is not 0.
 
     Example:

@@ -1,10 +1,10 @@
 """SAPO of the swarm: nodes share rollouts as texts, and each trains on its own and on others' (arXiv:2509.08721).
 
 Nodes that train models of their own, of any kind, share no weights. Of the groups of a batch half are others': their
-tasks and what was said are taken from the folder that the nodes share, and are told again here: the local tokenizer
-makes tokens of the texts, the local environment pays for them, and the local policy says their old log-probs, as if it
-had sampled them. Groups whose rewards are all equal are passed over; of the others as many as are wanted are taken by
-chance. Where there are too few, the node rolls out its own tasks instead. Then GRPO without KL, clip 0.2 and 0.28.
+tasks and texts are read from the folder that the nodes share, and are replayed here: the local tokenizer
+makes tokens of the texts, the local environment pays for them, and the local policy computes their old log-probs, as if
+it had sampled them. Groups whose rewards are all equal are passed over; of the others as many as are wanted are taken
+by chance. If there are too few, the node rolls out its own tasks instead. Then GRPO without KL, clip 0.2 and 0.28.
 
 Source: arXiv:2509.08721; code gensyn-ai/rl-swarm. Half is the paper's best share (4 of 8), three quarters are worse.
 It is not the SAPO of soft gates (recipe `sapo`). A node's name and the folder are `rollout=SharedExperience(folder=...,
@@ -37,7 +37,7 @@ from agentrl_core.rollout import Cohort, Group, Rollout
 class SharedExperience(Rollout):
     """Groups of one's own, and groups that others rolled out.
 
-    The draw column `shared` is 1 for those of others. What a node rolled out is written to `<folder>/<node>.jsonl`, a
+    The draw column `shared` is 1 for those of others. The rollouts of a node are written to `<folder>/<node>.jsonl`, a
     group a line, in place of what it wrote before.
 
     Args:
@@ -96,12 +96,12 @@ class SharedExperience(Rollout):
             await groups.side_effect("written", write)
 
     async def tell(self, group: Group, line: Mapping[str, Any]) -> bool:
-        """Tell a group of another node again; whether its rewards differ."""
+        """Replay a group of another node; return whether its rewards differ."""
         try:
             task, attempts = Task(**{**line["task"], "solution": ()}), line["attempts"]
         except (KeyError, TypeError) as error:
             raise InvalidInputError(
-                f"SharedExperience: {self.folder} holds a line that is no group: {error!r}"
+                f"SharedExperience: {self.folder} has a line that is not a group ({error!r}); remove it"
             ) from None
         derived = await group.spawn(task, size=len(attempts), program=_ToldExperience(json.dumps(attempts)))
         return any(branch.status != "pruned" for branch in derived.branches)
@@ -112,7 +112,9 @@ class SharedExperience(Rollout):
         try:
             return [json.loads(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError) as error:
-            raise InvalidInputError(f"SharedExperience: {self.folder} cannot be read: {error}") from None
+            raise InvalidInputError(
+                f"SharedExperience: {self.folder} cannot be read ({error}); check the folder and its permissions"
+            ) from None
 
     def write(self, groups: list[Group]) -> int:
         """Write what was rolled out; how many groups."""
@@ -146,7 +148,7 @@ class _ToldExperience(Rollout):
     attempts: str = "[]"
 
     async def group(self, group: Group) -> None:
-        """Each attempt, as far as the environment goes along; none, where all are paid alike."""
+        """Each attempt, as far as the environment goes along; none, if all are paid alike."""
         for actions in json.loads(self.attempts):
             branch = group.start(origin="imported", facts={"shared": 1})
             for action in actions:

@@ -1,8 +1,8 @@
 """SCOPE: a failure that was right for long is led on by a teacher from its first bad step.
 
 In groups of which less than half succeeded, the first failure whose steps are good up to at least their half is mended,
-one for a group: what the policy said before the first step that a process reward model marks below 0.5, then what the
-agent `teacher` says from there on. If the whole succeeds it takes the place of the failure, else it is dropped. Tokens
+one for a group: the policy's text before the first step that a process reward model marks below 0.5, then that of the
+agent `teacher` from there on. If the whole succeeds it takes the place of the failure, else it is dropped. Tokens
 of the teacher have the factor p / (p + 0.1) in the place of a ratio. A failure whose first step is bad is left alone.
 Theta, the share, the number of repairs and the factor are proposals: the paper does not publish them. Source:
 Recycling Failures (SCOPE) (arXiv:2602.24110).
@@ -31,7 +31,7 @@ from agentrl_core.weight import ExpertMask
 
 @dataclass(frozen=True)
 class LedOn(Repair):
-    """A failure goes on as a teacher says, from its first bad step.
+    """A teacher continues a failure from its first bad step.
 
     Args:
         teacher: who goes on: the name of an agent of the collector.
@@ -51,7 +51,7 @@ class LedOn(Repair):
     question: str = option("Go on with this solution to its end.\n\nTask:\n{task}\n\nSo far:\n{attempt}", filled=True)
 
     async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
-        """Fork, say what the teacher says, and see whether it helps."""
+        """Fork, insert the teacher's text, and see whether it helps."""
         if not fault.step.number:
             return False
         mended = branch.fork(at=fault.step.begin)

@@ -4,7 +4,7 @@ Tasks come of a knowledge graph with a corpus that fits it, so that every reward
 of one hop (column `hops` of the pool); when more than 0.7 of their rollouts succeed, as a mean that is half of the
 iterations before, those of several hops are open too. GRPO in both.
 
-The paper has two stages and says neither where they part nor what ends the first; these are proposals.
+The paper has two stages and states neither where they part nor what ends the first; these are proposals.
 """
 
 from agentrl_core import Recipe

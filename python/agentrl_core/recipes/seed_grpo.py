@@ -7,7 +7,7 @@ x in [0, 1] the semantic entropy of its answers over ln(group size), and A = R -
            or (1 - coefficient x)^exponent (`focal`).
 
 The paper's entropy is the mean of -ln p over the clusters of answers, and its coefficient is not known; 0.0417 is
-that of a public port, which takes `AnswerEntropyScaled(entropy="exact", kind="inverse")`. An environment says
+that of a public port, which takes `AnswerEntropyScaled(entropy="exact", kind="inverse")`. An environment reports
 which answers mean the same as the facts `answer_cluster` and `answer_parsed` of its episodes. The loss is GRPO's.
 """
 
@@ -36,7 +36,7 @@ class AnswerEntropyScaled(BatchComponent):
 
     Args:
         cluster: draw column of whole numbers, the same for answers that mean the same.
-        parsed: draw column, 0 where a draw gave no answer.
+        parsed: draw column, 0 if a draw gave no answer.
         entropy: `sampled`: -mean_c ln p_c, each cluster of answers once; `exact`: -sum_c p_c ln p_c.
         kind: f.
         coefficient: how much a group without agreement loses.

@@ -12,8 +12,8 @@ the policy that sampled. L is GRPO's. When the entropy of an iteration is unlike
 the fast steps are left out from the next iteration on, and what is left is one step an iteration.
 
 Source: arXiv:2510.04072. The three steps, 0.8, ten and 2.5 are proposals, as is the population's standard deviation;
-whether the moments of the optimizer go back as well is not said: they stay. The fast steps that are left out still pay
-for their passes: from then on `SFPO.replace(hooks=None, epochs=1)` does the same for less.
+whether the moments of the optimizer go back as well is not stated: they stay. The fast steps that are left out still
+pay for their passes: from then on `SFPO.replace(hooks=None, epochs=1)` does the same for less.
 Needs: the metric `entropy` of each iteration, given to `Collector.end_iteration`; the policy, to `recipe.updates`.
 """
 

@@ -1,14 +1,14 @@
 """Sol-RL: many cheap rollouts to look for contrast, few exact ones to learn from.
 
 Generation in four bits is cheap and not exact. So a group is large, of it the eighth with the largest scores and the
-eighth with the smallest are trained, at least one each, and what the policy says of them in the precision of training
-stands for what the cheap engine said:
+eighth with the smallest are trained, at least one each, and the policy's log-probs in the precision of training
+replace those of the cheap engine:
 
     A_i = (R_i - mean) / std of the whole group
     L = - mean over tokens of min(p_trainer / p_engine, 2) min(r A, clip(r, 0.8, 1.2) A),   r = p / p_trainer
 
 A group of equal scores leaves. In which precision each action was sampled is a fact (`rollout.RecordPrecision`), and
-`recipes.jet_rl.mismatch` says how far what is cheap is from the trainer.
+`recipes.jet_rl.mismatch` measures how far the cheap engine is from the trainer.
 
 Source: FP4 Explore, BF16 Train: Diffusion Reinforcement Learning via Efficient Rollout Scaling (arXiv:2604.06916). It
 regenerates the few from their seeds; the same seed does not give the same text in another precision, so the tokens are

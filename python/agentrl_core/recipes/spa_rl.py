@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 class Contribution(BatchComponent):
     """Pays a step for its share of the outcome and for an action that could be executed.
 
-    step_score = progress + grounding * executed; where an action is not said to be executed or not, as if it was not.
+    step_score = progress + grounding * executed; an action without a verdict counts as not executed.
 
     Args:
         grounding: what an executed action is paid.

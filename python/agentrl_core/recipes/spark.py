@@ -6,7 +6,7 @@ as many answers each:
     all right:  judge one of them, alone                             "is it right?" yes
     all wrong:  judge one of them, alone                             no
     mixed:      with probability 0.3 one alone, right or wrong by chance, else one of each: "which is right?" A or B
-    any wrong:  reflect: the task again, with a wrong answer of it in sight; the environment says what is right
+    any wrong:  reflect: the task again, with a wrong answer of it in sight; the environment judges it
 
 At most 32 judgements and 32 reflections a batch, of groups by chance. A reflection shows the whole wrong answer in the
 first half of the batch's groups, and its result alone in the second. A trajectory without a result (`result`) is in no
@@ -98,7 +98,7 @@ class Recycled(Rollout):
     reflect: str = option("{prompt}\n\nThis answer is wrong:\n{text}\n\nThink again, and answer.", filled=True)
 
     def result_of(self, text: str) -> str:
-        """What a solution results in; empty: nothing."""
+        """Result of a solution; empty: nothing."""
         found = [next(filter(None, match.groups()), "") for match in re.finditer(self.result, text, re.DOTALL)]
         return found[-1].strip() if found else ""
 

@@ -9,8 +9,8 @@ With p50 the median of the means of the groups that are remembered: when more th
 are trained in one pass of their own behind the fresh ones, and the buffer is emptied; w(t) = (1 - cos(pi t / T)) / 2.
 
 Source: arXiv:2509.22601; code TencentYoutuResearch/SPEAR. The weight w(t), a factor of the loss there, is a factor of
-the advantage here, which is the same: the loss is linear in it. What does not end as it should is left out by a flag.
-Its code also has a mode without trigger, in which stored advantages decay: a `replay.Mix` of the same memory.
+the advantage here, which is the same: the loss is linear in it. Rollouts that do not end properly are left out by a
+flag. Its code also has a mode without trigger, in which stored advantages decay: a `replay.Mix` of the same memory.
 Needs: fact `tool_calls` of an episode; `Recipe(old_logprob="behaviour")`, as the stored rows have it.
 
 Equations:
@@ -120,7 +120,7 @@ class RecalibratedBurst(Replay):
         )
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """What is remembered after an iteration: of one with a burst, its own rollouts alone."""
+        """Stored rollouts after an iteration; after one with a burst, only its own."""
         finished, batch = closed.finished, closed.batch
         if STORED.holds(batch).any():
             state = {**state, "memory": self.memory.initial_state()}

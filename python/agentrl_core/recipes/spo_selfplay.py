@@ -2,7 +2,7 @@
 
     r_i = mean over j != i of P(i beats j),   A_i = r_i - mean r
 
-Self-play against one's own answers needs neither a reward model nor transitive preferences. The mean of r is 1/2 where
+Self-play against one's own answers needs neither a reward model nor transitive preferences. The mean of r is 1/2 if
 all were compared. The paper leaves the policy loss open; here it is PPO's.
 
 Needs: the facts `preference.0`, `preference.1`, ... of trajectories: the probability that this one beats the group's

@@ -2,7 +2,7 @@
 
     L = mean over answers of (log p - log p_old - (P - 1/2) / beta)^2,   beta = 0.001
 
-P is the mean probability of beating the answers of the group, itself (a tie) included, so its mean is 1/2 where all
+P is the mean probability of beating the answers of the group, itself (a tie) included, so its mean is 1/2 if all
 were compared; p_old is the previous iterate, which made the answers. The public code trains on the best and the worst
 of 5: `weight.SelectDraws(kind="max_variance", count=2)`.
 

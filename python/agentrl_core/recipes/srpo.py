@@ -34,10 +34,10 @@ class SuccessDistance(BatchComponent):
     """Gives failures partial credit by how near they came to a success of their group.
 
     score = 1 of a success; at_most * sigmoid(slope * (0.5 - d)) of a failure. The draw columns `embedding.0`,
-    `embedding.1`, ... say where a trajectory went. d is 0 for the failure of the group that came nearest to a centre of
-    its successes and 1 for the furthest (0.5 if all are equally near); centres are the means of clusters of successes
-    (DBSCAN, on standardised embeddings), or of all where there is no cluster. Failures of a group without a success
-    score 0. Source: SRPO, arXiv:2511.15605.
+    `embedding.1`, ... describe where a trajectory went. d is 0 for the failure of the group that came nearest to a
+    centre of its successes and 1 for the furthest (0.5 if all are equally near); centres are the means of clusters of
+    successes (DBSCAN, on standardised embeddings), or of all where there is no cluster. Failures of a group without a
+    success score 0. Source: SRPO, arXiv:2511.15605.
 
     Args:
         radius: successes at most this far apart, in standard deviations, are neighbours.

@@ -38,7 +38,7 @@ from agentrl_core.rollout import Branch, Group, Rollout, ask_agent
 class Imputed(Rollout):
     r"""Recordings as trajectories, with the actions that they have or that a model fills in.
 
-    The draw column `imputed` is 1 where the model did, `inverse` is 1 for what the model itself is trained on.
+    The draw column `imputed` is 1 if the model did, `inverse` is 1 for what the model itself is trained on.
 
     Args:
         past: how many observations before the last one the model sees.
@@ -89,7 +89,7 @@ class Imputed(Rollout):
             await group.spawn(task, program=program, parent=branch)
 
     async def looked_at(self, group: Group) -> list[str]:
-        """What a recording shows, one text before each action."""
+        """The observations of a recording, one text before each action."""
         branch = group.start(role="helper")
         while not branch.over:
             await branch.turn(self.nothing)
@@ -131,7 +131,7 @@ async def _taken(branch: Branch, actions: Sequence[str]) -> None:
 
 
 def _seen(branch: Branch) -> list[str]:
-    """What was seen before each action."""
+    """The observation before each action."""
     told = [branch.prompt_messages, *(turn.observation for turn in branch.turns[:-1])]
     return [str(as_messages(each or "")[-1]["content"]) for each in told]
 

@@ -1,11 +1,11 @@
 """SSP: one model proposes questions for given answers, and solves them.
 
-The proposer is told an answer and searches until it says `<question>...</question>`. A helper answers that question
-with all that the proposer has read in sight, among what four other proposers have read; where it does not find the
+The proposer gets an answer and searches until it writes `<question>...</question>`. A helper answers that question
+with all that the proposer has read in sight, among what four other proposers have read; if it does not find the
 given answer, or nothing was read, the question is not valid and the proposer is paid the penalty. Else n = 5 solvers
 try it without help, and the proposer is paid 1 - acc, or 4 (acc - low) (high - acc) with `kind="intermediate"`. In
 place of a question that is not valid the solvers get one of a pool, by chance: what was tried in earlier iterations,
-which is forgotten every ten. Where the pool is empty there are no solvers. Solvers are compared with each other, a
+which is forgotten every ten. If the pool is empty there are no solvers. Solvers are compared with each other, a
 proposer alone keeps its raw reward. Source: arXiv:2510.18821.
 
 Equations:
@@ -29,7 +29,7 @@ Differs:
 The environment shows a task's question, and judges by its payload, which is made of plain JSON values where there is a
 pool.
 
-Needs: a model that can propose in the form that is asked for. The small one that `agentrl train` makes says no
+Needs: a model that can propose in the form that is asked for. The small one that `agentrl train` makes writes no
 `<question>`: its proposers are paid nothing, and nothing is learned.
 """
 
@@ -98,7 +98,7 @@ class SearchSelfPlay(TextMemory):
     reuse_at_most: float = option(1.0, at_least=0, at_most=1)
 
     def paid(self, share: float) -> float:
-        """What the proposer is paid where so many of the solvers succeed."""
+        """Reward of the proposer, by the share of solvers that succeed."""
         if self.kind == "hard":
             return 1.0 - share
         return 4.0 * (share - self.low) * (self.high - share) if 0.0 < share < 1.0 else 0.0
@@ -108,7 +108,7 @@ class SearchSelfPlay(TextMemory):
         return {"pool": [], "read": []}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """What was tried comes to the pool, which is cleared now and then; what was read replaces what was before."""
+        """Add tried questions to the pool, which is cleared periodically, and replace the texts that were read."""
         pool = [*state["pool"], *read_notes(closed.finished, "tried")]
         if self.every and (closed.iteration + 1) % self.every == 0:
             pool = pool[len(pool) - int(len(pool) * self.keep) :]
@@ -138,7 +138,7 @@ class SearchSelfPlay(TextMemory):
             await self.solved(group, earlier, proposer)
 
     async def checked(self, group: Group, task: Task, proposer: Branch, read: str) -> bool:
-        """Whether a helper finds the given answer in what the proposer has read, among what others have."""
+        """Return whether a helper finds the given answer in what the proposer has read, among what others have."""
         others = [text for text in self.recall(group)["read"] if text != read]
         noise = [others[place] for place in _shuffled(group, "noise", len(others))[: self.noise]]
         texts = [read, *noise]
@@ -156,7 +156,7 @@ class SearchSelfPlay(TextMemory):
         return share
 
     def earlier(self, group: Group) -> Task | None:
-        """A question of the pool, by chance; None where that is empty."""
+        """A question of the pool, by chance; None if that is empty."""
         pool = self.recall(group)["pool"]
         chosen = [tried for tried in pool if tried["share"] <= self.reuse_at_most] or pool
         return Task(**chosen[int(group.uniform("earlier") * len(chosen))]["task"]) if chosen else None
@@ -191,7 +191,7 @@ class _Informed(Rollout):
 
 
 def _texts(branch: Branch) -> list[str]:
-    """What the environment answered to its actions."""
+    """The environment's answers to its actions."""
     answers = [turn.observation for turn in branch.turns if turn.observation is not None]
     said = [message.get("content") for answer in answers for message in as_messages(answer)]
     return [text for text in said if isinstance(text, str)]

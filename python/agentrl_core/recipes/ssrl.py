@@ -2,7 +2,7 @@
 
     R = 0.9 [the answer is right] + 0.1 format,   then GRPO with 0.001 of k3 to the reference
 
-What stands in the tags of simulated results is not trained, as if an environment had said it. The same policy goes on
+Text in the tags of simulated results is not trained, like text of an environment. The same policy goes on
 with a real search later. The format score (balanced tags, more of it for up to two thoughts, none above eight) is the
 environment's `reward.format`. The paper's table of rewards differs a little from the public code, which is followed
 here.

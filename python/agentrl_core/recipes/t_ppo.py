@@ -1,8 +1,8 @@
 """T-PPO: updates on windows of responses that have not ended, so that nobody waits for the longest (arXiv:2506.15050).
 
-    each iteration says at most l tokens of each response; one that has not ended goes on in the next, under its weights
-    A_t = sum_k lambda^k delta_{t+k},   delta_t = r_t + V_{t+1} - V_t,   V behind the last token of a window: V_{l-1}
-    L_policy = - mean over the tokens of this window of min(r A, clip(r, 0.8, 1.2) A)
+    each iteration samples at most l tokens of each response; one that has not ended goes on in the next, under its
+    weights A_t = sum_k lambda^k delta_{t+k},   delta_t = r_t + V_{t+1} - V_t,   V after the last token of a window:
+    V_{l-1} L_policy = - mean over the tokens of this window of min(r A, clip(r, 0.8, 1.2) A)
     L_critic = mean over all tokens of the responses that have ended of 1/2 (V - R)^2,   R their score
 
 with lambda 0.95 and no discount. Collect with `Collector(..., batch_policy=BatchPolicy(max_new_tokens=l))` and groups
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LatestVersionOnly(BatchComponent):
-    """Trains of each draw the tokens that its newest weights have said; what older ones said is context.
+    """Trains only the tokens of each draw that its newest weights sampled; older tokens are context.
 
     weight *= N / M where a token's policy version is the largest of its draw, and 0 elsewhere, with N trained tokens in
     the batch and M that remain: so the mean over all tokens is the mean over those that remain. A critic's loss does
     not see the weight, and trains all tokens. For `collect.BatchPolicy(max_new_tokens=...)`, one iteration at a time,
-    where what an iteration adds is what the weights of that iteration said. Source: T-PPO, arXiv:2506.15050.
+    where the weights of an iteration sampled all that it adds. Source: T-PPO, arXiv:2506.15050.
 
     Example:
         >>> import agentrl_core as arl
@@ -69,7 +69,7 @@ class LatestVersionOnly(BatchComponent):
 
 @dataclass(frozen=True)
 class CutOff(BatchComponent):
-    """Says of each token whether its response was cut off by a window, which is where no `success` is known.
+    """Marks tokens of responses that a window cut off, whose `success` is unknown.
 
     Example:
         >>> from agentrl_core.recipes.t_ppo import CutOff

@@ -1,6 +1,6 @@
 """TempSamp-R1: the right answer is one member of each group, and does not outshine the others (arXiv:2509.18056).
 
-Three rollouts are sampled, the fourth member says the task's solution. Its tokens were not sampled: all old log-probs
+Three rollouts are sampled, the fourth member is the task's solution. Its tokens were not sampled: all old log-probs
 are recomputed. Scores are flattened above 0.8 and steepened below before they are compared (`CompressHigh`). The
 paper's other two forms, a reward scaled by 0.8 and an advantage anchored at 1.2 times the largest sampled one, are not
 here. Without a solution the fourth is sampled as the others are.

@@ -1,9 +1,9 @@
 """Training-Free GRPO: a group is compared in words, and what was learned is a text in the prompt (arXiv:2510.08191).
 
-No weight changes. Each task is rolled out five times with the experiences so far in the prompt. Where some solved it
+No weight changes. Each task is rolled out five times with the experiences so far in the prompt. If some solved it
 and some did not, an agent (`experience`) sums up each rollout, contrasts them, and proposes how to edit the library of
 experiences: JSON objects `{"operation": "ADD", "id": 3, "text": "..."}`, the operations ADD, UPDATE, DELETE and NONE.
-One more call for the batch makes one plan of all proposals; where it cannot be read, the proposals themselves are. The
+One more call for the batch makes one plan of all proposals; if it cannot be read, the proposals themselves are. The
 plan is applied when the iteration is closed: a DELETE beats an UPDATE of the same id, an UPDATE of an unknown id adds,
 of equal additions one is kept, and experiences are numbered anew.
 
@@ -116,7 +116,7 @@ class Experiences(TextMemory):
     async def compared(
         self, group: Group, branches: Sequence[Branch], scores: NDArray[np.float64]
     ) -> list[dict[str, Any]]:
-        """What a group proposes; nothing where all or none solved the task."""
+        """Proposals of a group; none if all or none solved the task."""
         known = [row for row in range(len(branches)) if np.isfinite(scores[row])]
         solved = [scores[row] > self.solved_above for row in known]
         if not any(solved) or all(solved):

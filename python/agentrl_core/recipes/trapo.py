@@ -63,7 +63,7 @@ class SimilarCurves(StatefulComponent):
     """Scores unlabelled tasks by their majority, and leaves those without a score that are learnt unlike labelled ones.
 
     Args:
-        labelled: the draw column that tells which tasks have an answer.
+        labelled: the draw column that marks tasks with an answer.
         visits: of a task before it is compared.
         fraction: the most similar of a batch's unlabelled tasks that stay however similar they are, at least one.
         at_least: similarity from which on a task stays.
@@ -166,7 +166,7 @@ def _majority(rows: Rows) -> NDArray[np.float64]:
 
 
 def _any(flags: NDArray[np.bool_], place: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether one of each group's flags is set."""
+    """Return whether one of each group's flags is set."""
     found: NDArray[np.bool_] = np.bincount(place, flags) > 0
     return found
 

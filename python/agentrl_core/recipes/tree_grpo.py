@@ -42,7 +42,7 @@ class TreeExpansion(Rollout):
     drawn, all with the same chance and none twice in a round, and a new branch leaves behind each and runs to its end.
     A node is a whole turn, with its answer, that another one follows; the prompt is the first node of each tree. So a
     group has `trees * (rounds * expansions + 1)` branches, or fewer where a tree has fewer nodes than are drawn. The
-    key `tree` says of each branch which tree it belongs to.
+    key `tree` is the tree of each branch.
 
     Args:
         trees: of a group, M.
@@ -84,7 +84,7 @@ class TreeExpansion(Rollout):
 
 
 def _nodes(branch: Branch) -> list[tuple[Branch, Position]]:
-    """Where a branch can be left: before each turn that is its own, and of its forks' before those behind the first."""
+    """The places where a branch can be left: before each own turn, and before those of its forks after the first."""
     inherited = 0 if branch.parent is None else branch.key[-2]
     own = [turn for turn in branch.turns if turn.begin.tokens >= inherited]
     return [(branch, turn.begin) for turn in own[0 if branch.parent is None else 1 :]]

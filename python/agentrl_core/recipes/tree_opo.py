@@ -1,12 +1,12 @@
 """Tree-OPO: a student finishes what a teacher's search began (arXiv:2509.09284).
 
-The teacher's searches are groups of an earlier run. A student's group of a task starts each branch behind another of
+The teacher's searches are groups of an earlier run. A student's group of a task starts each branch after another of
 the turns that the teacher tried, some near the end and some near the beginning: an easy and a hard task in one group.
 So an answer counts as much as it is better than where it started:
 
     a = r - alpha V(prefix),    A = a - mean(a)
 
-with V the mean reward of the teacher's branches through the prefix (1 or 0 where `value` is optimistic or pessimistic).
+with V the mean reward of the teacher's branches through the prefix (1 or 0 if `value` is optimistic or pessimistic).
 Prefixes are not trained.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TeacherPrefixes(Rollout):
-    """Starts the branches of a group behind turns of a stored search of the same task.
+    """Starts the branches of a group after turns of a stored search of the same task.
 
     The places are the beginning and all turns of the search that did not end their episode, as far as their value is
     known. As many as the group is large are drawn by chance, none twice before each was drawn once. A task that the
@@ -53,7 +53,7 @@ class TeacherPrefixes(Rollout):
     value: Literal["mean", "best"] = "mean"
 
     async def group(self, group: Group) -> None:
-        """Branches behind places of the search, each to its end."""
+        """Branches after places of the search, each to its end."""
         found = StoredSearches(self.teacher).find(group.task.task_id)
         if found is None:
             await group.run(group.start_many(group.size, facts={"prefix_value": 0.0}))

@@ -39,8 +39,8 @@ class SegmentTree(BudgetedRollout):
 
     A group starts with `initial` branches. Side by side each generates a segment: `tokens` tokens, or fewer where its
     action ends; the environment answers an action that ended. Then every branch that goes on becomes `ways` branches,
-    in their order, as long as the group has fewer than `budget`. Where all have ended before it has, one more leaves at
-    the end of an earlier segment, drawn by chance (the fallback); where there is none, at the prompt.
+    in their order, as long as the group has fewer than `budget`. If all have ended before it has, one more leaves at
+    the end of an earlier segment, drawn by chance (the fallback); if there is none, at the prompt.
 
     Args:
         budget: branches of a group in the end. It takes the place of the collector's `group_size`.

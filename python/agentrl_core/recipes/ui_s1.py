@@ -1,6 +1,6 @@
 """UI-S1: multi-turn signal from recorded trajectories of experts, without a live environment (arXiv:2509.11543).
 
-A rollout answers the expert's observations; `matched` says (step column, 0 or 1) where it did what the expert did.
+A rollout answers the expert's observations; `matched` (step column, 0 or 1) marks steps that equal the expert's.
 Returns break where it did not. A step is compared with the same step of the other rollouts, and the trajectory with its
 group:
 
@@ -10,7 +10,7 @@ Groups whose first returns hardly vary (population standard deviation of at most
 single rollout. In the public code such groups are replaced during collection; admission knows scores only, so here they
 leave the batch. Its mode `mean_norm` has `scale="none"` in both links; its episode part compares the rewards of all
 steps instead of the trajectories' scores: `GroupRelative(column="reward", level="step", singleton="raw")` in the place
-of the first link. A rollout goes along an expert's trajectory (`ExpertSpine`): where it does something else, its
+of the first link. A rollout goes along an expert's trajectory (`ExpertSpine`): if it does something else, its
 history is patched with what the expert did, twice at most, and then it ends. The environment answers every action with
 what the expert saw next. Patches are the expert's action alone (`thought_free`); those with a thought beside it are not
 here.
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MatchedReturns(BatchComponent):
-    """What each step led to, as long as the rollout did what the expert did.
+    """Return of each step, as long as the rollout did what the expert did.
 
         matched_return = G_t = r_t + gamma * G_{t+1} where steps t and t + 1 both matched, else r_t
 
@@ -105,8 +105,8 @@ class MatchedReturns(BatchComponent):
 class ExpertSpine(Rollout):
     """Trajectories along an expert's, which go on in spite of some mistakes.
 
-    A step of which the environment says (fact `matched`) that it is not the expert's stays as it is and is trained, and
-    in the context of the next one stands what the expert did, `Task.solution`. The mistake behind the last patch ends
+    A step that is not the expert's (fact `matched`) stays as it is and is trained, and
+    in the context of the next one stands what the expert did, `Task.solution`. The mistake after the last patch ends
     the trajectory.
 
     Args:

@@ -4,11 +4,11 @@ Three kinds of tasks, by their domain, in one batch:
 
     open        G answers; the same model, asked apart and not trained, scores them all; the scores are the rewards
     preference  a question with N candidates whose order is known: an answer is N scores, paid by Kendall's tau of the
-                two orders (of two: 1 or 0), 0 where it has not N numbers
+                two orders (of two: 1 or 0), 0 if it has not N numbers
     any other   the environment pays
 
 Open tasks wait until the referee is good enough: they get no rollouts before the moving average of the share of pairs
-that it orders rightly has reached 0.7 (the paper has a warm-up and does not say how long; this is chosen here).
+that it orders rightly has reached 0.7 (the paper has a warm-up of unknown length; this is chosen here).
 Advantages are GRPO's within each group.
 
 Needs, of preference tasks: `Task.payload`, a table whose `ranks` has a number for each candidate, larger for a better
@@ -104,7 +104,7 @@ class PlayerReferee(TextMemory):
             branch.finish(reward=reward, success=share == 1.0, facts={"ordered": share})
 
     def judged(self, text: str, ranks: Sequence[float]) -> tuple[float, float]:
-        """What scores of candidates are paid, and the share of pairs that they order rightly."""
+        """Reward of the scores of candidates, and the share of pairs that they order correctly."""
         scores = self.scores(text, len(ranks))
         if scores is None:
             return 0.0, 0.0
@@ -114,12 +114,12 @@ class PlayerReferee(TextMemory):
         return reward, right / max(len(pairs), 1)
 
     def scores(self, text: str, count: int) -> list[float] | None:
-        """The scores in a text; None where they are not so many."""
+        """The scores in a text; None if they are not so many."""
         found = [float(number) for number in _NUMBER.findall(text)]
         return found if len(found) == count else None
 
     async def answer(self, group: Group) -> None:
-        """Answers, and what the referee says of all of them."""
+        """Answers, and the referee's scores of all of them."""
         branches = group.start_many(group.size, facts={"ordered": -1.0})
         await group.advance(branches)
         branches = [branch for branch in branches if not branch.over]

@@ -4,7 +4,7 @@ With k rewards of -1 and 1 so far, mean v and prior V, the distance is D2 = max(
 weight w = D2 / (D2 + 1/k) in the baseline b = w v + (1 - w) V, whose risk is R(k) = w^2 / k + (1 - w)^2 D2. A task gets
 one more rollout while that would lower the risk by more than c = 1/256 (D2 as it is), from 4 rollouts on and up to 16.
 A = r - b. The paper's prior is a value model's; here it is the task's success rate in the run so far as a reward,
-2 p - 1, and 0 where the task is new. Rewards of 0 and 1: `variance=0.25`, here and in the baseline.
+2 p - 1, and 0 if the task is new. Rewards of 0 and 1: `variance=0.25`, here and in the baseline.
 """
 
 from __future__ import annotations

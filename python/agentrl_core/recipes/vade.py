@@ -23,7 +23,7 @@ from agentrl_core.select import Beta, ComposedSelector, TaskScore, TopSampler
 
 @dataclass(frozen=True)
 class LearningSignal(TaskScore):
-    """What a success rate p promises to teach: p (1 - p)^2, most at p = 1/3.
+    """Learning signal of a success rate p: p (1 - p)^2, largest at p = 1/3.
 
     Source: VADE arXiv:2511.18902, Knapsack RL arXiv:2509.25849.
 

@@ -4,7 +4,7 @@
     L = - mean over draws of the mean over tokens of min(w, 8) (R - b) log p
     rate of a step * sqrt(min(1, ESS / draws)),   ESS = (sum w)^2 / sum w^2
 
-g_i is the norm of the gradient of log p of a whole draw: the trainer's to say, as the draw column `gradient_square`,
+g_i is the norm of the gradient of log p of a whole draw: which the trainer gives as the draw column `gradient_square`,
 which holds w^2 g^2. Without it w^2 is a stand-in. There is no clip on the ratio. ESS reads w without its bound.
 
 Needs: `recomputed_logprob`, by the trainer before the first update; the draw column `gradient_square`.
@@ -71,7 +71,7 @@ class ScaleLearningRate(Hook):
 
 @dataclass(frozen=True)
 class SequenceImportance(BatchComponent):
-    """Says of each draw how much likelier its trainer found it than who sampled it: draw column `importance`.
+    """Makes the likelihood ratio of each draw between trainer and sampler: draw column `importance`.
 
     importance = exp(sum over trained tokens of log p_old - log p_behaviour), the exponent within +-20.
 

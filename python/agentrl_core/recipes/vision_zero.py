@@ -94,7 +94,7 @@ class Hysteresis(Controller):
 
 @dataclass(frozen=True)
 class ZeroSumVotes(BatchComponent):
-    """What the votes of a game are worth to each player: those for the spy pay the civilians.
+    """Reward of each player for the votes of a game: votes for the spy pay the civilians.
 
         score_spy = -coefficient (v_spy - mean of v over the civilians)
         score_j = coefficient / n (v_spy - mean) - suspicion (v_j - mean)       (n civilians)

@@ -1,7 +1,7 @@
 """VPPO: tokens and draws that depend on what they saw learn more (arXiv:2510.09285).
 
 A second log-prob under a perturbed input (patches of the image blacked out; for agents a tool result or document left
-out) says how much a token depends on it:
+out) measures how much a token depends on it:
 
     S = min(e^d - d - 1, 10),    d = log p(perturbed) - log p, within 20.
 
@@ -31,7 +31,7 @@ _LOG_RATIO_AT_MOST = 20.0
 
 @dataclass(frozen=True)
 class InputDependency(BatchComponent):
-    """Draws whose tokens depend on what they saw weigh more than those that would have been said anyway.
+    """Draws whose tokens depend on what they saw weigh more than those that were likely anyway.
 
     The formula is that of the file. All equal: the factor is 1.
 
@@ -59,7 +59,7 @@ class InputDependency(BatchComponent):
     dependency_at_most: float = option(10.0, above=0.0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with its `weight` scaled, and the column `dependency` (NaN where it is not known)."""
+        """Return `batch` with its `weight` scaled, and the column `dependency` (NaN if it is not known)."""
         rows = Rows(batch, "token")
         known = rows.known(self.perturbed) & rows.known(self.behaviour_logprob)
         gaps = np.where(known, rows.values(self.perturbed) - rows.values(self.behaviour_logprob), 0.0)

@@ -3,7 +3,7 @@
 A success that the policy hardly expected gets more: with s the mean log-prob of a draw's trained tokens and mean(s)
 that of its group,
 
-    A + min(max(2.5 (1 - exp(s - mean(s))), 0), 0.5 A)    where A > 0,
+    A + min(max(2.5 (1 - exp(s - mean(s))), 0), 0.5 A)    if A > 0,
 
 and A is GRPO's. Rollouts are spent over all tasks of a selection: 4 each, then in rounds of 4, one more for each of the
 tasks of the largest priority

@@ -49,7 +49,7 @@ class OutcomeScore(BatchComponent):
             yield Column(self.level, "success")
 
     def own_makes(self) -> Iterable[Column]:
-        """The score of its level."""
+        """Yield the score of its level."""
         yield SCORES[self.level]
 
     def __call__(self, batch: Batch) -> Batch:

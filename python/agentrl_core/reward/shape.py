@@ -69,7 +69,7 @@ class CombineReward(BatchComponent):
             yield Column(self.level, "success")
 
     def own_makes(self) -> Iterable[Column]:
-        """The score, overwritten."""
+        """Yield the score, overwritten."""
         yield SCORES[self.level]
 
     def __call__(self, batch: Batch) -> Batch:
@@ -143,7 +143,7 @@ class LengthPenalty(BatchComponent):
             yield Column(self.level, "success")
 
     def own_makes(self) -> Iterable[Column]:
-        """The score, overwritten."""
+        """Yield the score, overwritten."""
         yield SCORES[self.level]
 
     def __call__(self, batch: Batch) -> Batch:

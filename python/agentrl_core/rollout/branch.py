@@ -225,7 +225,7 @@ class Branch(Trajectory):
         Raises:
             InvalidInputError: it has no action yet, an action is open, or its context was rewritten.
         """
-        self._check_one_lane("told behind another prompt")
+        self._check_one_lane("given another prompt")
         if self.has_open_action or not self.turns:
             raise InvalidInputError(
                 f"branch {self.name}: with_prompt needs at least one answered turn; await a turn first"

@@ -108,7 +108,7 @@ class BranchRecord:
         return {"reward": self.reward, "success": bool(self.success), "info": info, "facts": self.facts or None}
 
     def _of(self, level: str, outcome: StepResult) -> dict[str, Any]:
-        """The facts of a level."""
+        """Return the facts of a level, by name."""
         return {name: value for name, value in (outcome.facts or {}).items() if self.levels.get(name) == level}
 
     def _notes(self) -> dict[str, object] | None:

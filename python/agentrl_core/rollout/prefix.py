@@ -75,7 +75,9 @@ class Prefix:
             InvalidInputError: it has not so many turns or tokens, or its context was rewritten before.
         """
         if not (batch.trajectories.column("trajectory_id") == trajectory_id).any():
-            raise NotFoundError(f"Prefix: the batch has no trajectory {trajectory_id}")
+            raise NotFoundError(
+                f"Prefix: the batch has no trajectory {trajectory_id}; give the id of one of its trajectories"
+            )
         drawn = batch.with_draws([trajectory_id], iteration=0)
         draw = drawn.num_draws - 1
         first, last = drawn.offsets("step")[draw : draw + 2].tolist()
@@ -103,7 +105,7 @@ class Prefix:
 
     @classmethod
     def of(cls, branch: Any, turns: int | None = None, *, tokens: int = 0) -> Prefix:
-        """The beginning of a branch, for another group; in its own group a fork shares it.
+        """Return the beginning of a branch, for another group; in its own group a fork shares it.
 
         Args:
             branch: a `Branch`, running or ended.

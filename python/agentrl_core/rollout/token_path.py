@@ -218,14 +218,15 @@ class TokenPath:
         """Return the tokens of an action that was not sampled."""
         if isinstance(content, str):
             if not is_unicode(content):
-                raise InvalidInputError(f"write: content {content!r:.80} is not Unicode (a lone surrogate)")
+                raise InvalidInputError(f"write: content {content!r:.80} is not Unicode (a lone surrogate); remove it")
             tokens = self._plain_chat.action(content)
             return np.asarray(tokens if ends else tokens[:-1], np.int32)
         numbers = columns.integers(content, "write: content")
         wrong = numbers[(numbers < 0) | (numbers >= vocabulary_size)]
         if len(wrong):
             raise InvalidInputError(
-                f"write: content has {wrong[0]}, outside the vocabulary of {vocabulary_size} tokens"
+                f"write: content has {wrong[0]}, outside the vocabulary of {vocabulary_size} tokens; give token ids "
+                "below that"
             )
         return numbers.astype(np.int32)
 

@@ -452,8 +452,8 @@ class Trajectory:
             told = prefix.contexts[place] if place < len(prefix.contexts) else None
             if told is not None and not np.array_equal(told, self.tokens[-len(told) :]):
                 self._fail(
-                    f"{prefix.title}: what the environment says before action {place + 1} is not what it said then; "
-                    "give the prefix the seed of its episode, and a world that replays"
+                    f"{prefix.title}: the observation before action {place + 1} differs from the recorded one; "
+                    "give the prefix the seed of its episode, and an environment with replayable=True"
                 )
             if self.over:
                 return

@@ -86,13 +86,13 @@ class Turn:
         return place
 
     def uniform(self, column: int = 0) -> float:
-        """A number in [0, 1) that depends on the seed of the turn's last segment and on `column` alone."""
+        """Return a number in [0, 1) that depends on the seed of the turn's last segment and on `column` alone."""
         seed = self.segments[-1].seed if self.segments else self.branch.seed
         return uniform(_core.rng.structural_seed(seed, 1), column)
 
 
 def uniform(seed: int, column: int = 0) -> float:
-    """A number in [0, 1) for a seed."""
+    """Return a number in [0, 1) for a seed."""
     return float(_core.rng.uniform(np.array([seed], np.uint64), column)[0])
 
 

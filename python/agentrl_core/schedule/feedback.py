@@ -80,7 +80,7 @@ class PID(Controller):
         return {"value": self._held(self.start + moved), "error": error, "integral": integral, "average": average}
 
     def value(self, state: State) -> float:
-        """The number."""
+        """Return the number that the controller gives now."""
         return float(state["value"])
 
     def _held(self, value: float) -> float:

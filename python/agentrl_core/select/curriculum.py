@@ -182,12 +182,12 @@ class Quota(Component):
         return {"realised": {}}
 
     def shares(self, state: State, domains: Sequence[str]) -> NDArray[np.float64]:
-        """The share of each domain in the next groups."""
+        """Return the share of each domain in the next groups."""
         given = self._targets() or dict.fromkeys(domains, 1.0)
         targets = np.array([given.get(domain, 0.0) for domain in domains])
         if targets.sum() == 0:
             raise InvalidInputError(
-                f"{self.title()}: none of the domains of targets={self.targets!r} is in the pool, which has: "
+                f"{self.title()}: none of the domains of targets={self.targets!r} is in the pool; use some of: "
                 f"{', '.join(domains)}"
             )
         targets = targets / targets.sum()
@@ -198,12 +198,12 @@ class Quota(Component):
         return np.asarray(weights / weights.sum())
 
     def parts(self, state: State, pool: Pool) -> Parts:
-        """The domains and their shares."""
+        """Return the domains and their shares."""
         codes, shares = pool.column("domain"), self.shares(state, pool.domains)
         return [(codes == code, float(share)) for code, share in enumerate(shares) if share > 0]
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """The realised shares after an iteration."""
+        """Return the realised shares after an iteration."""
         if closed.pool is None or closed.selection is None or not closed.batch.num_draws:
             return state
         ids = dict(zip(closed.pool.ids(closed.selection.rows), closed.selection.rows.tolist(), strict=True))

@@ -48,7 +48,7 @@ class RetryQueue(Component):
     max_age: int | None = option(None, at_least=1)
 
     def initial_state(self) -> State:
-        """An empty queue."""
+        """Return an empty queue."""
         names = ("items", "rows", "born", "tries")
         return {name: np.zeros(0, np.int64) for name in names} | {"next": 0}
 
@@ -63,7 +63,7 @@ class RetryQueue(Component):
         return free[: int(self.share * groups)]
 
     def next(self, state: State, visits: TaskOutcomes, selection: Selection | None) -> State:
-        """The queue after an iteration."""
+        """Return the queue after an iteration."""
         visits = visits.subset(~np.isnan(visits.solved) & ~visits.survey)
         solved = visits.sums(visits.solved) > 0
         tries = state["tries"].copy()

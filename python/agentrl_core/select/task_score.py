@@ -53,7 +53,7 @@ class NearTarget(TaskScore):
 
 @dataclass(frozen=True)
 class OutcomeVariance(TaskScore):
-    """How much the outcomes of a task differ: (sqrt(p (1 - p)) + floor)^power.
+    """Spread of a task's outcomes: (sqrt(p (1 - p)) + floor)^power.
 
     Args:
         power: 0 makes all equal.
@@ -75,5 +75,5 @@ class OutcomeVariance(TaskScore):
     floor: float = option(1e-6, at_least=0)
 
     def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The spread of each."""
+        """Return the spread of each task."""
         return (np.sqrt(np.clip(estimates * (1 - estimates), 0.0, None)) + self.floor) ** self.power

@@ -82,14 +82,14 @@ class PredictedSuccess(Tracker):
         return {"rows": np.zeros(0, np.int64), "rates": np.zeros(0)}
 
     def next(self, state: State, visits: TaskOutcomes) -> State:
-        """The newest survey in place of the one before."""
+        """Return the newest survey in place of the one before."""
         visits = visits.subset(visits.survey & ~np.isnan(visits.solved))
         if not len(visits):
             return state
         return {"rows": visits.rows, "rates": visits.sums(visits.solved) / visits.counts}
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
-        """The expected success rate."""
+        """Return the expected success rate."""
         rows, rates = state["rows"], state["rates"]
         if not len(rows):
             return np.full(len(candidates), self.unseen)

@@ -157,7 +157,7 @@ def as_table(name: str, scores: ArrayLike) -> NDArray[np.float64]:
         table = np.ascontiguousarray(scores, np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
-            f"{name}: {scores!r:.80} is no table of numbers; give [runs, tasks], every task with the same runs"
+            f"{name}: {scores!r:.80} is not a table of numbers; give [runs, tasks], every task with the same runs"
         ) from error
     if table.ndim == 1:
         table = table[:, None]

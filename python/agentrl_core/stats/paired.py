@@ -13,7 +13,7 @@ from agentrl_core.stats.intervals import bootstrap
 
 
 class PairedDifference(NamedTuple):
-    """How far two systems are apart on the same seeds.
+    """Difference of two systems on the same seeds.
 
     Attributes:
         mean: mean of first minus second.

@@ -217,7 +217,7 @@ class HookRunner:
         return kept
 
     def _after_steps(self) -> list[tuple[str, Hook]]:
-        """The actions that are done after a step or an iteration."""
+        """Return the actions that are done after a step or an iteration."""
         kinds = (SyncModel, SwapModels, StopTraining)
         return [(place, action) for place, action in self._actions if action.restores or isinstance(action, kinds)]
 

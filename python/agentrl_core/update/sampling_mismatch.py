@@ -105,7 +105,7 @@ def _check_temperature(use: SamplingUse, batch: Batch, chosen: NDArray[np.bool_]
 
 
 def _is_plain(loss: Any) -> bool:
-    """Whether a loss weighs log-probs and has ratios in its metrics alone."""
+    """Return whether a loss weighs log-probs and has ratios in its metrics alone."""
     surrogate = getattr(loss, "surrogate", None)
     ones = getattr(surrogate, "positive", None) == getattr(surrogate, "negative", None) == "one"
     return ones and loss.clip is None and loss.mask is None

@@ -20,7 +20,7 @@ EFFECTS: dict[str, Effect] = {
     "top": "none",
     "by_entropy": "shifts",
 }
-"""What each field of `Sampling` does to the distribution of a token, and how the trainer treats it.
+"""How the trainer treats each field of `Sampling`, by its effect on the distribution of a token.
 
 `applied`: the trainer does the same to its logits (a temperature of 0, which does not sample, is `truncates`). `none`:
 nothing. `truncates`: some tokens have probability 0, which the model's log-probs do not have. `shifts`: no token has,
@@ -87,14 +87,14 @@ class SamplingUse:
                 raise InvalidInputError(self.message(f"{place} has {field.name}={value!r}", field.name, field.default))
 
     def refuses(self, field: str, value: object) -> bool:
-        """Whether a value of a field, other than the default, makes the recipe's log-probs wrong."""
+        """Return whether a value of a field, other than the default, makes the recipe's log-probs wrong."""
         effect = EFFECTS.get(field, "truncates")
         if effect == "applied":
             effect = "truncates" if value == 0 else "none"
         return (self.ratios and effect != "none") or (self.weights and effect == "truncates")
 
     def message(self, found: str, field: str, default: object) -> str:
-        """The message about a field that is refused."""
+        """Return the message about a field that is refused."""
         remedy = "" if self.weights else ', or use recomputed log-probs: recipe.replace(old_logprob="recomputed")'
         return (
             f"{found}, but recipe {self.recipe!r} compares recorded log-probs, which are those of the distribution "

@@ -429,7 +429,7 @@ def named_metrics(model: str, metrics: dict[str, float]) -> dict[str, float]:
 
 
 def _planned(layout: PackLayout, model: nn.Module | None) -> Layout:
-    """How the tokens of packs lie."""
+    """Return the layout in which packs are planned."""
     if layout == "tree":
         return "tree"
     require_torch("a pack")

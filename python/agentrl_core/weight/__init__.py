@@ -2,7 +2,7 @@
 
 Components that scale `weight` or leave rows out of the loss (`keep`) by facts of the rollout, and the functions below
 them: denominators for ragged rows of your own (a `Batch` has `token_weights`), selectors that turn scores into masks,
-and importance weights. What follows the policy as it is now is a part of the loss.
+and importance weights. Weights that depend on the current policy are part of the loss.
 """
 
 from agentrl_core.weight.entropy import EntropyScaled

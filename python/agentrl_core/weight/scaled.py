@@ -63,7 +63,7 @@ class ColumnScaled(BatchComponent):
         self.require(ordered, "at_most", "give a number of at least at_least")
 
     def own_makes(self) -> tuple[Column, ...]:
-        """The weight of each row."""
+        """Return the column that is made: the weight of each row."""
         return needed(self.level, "weight")
 
     def __call__(self, batch: Batch) -> Batch:
@@ -143,11 +143,11 @@ class MarkedScaled(BatchComponent):
         self.require(tells, "marked", "give 0 to what is left out, and another number to what is kept")
 
     def own_needs(self) -> Iterable[Column]:
-        """The marking column: spans of tokens, or a fact of steps."""
+        """Return the marking column: spans of tokens, or a fact of steps."""
         return (Column(self.level, self.column, "spans" if self.level == "token" else None),)
 
     def own_makes(self) -> tuple[Column, ...]:
-        """The column to multiply."""
+        """Return the column that is made: the one to multiply."""
         return needed("token" if self.own_mean else self.level, self.of)
 
     def __call__(self, batch: Batch) -> Batch:

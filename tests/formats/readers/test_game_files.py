@@ -106,9 +106,9 @@ def test_a_game_of_alfworld_is_played(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder: folder / "gone.z8", r"gone\.z8' is no game"),
+        (lambda folder: folder / "gone.z8", r"gone\.z8' is neither a game"),
         (lambda folder: folder, "has no game"),
-        (lambda folder: _written(folder / "a.txt"), "is no game"),
+        (lambda folder: _written(folder / "a.txt"), "is neither a game"),
         (lambda folder: _written(folder / "a.z8"), r"has no a\.json beside it"),
         (lambda folder: {"test": folder}, "give a path, or one for train and for held_out"),
         (lambda _: {}, "give a path, or one for train and for held_out"),

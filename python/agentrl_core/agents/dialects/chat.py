@@ -92,12 +92,12 @@ Event = tuple[str | None, Json | None]
 
 
 def asked(body: Json) -> Json:
-    """The request to the upstream."""
+    """Return the request to the upstream."""
     return {name: value for name, value in body.items() if name not in _OURS and value is not None}
 
 
 def reply(answer: ChatResponse, body: Json, name: str) -> Json:
-    """The client's reply."""
+    """Return the reply to the client."""
     choices = [
         {
             "index": place,
@@ -118,7 +118,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
 
 
 def events(reply: Json, body: Json) -> Iterator[Event]:
-    """The reply as a stream."""
+    """Yield the reply as a stream."""
     head = {name: reply[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
 
     def chunk(index: int, delta: Json, reason: str | None = None, details: Json | None = None) -> Event:

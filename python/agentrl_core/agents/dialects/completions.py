@@ -28,14 +28,14 @@ FIELDS = Object(
 
 
 def asked(body: Json) -> Json:
-    """The request to the upstream."""
+    """Return the request to the upstream."""
     if body.get("echo"):
         raise InvalidInputError("echo is true; leave it out: the prompt's tokens are recorded without it")
     return {name: value for name, value in body.items() if name not in _OURS and value is not None}
 
 
 def reply(answer: ChatResponse, body: Json, name: str) -> Json:
-    """The client's reply."""
+    """Return the reply to the client."""
     choices = [
         {
             "index": place,
@@ -56,7 +56,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
 
 
 def events(reply: Json, body: Json) -> Iterator[Event]:
-    """The reply as a stream."""
+    """Yield the reply as a stream."""
     for choice in reply["choices"]:
         yield None, {name: value for name, value in reply.items() if name != "usage"} | {"choices": [choice]}
     if (body.get("stream_options") or {}).get("include_usage"):

@@ -55,7 +55,7 @@ FIELDS = Object(
 
 
 def asked(body: Json) -> Json:
-    """The request to the upstream."""
+    """Return the request to the upstream."""
     request: Json = {name: body[name] for name in _SAME if body.get(name) is not None}
     if body.get("max_tokens") is not None:
         request["max_tokens"] = body["max_tokens"]
@@ -85,7 +85,7 @@ def asked(body: Json) -> Json:
 
 
 def reply(answer: ChatResponse, body: Json, name: str) -> Json:
-    """The client's reply."""
+    """Return the reply to the client."""
     choice = answer.choices[0]
     message = choice.message
     blocks: list[Json] = []
@@ -119,7 +119,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
 
 
 def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all dialects take both
-    """The reply as a stream."""
+    """Yield the reply as a stream."""
     start = reply | {"content": [], "stop_reason": None}
     yield "message_start", {"type": "message_start", "message": start}
     for index, block in enumerate(reply["content"]):
@@ -146,7 +146,7 @@ def _pieces(block: Json) -> tuple[Json, Json]:
 
 
 def _from_client(message: Json) -> list[Json]:
-    """A message of the client's as one or several of a chat: results of tools are messages of their own there."""
+    """Convert a client's message to messages of a chat, where results of tools are messages of their own."""
     role, content = message.get("role"), message.get("content")
     if not isinstance(content, list):
         return [{"role": role, "content": content}]
@@ -196,7 +196,7 @@ def _tool(tool: Json) -> Json:
 
 
 def _object(arguments: Any) -> Json:
-    """The arguments of a call, which are an object in this dialect."""
+    """Return the arguments of a call, which are an object in this dialect."""
     try:
         value = json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:

@@ -50,7 +50,7 @@ FIELDS = Object(
 
 
 def asked(body: Json) -> Json:
-    """The request to the upstream."""
+    """Return the request to the upstream."""
     request: Json = {name: body[name] for name in _SAME if body.get(name) is not None}
     if body.get("max_output_tokens") is not None:
         request["max_tokens"] = body["max_output_tokens"]
@@ -80,7 +80,7 @@ def asked(body: Json) -> Json:
 
 
 def reply(answer: ChatResponse, body: Json, name: str) -> Json:
-    """The client's reply."""
+    """Return the reply to the client."""
     choice = answer.choices[0]
     message = choice.message
     is_cut = choice.finish_reason == "length"
@@ -134,7 +134,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
 
 
 def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all dialects take both
-    """The reply as a stream."""
+    """Yield the reply as a stream."""
     number = 0
 
     def event(kind: str, **data: Any) -> Event:
@@ -169,7 +169,7 @@ def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all d
 
 
 def history(body: Json, reply: Json) -> list[Json]:
-    """The items of a request and of its reply: what `previous_response_id` stands for."""
+    """Return the items of a request and of its reply: what `previous_response_id` stands for."""
     given = body["input"]
     items = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
     return [*items, *reply["output"]]

@@ -1,1 +1,1 @@
-"""Where episodes run: in threads, in processes, or in Ray actors."""
+"""Run episodes in threads, processes or Ray actors."""

@@ -218,7 +218,7 @@ class WorkerPool:
                 host.died("the collector was closed")
 
     def _host(self) -> RemoteWorker:
-        """The one with the fewest episodes; a dead one is replaced."""
+        """Return the worker with the fewest episodes, and replace a dead one."""
         for place, host in enumerate(self._hosts):
             if host is None or host.dead:
                 self._hosts[place] = self._start()

@@ -45,7 +45,7 @@ class EnvironmentChecks:
         return f"step {self.step}" if self.step else "reset"
 
     def content(self, value: Any, name: str, remedy: str) -> Content:
-        """A text or messages."""
+        """Return a content after checking that it is a text or messages."""
         messages = [value] if isinstance(value, Mapping) else value
         if isinstance(value, str):
             return self._text(value, name)
@@ -54,7 +54,7 @@ class EnvironmentChecks:
         for message in messages:
             said = message.get("content") if isinstance(message, Mapping) else None
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-                self.fail(f"{name} has {shown(message)}, which is no message", remedy)
+                self.fail(f"{name} has {shown(message)}, which is not a message", remedy)
             if not is_content(said) and (said is not None or not message.get("tool_calls")):
                 self.fail(f"{name} has the message {shown(message)} without a text in content", remedy)
             for part in [said] if isinstance(said, str) else said or ():
@@ -75,7 +75,7 @@ class EnvironmentChecks:
         return self._text(key, "state_key()") if isinstance(key, str) else key
 
     def tools(self, tools: Any) -> list[dict[str, Any]] | None:
-        """The schemas that the prompt shows."""
+        """Return the schemas of tools after checking them."""
         if tools is None:
             return None
         if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
@@ -152,7 +152,7 @@ class EnvironmentChecks:
         return StepRecord(outcome, None if over or (waits and state is None) else self.state(state))
 
     def contexts(self, contexts: Any, name: str, *, alone: bool = True) -> tuple[Context, ...]:
-        """Those of lanes that wait; the first of an episode is that of its own observation."""
+        """Return the contexts of waiting lanes; the first of an episode is that of its own observation."""
         if contexts == ():
             return ()
         if not isinstance(contexts, Sequence):
@@ -271,7 +271,7 @@ class EnvironmentChecks:
 
 
 class _ProgramChecks(EnvironmentChecks):
-    """Checks what a program says: what is wrong is a mistake in the program."""
+    """Check the actions of a program: a wrong one is a mistake in the program."""
 
     def fail(self, found: str, remedy: str) -> NoReturn:
         """Raise the error."""
@@ -288,6 +288,6 @@ def checked_content(value: object, name: str) -> Content:
 
 
 def shown(value: object) -> str:
-    """A value and its type, short enough for one line."""
+    """Return a value and its type, short enough for one line."""
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:59] + '…'} (a {type(value).__name__})"

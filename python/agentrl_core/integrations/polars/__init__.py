@@ -53,13 +53,13 @@ Source = Tables | Store | Batch | str | PathLike[str]
 
 
 def scan(source: Source) -> Tables:
-    """The tables of a run as lazy frames, of exactly what is committed now. Works while another process writes the run.
+    """Scan the committed tables of a run as lazy frames. Works while another process writes the run.
 
     Where the files have codes, the frames have names: `pl.col("kind") == "action"`, `pl.col("status") == "finished"`
     (types `Enum`); `success`, `terminated`, `truncated`, `votes` and `trained` are truth values.
 
     A frame reads the same rows whenever it is collected, from the files where they are then: the writer may have merged
-    them. (Where it has dropped iterations since, collecting is an error that says so: scan again.) A new call sees new
+    them. (Where it has dropped iterations since, collecting raises an error: scan again.) A new call sees new
     commits. Files are named by the manifest, not by a pattern; of a file the blocks are read that can have rows of the
     filter, and compared with their checksums.
 
@@ -88,7 +88,7 @@ def scan(source: Source) -> Tables:
 
 
 def example() -> Batch:
-    """A small batch to try things on: a trajectory, and a branch of it that left behind the action's first token.
+    """Return a small batch to try things on: a trajectory, and a branch of it that left after the action's first token.
 
     Example:
         >>> from agentrl_core.integrations.polars import example
@@ -115,7 +115,7 @@ def _of_batch(batch: Batch, name: str) -> pl.LazyFrame:
 
 
 def _measured(metrics: pl.LazyFrame) -> pl.LazyFrame:
-    """The metrics of a run with the names of today."""
+    """Return the metrics of a run with the names of today."""
 
     def renamed(names: pl.Series) -> pl.Series:
         known = names.unique().drop_nulls().to_list()
@@ -125,7 +125,7 @@ def _measured(metrics: pl.LazyFrame) -> pl.LazyFrame:
 
 
 class _Namespace(Generic[Frame]):
-    """What frames of a run can do; the same for a DataFrame and a LazyFrame."""
+    """Methods of the frames of a run; the same for a DataFrame and a LazyFrame."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame: Any = frame
@@ -161,7 +161,7 @@ class _Namespace(Generic[Frame]):
         return self._lazily(join, "trajectory_id")
 
     def nodes(self, source: Source) -> Frame:
-        """A row for each node on the path of each row's trajectory, from the prompt to the leaf.
+        """Return a row for each node on the path of each row's trajectory, from the prompt to the leaf.
 
         This is also the way from a node to its trajectories: filter what comes out by `node_id`.
 
@@ -209,7 +209,7 @@ class _Namespace(Generic[Frame]):
         return self._eagerly(_token_frames.paths, source, "trajectory_id")
 
     def steps(self, source: Source) -> Frame:
-        """A row for each turn of each row's trajectory, with the tokens of its action.
+        """Return a row for each turn of each row's trajectory, with the tokens of its action.
 
         Args:
             source: where the nodes, steps and trajectories are.
@@ -256,15 +256,15 @@ class _Namespace(Generic[Frame]):
         return self._lazily(lambda frame: _token_frames.computed(frame, tables), "draw_id", "node_id")
 
     def tokens(self, source: Source) -> Frame:
-        """A row for each token of each action of each row's trajectory, with all that was computed for it.
+        """Return a row for each token of each action of each row's trajectory, with all that was computed for it.
 
         Args:
             source: where the nodes, steps, trajectories and computed columns are.
 
         Returns:
-            What `steps` and `computed` give, with a row for each token: the lists become single values (`tokens` ->
-            `token`, `kinds` -> `kind`, `logprobs` -> `logprob`, `entropies` -> `entropy`), those of draws and steps are
-            repeated, and `token_position` (i32) is the token's place in the path.
+            The columns of `steps` and `computed`, with a row for each token: the lists become single values (`tokens`
+            -> `token`, `kinds` -> `kind`, `logprobs` -> `logprob`, `entropies` -> `entropy`), those of draws and steps
+            are repeated, and `token_position` (i32) is the token's place in the path.
 
         Raises:
             InvalidInputError: the frame has no column `trajectory_id`, or has one that would be added.
@@ -280,7 +280,7 @@ class _Namespace(Generic[Frame]):
         return self._eagerly(_token_frames.tokens, source, "trajectory_id")
 
     def sequences(self, source: Source) -> Frame:
-        """A row for each token sequence that a draw trains: what to hand to a trainer.
+        """Return a row for each token sequence that a draw trains: what to hand to a trainer.
 
         That is one for a draw whose context only grows, and one more each time its context was rewritten: steps whose
         contexts extend each other share a sequence, which ends with the action of the last of them. So every trained
@@ -346,8 +346,9 @@ class _Namespace(Generic[Frame]):
             tokenizer: as for `text`.
 
         Returns:
-            The frame and `messages`, a list of `role` and `content`: the prompt is a user's, what was sampled or said
-            for the policy an assistant's, what the environment answered a tool's. Markers of the template are left out.
+            The frame and `messages`, a list of `role` and `content`: the prompt is a user's, what was sampled or
+            inserted for the policy an assistant's, what the environment answered a tool's. Markers of the template are
+            left out.
 
         Raises:
             InvalidInputError: there is no such tokenizer; the frame has no `trajectory_id`, or has a column `messages`.
@@ -387,7 +388,7 @@ class _Namespace(Generic[Frame]):
         return made
 
     def words(self) -> Frame:
-        """A frame of a batch's table, or of the files, with names for its codes, as `scan` has them.
+        """Return a frame of a batch's table, or of the files, with names for its codes, as `scan` has them.
 
         These are the columns `kind`, `status`, `finish_reason`, `origin`, `role`, `source`, `old_logprob`, `drift` and
         `operation`, and the truth values.
@@ -428,7 +429,9 @@ class _Namespace(Generic[Frame]):
     def _require(self, *keys: str) -> None:
         names = self._frame.collect_schema().names()
         if not any(key in names for key in keys):
-            raise InvalidInputError(f"the frame has no column {' or '.join(keys)}, only {', '.join(names)}")
+            raise InvalidInputError(
+                f"the frame has no column {' or '.join(keys)}; keep one of them (it has {', '.join(names)})"
+            )
 
 
 def _renamed(added: pl.LazyFrame, frame: pl.LazyFrame, prefix: str, *, keep: tuple[str, ...]) -> pl.LazyFrame:
@@ -462,7 +465,7 @@ class _OfExpr:
         eps: float = 1e-6,
         singleton: Literal["zero", "raw"] = "zero",
     ) -> pl.Expr:
-        """How many standard deviations each score lies above the mean of its group.
+        """Return by how many standard deviations each score is above the mean of its group.
 
         The kernel of `agentrl_core.advantage.group_relative`, which has the formula and the options. Rows whose score
         is null, NaN or infinite do not vote, and get null.

@@ -1,4 +1,4 @@
-"""What the bounds of columns tell of a predicate: whether all rows of a file or block pass, or none."""
+"""Evaluate predicates on the bounds of columns: whether all rows of a file or block pass, or none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ColumnTexts(NamedTuple):
 
 
 Bounds = Mapping[str, Any]
-"""What is known of columns: the least and the greatest value, as two numbers or as two arrays with one for each block
+"""The bounds of columns: the least and the greatest value, as two numbers or as two arrays with one for each block
 of rows; or the `ColumnTexts` of blocks."""
 
 Told = Callable[[Bounds], tuple[Any, Any]]
@@ -35,11 +35,11 @@ Told = Callable[[Bounds], tuple[Any, Any]]
 
 
 def teller(predicate: pl.Expr) -> Told:
-    """What tells of many files and blocks whether their rows pass, by the bounds of their columns.
+    """Return a function that decides by column bounds whether the rows of files and blocks pass a predicate.
 
     Each part of the predicate that has to be true and reads one column with bounds is asked about all values between
-    them, so whatever Polars can say of a number is understood; values of a list are looked up. Columns with bounds have
-    no nulls; those without can have any value.
+    them, so every expression of Polars on a number is understood; values of a list are looked up. Columns with bounds
+    have no nulls; those without can have any value.
 
     Example:
         >>> import numpy as np
@@ -108,7 +108,7 @@ def _unknown(_: Bounds) -> tuple[bool, bool]:
 
 
 def _listed(term: pl.Expr, name: str) -> NDArray[np.int64] | None:
-    """The values of which a column has to have one, sorted, where that is what a predicate says."""
+    """Return the values of which a column has to have one, sorted, if the predicate has this form."""
     for part in term.meta.pop():
         if part.meta.is_literal() and term.meta.eq(pl.col(name).is_in(part)):
             values = pl.select(part).to_series()
@@ -118,7 +118,7 @@ def _listed(term: pl.Expr, name: str) -> NDArray[np.int64] | None:
 
 
 def terms(predicate: pl.Expr) -> list[pl.Expr]:
-    """The parts of a predicate that all have to be true."""
+    """Return the parts of a predicate that all have to be true."""
     if len(set(predicate.meta.root_names())) == 1:
         return [predicate]
     with warnings.catch_warnings():

@@ -18,7 +18,7 @@ _NAMES = {**CODES, "operation": OPERATIONS}
 
 
 def named(frame: Any) -> Any:
-    """A frame, or a lazy one, with names for its codes; columns that have them already stay. Unknown codes are null."""
+    """Return a frame, lazy or not, with names in place of codes. Unknown codes are null; names stay."""
     schema = frame.collect_schema()
     codes = [name for name in schema.names() if name in _NAMES and schema[name].is_integer()]
     truths = [name for name in schema.names() if name in TRUTHS and schema[name].is_integer()]

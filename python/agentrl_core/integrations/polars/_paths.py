@@ -26,7 +26,7 @@ class NodeColumns(NamedTuple):
 
     @classmethod
     def of(cls, node_id: Indices, parent_id: Indices, parent_end: Indices, length: Indices) -> NodeColumns:
-        """The tree of node columns, where -1 stands for no parent and for all of the parent's tokens."""
+        """Return the tree of node columns, where -1 stands for no parent and for all of the parent's tokens."""
         parent = np.full(len(node_id), -1, np.int64)
         has_parent = parent_id >= 0
         parent[has_parent] = find(node_id, parent_id[has_parent])
@@ -62,7 +62,7 @@ def find(node_id: Indices, wanted: Indices) -> Indices:
 
 
 def walk(tree: NodeColumns, last: Indices, end: Indices, first: Indices | None = None) -> PathNodes:
-    """The nodes of the paths that end behind `end[i]` tokens of node `last[i]` and begin at a root, or node `first[i]`.
+    """Return the nodes of paths that end after `end[i]` tokens of node `last[i]`, from a root or node `first[i]`.
 
     A node that a later one of the path continues in its middle counts with `parent_end` of its tokens. One round for
     each generation, so the cost is that of the rows that come out.
@@ -88,7 +88,7 @@ def walk(tree: NodeColumns, last: Indices, end: Indices, first: Indices | None =
         if first is not None and (goes_on & (above < 0)).any():
             lost = path[goes_on & (above < 0)][0]
             begin, end_id = tree.node_id[first[lost]], tree.node_id[last[lost]]
-            raise CorruptError(f"node {begin} is no ancestor of node {end_id}; run agentrl verify")
+            raise CorruptError(f"node {begin} is not an ancestor of node {end_id}; run agentrl verify")
         cut = tree.parent_end[node][goes_on]
         path, node = path[goes_on], above[goes_on]
         end = np.where(cut < 0, tree.length[node], cut)
@@ -100,6 +100,6 @@ def walk(tree: NodeColumns, last: Indices, end: Indices, first: Indices | None =
 
 
 def ranges(starts: Indices, lengths: Indices) -> Indices:
-    """The indices `starts[i]`, `starts[i] + 1`, … of each range, one range after the other."""
+    """Return the indices `starts[i]`, `starts[i] + 1`, … of each range, one range after the other."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)

@@ -34,7 +34,7 @@ Found = TypeVar("Found")
 
 
 def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
-    """The rows of a table that a reader sees.
+    """Yield the rows of a table that a reader sees.
 
     Args:
         store: the reader; it stays at its snapshot.
@@ -80,13 +80,13 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
 
 
 class _RowRanges(NamedTuple):
-    """Rows by their numbers, in ascending ranges: the first of each, and the one behind its last."""
+    """Rows by their numbers, in ascending ranges: the first of each, and the one after its last."""
 
     firsts: Indices
     ends: Indices
 
     def numbers(self) -> Indices:
-        """The number of each row."""
+        """Return the number of each row."""
         return ranges(self.firsts, self.ends - self.firsts)
 
 
@@ -114,7 +114,7 @@ class _Table(NamedTuple):
     def chosen(
         self, file: _RowRanges, bounds: Bounds, wanted: pl.Schema, predicate: pl.Expr, told: Told
     ) -> pl.DataFrame | None:
-        """The rows of a file that a predicate is true of; None where its bounds say that there is none."""
+        """Return the rows of a file that a predicate is true of; None if its bounds exclude all rows."""
         can, every = told(bounds)
         if not can or every:
             return self.read(file, wanted) if can else None
@@ -149,7 +149,7 @@ def _has_lists(schema: pl.Schema) -> bool:
 
 
 def _again(read: Callable[[], Found]) -> Found:
-    """What is read, though the writer may take a file away between asking for it and opening it."""
+    """Read again if the writer removed a file between listing and opening it."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return read()

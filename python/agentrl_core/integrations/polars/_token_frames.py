@@ -50,7 +50,7 @@ class _Actions(NamedTuple):
 
 
 def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """`agentrl.nodes`."""
+    """Add the nodes of paths: `agentrl.nodes`."""
     own = tables.nodes.collect_schema().names()
     prefix = {name: f"node_{name}" if name in frame.columns or name == "end" else name for name in own}
     asked = {name: other for name, other in prefix.items() if other in wanted or name == "node_id"}
@@ -60,13 +60,13 @@ def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl
 
 
 def paths(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """`agentrl.paths`."""
+    """Add the tokens of paths: `agentrl.paths`."""
     nodes, found = _paths_of(frame, tables, _sources(wanted))
     return _with_lists(frame, nodes, found, tables, wanted)
 
 
 def steps(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """`agentrl.steps`."""
+    """Add the turns of trajectories: `agentrl.steps`."""
     rows, nodes, found = _actions(frame, tables, wanted)
     return _with_lists(rows, nodes, found, tables, wanted)
 
@@ -91,7 +91,7 @@ def _actions(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> _Act
 
 
 def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
-    """`agentrl.computed`."""
+    """Add the computed columns: `agentrl.computed`."""
     names = set(frame.collect_schema().names())
     if "draw_id" in names:
         frame = _joined(frame, tables.draw_columns, "draw_id")
@@ -103,7 +103,7 @@ def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
 
 
 def tokens(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """`agentrl.tokens`."""
+    """Add a row for each action token: `agentrl.tokens`."""
     given = frame.columns
     frame = steps(frame, tables, wanted.also("tokens", *(name for name, one in SINGULAR.items() if one in wanted)))
     if "draw_id" in given:
@@ -146,7 +146,7 @@ def _names(made: pl.LazyFrame, *keys: str) -> set[str]:
 
 
 def sequences(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """`agentrl.sequences`."""
+    """Add the training sequences: `agentrl.sequences`."""
     _refuse_taken(frame, "sequence")
     # A frame may hold a draw twice: its rows are told apart by their number.
     keyed = frame.select("draw_id", "trajectory_id").with_row_index("row")
@@ -188,7 +188,7 @@ def _last_of_context(row: Indices, tree: NodeColumns, last: Indices) -> NDArray[
 def _step_lists(
     taken: pl.DataFrame, length: Indices, sequence: Indices, total: Indices, tables: Tables, names: list[str]
 ) -> pl.DataFrame:
-    """What belongs to the tokens of steps, as lists of the sequences, which have `total` tokens each.
+    """Gather the columns of steps' tokens as lists of the sequences, which have `total` tokens each.
 
     Step `i` of `taken` has `length[i]` tokens and lies in sequence `sequence[i]`.
     """
@@ -213,13 +213,13 @@ def _step_lists(
 
 
 def _lists(row: Indices, values: dict[str, pl.Series]) -> pl.DataFrame:
-    """The values of each row as lists; `row` counts up and leaves none out."""
+    """Return the values of each row as lists; `row` counts up and leaves none out."""
     flat = pl.DataFrame({"_row": pl.Series(row, dtype=pl.Int64).set_sorted(), **values})
     return flat.group_by("_row", maintain_order=True).agg(pl.all()).drop("_row")
 
 
 def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame:
-    """The frame with computed columns."""
+    """Return the frame with computed columns."""
     for name in made.collect_schema().names():
         if name not in keys:
             _refuse_taken(frame, name)
@@ -227,7 +227,7 @@ def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame
 
 
 def _sources(wanted: WantedColumns) -> list[str]:
-    """The columns of nodes that lists are made of."""
+    """Return the columns of nodes that lists are made of."""
     return ["node_id", "start", *{name: None for made, names in _SOURCES.items() if made in wanted for name in names}]
 
 
@@ -252,7 +252,9 @@ def _trajectories(frame: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     rows = ids.join(facts.collect(), on="trajectory_id", how="left", maintain_order="left")
     missing = rows.filter(pl.col("group_id").is_null())
     if len(missing):
-        raise NotFoundError(f"trajectory {missing['trajectory_id'][0]} is not in the table trajectories")
+        raise NotFoundError(
+            f"trajectory {missing['trajectory_id'][0]} is not in the table trajectories; pass the source of the frame"
+        )
     return rows
 
 
@@ -268,14 +270,14 @@ def _nodes(groups: pl.Series, tables: Tables, columns: Iterable[str]) -> _Nodes:
 
 
 def _among(values: pl.Series) -> pl.Expr:
-    """Whether a column has one of some values. As a filter, files that have none of them are not read."""
+    """Return whether a column has one of some values. As a filter, files that have none of them are not read."""
     return pl.col(values.name).is_in(values.unique().implode())
 
 
 def _with_lists(
     rows: pl.DataFrame, nodes: _Nodes, found: PathNodes, tables: Tables, wanted: WantedColumns
 ) -> pl.DataFrame:
-    """The rows with lists of what the tokens of their nodes have, `found` being a path for each row."""
+    """Return the rows with lists of what the tokens of their nodes have, `found` being a path for each row."""
     columns = _token_columns(nodes, tables, wanted)
     if not columns:
         return rows
@@ -293,7 +295,7 @@ def _with_lists(
 
 
 def _token_columns(nodes: _Nodes, tables: Tables, wanted: WantedColumns) -> dict[str, pl.Series]:
-    """What each token of each node has, all in a row."""
+    """Return the columns of the tokens of all nodes, one value a token."""
     frame = nodes.frame
     made = [name for name in tables.node_columns.collect_schema().names() if name in wanted and name != "node_id"]
     if made:

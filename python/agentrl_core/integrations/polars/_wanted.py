@@ -39,7 +39,7 @@ Work = Callable[[pl.DataFrame, WantedColumns], pl.DataFrame]
 
 
 def lazily(frame: pl.LazyFrame, schema: pl.Schema, work: Work) -> Any:
-    """What `work` makes of a frame, with only the rows and columns that are asked for once it is collected."""
+    """Apply `work` lazily: with only the rows and columns that are requested when the frame is collected."""
     given = frame.collect_schema()
 
     def rows(

@@ -13,9 +13,9 @@ class Tables:
 
     `draw_columns`, `step_columns` and `node_columns` hold what was computed for draws, for steps of draws (and, as
     lists, their tokens), and for stored tokens (as lists); without rows and values where nothing was computed. Where a
-    name is in one iteration that of values of steps and in another that of lists of tokens, the lists have `_of_tokens`
-    behind it. `metrics` has a row for each number that was measured in a closed iteration of a store. `tasks` has a row
-    for each change of a task's statistics; `latest_tasks` the last one of each.
+    name is in one iteration that of values of steps and in another that of lists of tokens, the lists have the suffix
+    `_of_tokens`. `metrics` has a row for each number that was measured in a closed iteration of a store. `tasks` has a
+    row for each change of a task's statistics; `latest_tasks` the last one of each.
     """
 
     nodes: pl.LazyFrame

@@ -38,7 +38,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any) -> Self:
-        """The vocabulary of a tokenizer.
+        """Return the vocabulary of a tokenizer.
 
         Args:
             tokenizer: a `tokenizer.json`, a directory with one, a run that keeps its own, a fast tokenizer of Hugging
@@ -59,7 +59,7 @@ class Vocabulary:
 
     @classmethod
     def from_bytes(cls, given: dict[int, bytes], special: set[int]) -> Self:
-        """A vocabulary of the bytes of each id."""
+        """Return a vocabulary of the bytes of each id."""
         count = max(given, default=-1) + 1
         known = np.zeros(count, bool)
         known[list(given)] = True
@@ -71,7 +71,7 @@ class Vocabulary:
 
     @classmethod
     def find(cls, run: str | PathLike[str]) -> Self | None:
-        """That of the tokenizer which a run keeps; None where it keeps none, or the package tokenizers is missing."""
+        """Return the vocabulary of a run's tokenizer; None without a tokenizer or the package tokenizers."""
         for place in PLACES:
             file = Path(run, place, "tokenizer.json")
             if file.is_file():
@@ -82,7 +82,7 @@ class Vocabulary:
         return None
 
     def texts(self, tokens: pl.Series) -> pl.Series:
-        r"""The text of each list of tokens; null where there is no list. An id that is no token stands as `<id>`.
+        r"""Return the text of each list of tokens; null for no list. An id that is not a token becomes `<id>`.
 
         Example:
             >>> import polars as pl
@@ -117,7 +117,7 @@ class Vocabulary:
 
 
 def _read(path: Any) -> Any:
-    """The tokenizer of a file or a directory."""
+    """Return the tokenizer of a file or a directory."""
     try:
         given = Path(path)
     except TypeError:
@@ -135,11 +135,13 @@ def _read(path: Any) -> Any:
     try:
         return Tokenizer.from_buffer(file.read_bytes())  # from_file takes no path that is not UTF-8
     except Exception as error:  # noqa: BLE001  # the package raises nothing narrower
-        raise InvalidInputError(f"tokenizer: {file} holds no tokenizer: {error}") from None
+        raise InvalidInputError(
+            f"tokenizer: {file} is not a tokenizer ({error}); give a tokenizer.json or its directory"
+        ) from None
 
 
 def _bytes_of(core: Any) -> tuple[dict[int, bytes], set[int]]:
-    """The bytes of every token, and which are special."""
+    """Return the bytes of every token, and which are special."""
     added = core.get_added_tokens_decoder()
     special = {token for token, about in added.items() if about.special}
     decoder = json.dumps(json.loads(core.to_str()).get("decoder"), ensure_ascii=False)
@@ -157,7 +159,7 @@ def _bytes_of(core: Any) -> tuple[dict[int, bytes], set[int]]:
 
 
 def _letters() -> dict[str, int]:
-    """The letter by which byte-level tokenizers write each byte (GPT-2): printable ones are themselves."""
+    """Return the letter by which byte-level tokenizers write each byte (GPT-2): printable ones are themselves."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(others)}
@@ -170,7 +172,7 @@ def _from_letters(text: str, letters: dict[str, int]) -> bytes:
 
 
 def _from_piece(text: str) -> bytes:
-    """The bytes of a piece of SentencePiece: `<0x0A>` is a byte, and a low line of its own stands for a space."""
+    """Return the bytes of a piece of SentencePiece: `<0x0A>` is a byte, and `U+2581` a space."""
     if len(text) == len("<0x0A>") and text.startswith("<0x") and text.endswith(">"):
         return bytes([int(text[3:5], 16)])
     return text.replace("\u2581", " ").encode()

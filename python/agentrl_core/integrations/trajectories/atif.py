@@ -127,7 +127,7 @@ def _episode(number: int, trajectory: Mapping[str, Any], template: ChatTemplate 
 
 
 def _turn(metrics: Mapping[str, Any], step: Mapping[str, Any], where: str, *, trained: bool) -> TrajectoryTurn:
-    """The turn of a step with token ids."""
+    """Return the turn of a step with token ids."""
     count = step.get("llm_call_count")
     if count is not None and not isinstance(count, int):
         raise InvalidInputError(f"{where}: llm_call_count is {count!r:.40}; give a whole number")
@@ -145,7 +145,7 @@ def _turn(metrics: Mapping[str, Any], step: Mapping[str, Any], where: str, *, tr
 
 
 def _without_ids(step: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A step without the token ids that the batch has."""
+    """Return a step without the token ids that the batch has."""
     metrics = step.get("metrics")
     if not (metrics and is_sampled(step)):
         return step
@@ -200,7 +200,7 @@ def _rewritten(place: int, episode: TrajectoryRecord) -> dict[str, Any]:
 
 
 def _made(place: int, episode: TrajectoryRecord, agent: str) -> dict[str, Any]:
-    """A trajectory of messages that did not come as ATIF."""
+    """Return a trajectory of messages that did not come as ATIF."""
     own, others = carried(ATIF, episode.format_name, episode.record)
     own = own or {name: episode.extra[name] for name in ("agent", "session_id") if name in episode.extra}
     steps, answers = steps_of(episode.messages, f"draw {place}")

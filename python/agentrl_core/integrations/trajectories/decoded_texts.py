@@ -74,7 +74,7 @@ class _Plain:
 
 
 def _chats(prompt: str, template: ChatTemplate, plain: _Plain) -> list[list[dict[str, Any]]]:
-    """The chats of one question that a prompt may be."""
+    """Return the chats of one question that a prompt may be."""
     found: list[list[dict[str, Any]]] = []
     begin, _, end = plain(template.render([QUESTION], open_turn=True)).partition(QUESTION["content"])
     if prompt.startswith(begin) and prompt.endswith(end) and len(prompt) > len(begin) + len(end):
@@ -97,7 +97,7 @@ def _chats(prompt: str, template: ChatTemplate, plain: _Plain) -> list[list[dict
 
 
 def _between(template: ChatTemplate, plain: _Plain) -> str:
-    """The text between an answer and the next question."""
+    """Return the text between an answer and the next question."""
     messages: Sequence[dict[str, Any]] = [QUESTION, ANSWER, _NEXT]
     behind = plain(template.render(messages)).rpartition(ANSWER["content"])[2]
     return behind.partition(_NEXT["content"])[0]

@@ -169,7 +169,7 @@ def _logprobs(turn: TrajectoryTurn, place: int) -> NDArray[np.float32]:
 
 
 def _number(given: object, name: str) -> float:
-    """A reward as a number; NaN: it is not known."""
+    """Return a reward as a number; NaN: it is not known."""
     if given is None:
         return float("nan")
     if not isinstance(given, Real):
@@ -178,7 +178,7 @@ def _number(given: object, name: str) -> float:
 
 
 def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> list[TrajectoryRecord]:
-    """The draws of a batch as episodes.
+    """Return the draws of a batch as episodes.
 
     Messages are those that were imported. A batch that has none, since it was generated as tokens, is read with the
     tokenizer: the context of the first turn is one user's message, the tokens after an action a tool's.
@@ -241,7 +241,7 @@ def _shortest(stored: float) -> float:
 def _group_names(
     rows: Sequence[Mapping[str, Any]], infos: Sequence[Mapping[str, Any]], groups: Sequence[int]
 ) -> list[str]:
-    """The name of each draw's group: as imported, unless two groups of a task have that name."""
+    """Return the name of each draw's group: as imported, unless two groups of a task have that name."""
     names: list[tuple[str, str]] = []
     imported: list[bool] = []
     for row, info in zip(rows, infos, strict=True):
@@ -340,7 +340,7 @@ def _text(tokenizer: Any, tokens: Ids) -> str:
 
 
 def _rows(batch: Batch) -> list[dict[str, Any]]:
-    """The row of each draw's trajectory, with its `info`."""
+    """Return the row of each draw's trajectory, with its `info`."""
     try:
         import polars as pl
     except ImportError as error:

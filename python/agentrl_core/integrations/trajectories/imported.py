@@ -50,7 +50,7 @@ def messages_and_tools(format_name: str, record: Record) -> tuple[Sequence[Mappi
 
 
 def _unsampled(node: Record) -> Record:
-    """The message of a node; an answer that was not sampled has `weight` 0."""
+    """Return the message of a node; an answer that was not sampled has `weight` 0."""
     message: Record = node["message"]
     return message if node.get("sampled") or message.get("role") != "assistant" else {**message, "weight": 0}
 

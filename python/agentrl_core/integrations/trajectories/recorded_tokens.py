@@ -162,7 +162,7 @@ def _pair(record: Mapping[str, Any], where: str, *, trained: bool) -> list[Traje
 def _runs(
     ids: NDArray[np.int32], trained: NDArray[np.bool_], logprobs: NDArray[np.float64] | None, where: str
 ) -> list[TrajectoryTurn]:
-    """A turn for each run of trained tokens, with all tokens before it as its context."""
+    """Return a turn for each run of trained tokens, with all tokens before it as its context."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], trained, [False]]).astype(np.int8)))
     turns = []
     for begin, end in list(pairwise(edges.tolist()))[::2]:
@@ -189,7 +189,7 @@ def _text(prompt: str, completion: str, tokenizer: Any, where: str) -> Trajector
 
 
 def _array(given: Any, where: str) -> NDArray[Any]:
-    """A row of numbers as an array."""
+    """Return a row of numbers as an array."""
     try:
         found = np.asarray(given)
     except ValueError as error:

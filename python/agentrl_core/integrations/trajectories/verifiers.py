@@ -117,7 +117,7 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
 
 
 def _rewards_in(trace: Mapping[str, Any]) -> dict[str, float]:
-    """The parts of a trace's reward, each with its weight."""
+    """Return the parts of a trace's reward, each with its weight."""
     found: dict[str, float] = {}
     for name, reward in object_of(trace, "rewards").items():
         if reward is None or (isinstance(reward, Mapping) and reward.get("score") is None):
@@ -191,7 +191,7 @@ def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequen
 
 
 def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | None) -> dict[str, Any]:
-    """A trace of messages that did not come as one; a chain, in which untrained answers are not sampled."""
+    """Return a trace of messages that did not come as one; a chain, in which untrained answers are not sampled."""
     own, others = carried(VERIFIERS, episode.format_name, episode.record)
     own = own or {name: episode.extra[name] for name in ("id", "agent", "task", "info") if name in episode.extra}
     nodes: list[dict[str, Any]] = []

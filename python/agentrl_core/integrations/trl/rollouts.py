@@ -17,8 +17,8 @@ class Rollouts:
 
     Give it as `rollout_func`, and its method `reward` among `reward_funcs`. The collector's environment chooses the
     tasks; of TRL's prompts only the number counts. With `RecipeTrainer` the credit is made of the collected batch
-    itself, with all that the environment said. What the trainer did with a batch ends the iteration of the collector
-    when the next is asked for; call `close` after `trainer.train()` to end the last.
+    itself, with all facts of the environment. The iteration of a batch ends when
+    the next batch is requested; call `close` after `trainer.train()` to end the last.
 
     Args:
         collector: with an engine that samples from the trainer's own model (`engine.Transformers(model)`), or one that
@@ -58,7 +58,9 @@ class Rollouts:
                 "admits every group and does not rewrite contexts"
             )
         if rows.logprobs is None:
-            raise InvalidInputError("the engine gave no log-probs of what it sampled, and TRL needs them")
+            raise InvalidInputError(
+                "the engine reported no log-probs, which TRL needs; use an engine that reports them"
+            )
         return {
             "prompt_ids": [row.tolist() for row in rows.prompts],
             "completion_ids": [row.tolist() for row in rows.responses],
@@ -68,7 +70,7 @@ class Rollouts:
         }
 
     def reward(self, completions: list[Any], **columns: Any) -> list[float]:
-        """A reward function of TRL: what the environment paid."""
+        """Return the rewards of the environment, as a reward function of TRL."""
         rewards = columns.get("rollout_reward")
         if rewards is None or len(rewards) != len(completions):
             raise InvalidInputError(

@@ -25,14 +25,14 @@ class RecipeTrainer(GRPOTrainer):
     """A `GRPOTrainer` that trains by a recipe: its phases reward, advantage and weight, and its loss.
 
     Everything else is TRL's: generation, tools and environments, reward functions, distribution, logging. Advantages
-    are of tokens where the recipe says so; the rewards of TRL's functions are also parts of the reward, named
+    are per token if the recipe's are; the rewards of TRL's functions are also parts of the reward, named
     `reward.<function>`. A `rollout_func` (or a dataset) that gives `step_rewards`, one number for each turn of a row,
     pays turns. The loss has the denominators of the recipe, over all that one generation made; `loss_type`, `epsilon`,
-    `scale_rewards`, `delta`, `entropy_coef` and `importance_sampling_level` of the configuration say nothing here, and
-    `beta` only that a reference model is kept.
+    `scale_rewards`, `delta`, `entropy_coef` and `importance_sampling_level` of the configuration have no effect here,
+    and `beta` only decides whether a reference model is kept.
 
     Args:
-        recipe: the recipe. What it selects, admits and replays is not asked for, unless a `Rollouts` collects for it.
+        recipe: the recipe. Its phases select and replay are unused, unless a `Rollouts` collects for it.
         arguments: of `GRPOTrainer`.
         options: of `GRPOTrainer`.
 
@@ -47,7 +47,7 @@ class RecipeTrainer(GRPOTrainer):
         super().__init__(*arguments, **options)
         if _REFERENCE in self.row_loss.streams and self.beta == 0.0:
             raise RecipeError(
-                f"recipe {recipe.name!r} compares with a reference model, which TRL keeps where beta is not 0; give "
+                f"recipe {recipe.name!r} compares with a reference model, which TRL keeps if beta is not 0; give "
                 "GRPOConfig(beta=1.0): how much it counts stands in the recipe"
             )
 
@@ -85,7 +85,7 @@ class RecipeTrainer(GRPOTrainer):
         return advantages, weights
 
     def _with_credit(self, batch: Batch) -> Batch:
-        """The batch with the advantage that the loss sees, and the weight of each token in it."""
+        """Return the batch with the advantage that the loss sees, and the weight of each token in it."""
         batch = self.recipe.credit(batch)
         advantage = np.asarray(batch.column("advantage", "token"), np.float64)
         if batch.has("weight", "token"):
@@ -101,7 +101,7 @@ class RecipeTrainer(GRPOTrainer):
         return batch.with_columns("token", **dict(zip(_MADE, (advantage, weights), strict=True)))
 
     def _rows(self, output: dict[str, Any]) -> Sequences:
-        """What was generated, on all processes."""
+        """Return the generated rows of all processes."""
         if self._scored is None:
             raise RecipeError("TRL asked for the credit of completions before it scored them")
         scored, step_rewards = self._scored
@@ -175,7 +175,7 @@ class RecipeTrainer(GRPOTrainer):
         return value + self.router_aux_loss_coef * auxiliary / parts if self.aux_loss_enabled else value
 
     def _old(self, inputs: dict[str, Any], logprob: Tensor) -> Tensor:
-        """What ratios are taken to: as sampled where the recipe wants that and nothing else corrects it."""
+        """Return the old log-probs of ratios: as sampled if the recipe uses these and applies no other correction."""
         sampled: Tensor | None = inputs.get("sampling_per_token_logps")
         if sampled is not None and self.recipe.old_logprob == "behaviour" and "importance_sampling_ratio" not in inputs:
             return sampled

@@ -69,7 +69,9 @@ class RolloutWorker:
         if self._error is not None:
             raise EngineError(f"the collector failed: {self._error}") from self._error
         if self.rollout_buffer.empty() and time.monotonic() - self._seen > stale_after_s:
-            raise EngineError(f"the collector gave nothing for {stale_after_s:g} seconds")
+            raise EngineError(
+                f"the collector gave no rollout for {stale_after_s:g} seconds; raise stale_after_s, or check its engine"
+            )
 
     def _collect(self) -> None:
         try:
@@ -88,7 +90,7 @@ class RolloutWorker:
 
 
 def rollout_samples(batch: Batch, *, version: int = 0) -> Iterator[RolloutSample]:
-    """The rows of a credited batch as TRL's asynchronous trainer takes them.
+    """Yield the rows of a credited batch as TRL's asynchronous trainer takes them.
 
     Args:
         batch: with column `advantage`, and `weight` where the recipe makes one.
@@ -100,7 +102,9 @@ def rollout_samples(batch: Batch, *, version: int = 0) -> Iterator[RolloutSample
     has = [name for name in ("advantage", "weight", "keep") if batch.has(name, "token")]
     rows = Sequences.of(batch, columns=has)
     if rows.logprobs is None:
-        raise InvalidInputError("the batch has no log-probs of what was sampled, and TRL needs them")
+        raise InvalidInputError(
+            "the batch has no log-probs of sampled tokens, which TRL needs; use an engine that reports them"
+        )
     for row, (prompt, response, mask) in enumerate(zip(rows.prompts, rows.responses, rows.masks, strict=True)):
         credit = np.prod([rows.columns[name][row] for name in has if name != "keep"], axis=0)
         kept = (mask != 0) & (rows.columns["keep"][row] != 0) if "keep" in has else mask != 0

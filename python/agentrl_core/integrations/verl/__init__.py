@@ -2,7 +2,7 @@
 
 verl finds this package by its entry point group `verl.plugins`, so that after `pip install agentrl-core` the names
 `agentrl_<recipe>` are there for `algorithm.adv_estimator` and `actor.policy_loss.loss_mode`. For what no estimator of
-verl is told (the tokens, their log-probs, rollouts of several rows) there is a trainer: `integrations.verl.trainer`.
+verl gets (the tokens, their log-probs, rollouts of several rows) there is a trainer: `integrations.verl.trainer`.
 """
 
 from __future__ import annotations

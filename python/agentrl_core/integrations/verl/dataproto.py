@@ -26,7 +26,7 @@ _REWARDS = ("token_level_rewards", "token_level_scores", "rm_scores")
 
 
 def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
-    """The rollouts of a `DataProto` as a batch: one draw for each row, in the groups of its `uid`.
+    """Return the rollouts of a `DataProto` as a batch: one draw for each row, in the groups of its `uid`.
 
     Tokens, response mask, rewards at tokens and rollout log-probs become the tables; `old_log_probs`, `ref_log_prob`,
     `values` and `advantages` become the columns `recomputed_logprob`, `reference_logprob`, `value` and `advantage`.
@@ -61,9 +61,7 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
         if name not in fields:
             raise InvalidInputError(f"data has no {name!r}; it has: {', '.join(fields)}")
     if "uid" not in data.non_tensor_batch:
-        raise InvalidInputError(
-            "data has no 'uid', which says what rows are of one group; give non_tensors={'uid': ...}"
-        )
+        raise InvalidInputError("data has no 'uid', the group of each row; give non_tensors={'uid': ...}")
     rewards = next((name for name in _REWARDS if name in fields), None)
     if rewards is None:
         raise InvalidInputError(f"data has no rewards; give one of {', '.join(_REWARDS)}")
@@ -88,7 +86,7 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
 
 
 def to_dataproto(batch: Batch, *, pad: int = 0) -> Any:
-    """A batch as a `DataProto`: a row for each context of each draw, padded before prompts and behind responses.
+    """Return a batch as a `DataProto`: a row for each context of each draw, padded before prompts and after responses.
 
     It has `prompts`, `responses`, `input_ids`, `attention_mask`, `position_ids`, `response_mask`, `token_level_scores`
     and `token_level_rewards`, `rollout_log_probs` where all are known, of the columns in `from_dataproto` those that
@@ -105,7 +103,7 @@ def to_dataproto(batch: Batch, *, pad: int = 0) -> Any:
     try:
         from verl import DataProto
     except ImportError as error:
-        raise MissingDependencyError("verl is not installed; install verl 0.9 as its own page says") from error
+        raise MissingDependencyError("verl is not installed; install verl 0.9 by its own instructions") from error
     columns = {name: column for name, column in COLUMNS.items() if batch.has(column, "token")}
     rows = Sequences.of(batch, columns=list(columns.values()))
     prompts = _padded(rows.prompts, pad, left=True)

@@ -1,4 +1,4 @@
-"""What verl loads when it is imported, by the entry point group `verl.plugins`: every recipe that fits, registered."""
+"""Register every recipe that fits with verl, which loads this module by the entry point group `verl.plugins`."""
 
 from agentrl_core.integrations.verl.registry import register_all
 

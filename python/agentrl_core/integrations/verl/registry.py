@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from agentrl_core.recipe import Recipe
 
 PREFIX = "agentrl_"
-"""What the names begin with in verl's registries, where no name of verl does."""
+"""Prefix of our names in verl's registries; no name of verl has it."""
 
 TOLD = ("reward", "group_id", "trajectory_id", "task_id", "iteration", "step", "turn")
-"""The facts that follow from what verl tells an estimator: rewards, mask and group of each row."""
+"""The facts that follow from an estimator's arguments in verl: rewards, mask and group of each row."""
 
 _CREDIT = ("reward", "advantage", "weight")
 
 rows_of_trainer: ContextVar[dict[str, Any] | None] = ContextVar("rows_of_trainer", default=None)
-"""More of the rows that are credited now, as `integrations.verl.trainer` knows them; None: what verl tells is all."""
+"""More of the rows that are credited now, as `integrations.verl.trainer` knows them; None: the arguments are all."""
 
 
 @contextmanager
 def knowing(**rows: Any) -> Iterator[None]:
-    """Let the estimators that are called inside see more of the rows than verl tells them."""
+    """Give the estimators that are called inside more columns of the rows than verl passes."""
     token = rows_of_trainer.set(rows)
     try:
         yield
@@ -45,7 +45,7 @@ def knowing(**rows: Any) -> Iterator[None]:
 
 
 def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
-    """What the credit of a recipe reads beyond what verl tells an estimator; the trainer gives it.
+    """Return the inputs of a recipe's credit that verl does not pass to an estimator; the trainer adds them.
 
     Raises:
         RecipeError: the recipe cannot be credited inside verl at all.
@@ -66,15 +66,18 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
         needed |= dict.fromkeys(column.name for column in link.needs if column.name not in (*TOLD, *made))
         made |= {column.name for column in link.makes}
     if "keep" in made:
-        raise RecipeError(f"{name} takes tokens out of the loss, and an estimator of verl cannot change the mask")
+        raise RecipeError(
+            f"{name} takes tokens out of the loss, but an estimator of verl cannot change the mask; use a recipe "
+            "without it"
+        )
     return tuple(needed)
 
 
 def register(recipe: Recipe, name: str | None = None) -> tuple[str, ...]:
     """Put a recipe into verl's registries: its credit as an advantage estimator, its loss as a policy loss.
 
-    Both take the name `agentrl_<recipe>`. What the estimator does is phases reward, advantage and weight, on rows of
-    which it knows rewards, masks and groups; a recipe that reads more is registered too, and needs the trainer
+    Both take the name `agentrl_<recipe>`. The estimator runs phases reward, advantage and weight, on rows with
+    rewards, masks and groups; a recipe that reads more is registered too, and needs the trainer
     (`integrations.verl.trainer`). The loss is the recipe's, with the denominator of verl's `loss_agg_mode` and the
     importance weights of its rollout correction; terms that verl adds itself (`use_kl_loss`, `entropy_coeff`) stay
     verl's, and a loss that brings its own reference is refused. Selection, rollouts, admission and replay stay verl's.
@@ -86,10 +89,10 @@ def register(recipe: Recipe, name: str | None = None) -> tuple[str, ...]:
         name: the name without its beginning `agentrl_`; None: the recipe's.
 
     Returns:
-        What was registered: `advantage`, `loss` or both.
+        The registered parts: `advantage`, `loss` or both.
 
     Raises:
-        RecipeError: neither fits verl; the message says why.
+        RecipeError: neither fits verl; the message has the reason.
         MissingDependencyError: verl is not installed.
 
     Example:
@@ -161,17 +164,19 @@ class Estimator:
         known = rows_of_trainer.get()
         if known is None and self.needs:
             raise RecipeError(
-                f"recipe {self.recipe.name!r} needs {', '.join(map(repr, self.needs))}, which verl does not tell an "
-                "estimator; use the trainer: VERL_USE_EXTERNAL_MODULES=agentrl_core.integrations.verl.trainer and "
+                f"recipe {self.recipe.name!r} needs {', '.join(map(repr, self.needs))}, which verl does not pass to "
+                "an estimator; use the trainer: VERL_USE_EXTERNAL_MODULES=agentrl_core.integrations.verl.trainer and "
                 "trainer.v1.trainer_mode=agentrl_sync"
             )
         if "success" in self.needs and known is not None and known.get("success") is None:
             raise RecipeError(
-                f"recipe {self.recipe.name!r} needs to know which rollouts succeeded; let the reward function say "
-                "'success' or 'acc' in its reward_extra_info"
+                f"recipe {self.recipe.name!r} needs to know which rollouts succeeded; let the reward function "
+                "return 'success' or 'acc' in its reward_extra_info"
             )
         if index is None:
-            raise RecipeError(f"recipe {self.recipe.name!r} compares the rows of a group, and verl gives no uid")
+            raise RecipeError(
+                f"recipe {self.recipe.name!r} compares the rows of a group, and verl gives no uid; pass index="
+            )
         rewards = token_level_rewards.detach().cpu().double().numpy()
         mask = response_mask.detach().cpu().numpy() != 0
         # Behind the last token that was sampled or paid there is padding.
@@ -227,7 +232,7 @@ class PolicyLoss:
         config: Any = None,
         rollout_is_weights: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The loss and its metrics, which are named `actor/<recipe>/...`."""
+        """Return the loss and its metrics, which are named `actor/<recipe>/...`."""
         value, metrics = padded.evaluate(
             self.loss,
             log_prob,
@@ -241,7 +246,7 @@ class PolicyLoss:
 
 
 def _weights(mask: Tensor, like: Tensor, mode: str, config: Any) -> Tensor:
-    """What each token counts in verl's aggregation: that is linear, so the derivatives are the weights."""
+    """Return the weight of each token in verl's aggregation: it is linear, so the derivatives are the weights."""
     with torch.enable_grad():
         terms = torch.zeros_like(like, requires_grad=True)
         info = {} if config is None else dict(config.global_batch_info)
@@ -253,5 +258,5 @@ def _core_algos() -> Any:
     try:
         from verl.trainer.ppo import core_algos
     except ImportError as error:
-        raise MissingDependencyError("verl is not installed; install verl 0.9 as its own page says") from error
+        raise MissingDependencyError("verl is not installed; install verl 0.9 by its own instructions") from error
     return core_algos

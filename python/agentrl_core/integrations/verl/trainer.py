@@ -3,9 +3,9 @@ r"""Trainers of verl that credit rollouts of several turns and several rows; nam
     VERL_USE_EXTERNAL_MODULES=agentrl_core.integrations.verl.trainer python -m verl.trainer.main_ppo \
         trainer.v1.trainer_mode=agentrl_sync algorithm.adv_estimator=agentrl_gigpo ...
 
-verl tells an estimator rewards, mask and group of each row, and takes every row of a rollout for a member of its group.
-These trainers (`agentrl_sync`, `agentrl_colocate_async`, `agentrl_separate_async`) are verl's own, and say the rest:
-tokens, log-probs, which rows are contexts of one rollout, parts of the reward, and what a turn was paid.
+verl passes rewards, mask and group of each row to an estimator, and takes every row of a rollout for a member of its
+group. These trainers (`agentrl_sync`, `agentrl_colocate_async`, `agentrl_separate_async`) are verl's own, and pass the
+rest: tokens, log-probs, which rows are contexts of one rollout, parts of the reward, and what a turn was paid.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _OF_TOKENS = {name: column for name, column in COLUMNS.items() if name != "advan
 class Credited(PPOTrainer):
     """A trainer of verl whose estimators see whole rollouts.
 
-    A rollout's rows are those whose keys have the same uid and session. What an agent loop or a reward function says in
-    `extra_fields` is used: the numbers of `reward_extra_info` become parts of the reward (`reward.<name>`, and `acc` or
-    `success` says which rollouts succeeded).
+    A rollout's rows are those whose keys have the same uid and session. The `extra_fields` of an agent loop or
+    a reward function are used: the numbers of `reward_extra_info` become parts of the reward (`reward.<name>`, and
+    `acc` or `success` marks rollouts that succeeded).
     """
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
@@ -44,7 +44,7 @@ class Credited(PPOTrainer):
             return super()._compute_advantage(batch, metrics=metrics)
 
     def _rows(self, batch: Any) -> dict[str, Any]:
-        """What the queue has of the rows beyond rewards, mask and uid."""
+        """Return the columns of the queue's rows beside rewards, mask and uid."""
         fields = [*_TOKENS, *_OF_TOKENS, "extra_fields"]
         found = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         tensors = {name: [row.cpu().numpy() for row in found[name]] for name in fields[:-1] if name in found.keys()}  # noqa: SIM118

@@ -56,7 +56,7 @@ def quantile(
 def log_mean_exp(
     values: object, ids: object, *, temperature: float = 1.0, valid: object | None = None
 ) -> NDArray[np.float64]:
-    """A soft maximum of each group, between mean and maximum: temperature * ln(mean of exp(x / temperature)).
+    """Return a soft maximum of each group, between mean and maximum: temperature * ln(mean of exp(x / temperature)).
 
     Args:
         values: n numbers.
@@ -80,7 +80,7 @@ def log_mean_exp(
 
 
 def arg_extreme(values: object, ids: object, *, largest: bool = True, valid: object | None = None) -> NDArray[np.int64]:
-    """The first row of each group that attains its largest (or smallest) value.
+    """Return the first row of each group that attains its largest (or smallest) value.
 
     Args:
         values: n numbers.

@@ -70,7 +70,7 @@ class TextMemory(Rollout, Stateful, ABC):
 
 
 def read_notes(batch: Batch, name: str) -> list[Any]:
-    """The values that the programs of a batch noted under a name (`TextMemory.note`), in the order of their groups.
+    """Return the values that a batch's programs noted under a name (`TextMemory.note`), in the order of their groups.
 
     Example:
         >>> import agentrl_core as arl

@@ -234,7 +234,7 @@ def _spoken(line: _Line) -> bool:
 
 
 def _answer_key(line: _Line) -> tuple[object, object]:
-    """A key that the lines of one answer share."""
+    """Return a key that the lines of one answer share."""
     identity = line.entry["message"].get("id") or line.entry.get("requestId") or line.number
     return bool(line.entry.get("isSidechain")), identity
 

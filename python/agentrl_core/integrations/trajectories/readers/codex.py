@@ -155,7 +155,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
 
 
 def _is_of_an_agent(text: str) -> bool:
-    """Whether a text is a message between agents, which Codex puts among the answers as JSON."""
+    """Return whether a text is a message between agents, which Codex puts among the answers as JSON."""
     found = from_json(text) if text.startswith("{") else None
     return isinstance(found, Mapping) and found.keys() >= _OF_AN_AGENT
 

@@ -183,7 +183,7 @@ def _of_zip(path: Path) -> Iterator[FileRecord]:
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    """The bytes of a member; before Python 3.14 `zipfile` reads none that is compressed by Zstandard."""
+    """Return the bytes of a member; before Python 3.14 `zipfile` reads none that is compressed by Zstandard."""
     info = archive.getinfo(name)
     if info.compress_type != _ZSTANDARD or hasattr(zipfile, "ZIP_ZSTANDARD"):
         return archive.read(name)

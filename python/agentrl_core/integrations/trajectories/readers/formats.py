@@ -124,7 +124,7 @@ def read(
 
 
 def _recognised(values: list[Any], source: object) -> str:
-    """The format of the first record that has one."""
+    """Return the format of the first record that has one."""
     what = repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "the rows"
     for value in values:
         names = [name for name, (recognised, _) in _FORMATS.items() if recognised(value)]

@@ -171,7 +171,7 @@ def _model_events(events: Sequence[Any]) -> list[Mapping[str, Any]]:
 
 
 def _ends_of(events: Sequence[Any]) -> Iterator[tuple[object, str]]:
-    """Why each generated message ended, by its id."""
+    """Return the stop reason of each generated message, by its id."""
     for event in _model_events(events):
         for choice in (event.get("output") or {}).get("choices") or ():
             yield (choice.get("message") or {}).get("id"), str(choice.get("stop_reason"))
@@ -185,7 +185,7 @@ def _outputs_of(event: Mapping[str, Any]) -> list[object]:
 
 
 def _tools_of(events: Sequence[Any], where: str) -> list[Message]:
-    """The tools of the calls of the model, which have to be the same in all that have some."""
+    """Return the tools of the calls of the model, which have to be the same in all that have some."""
     found = [event["tools"] for event in _model_events(events) if event.get("tools")]
     if any(tools != found[0] for tools in found):
         refuse(where, "the model was given other tools in some turns, and a chat has one list", "leave the sample out")

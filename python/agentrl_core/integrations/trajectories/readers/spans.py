@@ -101,7 +101,7 @@ def _has_details(attributes: Mapping[str, Any]) -> bool:
 
 
 def _start(span: Mapping[str, Any]) -> tuple[float, str]:
-    """When a span began: a number of Agent Lightning's and OTLP's, a text of the console's."""
+    """Return the start time of a span: a number of Agent Lightning and OTLP, a text of the console exporter."""
     if span.get("sequence_id") is not None:
         return float(span["sequence_id"]), ""
     value = next((span[name] for name in ("startTimeUnixNano", "start_time") if span.get(name) is not None), 0)
@@ -127,7 +127,7 @@ def _attributes(given: Any, where: str) -> dict[str, Any]:
 
 
 def _value(given: Any) -> Any:
-    """A value of OTLP as a plain one."""
+    """Return a value of OTLP as a plain one."""
     if not isinstance(given, Mapping):
         return given
     for name in _SCALARS:

@@ -116,7 +116,7 @@ def _structured(span: RecordedSpan, name: str) -> list[Any] | None:
 
 
 def _messages(given: Any, where: str) -> list[Message]:
-    """The messages of one message in parts: each reply of a tool is one of its own."""
+    """Return the messages of one message in parts: each reply of a tool is one of its own."""
     if not isinstance(given, Mapping) or not isinstance(given.get("role"), str):
         raise InvalidInputError(f"{where}: a message is {given!r:.60}; an object with role and parts is read")
     parts = given.get("parts", given.get("content"))

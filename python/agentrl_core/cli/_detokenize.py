@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from agentrl_core.cli._view import escaped
+from agentrl_core.cli._terminal import escaped
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.polars.vocabulary import PLACES
 

@@ -124,7 +124,7 @@ def iteration_range(text: str | None) -> tuple[int, int]:
         found = (0, 0)
     if not 0 <= found[0] < found[1]:
         raise InvalidInputError(
-            f"--iterations {text}: give A:B with A below B, such as 3:10, 30: or :10, or one number"
+            f"--iterations: it is {text}; give A:B with A below B, such as 3:10, 30: or :10, or one number"
         )
     return found
 
