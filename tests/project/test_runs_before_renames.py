@@ -23,8 +23,8 @@ from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.renames import Renames
-from agentrl_core.train.run_files import begun
 from agentrl_core.train.options import KEPT
+from agentrl_core.train.run_files import begun
 from renaming.table import Table
 
 RUNS = ("search", "arpo")

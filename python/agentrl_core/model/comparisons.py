@@ -78,8 +78,8 @@ def comparisons_of(
             readable = ids.device.type == "cpu" and len(ids)  # elsewhere it would wait
             if readable and int(ids.max()) >= vocabulary:
                 raise InvalidInputError(
-                    f"{argument} has token {int(ids.max())}, but the model has {vocabulary} logits; give a teacher with "
-                    "the same tokenizer"
+                    f"{argument} has token {int(ids.max())}, but the model has {vocabulary} logits; give a teacher "
+                    "with the same tokenizer"
                 )
             found[name] = Comparison(name, ids, lambda logits, ids, _: top_logprobs(logits, ids))
         elif name == "likeliest_tokens":
