@@ -25,7 +25,7 @@ def notebook() -> ModuleType:
 
 def test_there_are_notebooks_and_the_site_has_them() -> None:
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert len(NOTEBOOKS) == 3
+    assert len(NOTEBOOKS) == 4
     assert all(f"notebooks/{path.stem}.md" in site for path in NOTEBOOKS)
 
 
