@@ -4,8 +4,8 @@
     L = - mean over draws of the mean over tokens of min(w, 8) (R - b) log p
     rate of a step * sqrt(min(1, ESS / draws)),   ESS = (sum w)^2 / sum w^2
 
-g_i is the norm of the gradient of log p of a whole draw: the trainer's to say, as the draw column `weighted_gradient_square`,
-which holds w^2 g^2. Without it w^2 is a stand-in. There is no clip on the ratio. ESS reads w without its bound.
+g_i is the norm of the gradient of log p of a whole draw. The trainer gives w^2 g^2 as the draw column
+`weighted_gradient_square`; without it w^2 is a stand-in. There is no clip on the ratio. ESS reads w without its bound.
 
 Needs: `recomputed_logprob`, by the trainer before the first update; the draw column `weighted_gradient_square`.
 """
