@@ -11,7 +11,7 @@ import pytest
 
 SUPPORT = Path(__file__).parents[1] / "support"
 WRITES = {"append", "flush", "close_iteration", "close"}
-FILES = {"new_folder", "rename_whole", "_save_checkpoint", "_drop_checkpoints"}
+FILES = {"new_folder", "rename_whole", "save_checkpoint", "drop_checkpoints"}
 
 
 PLACES = {
@@ -38,7 +38,8 @@ def test_a_kill_at_a_write_changes_nothing(tmp_path, kind, which) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["after _save_checkpoint", pytest.param("each", marks=pytest.mark.full)])
+@pytest.mark.parametrize("which", ["before drop_checkpoints", pytest.param("each", marks=pytest.mark.full)])
 def test_a_kill_of_agentrl_train_changes_nothing(tmp_path, which) -> None:
     files = {f"{when} {name}" for when in ("before", "after") for name in FILES}
+    files |= {f"{when} new_file" for when in ("before", "in", "after")}
     assert killed(tmp_path, "train", which) == ({which} if which != "each" else PLACES | files)

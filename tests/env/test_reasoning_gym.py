@@ -294,7 +294,7 @@ def test_instructions_name_the_tools_there_are():
 def test_families_that_score_anything_are_taken_only_if_asked_for():
     with pytest.raises(InvalidInputError, match="family 'game_of_life_halting' cannot be learnt from"):
         env.ReasoningGym(["lcm", "game_of_life_halting"], held_out=0)
-    with pytest.raises(InvalidInputError, match="give any_answer=True"):
+    with pytest.raises(InvalidInputError, match="give allow_unlearnable=True"):
         env.ReasoningGym({"game_of_life_halting": {}}, held_out=0)
-    world = env.ReasoningGym(["game_of_life_halting"], held_out=0, any_answer=True)
+    world = env.ReasoningGym(["game_of_life_halting"], held_out=0, allow_unlearnable=True)
     assert world.reset(world.tasks(1)[0], 0).step("<answer>no idea</answer>").success

@@ -6,7 +6,7 @@ import pytest
 from wide import spread
 
 from agentrl_core import env
-from agentrl_core.env.reasoning_gym import ACCEPT_ANY_ANSWER
+from agentrl_core.env.reasoning_gym import UNLEARNABLE
 from agentrl_core.exceptions import InvalidInputError
 
 reasoning_gym = pytest.importorskip("reasoning_gym")
@@ -30,14 +30,14 @@ SLOW = {"knight_swap"}
 
 def test_the_families_were_found():
     assert len(FAMILIES) > 100
-    assert {*WITHOUT_SETTINGS, *WITHOUT_ANSWER, *ACCEPT_ANY_ANSWER, *SLOW} <= set(FAMILIES)
+    assert {*WITHOUT_SETTINGS, *WITHOUT_ANSWER, *UNLEARNABLE, *SLOW} <= set(FAMILIES)
 
 
 def test_the_page_lists_the_families_that_are_refused():
     page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text(encoding="utf-8")
     section = page.partition("### Families of reasoning-gym")[2].partition("\n### ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
-    assert rows == [f"| `{family}` | {why} |" for family, why in ACCEPT_ANY_ANSWER.items()]
+    assert rows == [f"| `{family}` | {why} |" for family, why in UNLEARNABLE.items()]
 
 
 @pytest.mark.slow
@@ -48,10 +48,12 @@ def test_a_family(family):
         with pytest.raises(InvalidInputError, match=family):
             env.ReasoningGym([family], held_out=0)
         return
-    if family in ACCEPT_ANY_ANSWER:
-        with pytest.raises(InvalidInputError, match=f"family '{family}' cannot be learnt from .* give any_answer=True"):
+    if family in UNLEARNABLE:
+        with pytest.raises(
+            InvalidInputError, match=f"family '{family}' cannot be learnt from .* give allow_unlearnable=True"
+        ):
             env.ReasoningGym([family], held_out=0)
-    world = env.ReasoningGym([family], held_out=0, any_answer=family in ACCEPT_ANY_ANSWER)
+    world = env.ReasoningGym([family], held_out=0, allow_unlearnable=family in UNLEARNABLE)
     tasks = world.tasks(1 if family in SLOW else 3)
     assert all(task.question and task.domain == family for task in tasks)
     assert world.task(tasks[0].task_id) == tasks[0]
@@ -67,9 +69,9 @@ def test_a_family(family):
         wrong = episode.step(f"<answer>{nonsense}</answer>")
         assert wrong.terminated
         assert wrong.facts["answer"] == nonsense
-        accepted = family in ACCEPT_ANY_ANSWER and not (family in ALWAYS_RIGHT and answer == "1")
+        accepted = family in UNLEARNABLE and not (family in ALWAYS_RIGHT and answer == "1")
         assert wrong.success == accepted, "a version that scores it takes it off the list"
-        if family not in ACCEPT_ANY_ANSWER:
+        if family not in UNLEARNABLE:
             assert wrong.reward == 0.0
             assert 0 <= wrong.facts["points"] < 1
         if answer is None:

@@ -84,7 +84,8 @@ def test_the_characters_for_an_answer_do_not_grow_with_the_chat(name, kind):
     before = rendered_characters(template, lambda: each_on_its_own(template, few, tools)) / 24
     short = rendered_characters(template, lambda: template.answers(few, tools)) / 24
     long = rendered_characters(template, lambda: template.answers(many, tools)) / 96
-    assert long < 1.1 * short < 0.5 * before
+    assert long < 1.2 * short  # four times as much would be quadratic
+    assert short < 0.9 * before
     assert outcome(template.answers, few, tools) == outcome(each_on_its_own, template, few, tools)
 
 
@@ -131,3 +132,71 @@ def test_a_template_that_counts_is_not_cut():
     assert outcome(template.answers, messages) == outcome(each_on_its_own, template, messages, ())
     assert "late" not in tok.decode(found[3].context)
     assert "late" in tok.decode(found[-1].context)
+
+
+CHATML = (
+    "{%- for m in messages %}<|im_start|>{{ m.role }}\nOWN{{ m.content }}NOTE<|im_end|>\n{% endfor %}"
+    "{%- if add_generation_prompt %}<|im_start|>assistant\nOPENING{% endif %}"
+)
+LAST_WINS = (
+    "{%- set ns = namespace(off=false) %}{%- for m in messages if m.role == 'user' %}"
+    "{%- if '/no_think' in m.content %}{%- set ns.off = true %}{%- elif '/think' in m.content %}"
+    "{%- set ns.off = false %}{%- endif %}{%- endfor %}"
+)
+
+
+def chatml(own="", note="", opening=""):
+    return CHATML.replace("OWN", own).replace("NOTE", note).replace("OPENING", opening)
+
+
+def opens(flag):
+    """The next answer begins with an empty thought if a question has a property, which the history does not show."""
+    last = "{% if loop.last and m.role == 'assistant' and " + flag.format("messages[loop.index0 - 1].content") + " %}"
+    thought = "<think></think>{% endif %}"
+    return chatml(own=last + thought, opening="{% if " + flag.format("messages[-1].content") + " %}" + thought)
+
+
+ADVERSARIAL = {
+    "a flag in the question": opens("{}.startswith('!')"),
+    "a long question": opens("{} | length > 40"),
+    "the last flag": LAST_WINS + opens("ns.off"),
+    "a mark in history": chatml(note="{% if not loop.last and m.content | length > 40 %} (read){% endif %}"),
+    "a mark at the end": chatml(
+        note="{% if loop.last and m.role == 'assistant' and m.content | length > 40 %} (long){% endif %}"
+    ),
+    "a cut history": CHATML.replace("OPENING", "")
+    .replace("OWN", "")
+    .replace("{{ m.content }}NOTE", "{{ m.content if loop.revindex < 4 else m.content[:40] }}"),
+}
+
+
+@pytest.mark.parametrize("odd", [3, 5, 6, 7, 9, 11])
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_an_answer_that_is_not_rendered_after_all_before_it_hides_nothing(name, odd):
+    """The texts of one turn, which is none of those that are rendered in any case, change what the template writes."""
+    tok = gallery_tokenizer("qwen2_5")
+    tok.chat_template = ADVERSARIAL[name]
+    template = ChatTemplate(tok)
+    messages = long_chat("answers", 16)
+    question, answer = messages[2 * odd], messages[2 * odd + 1]
+    question["content"] = "!" + question["content"] + " /no_think, and do say it at some length, please"
+    answer["content"] = answer["content"] + " It is said at some length, as it was asked for."
+    found = outcome(template.answers, messages)
+    assert found == outcome(each_on_its_own, template, messages, ())
+    texts = ["".join(map(tok.decode, pair)) for _, *pair in found] if isinstance(found, list) else []
+    assert texts == [] or any(text != texts[0] for text in texts)
+
+
+def test_flags_of_earlier_turns_are_remembered_in_their_order():
+    tok = gallery_tokenizer("qwen2_5")
+    tok.chat_template = ADVERSARIAL["the last flag"]
+    template = ChatTemplate(tok)
+    for flags in ({3: "/no_think", 7: "/think"}, {1: "/think", 3: "/no_think", 5: "/think", 9: "/no_think"}):
+        messages = long_chat("answers", 14)
+        for place, flag in flags.items():
+            messages[2 * place]["content"] += f" {flag}"
+        found = outcome(template.answers, messages)
+        assert found == outcome(each_on_its_own, template, messages, ())
+        opened = [tok.decode(context).endswith("<think></think>") for _, context, _ in found]
+        assert True in opened
+        assert False in opened

@@ -53,6 +53,7 @@ def built() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:.*forks at tool results")
+@pytest.mark.filterwarnings("ignore:tree_opo.TeacherPrefixes. teacher='' has no search")
 @pytest.mark.parametrize("name", SMALLER)
 def test_a_recipe_runs_to_a_step(name: str, built: Any) -> None:
     world, policy, tokenizer = copy.deepcopy(built)

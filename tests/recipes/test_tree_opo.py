@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pytest
 from mazes import Maze
 from rollouts import small
 from sampled import Heard, check_sampled
@@ -28,6 +29,7 @@ def maze() -> Maze:
     return Maze(DOORS, lambda seed, place, number: (3 + (seed >> 3) % 2, -0.7))  # noqa: ARG005
 
 
+@pytest.mark.filterwarnings("ignore:tree_opo.TeacherPrefixes. teacher=.* has no search of some tasks")
 def test_a_student_finishes_what_a_teacher_began(tmp_path: Path) -> None:
     with arl.Store.open(tmp_path / "teacher") as store:
         teacher = arl.Collector(

@@ -18,9 +18,10 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import loop_agents
 import polars as pl
@@ -35,7 +36,7 @@ from agentrl_core.collect.journal_codec import read_segment
 from agentrl_core.component import Where
 from agentrl_core.data.store import RolloutLog
 from agentrl_core.engine import Request, Segment
-from agentrl_core.train import loop
+from agentrl_core.train import loop, run_files
 
 DIGEST = 16
 SIZES = {
@@ -47,6 +48,7 @@ SIZES = {
     "task-pool": 64,
     "turn-tokens": 6,
     "context-tokens": 80,
+    "evaluate-every": 2,
 }
 SHORT = ["--families", "chain_sum", *(word for name, size in SIZES.items() for word in (f"--{name}", str(size)))]
 
@@ -79,10 +81,23 @@ class Writes:
         RolloutLog.append = appended  # type: ignore[method-assign]
         for owner, names in (
             (Store, ("append", "flush", "close_iteration", "close")),
-            (loop, ("new_folder", "rename_whole", "_save_checkpoint", "_drop_checkpoints")),
+            (loop, ("new_folder", "rename_whole", "save_checkpoint", "drop_checkpoints")),
+            (run_files, ("new_folder", "rename_whole")),
         ):
             for name in names:
                 setattr(owner, name, self.around(getattr(owner, name), name))
+        new_file = loop.new_file
+
+        @contextmanager
+        def written(path: Path) -> Iterator[BinaryIO]:
+            self.place("before new_file")
+            with new_file(path) as file:
+                yield file
+                file.flush()
+                self.place("in new_file")
+            self.place("after new_file")
+
+        loop.new_file = run_files.new_file = written
 
     def around(self, write: Callable[..., Any], name: str) -> Callable[..., Any]:
         def written(*given: Any, **options: Any) -> Any:

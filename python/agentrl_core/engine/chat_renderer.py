@@ -59,6 +59,7 @@ class ChatRenderer:
     Attributes:
         renders_calls: whether it renders the calls of an answer.
         shows_tools: whether it shows the schemas of tools.
+        source: the text of the template, or of all templates.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class ChatRenderer:
                 f"Chat: the tokenizer {self._name} has no chat_template; "
                 "set tokenizer.chat_template or take the tokenizer of an instruction-tuned model"
             )
+        self.source = "\n".join([self._template] if isinstance(self._template, str) else self._template.values())
         self._options = checked_options(chat_template_kwargs)
         self._before_template = ""
         self._text_arguments = False

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from agentrl_core.engine.chat_messages import REASONING, Message, leaves, texts_of
 from agentrl_core.engine.chat_renderer import ANSWER, NAME, QUESTION, VALUE, ChatRenderer, Tools, call_of
 from agentrl_core.engine.chat_texts import Claims, missing_of_answer, missing_of_history
-from agentrl_core.engine.rendered_history import RenderedHistory, RenderedTurn, kind_of
+from agentrl_core.engine.rendered_history import Markers, RenderedHistory, RenderedTurn
 from agentrl_core.exceptions import UnsupportedError
 
 if TYPE_CHECKING:
@@ -110,10 +110,15 @@ class ChatTemplate:
     def answers(self, messages: Sequence[Message], tools: Tools = (), *, chat: str = "chat") -> list[Answered]:
         """Return the tokens that the model reads and generates at each answer of a chat.
 
-        An answer is rendered as the last message of its chat, as the model is to write it: reasoning, content, calls,
-        and the token that ends the turn. It is cut out as text, and tokenised apart from its context if a token would
-        span both. A thought that the template writes for an answer without one belongs to the context. If a context
-        continues the one before and its answer, it begins with their tokens.
+        An answer is rendered as the last message, as the model is to write it: reasoning, content, calls, and the token
+        that ends the turn. It is cut out as text, and tokenised apart from its context if a token would span both. A
+        thought that the template writes for an answer without one belongs to the context. If a context continues the
+        one before and its answer, it begins with their tokens.
+
+        In a long chat most contexts are cut out of the whole chat, rendered once. Answers number 0, 1, 2, 4, 8, ...,
+        the last one, and the first of each kind (roles, fields, calls, spaces, texts that the template looks for) are
+        rendered after all messages before them, and the others after the messages around them: system message,
+        question, and the answer before with what follows it. If one of them differs, none is cut.
 
         Args:
             messages: the chat.
@@ -208,17 +213,19 @@ class ChatTemplate:
     ) -> list[Answered]:
         """Return the answers of a chat; most are cut out of its history, so that the time is linear in its length.
 
-        Answers number 0, 1, 2, 4, 8, ... and the last one are rendered on their own in any case.
+        See `answers` for those that are rendered after all messages before them, and those after a part of these.
         """
         found: list[Answered] = []
         text, tokens, seen = "", np.empty(0, np.int32), 0
+        markers = Markers(self._renderer.source)
         places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         for number, place in enumerate(places):
             own, following = messages[seen : place + 1], messages[place + 1 : place + 2]
             self._refuse_ends(messages[place], f"{chat}, message {place}")
-            kind = kind_of(messages[max(seen - 1, 0) : place + 1], following)
+            kind = markers.kind_of(messages[max(seen - 1, 0) : place + 1], following, own)
             turn = history.turn(kind, own)
-            if turn is None or place == places[-1] or not number & (number - 1):
+            is_last = place == places[-1]
+            if turn is None or is_last or not number & (number - 1) or not self._is_alike(turn, messages, place, tools):
                 rendered = self._turn(messages[: place + 1], following, tools, (text, seen), chat)
                 if turn is None:
                     history.learn(kind, own, rendered)
@@ -233,6 +240,29 @@ class ChatTemplate:
             found.append(Answered(place, read, action))
             text, tokens, seen = turn.context + turn.action, np.concatenate([read, action]), place + 1
         return found
+
+    def _is_alike(self, turn: RenderedTurn, messages: Sequence[Message], place: int, tools: Tools) -> bool:
+        """Return whether an answer that was cut out of the history is the same after the messages around it alone."""
+        head = messages[:1] if messages[0]["role"] in ("system", "developer") else []
+        following, text = messages[place + 1 : place + 2], turn.own_text
+        if self.ends_with_next:  # the next message is not rendered here
+            text = text.removesuffix(self._next_end(following, calls=bool(messages[place].get("tool_calls"))))
+        before = place
+        for _ in range(2):  # some templates write the first reply of a tool after a question otherwise than later ones
+            before = _last(messages[:before], "assistant")
+            if before < 0:
+                return False
+            asked = _last(messages[:before], "user")
+            around = [*head, *(messages[asked : asked + 1] if asked >= 0 else ()), *messages[before : place + 1]]
+            try:
+                if text in self.render(around, tools):
+                    return True
+                # The template may open an answer otherwise than it writes it.
+                if turn.is_like(self._turn(around, following, tools, ("", 0), "a part of the chat")):
+                    return True
+            except UnsupportedError:
+                continue
+        return False
 
     def _turn(
         self,
@@ -468,6 +498,11 @@ class ChatTemplate:
             found.append(match[0])
             place = match.end()
         return found
+
+
+def _last(messages: Sequence[Message], role: str) -> int:
+    """The place of the last message of a role; -1: there is none."""
+    return next((at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == role), -1)
 
 
 def _alike(first: str, second: str) -> int:

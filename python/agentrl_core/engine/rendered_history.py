@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.engine.chat_messages import REASONING, texts_of
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 _THOUGHT = REASONING[0]
 # JSON writes a character as six at most; templates add the rest to a message.
 _ESCAPED, _AROUND = 6, 2000
+_TEXT = r"""(?P<{quote}>['"])(?P<{name}>(?:(?!(?P={quote})).)+)(?P={quote})"""
+# A text that is looked for in another one: `'/no_think' in content`, `content.startswith('/')`.
+_TESTS = re.compile(
+    _TEXT.format(quote="q", name="tested")
+    + r"\s+(?:not\s+)?in\b|\.(?:\w*(?:with|split|find|index)|count|partition|replace)\(\s*"
+    + _TEXT.format(quote="r", name="given")
+)
 
 
 @dataclass(frozen=True)
@@ -27,11 +34,23 @@ class RenderedTurn:
         before: the messages before it, without the opening of the answer.
         context: all that the model reads.
         action: the text that it generates.
+        own: where the messages after the answer before begin in `before`, if it was cut out of a history.
     """
 
     before: str
     context: str
     action: str
+    own: int = field(default=0, compare=False)
+
+    @property
+    def own_text(self) -> str:
+        """The messages after the answer before, the opening and the answer, as they follow each other."""
+        return self.before[self.own :] + self.context[len(self.before) :] + self.action
+
+    def is_like(self, alone: RenderedTurn) -> bool:
+        """Return whether it is written as in a shorter chat that ends with the same messages."""
+        opening, other = self.context[len(self.before) :], alone.context[len(alone.before) :]
+        return self.action == alone.action and opening == other and alone.before.endswith(self.before[self.own :])
 
 
 @dataclass(frozen=True)
@@ -66,8 +85,9 @@ class RenderedHistory:
 
     The first answer of a kind is rendered on its own, as the model reads and writes it; `learn` compares it with the
     history. `turn` then cuts a later answer of that kind out of the history. It returns None if anything differs: a
-    text is missing, or other characters are between the texts. The caller renders that answer on its own, and checks
-    a sample of the cut ones.
+    text is missing, or other characters are between the texts. The caller then renders that answer after all messages
+    before it; and it renders each cut one after the messages around it, which shows what a template writes because of a
+    content.
 
     Args:
         text: the rendered chat; "": the template refuses it.
@@ -140,9 +160,9 @@ class RenderedHistory:
         there = _place_of(answer, window, self._closes)
         if there is None or window[: there.begin] != shape.lead or window[there.close : there.closed] != shape.end:
             return None
-        self._cursor, self._dropped = start + there.closed, len(shape.own_lead) > 1
-        before = self._text[:start]
-        return RenderedTurn(before, before + shape.opening, lead + window[there.begin : there.close] + shape.own_end)
+        own, self._cursor, self._dropped = self._cursor, start + there.closed, len(shape.own_lead) > 1
+        before, action = self._text[:start], lead + window[there.begin : there.close] + shape.own_end
+        return RenderedTurn(before, before + shape.opening, action, own)
 
     def _end_of(self, messages: Sequence[Message], start: int) -> int | None:
         """Where the last text of some messages ends, all of which have to be there; None: something is missing."""
@@ -152,25 +172,48 @@ class RenderedHistory:
         return start + claims.end
 
 
-def kind_of(messages: Sequence[Message], following: Sequence[Message]) -> str:
-    """Return a key of the properties that a template can depend on: of an answer, its messages and the next role.
+class Markers:
+    """The texts that a template looks for in contents, such as `/no_think`, and those that a chat has used so far.
 
     Args:
-        messages: from the answer before, if there is one, to the answer.
-        following: the next message, if there is one.
+        template: the source of the template.
     """
-    return json.dumps([*map(_shape_of, messages), following[0]["role"] if following else ""])
 
+    def __init__(self, template: str) -> None:
+        found = [match["tested"] or match["given"] for match in _TESTS.finditer(template)]
+        # Words are keys of messages; spaces are in the kind of a message in any case.
+        self._texts = sorted({text for text in [*found, "</think>"] if text.strip() and not text.isidentifier()})
+        self._used: dict[str, None] = {}
 
-def _shape_of(message: Mapping[str, Any]) -> list[object]:
-    texts = [*texts_of(message["content"]), message.get(_THOUGHT, "")]
-    return [
-        message["role"],
-        sorted(message),
-        [[text[: len(text) - len(text.lstrip())], bool(text.strip()), text[len(text.rstrip()) :]] for text in texts],
-        any("</think>" in text for text in texts),
-        [sorted(call) for call in message.get("tool_calls") or ()],
-    ]
+    def kind_of(self, messages: Sequence[Message], following: Sequence[Message], own: Sequence[Message]) -> str:
+        """Return a key of the properties that a template can depend on: of an answer, its messages and the next role.
+
+        Args:
+            messages: from the answer before, if there is one, to the answer.
+            following: the next message, if there is one.
+            own: the messages that no earlier call had; the marker that was used last may decide about later answers.
+        """
+        for message in own:
+            for marker in self._in(message):
+                self._used.pop(marker, None)
+                self._used[marker] = None
+        role = following[0]["role"] if following else ""
+        return json.dumps([*map(self._shape_of, messages), role, list(self._used)])
+
+    def _in(self, message: Mapping[str, Any]) -> list[str]:
+        texts = [*texts_of(message["content"]), message.get(_THOUGHT, "")]
+        return [marker for marker in self._texts if any(marker in text for text in texts)]
+
+    def _shape_of(self, message: Mapping[str, Any]) -> list[object]:
+        texts = [*texts_of(message["content"]), message.get(_THOUGHT, "")]
+        blanks = [(text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]) for text in texts]
+        return [
+            message["role"],
+            sorted(message),
+            [[before, bool(text.strip()), after] for text, (before, after) in zip(texts, blanks, strict=True)],
+            self._in(message),
+            [sorted(call) for call in message.get("tool_calls") or ()],
+        ]
 
 
 def _place_of(message: Message, text: str, closes: re.Pattern[str] | None) -> _Place | None:

@@ -407,6 +407,10 @@ class VllmServer:
     async def _largest_rank(self) -> int:
         """Of the adapters that all servers take; 0: one takes none."""
         ranks = await asyncio.gather(*(server.largest_rank() for server in self._servers), return_exceptions=True)
+        for rank in ranks:
+            if isinstance(rank, BaseException) and not isinstance(rank, EngineError):
+                raise rank
+        # One that does not answer is left out of the update, which reports it.
         return min((rank for rank in ranks if isinstance(rank, int)), default=0)
 
     async def _replace(self, folder: str, version: int, base: str | None = None) -> list[Exception]:

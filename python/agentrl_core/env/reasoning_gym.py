@@ -27,7 +27,7 @@ DEFAULT_FAMILIES: Mapping[str, Mapping[str, object]] = {
 `gcd` (guessing 1 often wins) and `fraction_simplification` (always some credit) make poor tasks.
 """
 
-ACCEPT_ANY_ANSWER: Mapping[str, str] = {
+UNLEARNABLE: Mapping[str, str] = {
     "coin_flip": "reasoning-gym 0.1.25 gives the first digits of the answer the full score: 0 is right unless 1 is",
     "game_of_life_halting": "reasoning-gym 0.1.25 compares bool(answer) with bool(truth), and every text is true",
 }
@@ -87,7 +87,7 @@ class ReasoningGym:
     those of training, and a training task never has the text of a held-out question.
 
     All families of the package work; `composite` needs its settings. Families whose scorer accepts any text, or nearly
-    always the same one (`env.reasoning_gym.ACCEPT_ANY_ANSWER`), are refused unless `any_answer` is set. Episodes run
+    always the same one (`env.reasoning_gym.UNLEARNABLE`), are refused unless `allow_unlearnable` is set. Episodes run
     inline if all tools declare that they are pure and fast (`runs = "inline"`, like the calculator), else in threads.
 
     Args:
@@ -98,7 +98,7 @@ class ReasoningGym:
         max_turns: actions in an episode.
         held_out: how many held-out tasks there are (over all families).
         instructions: text of a system message; True: a description of the two forms with examples; False: none.
-        any_answer: accept families whose scorer accepts any answer.
+        allow_unlearnable: accept these families too.
 
     Raises:
         MissingDependencyError: reasoning-gym is not installed.
@@ -126,7 +126,7 @@ class ReasoningGym:
         max_turns: int = 3,
         held_out: int = 512,
         instructions: bool | str = False,
-        any_answer: bool = False,
+        allow_unlearnable: bool = False,
     ) -> None:
         if isinstance(families, str) or not families:
             raise InvalidInputError(f"ReasoningGym: families is {families!r}; give at least one name in a list")
@@ -138,11 +138,11 @@ class ReasoningGym:
             raise InvalidInputError(f"ReasoningGym: max_turns is {max_turns}; give at least 1")
         if held_out < 0:
             raise InvalidInputError(f"ReasoningGym: held_out is {held_out}; give at least 0")
-        lax = [name for name in families if name in ACCEPT_ANY_ANSWER]
-        if lax and not any_answer:
+        lax = [name for name in families if name in UNLEARNABLE]
+        if lax and not allow_unlearnable:
             raise InvalidInputError(
-                f"ReasoningGym: family {lax[0]!r} cannot be learnt from ({ACCEPT_ANY_ANSWER[lax[0]]}); take another, "
-                "or give any_answer=True"
+                f"ReasoningGym: family {lax[0]!r} cannot be learnt from ({UNLEARNABLE[lax[0]]}); take another, "
+                "or give allow_unlearnable=True"
             )
         self.tools: dict[str, Tool] = {}
         for tool in (Calculator(),) if tools is None else tools:

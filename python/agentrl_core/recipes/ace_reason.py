@@ -5,7 +5,8 @@
 With one step there is nothing to clip and no divergence to pay for. Tasks of code open after 500 iterations, and none
 of mathematics follow; tasks that more than 6 of 16 attempts solve leave the pool. An answer that was cut off has no
 score: neither is it trained nor does it vote. The lengths of answers grow stage by stage (8, 16, 24, 32 thousand
-tokens): `collect(max_tokens=...)` of the loop. When a stage ends, and what becomes of cut answers, is not given.
+tokens), which is not in the recipe: give the collector `context_tokens=Schedule(...)`, which limits prompt and answer
+together. When a stage ends, and what becomes of cut answers, is not given.
 
 Needs: the pool's column `domain`, of `math` and `code`.
 """

@@ -12,6 +12,7 @@ Prefixes are not trained.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -22,6 +23,7 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.env import ExtraColumn
+from agentrl_core.exceptions import AgentRLWarning
 from agentrl_core.loss import Policy
 from agentrl_core.rollout import Group, Rollout, SearchTree, StoredSearches
 
@@ -34,8 +36,8 @@ class TeacherPrefixes(Rollout):
     """Starts the branches of a group after turns of a stored search of the same task.
 
     The places are the beginning and all turns of the search that did not end their episode, as far as their value is
-    known. As many as the group is large are drawn by chance, none twice before each was drawn once. A task that the
-    store does not have starts at the prompt.
+    known. As many as the group is large are drawn by chance, none twice before each was drawn once. A task that no
+    closed iteration of the store has starts at the prompt, with a warning: all branches are then alike, as in GRPO.
 
     Args:
         teacher: the folder of the store with the searches; empty: none.
@@ -56,6 +58,12 @@ class TeacherPrefixes(Rollout):
         """Branches after places of the search, each to its end."""
         found = StoredSearches(self.teacher).find(group.task.task_id)
         if found is None:
+            warnings.warn(
+                f"tree_opo.TeacherPrefixes: teacher={self.teacher!r} has no search of some tasks, whose branches start "
+                "at the prompt; give the folder of a run whose closed iterations have searches of these tasks",
+                AgentRLWarning,
+                stacklevel=2,
+            )
             await group.run(group.start_many(group.size, facts={"prefix_value": 0.0}))
             return
         batch, group_id = found

@@ -4,10 +4,10 @@
     L = - mean over draws of the mean over tokens of min(w, 8) (R - b) log p
     rate of a step * sqrt(min(1, ESS / draws)),   ESS = (sum w)^2 / sum w^2
 
-g_i is the norm of the gradient of log p of a whole draw: which the trainer gives as the draw column `gradient_square`,
-which holds w^2 g^2. Without it w^2 is a stand-in. There is no clip on the ratio. ESS reads w without its bound.
+g_i is the norm of the gradient of log p of a whole draw. The trainer gives w^2 g^2 as the draw column
+`weighted_gradient_square`; without it w^2 is a stand-in. There is no clip on the ratio. ESS reads w without its bound.
 
-Needs: `recomputed_logprob`, by the trainer before the first update; the draw column `gradient_square`.
+Needs: `recomputed_logprob`, by the trainer before the first update; the draw column `weighted_gradient_square`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SequenceImportance(BatchComponent):
 VCPO = Recipe(
     name="vcpo",
     source="arXiv:2602.17616",
-    advantage=BaselineRelative(kind="weighted", column="gradient_square"),
+    advantage=BaselineRelative(kind="weighted", column="weighted_gradient_square"),
     weight=(SequenceImportance(), ImportanceWeight(level="sequence", at_most=8.0)),
     loss=Policy("sequence_mean", clip=None, surrogate=Reinforce()),
     hooks=ScaleLearningRate(column="importance"),

@@ -136,6 +136,7 @@ def _loop(
     measured = store.state.get("metrics", {})
     if store.iteration:
         models.load_state_dict(load_checkpoint(run, store))
+        drop_checkpoints(run, str(store.state["checkpoint"]))  # a kill may have come before it did
         generate.update_weights(policy, version=store.iteration)
     generated = int(measured.get("generated_tokens", 0))
 
