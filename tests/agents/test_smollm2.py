@@ -81,9 +81,12 @@ def program(url: str, seed: int) -> int:
 
     Returns the number of calls.
     """
-    messages: list[Any] = [{"role": "user", "content": "What is 12 * 4?"}, calling("12*4", "a")]
-    messages += [{"role": "tool", "tool_call_id": "a", "content": "48"}, {"role": "assistant", "content": "48"}]
-    messages += [{"role": "user", "content": "What is 17 * 3?"}]
+    messages: list[Any] = []
+    for sum_of, result in (("12 * 4", "48"), ("31 * 5", "155"), ("9 * 8", "72")):
+        messages += [{"role": "user", "content": f"What is {sum_of}?"}, calling(sum_of.replace(" ", ""), sum_of)]
+        messages += [{"role": "tool", "tool_call_id": sum_of, "content": result}]
+        messages += [{"role": "assistant", "content": f"The result is {result}."}]
+    messages.append({"role": "user", "content": "What is 17 * 3?"})
     calls = 0
     with openai.OpenAI(base_url=f"{url}/s/product{seed}/v1", api_key="none") as client:
         for turn in range(3):
@@ -111,9 +114,9 @@ def test_a_program_with_tools_is_recorded_as_the_model_saw_it(served: tuple[Endp
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     endpoint, url = served
-    calls = [program(url, seed) for seed in range(6)]
-    assert sum(calls) > 0, "the model calls the tool"
-    recorded = {f"product{seed}": endpoint._recorder.sessions[f"product{seed}"] for seed in range(6)}
+    calls = [program(url, seed) for seed in range(3)]
+    assert sum(calls) >= 2, "the model calls the tool"
+    recorded = {f"product{seed}": endpoint._recorder.sessions[f"product{seed}"] for seed in range(3)}
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     sampled = 0

@@ -73,6 +73,8 @@ def run(**given: Any) -> int:
     except KeyboardInterrupt:
         print("interrupted; continue with --resume", file=sys.stderr)
         return 130
+    if not summary:  # another rank of torchrun keeps the run
+        return 0
     folder = Path(options.run)
     learning_curve(folder)
     show_summary(console, folder, summary)

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -35,12 +36,14 @@ from agentrl_core.stats.intervals import bootstrap
 from agentrl_core.train.models import Models, check_runs, other_stages
 from agentrl_core.train.options import TrainOptions
 from agentrl_core.train.run_files import begin, drop_checkpoints, load_checkpoint, save_checkpoint, save_folder
+from agentrl_core.train.torchrun import from_first_rank, is_first_rank, joined_ranks
 from agentrl_core.train.warm_start import imitate, warm_start
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from agentrl_core.engine.base import Engine
+    from agentrl_core.update.updates import Updates
 
 
 class TrainingProgress(Protocol):
@@ -59,6 +62,9 @@ class TrainingProgress(Protocol):
 def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> dict[str, Any]:
     """Run a recipe from the warm start to the evaluation, and return the contents of `summary.json`.
 
+    Of the ranks that torchrun started, the first one does so, and each trains a part of every batch (data parallel, by
+    `DistributedDataParallel`); the others return an empty dict.
+
     Raises:
         InvalidInputError: the run directory has a run and `resume` is not set; or the resumed run had another recipe or
             other options.
@@ -66,6 +72,16 @@ def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> 
     """
     world = options.environment()
     check_runs(recipe, world, options.group_size, adapter=options.lora > 0)
+    with joined_ranks(options.device) as device:
+        options = replace(options, device=device)
+        if is_first_rank():
+            return _train(options, recipe, progress, world)
+        _follow(options, recipe)
+    return {}
+
+
+def _train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress, world: Environment) -> dict[str, Any]:
+    """Collect, train and keep the run."""
     run = Path(options.run)
     with Store.open(run) as store:  # with the writer's lock
         remove_unfinished(run)
@@ -73,7 +89,8 @@ def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> 
         seconds: dict[str, float] = defaultdict(float, store.state.get("metrics", {}).get("seconds", {}))
         torch.manual_seed(options.seed)
         with _timed(seconds, "warm_start"):
-            policy, tokenizer = _policy(options, run, world, store, progress)
+            _prepare_start(options, run, world, progress)
+            policy, tokenizer = _policy(options)
         generate = _engine(options, run, policy, tokenizer)
         try:
             return _learn(options, recipe, progress, store, world, policy, tokenizer, generate, seconds)
@@ -92,15 +109,8 @@ def _learn(
     generate: Engine,
     seconds: dict[str, float],
 ) -> dict[str, Any]:
-    models = Models(
-        recipe,
-        policy,
-        _start(Path(options.run), policy),
-        options.highest_rate,
-        options.seed,
-        autocast=options.precision == "bf16",
-        recompute=options.recompute,
-    )
+    checkpoint = from_first_rank(str(store.state["checkpoint"]) if store.iteration else "")
+    models = _models(options, recipe, policy, checkpoint)
     sampling = engines.Sampling(max_tokens=options.turn_tokens)
     limits = {"sampling": sampling, "context_tokens": options.context_tokens, "progress": progress.rollouts}
     collect = Collector(
@@ -135,7 +145,6 @@ def _loop(
     run = Path(options.run)
     measured = store.state.get("metrics", {})
     if store.iteration:
-        models.load_state_dict(load_checkpoint(run, store))
         drop_checkpoints(run, str(store.state["checkpoint"]))  # a kill may have come before it did
         generate.update_weights(policy, version=store.iteration)
     generated = int(measured.get("generated_tokens", 0))
@@ -163,18 +172,8 @@ def _loop(
             group = recipe.rollout.at(iteration).final_group_size(options.group_size)
             batch = collect(tasks=max(options.rollouts // group, 1), group_size=options.group_size)
         with _timed(seconds, "update"):
-            stepping: dict[str, Any] = {
-                "rate": options.highest_rate * _schedule(options, iteration),
-                "gradient_clip": options.gradient_clip,
-                "max_tokens": options.pack_tokens,
-            }
-            batch = models.annotated(batch, options.pack_tokens)
-            for stage in other_stages(recipe) if iteration == 0 else ():
-                models.step(recipe.updates(batch, stage=stage, seed=options.seed), **stepping)
-            batch = recipe.credit(batch)
-            updates = recipe.updates(batch, seed=options.seed + iteration, models=models.named)
-            models.step(updates, **stepping)
-            recipe.run_hooks(updates, **models.named)
+            from_first_rank((iteration, batch))
+            batch, updates = _update(options, recipe, models, batch, iteration)
             generate.update_weights(policy, version=iteration + 1)
         with _timed(seconds, "store"):
             shown = _shown(batch)
@@ -197,6 +196,7 @@ def _loop(
             collect.end_iteration(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
             drop_checkpoints(run, checkpoint)
         progress.step(**shown)
+    from_first_rank(None)
     collect.close()  # drops prefetched iterations that are not needed
     after = evaluated("evaluate after")
     gain = bootstrap(after.successes - np.array(solved_before), "mean")
@@ -220,10 +220,37 @@ def _loop(
     return summary
 
 
-def _policy(
-    options: TrainOptions, run: Path, world: Environment, store: Store, progress: TrainingProgress
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return the model to train and its tokenizer: the last checkpoint, a local model, or a small new one."""
+def _update(
+    options: TrainOptions, recipe: Recipe, models: Models, batch: Batch, iteration: int
+) -> tuple[Batch, Updates]:
+    """Train on a batch, on every rank; return the batch with the recipe's columns."""
+    stepping: dict[str, Any] = {
+        "rate": options.highest_rate * _schedule(options, iteration),
+        "gradient_clip": options.gradient_clip,
+        "max_tokens": options.pack_tokens,
+    }
+    batch = models.annotated(batch, options.pack_tokens)
+    for stage in other_stages(recipe) if iteration == 0 else ():
+        models.step(recipe.updates(batch, stage=stage, seed=options.seed), **stepping)
+    batch = recipe.credit(batch)
+    updates = recipe.updates(batch, seed=options.seed + iteration, models=models.named)
+    models.step(updates, **stepping)
+    recipe.run_hooks(updates, **models.named)
+    return batch, updates
+
+
+def _follow(options: TrainOptions, recipe: Recipe) -> None:
+    """Train on the batches of the first rank."""
+    checkpoint = from_first_rank(None)  # of a run whose start is complete
+    torch.manual_seed(options.seed)
+    models = _models(options, recipe, _policy(options)[0], checkpoint)
+    while (given := from_first_rank(None)) is not None:
+        iteration, batch = given
+        _update(options, recipe, models, batch, iteration)
+
+
+def _prepare_start(options: TrainOptions, run: Path, world: Environment, progress: TrainingProgress) -> None:
+    """Write the folder of the model that the run starts from: a local model, or a small new one."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -257,15 +284,37 @@ def _policy(
         policy.save_pretrained(half)
         tokenizer.save_pretrained(half)
         rename_whole(half, start)
+
+
+def _policy(options: TrainOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Return the model that the run starts from, in the adapter that is trained, and its tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    start = Path(options.run) / "start"
+    policy: Any
     policy = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(start, local_files_only=True)
     if options.lora:
         policy = _with_adapter(policy, options)
     if options.recompute:
         policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if store.iteration:
-        policy.load_state_dict(load_checkpoint(run, store)["models"]["policy"])
     return policy.to(options.device), tokenizer
+
+
+def _models(options: TrainOptions, recipe: Recipe, policy: PreTrainedModel, checkpoint: str | None) -> Models:
+    """Return the models of the recipe, as a checkpoint has them."""
+    models = Models(
+        recipe,
+        policy,
+        _start(Path(options.run), policy),
+        options.highest_rate,
+        options.seed,
+        autocast=options.precision == "bf16",
+        recompute=options.recompute,
+    )
+    if checkpoint:
+        models.load_state_dict(load_checkpoint(Path(options.run), checkpoint))
+    return models
 
 
 def _start(run: Path, policy: PreTrainedModel) -> PreTrainedModel:

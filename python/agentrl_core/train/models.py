@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from agentrl_core.component.component import PHASES
 from agentrl_core.component.requirements import required_facts
@@ -19,6 +20,7 @@ from agentrl_core.env.base import Environment
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Train
 from agentrl_core.model.annotate import annotate
+from agentrl_core.model.ranks import group_of_ranks, num_ranks
 from agentrl_core.recipe import Recipe
 from agentrl_core.rollout import SelfPlay
 from agentrl_core.schedule import RepeatStage
@@ -176,6 +178,7 @@ class Models:
     autocast: bool = False
     recompute: bool = False
     named: dict[str, Any] = field(default_factory=dict)
+    wrapped: dict[str, torch.nn.Module] = field(default_factory=dict)
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -192,6 +195,8 @@ class Models:
                     model.value_head = torch.nn.Linear(model.config.hidden_size, 1).to(self.policy.device)
                 self.named[name] = model
         for name in sorted(trained | {"policy"}):
+            if num_ranks() > 1:
+                self.wrapped[name] = DistributedDataParallel(self.named[name], gradient_as_bucket_view=True)
             weights = [each for each in self.named[name].parameters() if each.requires_grad]
             self.optimizers[name] = torch.optim.AdamW(weights, lr=self.learning_rate, weight_decay=0.0)
 
@@ -203,7 +208,8 @@ class Models:
                 model = self.named[own if own in self.named or own not in _OF_POLICY else "policy"]
                 level: Any = "step" if column.level == "step" else "node_token"
                 with self._precision():
-                    batch = annotate(batch, column.name, model, level=level, max_tokens=max_tokens)
+                    group = group_of_ranks()
+                    batch = annotate(batch, column.name, model, level=level, max_tokens=max_tokens, group=group)
         return batch
 
     def step(self, updates: Updates, *, rate: float, gradient_clip: float, max_tokens: int) -> None:
@@ -212,9 +218,9 @@ class Models:
             for group in optimizer.param_groups:
                 group["lr"] = rate
         for update in updates:
-            model = self.named[update.model]
+            model = self.wrapped.get(update.model, self.named[update.model])
             model.train(self.recompute)
-            for pack in update.pack(max_tokens=max_tokens):
+            for pack in update.pack(max_tokens=max_tokens, model=model):
                 with self._precision():
                     update.loss(pack.run(model), pack).backward()
             model.eval()

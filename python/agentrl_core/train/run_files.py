@@ -105,9 +105,9 @@ def save_folder(run: Path, name: str, policy: Any, tokenizer: PreTrainedTokenize
     rename_whole(half, run / name)
 
 
-def load_checkpoint(run: Path, store: Store) -> dict[str, Any]:
-    """Return the checkpoint of the last closed iteration."""
-    return torch.load(run / str(store.state["checkpoint"]), map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
+def load_checkpoint(run: Path, name: str) -> dict[str, Any]:
+    """Return the checkpoint of the name that the store keeps."""
+    return torch.load(run / name, map_location="cpu", weights_only=True)  # type: ignore[no-any-return]
 
 
 def save_checkpoint(run: Path, iteration: int, state: Mapping[str, Any]) -> str:

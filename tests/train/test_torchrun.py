@@ -1,0 +1,70 @@
+"""`agentrl train` on ranks of torchrun: one process's run, whatever their number."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import agentrl_core as arl
+
+OPTIONS = [
+    "--rollouts",
+    "16",
+    "--group-size",
+    "4",
+    "--warm-start-steps",
+    "30",
+    "--held-out",
+    "8",
+    "--turn-tokens",
+    "12",
+]
+OPTIONS += ["--learning-rate", "1e-3", "--pack-tokens", "512"]
+
+
+def train(run: Path, ranks: int, *options: str) -> str:
+    """Train in processes of their own; returns what they print."""
+    agentrl = [str(Path(sys.executable).parent / "agentrl"), "train", "--run", str(run), *options]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    command = [*torchrun, "--nproc-per-node", str(ranks), "--", *agentrl] if ranks > 1 else agentrl
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def weights(run: Path, model: str) -> torch.Tensor:
+    state = torch.load(next((run / "checkpoints").glob("*.pt")), weights_only=True)["models"][model]
+    return torch.cat([value.flatten() for value in state.values()])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["grpo", "ppo"])
+def test_two_ranks_train_as_one_and_resume(recipe: str, tmp_path: Path) -> None:
+    alone, several = tmp_path / "alone", tmp_path / "several"
+    options = ["--recipe", recipe, *OPTIONS]
+    train(alone, 1, *options, "--iterations", "2")
+    printed = train(several, 2, *options, "--iterations", "1")
+    assert printed.count("run directory:") == 1
+    train(several, 2, "--iterations", "2", "--resume")
+    with arl.Store.open(alone) as one, arl.Store.open(several) as other:
+        for iteration in range(2):
+            wanted, found = one.batch(iteration=iteration), other.batch(iteration=iteration)
+            assert np.array_equal(wanted.column("token", "token"), found.column("token", "token"))
+            np.testing.assert_allclose(
+                wanted.column("behaviour_logprob", "token"), found.column("behaviour_logprob", "token"), atol=1e-4
+            )
+    for model in ("policy", "critic") if recipe == "ppo" else ("policy",):
+        moved = (weights(alone, model) - weights(several, model)).abs()
+        assert moved.mean() < 1e-6, (model, moved.max())
+
+
+def test_a_refused_run_ends_all_ranks(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="group_size=0"):
+        train(tmp_path / "run", 2, "--group-size", "0")
